@@ -1,4 +1,5 @@
-//! Each kind of `start`: what a containerd of each generation says, and the answer it can read.
+//! The shim's `start`, called as each generation of containerd calls it. The answer must be in a
+//! format that this containerd can read.
 
 use std::fs;
 use std::io::Write;
@@ -27,7 +28,7 @@ fn answer(mut command: Command, stdin: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// The address serves a whole life of a task, under each name of the service.
+/// Checks that the address serves a task from Create to Delete under each name of the service.
 fn assert_serves(host: &Containerd, shim: &BareShim<'_>, services: &[Service]) {
     for service in services {
         let api = host.connect(&shim.address, *service);
@@ -57,7 +58,7 @@ fn containerd_1_6_gets_a_bare_address() {
 }
 
 #[test]
-fn containerd_1_7_gets_a_bare_address_too() {
+fn containerd_1_7_gets_a_bare_address() {
     let host = Containerd::start();
     let mut shim = prepare(&host);
     let mut command = shim.command("start");
@@ -96,7 +97,7 @@ fn containerd_2_3_gets_protobuf() {
     assert_eq!((said.version, said.protocol.as_str()), (3, "ttrpc"));
     shim.address = said.address;
     assert_serves(&host, &shim, &BOTH);
-    // The events went where the parameters said.
+    // The events went to the address in the parameters.
     host.await_events("the task's exit", |events| {
         events
             .iter()
@@ -104,9 +105,9 @@ fn containerd_2_3_gets_protobuf() {
     });
 }
 
-/// Puts a script into the shim's place that keeps what containerd says to `start`, in `asked`, and what it
-/// is told, in `answered`. The shim is containerd's own child as before.
-fn listen(host: &Containerd) {
+/// Replaces the shim by a script that records containerd's input to `start` in `asked` and the
+/// shim's output in `answered`. The real shim still runs as a child of containerd.
+fn record_start(host: &Containerd) {
     let dir = host.dir().display();
     let name = shim_program(&runtime_under_test());
     let place = host.dir().join("bin").join(&name);
@@ -125,11 +126,11 @@ fn listen(host: &Containerd) {
     write_program(&place, &script);
 }
 
-/// What containerd itself says, not what a test says in its name.
+/// Records a request by containerd itself, not by the test.
 #[test]
-fn this_containerd_is_answered_as_it_asks() {
+fn the_installed_containerd_gets_an_answer_in_its_own_format() {
     let host = Containerd::start();
-    listen(&host);
+    record_start(&host);
     host.run(&ContainerSpec::new("a").args(&["/bin/sleep", "1000"]));
     let [asked, answered] = ["asked", "answered"].map(|name| {
         let said = fs::read(host.dir().join(name));
@@ -154,7 +155,7 @@ fn this_containerd_is_answered_as_it_asks() {
 }
 
 #[test]
-fn a_start_that_cannot_succeed_says_why_in_one_sentence() {
+fn a_failed_start_prints_its_reason_in_one_line() {
     let host = Containerd::start();
     let shim = prepare(&host);
     std::fs::write(shim.bundle().join("config.json"), "{").expect("config.json");
@@ -167,9 +168,9 @@ fn a_start_that_cannot_succeed_says_why_in_one_sentence() {
     );
 }
 
-/// That of a sandbox has none, and what it is to be comes later.
+/// A sandbox's bundle has no configuration; the shim learns later what it is.
 #[test]
-fn a_container_without_a_configuration_is_refused_when_it_is_created() {
+fn a_create_without_a_configuration_fails() {
     let host = Containerd::start();
     let mut shim = prepare(&host);
     std::fs::remove_file(shim.bundle().join("config.json")).expect("config.json");

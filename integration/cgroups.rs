@@ -1,4 +1,4 @@
-//! What the kernel does with cgroups of version 2 that no file in a directory of ours can imitate.
+//! Behavior of the kernel's cgroup v2 that a test directory of plain files cannot imitate.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use usher::cgroup::remains::raze;
 
-/// Where version 2 is mounted: alone, or beside version 1.
+/// The mount point of cgroup v2: alone, or beside v1.
 fn version_2() -> PathBuf {
     let beside = PathBuf::from("/sys/fs/cgroup/unified");
     match beside.is_dir() {
@@ -17,7 +17,7 @@ fn version_2() -> PathBuf {
 }
 
 #[test]
-fn what_runs_in_threaded_cgroups_is_killed_and_they_are_removed() {
+fn processes_in_threaded_cgroups_are_killed_and_the_cgroups_removed() {
     let prefix = std::env::var("USHER_TEST_PREFIX").unwrap_or_else(|_| "usher-it-".to_owned());
     let cgroup = version_2().join(format!("{prefix}threaded"));
     let below = cgroup.join("below");
@@ -29,7 +29,7 @@ fn what_runs_in_threaded_cgroups_is_killed_and_they_are_removed() {
     let mut child = Command::new("sleep").arg("1000").spawn().expect("sleep");
     set(&cgroup, "cgroup.procs", &child.id().to_string());
     set(&below, "cgroup.threads", &child.id().to_string());
-    // Until it is collected it is in its cgroup, and nobody but its parent can do that.
+    // The process stays in its cgroup until its parent, this test, collects it.
     let collected = std::thread::spawn(move || child.wait());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -38,7 +38,7 @@ fn what_runs_in_threaded_cgroups_is_killed_and_they_are_removed() {
     runtime.block_on(raze(&BTreeSet::from([cgroup.clone()])));
     let is_left = cgroup.exists();
     if is_left {
-        // For who comes after a failure.
+        // Clean up after a failure.
         let _ = fs::write(cgroup.join("cgroup.kill"), "1");
     }
     let status = collected.join().expect("a thread").expect("a child");

@@ -1,4 +1,4 @@
-//! `usher check` against real containerds: its cures make a node ready.
+//! `usher check` against real containerds: its suggestions make a node ready.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::harness::{
     oci_runtime, run, shim_dir, write_program,
 };
 
-/// A node whose containerd has a configuration file with nothing in it.
+/// A node with an empty configuration of containerd.
 struct Node {
     dir: TempDir,
 }
@@ -29,7 +29,7 @@ impl Node {
         node.write("config.toml", &format!("version = {layout}\n"));
         node.write("usher.toml", "");
         if oci_runtime() != "runc" {
-            // The name of what there is does not matter here.
+            // The check looks for `runc`; any OCI runtime serves under that name.
             let there = installed_program(&oci_runtime());
             std::os::unix::fs::symlink(there, node.dir.path().join("runc")).unwrap();
         }
@@ -49,7 +49,7 @@ impl Node {
         run(command, PATIENCE)
     }
 
-    /// `usher VERB` for this node, whose containerd looks for programs in a directory first.
+    /// `usher VERB` for this node. Its containerd looks for programs in `programs` first.
     fn command(&self, verb: &str, programs: &Path) -> Command {
         let dir = self.dir.path();
         let path = format!(
@@ -68,7 +68,7 @@ impl Node {
         command
     }
 
-    /// Puts a script into systemd's place, which notes what it is asked for.
+    /// Installs a fake systemctl that records its arguments.
     fn place_systemctl(&self) {
         let text = format!(
             "#!/bin/sh\n[ $1 != is-system-running ] || exit\necho $* >>{}/asked\n",
@@ -84,7 +84,7 @@ impl Node {
         said.err()
     }
 
-    /// Installs, as for the containerd that is checked.
+    /// Installs usher for the containerd that `check` examines.
     fn install_with(&self, arguments: &[&str]) -> Finished {
         let dir = self.dir.path();
         let mut command = self.command("install", &dir.join("usr/bin"));
@@ -100,7 +100,7 @@ impl Node {
         (said, report)
     }
 
-    /// Starts its containerd, on directories and sockets of its own.
+    /// Starts the node's containerd with directories and sockets of its own.
     fn start_containerd(&self) -> Background {
         let mut command = Command::new(installed_program("containerd"));
         command
@@ -130,13 +130,13 @@ fn level<'a>(findings: &'a [Value], about: &str) -> &'a str {
     finding.map_or("none", |finding| finding["level"].as_str().unwrap())
 }
 
-/// A finding, with all that it says.
+/// The finding with this code.
 fn finding<'a>(findings: &'a [Value], code: &str) -> Option<&'a Value> {
     findings.iter().find(|finding| finding["code"] == code)
 }
 
 #[test]
-fn the_command_that_comes_first_makes_a_node_ready() {
+fn the_suggested_command_makes_a_node_ready() {
     let node = Node::new();
     let said = node.check(&[]).out();
     assert!(
@@ -145,7 +145,7 @@ fn the_command_that_comes_first_makes_a_node_ready() {
         ),
         "{said}"
     );
-    // Pasted, they would have containerd 1 forget its built-in runtime.
+    // Pasted into the file, this table would make containerd 1 forget its built-in runtime.
     assert!(!said.contains("runtimes.usher]"), "{said}");
     let (ok, findings) = node.findings();
     assert!(!ok, "a node that knows nothing of usher: {findings:?}");
@@ -167,9 +167,9 @@ fn the_command_that_comes_first_makes_a_node_ready() {
     }
 }
 
-/// A runtime that was written by hand is cured by keys for its own table.
+/// For a handwritten runtime, the suggestion adds keys to its existing table.
 #[test]
-fn annotations_that_are_not_passed_on_are_a_problem_with_the_table_to_change() {
+fn a_runtime_without_pod_annotations_is_a_problem_that_names_the_table_to_change() {
     let node = Node::new();
     let cri = match Version::of_containerd() {
         Version(..2, _) => "io.containerd.grpc.v1.cri",
@@ -189,14 +189,14 @@ fn annotations_that_are_not_passed_on_are_a_problem_with_the_table_to_change() {
         problem["file"],
         node.dir.path().join("config.toml").display().to_string()
     );
-    // Keys of a table that is there, without a second heading of it.
+    // The suggestion consists of keys only; a second heading of the table would be an error.
     node.write("config.toml", problem["add"].as_str().unwrap());
     let (_, findings) = node.findings();
     assert_eq!(finding(&findings, "pod-annotations"), None, "{findings:#?}");
 }
 
 #[test]
-fn a_containerd_that_runs_is_asked_what_it_has_loaded_and_what_it_tells_kubelet() {
+fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_kubelet() {
     let node = Node::new();
     let (_, findings) = node.findings();
     assert_eq!(level(&findings, "kubelet is told"), "none");
@@ -216,7 +216,8 @@ fn a_containerd_that_runs_is_asked_what_it_has_loaded_and_what_it_tells_kubelet(
         "ok",
         "{findings:#?}"
     );
-    // The installer leaves the restart to the administrator, and says so; it is not yet done.
+    // The installer does not restart containerd, and says so. Until then containerd runs without
+    // the change.
     let said = node.install();
     assert!(said.contains("restart containerd"), "{said}");
     let (ok, findings) = node.findings();
@@ -224,7 +225,8 @@ fn a_containerd_that_runs_is_asked_what_it_has_loaded_and_what_it_tells_kubelet(
     let stale = finding(&findings, "containerd-stale").unwrap();
     let says = stale["says"].as_str().unwrap();
     assert!(says.contains("does not know the runtime usher"), "{says}");
-    // Asked again to restart it, the installer does, and sees that this systemctl does not.
+    // With `--restart` the installer calls systemctl, and notices that this fake one restarts
+    // nothing.
     node.place_systemctl();
     let finished = node.install_with(&["--restart"]);
     let said = finished.err();
@@ -241,7 +243,7 @@ fn a_containerd_that_runs_is_asked_what_it_has_loaded_and_what_it_tells_kubelet(
         "ok",
         "{findings:#?}"
     );
-    // containerd 1 tells nothing of its runtimes.
+    // containerd 1 reports nothing about its runtimes to kubelet.
     let told = match Version::of_containerd() {
         Version(..2, _) => "none",
         _ => "ok",
@@ -249,9 +251,10 @@ fn a_containerd_that_runs_is_asked_what_it_has_loaded_and_what_it_tells_kubelet(
     assert_eq!(level(&findings, "kubelet is told"), told, "{findings:#?}");
 }
 
-/// A containerd 1 forgets its built-in runtime; containerd 2 does not.
+/// Writing any runtime into the configuration makes containerd 1 forget its built-in one;
+/// containerd 2 keeps it.
 #[test]
-fn a_containerd_without_its_cri_plugin_is_a_problem_in_words() {
+fn a_containerd_without_its_cri_plugin_is_a_problem() {
     let node = Node::new();
     let dir = node.dir.path().display();
     let own = format!(
@@ -273,7 +276,7 @@ fn a_containerd_without_its_cri_plugin_is_a_problem_in_words() {
 }
 
 #[test]
-fn a_broken_configuration_is_a_problem_in_one_line() {
+fn an_invalid_configuration_is_a_one_line_problem() {
     let node = Node::new();
     node.write("usher.toml", "[limits]\nnames = 'many'\n");
     let said = node.check(&[]);
@@ -283,12 +286,12 @@ fn a_broken_configuration_is_a_problem_in_one_line() {
     let line = line.unwrap_or_else(|| panic!("{out}"));
     assert!(line.starts_with("PROBLEM"), "{line}");
     assert!(line.contains("line 2"), "{line}");
-    // No terminal, no colours.
+    // Without a terminal the output has no colors.
     assert!(!out.contains('\x1b'), "{out}");
 }
 
 #[test]
-fn both_programs_explain_themselves_when_asked_to() {
+fn both_programs_print_their_usage() {
     for word in ["--help", "-h"] {
         let mut command = Command::new(shim_dir().join("containerd-shim-usher-v2"));
         command.arg(word);

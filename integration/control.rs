@@ -1,4 +1,4 @@
-//! What people see of pods and tell them to do, by the `usher` command against real shims.
+//! The `usher` command against real shims: listing, inspecting, releasing and stopping pods.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use crate::harness::{
 };
 use crate::pod::{EXEC_PROBE, Pod};
 
-/// A sidecar that is ready when the test says so.
+/// A sidecar that becomes ready when the test says so.
 const GATED: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/apps", "web"),
@@ -32,8 +32,8 @@ pub fn usher(host: &Containerd, arguments: &[&str]) -> Command {
     command
 }
 
-/// Repeats a command until it says what is expected: a shim on a busy machine may be late, which
-/// costs its pod a place in the list.
+/// Repeats a command until its output contains `what`: a shim on a busy machine may answer late,
+/// and its pod is missing from the list then.
 #[track_caller]
 fn says(host: &Containerd, arguments: &[&str], what: &str) -> String {
     let mut last = None;
@@ -46,7 +46,7 @@ fn says(host: &Containerd, arguments: &[&str], what: &str) -> String {
     found.unwrap_or_else(|| panic!("usher {arguments:?} never said {what:?}: {last:?}"))
 }
 
-/// The pod's facts, once they are as expected.
+/// The pod's JSON, once it meets the condition.
 #[track_caller]
 fn pod_that(host: &Containerd, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
@@ -77,7 +77,7 @@ fn run_gated(host: &Containerd, web: &[&str]) {
     host.await_event("proxy", "start");
 }
 
-/// Stops the pod, by hand: so nothing depends on when which request arrives.
+/// Stops the pod with `usher stop`, so that nothing depends on when each stop request arrives.
 #[track_caller]
 fn stop(host: &Containerd) {
     let stopped = run(usher(host, &["stop", "pod1"]), PATIENCE);
@@ -88,7 +88,7 @@ fn stop(host: &Containerd) {
 }
 
 #[test]
-fn the_status_follows_the_pod() {
+fn the_status_follows_the_pods_phases() {
     let host = Containerd::start();
     run_gated(&host, &["--ignore-term"]);
     let pod = pod_that(&host, "waiting for its sidecar", |pod| {
@@ -106,7 +106,7 @@ fn the_status_follows_the_pod() {
     assert_eq!(pod["status"], "Running");
     assert_eq!(container(&pod, "proxy")["role"], "sidecar");
     host.await_event("web", "start");
-    // Both requests are open at once, since the app does not heed its own.
+    // Both stop requests stay open, because the app ignores its signal.
     host.kill_all(&["web", "proxy"], "SIGTERM");
     pod_that(&host, "terminating", |pod| pod["status"] == "Terminating");
     host.kill("web", "SIGKILL");
@@ -114,14 +114,14 @@ fn the_status_follows_the_pod() {
     pod_that(&host, "terminated", |pod| pod["status"] == "Terminated");
     host.delete("web");
     host.delete("proxy");
-    // Its shim is gone, and it is remembered.
+    // The shim is gone, but the pod is still listed from the history.
     let pod = pod_that(&host, "remembered", |pod| pod["ended"].is_string());
     assert_eq!(container(&pod, "web")["exitCode"], 137, "{pod:#}");
     assert!(!says(&host, &["ps", "-o", "json"], "pods").contains("pod1"));
 }
 
 #[test]
-fn a_pod_without_annotations_is_listed_as_well() {
+fn a_pod_without_annotations_is_listed() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&[]));
     let table = says(&host, &["ps"], "plain");
@@ -135,7 +135,7 @@ fn a_pod_without_annotations_is_listed_as_well() {
 }
 
 #[test]
-fn inspect_says_first_what_is_waited_for_and_a_release_by_hand_ends_it() {
+fn inspect_says_first_what_the_pod_waits_for_and_a_release_ends_the_wait() {
     let host = Containerd::start();
     run_gated(&host, &[]);
     let waits = "waiting for sidecar proxy (not started yet)";
@@ -155,14 +155,13 @@ fn inspect_says_first_what_is_waited_for_and_a_release_by_hand_ends_it() {
     );
     assert!(said.contains("sidecar proxy (not started yet)"), "{said}");
     host.await_event("web", "start");
-    // It cannot be released twice.
     let again = run(usher(&host, &["release", "pod1", "web"]), PATIENCE);
     assert_eq!(again.code, Some(1), "{again:?}");
     assert!(again.err().contains("expected held"), "{again:?}");
 }
 
 #[test]
-fn a_stop_by_hand_stops_apps_before_sidecars_and_says_so() {
+fn usher_stop_stops_apps_before_sidecars() {
     let host = Containerd::start();
     get_ready(&host);
     host.run(&GATED.witness("web", &["--stop-after", "300ms"]));
@@ -181,24 +180,26 @@ fn a_stop_by_hand_stops_apps_before_sidecars_and_says_so() {
     assert_eq!(host.wait_exit("web"), 0);
     let pod = pod_that(&host, "stopped", |pod| pod["status"] == "Stopped");
     assert_eq!(pod["termination"]["cause"], "stopped", "{pod:#}");
-    // A container that is created now starts the pod over.
+    // A container created now starts the pod over.
     host.delete("web");
     host.run(&GATED.witness("web", &[]));
     pod_that(&host, "started over", |pod| pod["status"] == "Sidecar:0/1");
 }
 
 #[test]
-fn a_stop_of_all_waits_for_a_shim_that_is_slow_to_answer() {
+fn usher_stop_all_waits_for_a_shim_that_answers_slowly() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&[]));
     host.await_event("plain", "start");
     let pods = says(&host, &["ps", "-o", "json"], "plain");
     let pods: Value = serde_json::from_str(&pods).expect("JSON");
-    let shim = pods["pods"][0]["shimPid"].as_i64().expect("its process");
+    let shim = pods["pods"][0]["shimPid"]
+        .as_i64()
+        .expect("the shim's process");
     let shim = Pid::from_raw(i32::try_from(shim).expect("a process"));
     kill(shim, Signal::SIGSTOP).expect("stop the shim");
     let mut stop = Background::spawn(usher(&host, &["stop", "--all"]));
-    // Longer than anybody else waits for an answer.
+    // Longer than any other command waits for an answer.
     std::thread::sleep(scaled(Duration::from_millis(1500)));
     assert!(stop.is_running(), "{:?}", stop.finish(PATIENCE));
     kill(shim, Signal::SIGCONT).expect("continue the shim");
@@ -218,7 +219,7 @@ fn a_stop_of_all_waits_for_a_shim_that_is_slow_to_answer() {
 }
 
 #[test]
-fn what_is_killed_by_a_stop_is_not_said_to_be_told() {
+fn usher_stop_reports_a_kill_not_a_stop_signal_for_a_held_container() {
     let host = Containerd::start();
     host.run(&GATED.witness("web", &[]));
     pod_that(&host, "held", |pod| {
@@ -235,7 +236,7 @@ fn what_is_killed_by_a_stop_is_not_said_to_be_told() {
 }
 
 #[test]
-fn a_pod_whose_app_has_done_its_work_is_listed_so_also_when_nothing_is_left_of_it() {
+fn a_completed_pod_is_listed_as_completed_even_after_its_deletion() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("work").witness(&["--run-for", "0s"]));
     assert_eq!(host.wait_exit("work"), 0);
@@ -246,14 +247,14 @@ fn a_pod_whose_app_has_done_its_work_is_listed_so_also_when_nothing_is_left_of_i
         let cells: Vec<_> = row.split_whitespace().skip(2).take(2).collect();
         cells.join(" ")
     };
-    // As `kubectl get pods` has it.
+    // `kubectl get pods` shows the same.
     assert_eq!(listed(), "0/1 Completed");
     host.delete("work");
     assert_eq!(listed(), "0/1 Completed");
 }
 
 #[test]
-fn a_stop_has_the_grace_period_it_is_given() {
+fn usher_stop_uses_the_given_grace_period() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("deaf").witness(&["--ignore-term"]));
     host.await_event("deaf", "start");
@@ -276,7 +277,7 @@ fn a_stop_has_the_grace_period_it_is_given() {
 }
 
 #[test]
-fn a_timeline_tells_the_life_of_a_pod_when_it_is_over() {
+fn the_timeline_shows_a_pod_that_has_ended() {
     let host = Containerd::start();
     run_gated(&host, &[]);
     get_ready(&host);
@@ -333,14 +334,14 @@ fn a_timeline_tells_the_life_of_a_pod_when_it_is_over() {
 }
 
 #[test]
-fn what_is_stopped_with_a_signal_of_its_own_is_drawn_as_stopping() {
+fn a_container_stopped_with_its_own_stop_signal_is_drawn_as_stopping() {
     const RESIZED: Pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("stop-signal.usher/web", "SIGWINCH"),
     ]);
     let host = Containerd::start();
     host.run(&RESIZED.witness("proxy", &[]));
-    // It does not end by it.
+    // SIGWINCH does not end this container.
     host.run(&RESIZED.witness("web", &[]));
     host.await_event("web", "start");
     let asked = run(usher(&host, &["stop", "pod1", "--no-wait"]), PATIENCE);
@@ -376,7 +377,7 @@ fn what_is_stopped_with_a_signal_of_its_own_is_drawn_as_stopping() {
 }
 
 #[test]
-fn a_sidecar_that_is_unwell_is_restarted_and_it_is_told_which_probe_says_so() {
+fn an_unhealthy_sidecar_is_restarted_and_the_failed_probe_is_named() {
     const WATCHED: Pod = Pod(&[
         ("usher/sidecars", "proxy"),
         (
@@ -419,7 +420,7 @@ fn a_sidecar_that_is_unwell_is_restarted_and_it_is_told_which_probe_says_so() {
 }
 
 #[test]
-fn a_client_with_another_group_than_roots_may_look_and_nothing_else() {
+fn a_client_outside_roots_group_is_read_only() {
     let host = Containerd::start();
     run_gated(&host, &[]);
     says(&host, &["ps"], "Sidecar:0/1");
@@ -480,7 +481,7 @@ fn metrics_are_printed_and_served() {
 }
 
 #[test]
-fn a_shim_that_hangs_does_not_keep_the_others_and_a_dead_one_is_passed_over() {
+fn usher_ps_lists_the_other_pods_when_a_shim_hangs_or_is_dead() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&[]));
     let sockets = host.dir().join("run/usher");
@@ -491,7 +492,7 @@ fn a_shim_that_hangs_does_not_keep_the_others_and_a_dead_one_is_passed_over() {
         listed.out().contains("plain").then_some(listed)
     });
     let listed = listed.expect("a list with the pod whose shim answers");
-    // All there is was shown, but for what that shim has.
+    // Every pod is listed but those of the silent shim.
     assert_eq!(listed.code, Some(1), "{listed:?}");
     assert!(
         listed.err().contains("usher/silent does not answer"),
@@ -505,11 +506,11 @@ fn a_shim_that_hangs_does_not_keep_the_others_and_a_dead_one_is_passed_over() {
 }
 
 #[test]
-fn containerd_is_not_needed() {
+fn usher_ps_works_without_containerd() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&[]));
     host.stop();
-    // Nor is its mount namespace, where one knows the directory.
+    // The command works outside containerd's mount namespace if it knows the sockets' directory.
     let listed: Option<Finished> = poll(PATIENCE, || {
         let mut command = Command::new(shim_dir().join("usher"));
         command
@@ -522,7 +523,7 @@ fn containerd_is_not_needed() {
 }
 
 #[test]
-fn the_socket_is_roots_and_goes_with_the_pod() {
+fn the_control_socket_is_only_for_root_and_is_removed_with_the_pod() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&["--run-for", "100ms"]));
     host.wait_exit("plain");
@@ -532,7 +533,7 @@ fn the_socket_is_roots_and_goes_with_the_pod() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    // The one beside it takes more than root's number.
+    // The socket beside it requires more than the user id of root: its mode admits no one.
     let name = socket.file_name().expect("its name");
     let roots = socket.with_file_name("root").join(name);
     let mode = std::fs::metadata(&roots)
@@ -547,41 +548,43 @@ fn the_socket_is_roots_and_goes_with_the_pod() {
 }
 
 #[test]
-fn clients_that_flood_hang_or_vanish_do_no_harm_to_the_pod() {
+fn clients_that_flood_hang_or_vanish_do_not_harm_the_pod() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&["--beat", "20ms"]));
     let socket = host.control_sockets().pop().expect("a socket");
-    // More than are let in, and none of them says a word.
+    // More clients than the shim admits; none sends anything.
     let silent: Vec<_> = (0..64)
         .map(|_| UnixStream::connect(&socket).expect("connect"))
         .collect();
-    // The pod is as well as before, for containerd and by its own account.
+    // containerd and the pod's own record see a healthy pod.
     assert!(host.task_api("plain").state("plain", "").is_ok());
     drop(silent);
     for _ in 0..20 {
         let mut stream = UnixStream::connect(&socket).expect("connect");
-        // It may be turned away in the middle of this.
+        // The shim may disconnect the client in the middle of this.
         let _ = stream.write_all(&[0x55; 1 << 16]);
     }
     says(&host, &["ps"], "plain");
     let beats = host.record().all("plain", "beat").count();
-    host.await_record("it goes on", |record| {
+    host.await_record("the container goes on", |record| {
         record.all("plain", "beat").count() > beats
     });
 }
 
 #[test]
-fn who_watches_sees_every_change() {
+fn usher_ps_watch_shows_every_change() {
     let host = Containerd::start();
     run_gated(&host, &[]);
     let watching = Background::spawn(usher(&host, &["ps", "--watch"]));
-    eventually("it waits", PATIENCE, || {
+    eventually("the pod waits", PATIENCE, || {
         watching.stdout().contains("Sidecar:0/1")
     });
     get_ready(&host);
-    eventually("it runs", PATIENCE, || watching.stdout().contains("2/2"));
+    eventually("the pod runs", PATIENCE, || {
+        watching.stdout().contains("2/2")
+    });
     stop(&host);
-    eventually("it is over", PATIENCE, || {
+    eventually("the pod has ended", PATIENCE, || {
         watching.stdout().contains("Stopped")
     });
 }

@@ -1,5 +1,5 @@
-//! Defer containers and hooks: what runs when a pod ends, in which order, and what it costs others.
-//! Judged by what the containers have recorded, and what their caller is told.
+//! Defer containers and hooks: their order at the end of a pod, and the time they take from other
+//! containers. Judged by the records of the containers and by the exit codes that the caller sees.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use crate::pod::Pod;
 
 const GRACE: Duration = Duration::from_secs(30);
 
-/// The second request makes the end of a pod at once, however late it comes on a slow machine.
+/// Wide enough that the second stop request begins the termination even on a slow machine.
 const WINDOW: (&str, &str) = ("usher/termination-window", "20s");
 
-/// The defer proposal's example.
+/// The example of the defer containers proposal.
 const SHARD: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/pre-exit", "remove-shard wait-for-rebalance kill-db"),
@@ -34,7 +34,7 @@ const ALL: [&str; 6] = [
     "clean-update",
 ];
 
-/// One defer of each turn.
+/// A pre-exit and a post-exit container.
 const PLAIN: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/pre-exit", "before"),
@@ -53,7 +53,7 @@ fn run_all(host: &Containerd, pod: &Pod, containers: &[(&str, &[&str])]) {
     }
 }
 
-/// A pod with the containers of [`PLAIN`], of which only what runs before is of interest.
+/// A pod with the containers of [`PLAIN`]; `before` gives the options of the pre-exit container.
 #[track_caller]
 fn start_plain(pod: &Pod, before: &[&str]) -> Containerd {
     let others: [(&str, &[&str]); 2] = [("proxy", &[]), ("web", &[])];
@@ -63,7 +63,7 @@ fn start_plain(pod: &Pod, before: &[&str]) -> Containerd {
     )
 }
 
-/// A pod of which `web` runs and everything else is told by `containers`.
+/// Runs a pod with these containers, and waits for the start of `web`.
 #[track_caller]
 fn start(pod: &Pod, containers: &[(&str, &[&str])]) -> Containerd {
     let host = Containerd::start();
@@ -80,7 +80,7 @@ fn log_has(host: &Containerd, line: &str) {
 }
 
 #[test]
-fn the_proposals_own_example_runs_in_its_order() {
+fn the_example_of_the_proposal_runs_in_order() {
     let host = Containerd::start();
     run_all(
         &host,
@@ -130,7 +130,7 @@ fn the_proposals_own_example_runs_in_its_order() {
 }
 
 #[test]
-fn a_log_forwarder_outlives_the_app_and_loses_not_one_line() {
+fn a_log_forwarder_outlives_the_app_and_loses_no_line() {
     let host = Containerd::start();
     let pod = Pod(&[
         ("usher/sidecars", "forwarder"),
@@ -147,7 +147,7 @@ fn a_log_forwarder_outlives_the_app_and_loses_not_one_line() {
             .in_pod("pod1", name)
             .annotations(pod.0)
     };
-    // It reads on until nothing has come for a moment after it was told to go.
+    // After its stop signal the forwarder reads until no line has come for a second.
     host.run(&in_pod("forwarder").script(
         "mkfifo /shared/log; exec 3<>/shared/log; trap 'told=1' TERM; touch /shared/reads
          while :; do
@@ -183,7 +183,7 @@ fn a_log_forwarder_outlives_the_app_and_loses_not_one_line() {
 }
 
 #[test]
-fn a_mesh_proxy_outlives_the_app_and_refuses_not_one_connection() {
+fn a_mesh_proxy_outlives_the_app_and_refuses_no_connection() {
     let host = Containerd::start();
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
@@ -226,7 +226,7 @@ fn a_mesh_proxy_outlives_the_app_and_refuses_not_one_connection() {
 }
 
 #[test]
-fn a_defer_that_fails_stops_nothing_and_its_caller_is_not_told() {
+fn a_failed_defer_delays_nothing_and_its_caller_sees_exit_code_0() {
     let failing: &[&str] = &["--run-for", "100ms", "--exit", "3"];
     let host = start(
         &PLAIN,
@@ -246,7 +246,7 @@ fn a_defer_that_fails_stops_nothing_and_its_caller_is_not_told() {
 }
 
 #[test]
-fn a_defer_whose_failure_counts_tells_it() {
+fn a_failed_defer_propagates_its_exit_code_if_asked_to() {
     let pod = Pod(&[
         ("usher/pre-exit", "before"),
         ("usher/defer-exit-code", "Propagate"),
@@ -259,7 +259,7 @@ fn a_defer_whose_failure_counts_tells_it() {
 }
 
 #[test]
-fn a_defer_is_run_again_until_it_succeeds() {
+fn a_failed_defer_runs_again_until_it_succeeds() {
     let host = Containerd::start();
     let pod = Pod(&[
         ("usher/pre-exit", "before"),
@@ -284,7 +284,7 @@ fn a_defer_is_run_again_until_it_succeeds() {
 }
 
 #[test]
-fn a_defer_that_hangs_is_ended_with_the_grace_period_and_no_other_runs() {
+fn a_defer_that_hangs_ends_with_the_grace_period_and_no_later_one_runs() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),
@@ -304,7 +304,7 @@ fn a_defer_that_hangs_is_ended_with_the_grace_period_and_no_other_runs() {
         asked.elapsed()
     );
     let record = host.record();
-    // It is asked when the grace period is over, and not before.
+    // It is signaled at the end of the grace period, not earlier.
     let hung = record.between(("before", "start"), ("before", "signal"));
     assert!(hung >= Duration::from_millis(2_000), "{record}");
     assert!(!record.has("after", "start"), "{record}");
@@ -315,7 +315,7 @@ fn a_defer_that_hangs_is_ended_with_the_grace_period_and_no_other_runs() {
 }
 
 #[test]
-fn a_cap_ends_a_defer_that_hangs_and_the_next_has_its_turn() {
+fn a_cap_ends_a_defer_that_hangs_and_the_next_one_runs() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),
@@ -329,7 +329,7 @@ fn a_cap_ends_a_defer_that_hangs_and_the_next_has_its_turn() {
     let record = host.record();
     let told = record.between(("before", "start"), ("before", "signal"));
     assert!(told >= Duration::from_millis(3_900), "{record}");
-    // SIGKILL comes two seconds later.
+    // SIGKILL follows two seconds after the signal.
     let next = record.between(("before", "start"), ("web", "signal"));
     assert!(next >= Duration::from_millis(5_900), "{record}");
     record.assert_before(("web", "exit"), ("after", "start"));
@@ -337,7 +337,7 @@ fn a_cap_ends_a_defer_that_hangs_and_the_next_has_its_turn() {
 }
 
 #[test]
-fn a_sigkill_ends_the_defer_that_runs_and_no_later_one_runs() {
+fn a_sigkill_ends_the_running_defer_and_no_later_one_runs() {
     let host = start_plain(&PLAIN, &["--ignore-term"]);
     host.ask_all(&PLAIN_ALL, GRACE);
     host.await_event("before", "start");
@@ -354,7 +354,7 @@ fn a_sigkill_ends_the_defer_that_runs_and_no_later_one_runs() {
 #[test]
 fn a_forced_deletion_runs_no_defer() {
     let host = start_plain(&PLAIN, QUICK);
-    // Kubelet gives two seconds where it gives nothing.
+    // kubelet turns a grace period of zero into two seconds.
     host.end_pod(&PLAIN_ALL, Duration::from_secs(2));
     let record = host.record();
     assert!(
@@ -364,7 +364,7 @@ fn a_forced_deletion_runs_no_defer() {
 }
 
 #[test]
-fn two_deletions_at_once_are_one() {
+fn two_simultaneous_pod_deletions_count_as_one() {
     let host = start(
         &PLAIN,
         &[
@@ -385,7 +385,7 @@ fn two_deletions_at_once_are_one() {
 }
 
 #[test]
-fn the_sequence_goes_on_while_containerd_is_started_again() {
+fn the_termination_continues_while_containerd_restarts() {
     let host = start_plain(&PLAIN, &["--run-for", "3s"]);
     host.ask_all(&PLAIN_ALL, GRACE);
     host.await_event("before", "start");
@@ -393,8 +393,8 @@ fn the_sequence_goes_on_while_containerd_is_started_again() {
     host.await_event("proxy", "exit");
     host.start_again();
     for name in PLAIN_ALL {
-        // From 1.7 on containerd itself deletes a task whose processes have all ended meanwhile.
-        eventually("it has ended", PATIENCE, || {
+        // From 1.7 on, containerd itself deletes a task whose processes ended while it was down.
+        eventually("the container has ended", PATIENCE, || {
             matches!(host.status(name), None | Some(Status::Stopped))
         });
     }
@@ -404,7 +404,7 @@ fn the_sequence_goes_on_while_containerd_is_started_again() {
 }
 
 #[test]
-fn a_shim_killed_in_the_middle_leaves_nothing() {
+fn a_shim_killed_during_the_termination_leaves_nothing() {
     let host = start_plain(&PLAIN, &["--ignore-term"]);
     host.ask_all(&PLAIN_ALL, GRACE);
     host.await_event("before", "start");
@@ -415,7 +415,7 @@ fn a_shim_killed_in_the_middle_leaves_nothing() {
 }
 
 #[test]
-fn a_job_runs_its_defers_when_it_is_done() {
+fn a_completed_job_runs_its_defers() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/apps", "work"),
@@ -442,7 +442,7 @@ fn a_job_runs_its_defers_when_it_is_done() {
 }
 
 #[test]
-fn a_lone_stop_of_an_app_runs_no_defer() {
+fn a_stop_request_for_one_app_runs_no_defer() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),
@@ -461,7 +461,7 @@ fn a_lone_stop_of_an_app_runs_no_defer() {
 }
 
 #[test]
-fn hooks_run_before_anything_is_told_to_stop() {
+fn hooks_run_before_any_container_gets_its_stop_signal() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         (
@@ -480,12 +480,12 @@ fn hooks_run_before_anything_is_told_to_stop() {
     assert!(stopped.iter().all(|stop| !stop.killed), "{stopped:?}");
     let record = host.record();
     record.assert_before(("web", "hook"), ("web", "signal"));
-    // The first connection that it has ever had.
+    // The probe is the first connection that the proxy ever gets.
     record.assert_before(("proxy", "accepted"), ("web", "signal"));
 }
 
 #[test]
-fn pre_stop_handlers_are_run_where_the_shim_has_decided() {
+fn the_shim_runs_pre_stop_handlers_when_it_ends_the_pod_itself() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/apps", "work"),

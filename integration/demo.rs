@@ -1,11 +1,11 @@
-//! One pod of a sidecar and an app, ushered in and out; `scripts/demo` runs it.
+//! A pod with a sidecar and an app, started and stopped in order; `scripts/demo` runs it.
 //!
-//! The app is created first, and has to wait for the sidecar's startup probe all the same. Both
-//! are told to stop at once, and the sidecar hears of it only when the app has ended. What is
-//! shown was recorded by the containers themselves. With `--svg FILE` the picture that `usher timeline`
-//! makes of it goes into a file, too. With `--keep` the pod runs until standard input ends or has a line.
+//! The app is created first, but has to wait for the sidecar's startup probe. Both get a stop
+//! request at once, but the sidecar gets its signal only after the app has ended. The containers
+//! themselves recorded what is shown. `--svg FILE` also writes the picture that `usher timeline`
+//! draws. `--keep` keeps the pod running until standard input has a line or ends.
 
-#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+#![allow(clippy::disallowed_methods, reason = "not a service")]
 
 mod demo_pod;
 #[path = "harness/mod.rs"]
@@ -19,7 +19,7 @@ use clap::Parser;
 use demo_pod::{Moment, TITLES, play, stage, to_try};
 use harness::{Containerd, Record};
 
-/// Runs one pod of a sidecar and an app, and shows what happened when
+/// Runs one pod with a sidecar and an app, and shows what happened when
 #[derive(Parser)]
 struct Arguments {
     /// Draws the pod's timeline into this file
@@ -44,35 +44,36 @@ fn main() -> ExitCode {
     print(&moments);
     let code = judge(&record);
     if !arguments.keep {
-        println!("\nto look into such a pod while it runs: scripts/demo --keep");
+        println!("\nto inspect the running pod: scripts/demo --keep");
     }
     code
 }
 
-/// Leaves the pod to the reader, with commands that see it, until standard input ends or has a line.
+/// Leaves the pod to the user, with commands to inspect it, until standard input has a line or
+/// ends.
 fn keep(host: &Containerd) {
     println!("\nThe pod runs. In another terminal, as root:\n");
     for (command, comment) in to_try(host) {
         println!("    # {comment}\n    {command}");
     }
     println!("\nEnter ends the pod.");
-    // An error ends it as well.
+    // A read error ends the pod too.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 fn print(moments: &[Moment]) {
-    let colours = std::io::stdout().is_terminal();
+    let colors = std::io::stdout().is_terminal();
     println!("\n{TITLES}");
     for moment in moments {
         let line = moment.line(&moments[0]);
-        let colour = match moment.who {
+        let color = match moment.who {
             "proxy" => 36,
             "app" => 32,
             "user" => 1,
             _ => 2,
         };
-        if colours {
-            println!("\x1b[{colour}m{line}\x1b[0m");
+        if colors {
+            println!("\x1b[{color}m{line}\x1b[0m");
         } else {
             println!("{line}");
         }
@@ -80,7 +81,7 @@ fn print(moments: &[Moment]) {
     println!();
 }
 
-/// Was the promise kept?
+/// Checks the order that the demo promises.
 fn judge(record: &Record) -> ExitCode {
     let promises = [
         (
@@ -89,7 +90,7 @@ fn judge(record: &Record) -> ExitCode {
             ("app", "start"),
         ),
         (
-            "the proxy was told to stop after the app had ended",
+            "the proxy got its stop signal after the app had ended",
             ("app", "exit"),
             ("proxy", "signal"),
         ),

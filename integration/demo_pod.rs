@@ -1,4 +1,4 @@
-//! The pod of `scripts/demo`, which the manual shows, too.
+//! The pod of `scripts/demo`, which the manual shows too.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::harness::{
 };
 
 const POD: [(&str, &str); 4] = [
-    // As Kubernetes would name it: the title of its picture.
+    // Kubernetes' name of the pod is the title of its picture.
     ("io.kubernetes.cri.sandbox-namespace", "demo"),
     ("io.kubernetes.cri.sandbox-name", "shop"),
     ("usher/sidecars", "proxy"),
@@ -19,25 +19,23 @@ const POD: [(&str, &str); 4] = [
     ),
 ];
 
-/// One line of the timeline.
 pub struct Moment {
     pub at_ns: u64,
     pub who: &'static str,
     pub what: String,
 }
 
-/// What stands above the lines.
 pub const TITLES: &str = "        ms  who         what";
 
 impl Moment {
-    /// As a line, with the time since that of `first`.
+    /// The line for this moment, with the time since `first`.
     pub fn line(&self, first: &Moment) -> String {
         let ms = (self.at_ns - first.at_ns) as f64 / 1e6;
         format!("{ms:10.1}  {:<10}  {}", self.who, self.what)
     }
 }
 
-/// The pod's containerd.
+/// The containerd that runs the pod.
 pub fn stage() -> Containerd {
     Containerd::start_with(&Settings {
         log_level: "info",
@@ -45,8 +43,8 @@ pub fn stage() -> Containerd {
     })
 }
 
-/// Runs the pod from its creation to its end, and has it drawn; what happened in it, and what its containers
-/// have recorded of that. Between its last start and its end it is left to `visit`.
+/// Runs the pod from its creation to its end, and draws it. Calls `visit` between the last start
+/// and the end. Returns the moments of the pod and the record of its containers.
 pub fn play(
     host: &Containerd,
     svg: Option<&Path>,
@@ -68,7 +66,7 @@ pub fn play(
     };
 
     user("ctr run app");
-    // In the background, since nobody else could create the sidecar while it waits.
+    // In the background: the app waits for the sidecar, which is created next.
     let mut app = host.spawn_run(&container("app", &["--stop-after", "400ms"]));
     eventually("the app is created", PATIENCE, || {
         host.creations("app") > 0 || !app.is_running()
@@ -119,10 +117,10 @@ pub fn play(
     (moments, record)
 }
 
-/// Commands for another terminal that show the pod while it runs, each with what it shows.
+/// Commands for another terminal that show the running pod, each with its purpose.
 pub fn to_try(host: &Containerd) -> [(String, &'static str); 3] {
     let usher = shim_dir().join("usher");
-    // The containerd has a view of the file system of its own, and the sockets of its shims are in it.
+    // containerd has a mount namespace of its own, which contains the sockets of its shims.
     let enter = format!(
         "nsenter --target {} --mount {}",
         host.pid().unwrap_or_default(),
@@ -141,9 +139,9 @@ pub fn to_try(host: &Containerd) -> [(String, &'static str); 3] {
     ]
 }
 
-/// Has `usher timeline` draw the pod, as long as its shim is there to be asked.
+/// Lets `usher timeline` draw the pod while its shim still exists.
 fn draw(host: &Containerd, file: &Path) {
-    // Whoever enters another mount namespace is at its root.
+    // Entering another mount namespace changes the working directory to its root.
     let file = std::path::absolute(file).expect("a path");
     let mut timeline = Command::new(shim_dir().join("usher"));
     timeline.args(["timeline", "demo/shop", "--svg"]).arg(file);
@@ -159,7 +157,7 @@ fn now_ns() -> u64 {
         .as_nanos() as u64
 }
 
-/// A line of the record, in words.
+/// A line of the record in plain words.
 fn recorded(event: &Event) -> Option<Moment> {
     let who = if event.name == "proxy" {
         "proxy"

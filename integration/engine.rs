@@ -1,4 +1,5 @@
-//! OCI runtimes keep what every engine has to: the same tests that the simulated engine is held to.
+//! Runs the laws that every engine has to keep against real OCI runtimes. The simulated engine
+//! passes the same tests.
 
 #[path = "../src/engine/laws.rs"]
 mod laws;
@@ -18,22 +19,22 @@ use usher::engine::oci::OciEngine;
 use usher::engine::{Deletion, Engine, ExecOrder, Halt, Order, Wishes};
 use usher::reaper::Reaper;
 
-use super::harness::{Apart, oci_runtime, populate};
+use super::harness::{Isolation, oci_runtime, populate};
 use laws::{Ground, Runs};
 
-/// The directory of a test that has a process of its own.
+/// Set for the child process that runs the test; names its directory.
 const DIRECTORY: &str = "USHER_TEST_LAWS";
 
-/// containerd's namespace.
 const NAMESPACE: &str = "laws";
 
-/// A directory in which OCI runtimes make containers.
+/// An OCI engine with a directory for its containers.
 struct Real {
     directory: PathBuf,
     engine: OciEngine,
 }
 
-/// A reaper collects whatever ends in its process, so it needs one of its own: this program again.
+/// A reaper collects every child of its process, so the test runs in a process of its own: this
+/// program again.
 #[test]
 fn an_oci_runtime_keeps_the_laws() {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
@@ -50,12 +51,12 @@ fn an_oci_runtime_keeps_the_laws() {
     let name = "engine::an_oci_runtime_keeps_the_laws";
     command.args(["--exact", name, "--nocapture"]);
     command.env(DIRECTORY, directory.path());
-    let apart = Apart {
+    let isolation = Isolation {
         state,
         hides_unified: oci_runtime() == "crun",
         own_network: false,
     };
-    apart.create_in(&mut command);
+    isolation.create_in(&mut command);
     let output = command.output().expect("this program");
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -77,7 +78,7 @@ fn try_in(directory: PathBuf) {
     });
 }
 
-/// The panic is a timer's, on a thread whose runtime has none.
+/// A timer panics, because its thread's runtime has none.
 async fn a_panic_in_a_deletion_leaves_no_mount(real: &Real) {
     let id = "panics";
     let order = real.order(id, true, Runs::UntilTold, Runs::UntilTold);
@@ -152,7 +153,7 @@ impl Real {
         }
     }
 
-    /// What the program of a container makes when it is executed.
+    /// A file that the container's program creates when it starts.
     fn mark(&self, id: &str) -> PathBuf {
         self.directory.join("root/shared").join(id)
     }
@@ -219,7 +220,7 @@ impl Ground for Real {
             found.push(format!("mount {rootfs}"));
         }
         let hierarchies = fs::read_dir("/sys/fs/cgroup").expect("cgroups");
-        // What crun leaves where version 2 is not mounted are files like any other.
+        // On hosts where cgroup v2 is not mounted there, crun leaves plain files.
         let unified = (oci_runtime() == "crun").then(|| Path::new("/sys/fs/cgroup/unified"));
         let hierarchies = hierarchies.flatten().map(|entry| entry.path());
         let hierarchies = hierarchies.filter(|at| Some(at.as_path()) != unified);

@@ -1,4 +1,4 @@
-//! `usher install`: what it makes of a node's configuration, on the containerd that is tested with.
+//! `usher install` on the tested containerd: its changes to a node's configuration.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,10 +10,10 @@ use crate::harness::{
     Background, Finished, Version, copy_program, installed_program, run, shim_dir, write_program,
 };
 
-/// It starts a containerd once each time that something changes.
+/// The installer starts a containerd once for each change.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A configuration as nodes have it, with what containerd says nothing about of itself.
+/// A typical configuration, with entries that containerd does not list by default.
 const USUAL: &str = r#"# what Debian's package brings
 version = 2
 
@@ -23,12 +23,10 @@ version = 2
       bin_dir = "/usr/lib/cni" # Debian's
 "#;
 
-/// The parts of a node that the installer is told of.
+/// The parts of a node that the installer is pointed at.
 struct Node {
     dir: tempfile::TempDir,
 }
-
-// === impl Node ===
 
 impl Node {
     fn new() -> Self {
@@ -82,7 +80,7 @@ impl Node {
         finished
     }
 
-    /// Puts a script into systemd's place, which notes what it is asked for; `then` is what it does.
+    /// Installs a fake systemctl that records its arguments and then runs the shell code `then`.
     fn place_systemctl(&self, then: &str) {
         let script = self.path("bin/systemctl");
         fs::create_dir_all(self.path("bin")).expect("a directory");
@@ -93,7 +91,7 @@ impl Node {
         write_program(&script, &text);
     }
 
-    /// What it was asked for since it was asked about.
+    /// The arguments of systemctl since the last call of this function.
     fn asked_of_systemctl(&self) -> String {
         let asked = fs::read_to_string(self.path("asked")).unwrap_or_default();
         let _ = fs::remove_file(self.path("asked"));
@@ -114,7 +112,7 @@ impl Node {
         finished.err()
     }
 
-    /// What containerd makes of the configuration.
+    /// The configuration as containerd reads it.
     fn dump(&self) -> String {
         let mut command = Command::new(containerd());
         command.arg("--config").arg(self.config());
@@ -143,7 +141,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The runtimes that a dump names, in its order.
+/// Names of the runtimes in a dump, in its order.
 fn runtimes(dump: &str) -> Vec<&str> {
     let tables = dump.lines().filter_map(|line| {
         let (_, name) = line.trim().split_once(".containerd.runtimes.")?;
@@ -153,7 +151,7 @@ fn runtimes(dump: &str) -> Vec<&str> {
 }
 
 #[test]
-fn containerd_knows_the_runtime_and_passes_annotations_on() {
+fn containerd_knows_the_installed_runtime_and_passes_annotations_on() {
     let node = Node::with_config(USUAL);
     node.must(&[]);
     let dump = node.dump();
@@ -174,7 +172,7 @@ fn containerd_knows_the_runtime_and_passes_annotations_on() {
 }
 
 #[test]
-fn twice_is_the_same_as_once() {
+fn a_second_install_changes_nothing() {
     let node = Node::with_config(USUAL);
     node.must(&[]);
     let (text, programs) = (node.text(), node.programs());
@@ -184,7 +182,7 @@ fn twice_is_the_same_as_once() {
 }
 
 #[test]
-fn uninstalled_it_leaves_what_was_there_before() {
+fn a_removal_restores_the_original_configuration() {
     for before in [USUAL, USUAL.trim_end(), "version = 2\n"] {
         let node = Node::with_config(before);
         node.must(&[]);
@@ -198,7 +196,7 @@ fn uninstalled_it_leaves_what_was_there_before() {
 }
 
 #[test]
-fn what_a_package_has_brought_stays_when_it_is_taken_away() {
+fn a_removal_keeps_files_of_a_package() {
     let node = Node::with_config(USUAL);
     node.must(&[]);
     fs::create_dir_all(node.path("bin")).expect("a directory");
@@ -213,7 +211,7 @@ fn what_a_package_has_brought_stays_when_it_is_taken_away() {
 }
 
 #[test]
-fn what_was_added_meanwhile_stays() {
+fn a_removal_keeps_later_changes_by_hand() {
     let node = Node::with_config(USUAL);
     node.must(&[]);
     let mine = "\n[debug]\n  level = \"warn\"\n";
@@ -225,7 +223,7 @@ fn what_was_added_meanwhile_stays() {
 }
 
 #[test]
-fn a_node_without_a_configuration_gets_one_and_loses_it_again() {
+fn a_node_without_a_configuration_gets_one_and_a_removal_deletes_it() {
     let node = Node::new();
     for _ in 0..2 {
         node.must(&[]);
@@ -236,14 +234,15 @@ fn a_node_without_a_configuration_gets_one_and_loses_it_again() {
 }
 
 #[test]
-fn where_containerd_2_imports_a_directory_the_runtime_is_a_file_in_it() {
+fn the_runtime_becomes_a_file_in_an_import_directory_of_containerd_2() {
     let imports = "imports = [\"conf.d/*.toml\"]\n";
     let before = format!("{imports}{USUAL}");
     let node = Node::with_config(&before);
     fs::create_dir(node.path("etc/conf.d")).expect("a directory");
     let other = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.other]\n  \
         runtime_type = \"io.containerd.other.v2\"\n";
-    // What containerd 1 imports takes the place of the CRI plugin's whole part.
+    // An import of containerd 1 replaces the whole section of the CRI plugin, so only 2 gets a
+    // second file.
     let on_2 = Version::of_containerd() >= Version(2, 0);
     if on_2 {
         fs::write(node.path("etc/conf.d/other.toml"), other).expect("a part");
@@ -268,9 +267,9 @@ fn where_containerd_2_imports_a_directory_the_runtime_is_a_file_in_it() {
     assert_eq!(left, if on_2 { vec!["other.toml"] } else { vec![] });
 }
 
-/// k3s, RKE2, k0s and MicroK8s make their configuration anew at each start.
+/// k3s, RKE2, k0s and MicroK8s regenerate containerd's configuration at each start.
 #[test]
-fn a_configuration_that_a_distribution_makes_is_left_alone_and_its_source_has_the_runtime() {
+fn a_distributions_generated_configuration_is_kept_and_its_template_gets_the_runtime() {
     let version = Version::of_containerd();
     for (flavor, source, before) in [
         ("k3s", "config.toml.tmpl", None),
@@ -302,7 +301,7 @@ fn a_configuration_that_a_distribution_makes_is_left_alone_and_its_source_has_th
     if version < Version(2, 0) {
         return;
     }
-    // k3s imports a directory where its containerd is one of 2.
+    // k3s with containerd 2 imports a directory.
     let before = format!("imports = [\"config-v3.toml.d/*.toml\"]\n{USUAL}");
     let node = Node::with_config(&before);
     node.must(&["--flavor", "k3s"]);
@@ -312,9 +311,9 @@ fn a_configuration_that_a_distribution_makes_is_left_alone_and_its_source_has_th
     assert_eq!(names(&node.path("etc/config-v3.toml.d")), [""; 0]);
 }
 
-/// All that containerd would write itself, with what people do to such a file.
+/// The complete default configuration of containerd, with typical changes by hand.
 #[test]
-fn containerds_own_configuration_comes_back_byte_by_byte() {
+fn a_removal_restores_containerds_default_configuration_byte_by_byte() {
     let mut command = Command::new(containerd());
     command.args(["config", "default"]);
     let finished = run(command, PATIENCE);
@@ -352,7 +351,7 @@ fn containerds_own_configuration_comes_back_byte_by_byte() {
 }
 
 #[test]
-fn a_file_that_is_imported_by_its_name_is_read_when_the_configuration_is_tried() {
+fn a_trial_of_the_configuration_reads_imported_files() {
     let before = format!("imports = [\"mine.toml\"]\n{USUAL}");
     let node = Node::with_config(&before);
     fs::write(node.path("etc/mine.toml"), "version = 2\noom_score = 7\n").expect("a part");
@@ -364,7 +363,7 @@ fn a_file_that_is_imported_by_its_name_is_read_when_the_configuration_is_tried()
 }
 
 #[test]
-fn a_dry_run_prints_what_would_be_changed_and_changes_nothing() {
+fn a_dry_run_prints_the_changes_and_makes_none() {
     let node = Node::with_config(USUAL);
     let finished = node.install(&["--dry-run", "--stop-unit"]);
     assert!(finished.ok(), "{}", finished.err());
@@ -384,7 +383,7 @@ fn a_dry_run_prints_what_would_be_changed_and_changes_nothing() {
         (USUAL, false)
     );
 
-    // The script is a way to call it.
+    // The script runs the same command.
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install");
     let mut command = Command::new(script);
     command.arg("--binaries").arg(shim_dir());
@@ -403,11 +402,12 @@ fn a_dry_run_prints_what_would_be_changed_and_changes_nothing() {
 }
 
 #[test]
-fn an_installer_that_is_ended_leaves_no_containerd_that_it_tries() {
+fn a_terminated_installer_leaves_no_trial_containerd() {
     let node = Node::with_config(USUAL);
     fs::create_dir(node.path("bin")).expect("a directory");
     symlink(installed_program("ctr"), node.path("bin/ctr")).expect("a link");
-    // It is tried with a configuration alone, and else asked for something.
+    // The installer calls containerd with `config dump` or `--version`; any other call starts it
+    // for a trial.
     let ending = format!(
         "#!/bin/sh\ncase \"$*\" in *'config d'* | --version) ;; \
          *) echo $$ >{}; kill -TERM $PPID ;; esac\nexec {} \"$@\"\n",
@@ -426,7 +426,7 @@ fn an_installer_that_is_ended_leaves_no_containerd_that_it_tries() {
 }
 
 #[test]
-fn a_runtime_of_that_name_that_somebody_else_wrote_is_left_alone() {
+fn a_foreign_runtime_named_usher_is_left_alone() {
     let own = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.usher]\n  \
         runtime_type = \"io.containerd.runc.v2\"\n";
     let before = format!("{USUAL}{own}");
@@ -438,14 +438,14 @@ fn a_runtime_of_that_name_that_somebody_else_wrote_is_left_alone() {
 }
 
 #[test]
-fn a_configuration_that_containerd_does_not_start_with_is_never_put_into_place() {
+fn a_configuration_that_containerd_does_not_start_with_is_never_installed() {
     let broken = "[this is no TOML\n";
     let node = Node::with_config(broken);
     let said = node.must_fail(&[]);
     assert!(said.contains("does not take"), "{said}");
     assert_eq!(node.text(), broken);
 
-    // containerd takes it, and says that its CRI plugin has failed when it has started.
+    // containerd accepts this file; its CRI plugin fails after the start.
     let text = match Version::of_containerd() {
         Version(..2, _) => {
             let table = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]";
@@ -462,10 +462,10 @@ fn a_configuration_that_containerd_does_not_start_with_is_never_put_into_place()
     assert_eq!(node.text(), text);
 }
 
-/// Where the installer runs as a pod, its numbers of processes are not those of the node's `/proc`; and
-/// containerd sets its score by its own number.
+/// If the installer runs in a pod, its process ids differ from those in the node's `/proc`, and
+/// containerd sets the OOM score by its own process id.
 #[test]
-fn a_containerd_that_is_tried_sets_no_oom_score() {
+fn a_trial_containerd_sets_no_oom_score() {
     let text = USUAL.replace("version = 2\n", "version = 2\noom_score = 1\n");
     let node = Node::with_config(&text);
     fs::create_dir(node.path("bin")).expect("a directory");
@@ -478,13 +478,13 @@ fn a_containerd_that_is_tried_sets_no_oom_score() {
     let wrapper = node.path("bin/containerd");
     write_program(&wrapper, &noting);
     node.must(&["--containerd", &wrapper.display().to_string()]);
-    let tried = fs::read_to_string(node.path("tried")).expect("what was tried");
+    let tried = fs::read_to_string(node.path("tried")).expect("the configuration that was tried");
     assert!(tried.contains("\noom_score = 0\n"), "{tried}");
     assert!(node.dump().contains("\noom_score = 1\n"));
 }
 
 #[test]
-fn a_node_without_the_plugin_for_kubernetes_is_refused() {
+fn a_node_without_the_cri_plugin_is_refused() {
     let text = "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\", \
         \"io.containerd.cri.v1.runtime\", \"io.containerd.cri.v1.images\"]\n";
     let node = Node::with_config(text);
@@ -494,12 +494,12 @@ fn a_node_without_the_plugin_for_kubernetes_is_refused() {
 }
 
 #[test]
-fn programs_that_do_not_run_on_the_node_are_never_put_into_place() {
+fn programs_that_do_not_run_on_the_node_are_never_installed() {
     let node = Node::with_config(USUAL);
     let built = node.path("built");
     fs::create_dir(&built).expect("a directory");
     fs::copy(shim_dir().join("usher"), built.join("usher")).expect("a program");
-    // The interpreter of no C library that is here.
+    // An interpreter of a C library that is not installed here.
     let shim = built.join("containerd-shim-usher-v2");
     fs::write(&shim, "#!/lib/ld-of-another-node.so.2\n").expect("a program");
     let binaries = built.display().to_string();
@@ -508,7 +508,7 @@ fn programs_that_do_not_run_on_the_node_are_never_put_into_place() {
     assert_eq!(node.text(), USUAL);
     assert_eq!(node.programs(), [""; 0]);
 
-    // Where they come from they need not be executable.
+    // The source files need not be executable.
     fs::copy(shim_dir().join("containerd-shim-usher-v2"), &shim).expect("a program");
     for program in ["usher", "containerd-shim-usher-v2"] {
         let mode = fs::Permissions::from_mode(0o644);
@@ -519,7 +519,7 @@ fn programs_that_do_not_run_on_the_node_are_never_put_into_place() {
 }
 
 #[test]
-fn containerd_is_restarted_when_its_configuration_has_changed() {
+fn containerd_is_restarted_if_its_configuration_changed() {
     let node = Node::with_config(USUAL);
     node.place_systemctl("exit 0");
     node.must(&["--restart"]);
@@ -531,7 +531,7 @@ fn containerd_is_restarted_when_its_configuration_has_changed() {
 }
 
 #[test]
-fn without_systemd_nothing_is_changed_where_it_would_be_needed() {
+fn an_option_that_needs_systemd_changes_nothing_without_it() {
     let node = Node::with_config(USUAL);
     node.place_systemctl("exit 1");
     let script = node.path("bin/systemctl");
@@ -544,7 +544,7 @@ fn without_systemd_nothing_is_changed_where_it_would_be_needed() {
         assert!(!node.path("usr/bin").exists());
     }
     node.must(&[]);
-    // There is nothing to restart containerd for.
+    // The configuration is unchanged, so there is nothing to restart.
     node.must(&["--restart"]);
     let said = node.must_fail(&["--restart", "--remove"]);
     assert!(said.contains("--restart needs systemd"), "{said}");
@@ -553,19 +553,19 @@ fn without_systemd_nothing_is_changed_where_it_would_be_needed() {
 }
 
 #[test]
-fn a_containerd_that_does_not_come_back_gets_its_old_configuration() {
+fn a_failed_restart_restores_the_old_configuration() {
     let node = Node::with_config(USUAL);
     node.place_systemctl("! grep --quiet usher etc/config.toml");
     let said = node.must_fail(&["--restart"]);
     assert!(said.contains("got back its old configuration"), "{said}");
     assert_eq!(node.text(), USUAL);
-    // The second time with the old one.
+    // The second restart uses the old configuration.
     let twice = "restart containerd\nrestart containerd\n";
     assert_eq!(node.asked_of_systemctl(), twice);
 }
 
 #[test]
-fn a_restart_that_an_installer_was_ended_in_is_made_up_for() {
+fn a_restart_that_was_interrupted_is_repeated_by_the_next_install() {
     let node = Node::with_config(USUAL);
     node.place_systemctl("kill -TERM $PPID");
     node.must_fail(&["--restart"]);
@@ -579,7 +579,7 @@ fn a_restart_that_an_installer_was_ended_in_is_made_up_for() {
 }
 
 #[test]
-fn the_unit_that_stops_pods_is_installed_when_asked_for_and_goes_with_the_rest() {
+fn the_unit_that_stops_pods_is_installed_on_request_and_removed_with_the_rest() {
     const FILES: [&str; 2] = [
         "usher-stop.service",
         "cri-containerd-.scope.d/usher-stop.conf",
@@ -588,7 +588,7 @@ fn the_unit_that_stops_pods_is_installed_when_asked_for_and_goes_with_the_rest()
     node.place_systemctl("exit 0");
     let units = node.path("units").display().to_string();
     node.must(&["--units", &units]);
-    assert!(!node.path("units").exists(), "nobody has asked for it");
+    assert!(!node.path("units").exists(), "--stop-unit was not given");
     node.must(&["--units", &units, "--stop-unit"]);
     let enabled = "enable --now --quiet usher-stop.service\n";
     let asked = node.asked_of_systemctl();
@@ -600,7 +600,7 @@ fn the_unit_that_stops_pods_is_installed_when_asked_for_and_goes_with_the_rest()
     );
     assert!(text.contains(&stop), "{text}");
     assert!(node.path("units").join(FILES[1]).exists());
-    // Twice is the same as once.
+    // A second run changes nothing.
     node.must(&["--units", &units, "--stop-unit"]);
     assert_eq!(node.asked_of_systemctl(), enabled);
     node.must(&["--units", &units, "--remove"]);
@@ -611,11 +611,11 @@ fn the_unit_that_stops_pods_is_installed_when_asked_for_and_goes_with_the_rest()
 }
 
 #[test]
-fn a_shim_where_containerd_does_not_look_for_it_is_told_of() {
+fn a_shim_outside_containerds_path_is_an_error_unless_its_path_is_configured() {
     let node = Node::with_config(USUAL);
     let words = ["--path", "/usr/bin"];
     if Version::of_containerd() >= Version(2, 0) {
-        // It is told where the shim is.
+        // containerd 2 gets the path of the shim in its configuration.
         node.must(&words);
         return;
     }
@@ -624,11 +624,11 @@ fn a_shim_where_containerd_does_not_look_for_it_is_told_of() {
 }
 
 #[test]
-fn it_stays_while_pods_need_it() {
+fn the_runtime_is_not_removed_while_pods_use_it() {
     let node = Node::with_config(USUAL);
     node.must(&[]);
     let shim = node.path("usr/bin/containerd-shim-usher-v2");
-    // Whatever it does, it is the installed program that runs.
+    // Any program serves, as long as it is the installed one that runs.
     fs::remove_file(&shim).expect("the shim");
     copy_program(Path::new("/bin/sleep"), &shim);
     let mut sleep = Command::new(&shim);
@@ -637,7 +637,8 @@ fn it_stays_while_pods_need_it() {
     let said = node.must_fail(&["--remove"]);
     assert!(said.contains("pods run under usher"), "{said}");
     assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
-    // Even then a containerd that is restarted finds the shim of what runs.
+    // Even with `--force` the shim stays, so that a restarted containerd finds it for the running
+    // pods.
     let forced = node.install(&["--remove", "--force"]);
     assert!(forced.ok(), "{}", forced.err());
     assert!(

@@ -6,7 +6,7 @@ use crate::harness::{Containerd, PATIENCE, Status, eventually};
 use crate::pod::{Pod, TCP_PROBE, resources};
 
 #[test]
-fn a_chain_of_init_containers_and_sidecars_runs_in_its_order() {
+fn init_containers_and_sidecars_start_in_the_annotated_order() {
     let pod = Pod(&[
         ("usher/init", "one two"),
         ("usher/sidecars", "net proxy"),
@@ -28,7 +28,7 @@ fn a_chain_of_init_containers_and_sidecars_runs_in_its_order() {
 }
 
 #[test]
-fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it() {
+fn the_exit_of_a_successful_init_container_is_withheld_from_a_caller_that_would_restart_it() {
     let pod = Pod(&[("usher/init", "setup")]);
     let host = Containerd::start();
     host.run(&pod.witness("setup", &["--run-for", "100ms"]));
@@ -41,7 +41,7 @@ fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it(
         .expect("State")
         .pid;
     assert_eq!(host.pids("setup"), [(number, None)]);
-    // The number that the caller knows is no other process's.
+    // No other process can get the process id that the caller knows.
     let pid = host
         .task_api("setup")
         .state("setup", "")
@@ -68,7 +68,7 @@ fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it(
         })
         .expect_err("nothing runs there any more");
     assert_eq!(code, ttrpc::Code::FAILED_PRECONDITION);
-    // A containerd that is started again leaves it alone.
+    // A restarted containerd leaves the task alone.
     host.crash();
     host.start_again();
     assert_eq!(host.status("setup"), Some(Status::Running));
@@ -79,12 +79,12 @@ fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it(
     host.delete("setup");
     assert!(
         !std::path::Path::new(&process).exists(),
-        "it is collected by now"
+        "the orphan was not collected"
     );
 }
 
 #[test]
-fn an_init_container_that_fails_is_created_again_by_the_caller() {
+fn a_failed_init_container_is_recreated_by_the_caller() {
     let pod = Pod(&[
         ("usher/init", "setup"),
         ("usher/restart-policy", "OnFailure"),
@@ -103,7 +103,7 @@ fn an_init_container_that_fails_is_created_again_by_the_caller() {
 }
 
 #[test]
-fn under_never_a_failed_init_container_ends_the_pod_by_its_name() {
+fn under_never_a_failed_init_container_ends_the_pod_with_an_error_that_names_it() {
     let pod = Pod(&[
         ("usher/init", "setup"),
         ("usher/restart-policy", "Never"),
@@ -120,7 +120,7 @@ fn under_never_a_failed_init_container_ends_the_pod_by_its_name() {
 }
 
 #[test]
-fn a_job_whose_sidecar_runs_for_ever_completes() {
+fn a_job_whose_sidecar_runs_forever_completes() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("startup-probe.usher/proxy", TCP_PROBE),

@@ -1,4 +1,5 @@
-//! Who is killed when memory runs out: a sidecar is not the first, however little it asked for.
+//! The kernel's choice of victim when memory runs out: a sidecar is not the first, however little
+//! memory it requested.
 
 use std::fs;
 
@@ -9,20 +10,21 @@ use crate::harness::{
     write_program,
 };
 
-/// Kubelet makes scores of requests: one that asks for little is killed first.
+/// kubelet computes scores from requests: the kernel first kills a container with small requests.
 const SMALL: i32 = 900;
 
 const SLEEPER: &[&str] = &["/bin/sleep", "1000"];
 
-/// Fills memory until it is killed: looks for the end of a line that has none. A third is a file, which
-/// counts for no process: so the processes of another container can have more to answer for.
+/// Fills memory until it is killed: `tail` looks for the end of a line that has none. A third of
+/// the memory is a file, which counts for no process, so processes of another container can have
+/// the higher score.
 const EATER: &[&str] = &[
     "/bin/sh",
     "-c",
     "head -c 16777216 /dev/zero > /dev/shm/file; exec tail /dev/zero",
 ];
 
-/// What all containers of the pod carry. The size of its cgroup is left alone.
+/// Annotations of all containers of the pod. Sizing of the pod's cgroup is off.
 const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy"), ("usher/cgroup-sizing", "Off")];
 
 fn with_score(score: i32) -> impl FnOnce(&mut Value) {
@@ -32,7 +34,7 @@ fn with_score(score: i32) -> impl FnOnce(&mut Value) {
     }
 }
 
-/// The scores of all processes of a container, each once.
+/// The distinct scores of all processes of a container.
 fn scores(host: &Containerd, id: &str) -> Vec<i32> {
     let pids = host.pids(id).into_iter().map(|(pid, _)| pid);
     let read = |pid| fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok();
@@ -44,7 +46,7 @@ fn scores(host: &Containerd, id: &str) -> Vec<i32> {
 }
 
 #[test]
-fn a_sidecar_created_before_its_app_is_given_the_lower_score_and_loses_it_with_the_app() {
+fn a_sidecar_created_before_its_app_gets_the_apps_lower_score_while_the_app_runs() {
     let host = Containerd::start();
     let pod = PodCgroup::new(&host, "pod");
     pod.run("proxy", SLEEPER, with_score(SMALL));
@@ -53,7 +55,7 @@ fn a_sidecar_created_before_its_app_is_given_the_lower_score_and_loses_it_with_t
     assert_eq!(scores(&host, "proxy"), [SMALL]);
     pod.run("web", SLEEPER, with_score(300));
     await_value("the score", &vec![300], || scores(&host, "proxy"));
-    // Those that come later have it too.
+    // Later processes get the score too.
     let later = host.spawn_exec("proxy", "later", SLEEPER);
     eventually("all run", PATIENCE, || host.pids("proxy").len() == 3);
     await_value("the score", &vec![300], || scores(&host, "proxy"));
@@ -67,13 +69,13 @@ fn a_sidecar_created_before_its_app_is_given_the_lower_score_and_loses_it_with_t
 }
 
 #[test]
-fn a_sidecar_created_after_its_app_has_the_lower_score_from_the_beginning() {
+fn a_sidecar_created_after_its_app_starts_with_the_lower_score() {
     let host = Containerd::start();
     let pod = PodCgroup::new(&host, "pod");
     pod.run("web", SLEEPER, with_score(300));
     pod.run("proxy", SLEEPER, with_score(SMALL));
     assert_eq!(scores(&host, "proxy"), [300]);
-    // It is in the bundle: no process ever had another one.
+    // The score is in the bundle, so no process ever had another one.
     let bundle = host
         .task_api("proxy")
         .state("proxy", "")
@@ -85,12 +87,13 @@ fn a_sidecar_created_after_its_app_has_the_lower_score_from_the_beginning() {
     assert_eq!(config["process"]["args"], json!(SLEEPER));
 }
 
-/// A container of which one process is killed may be killed as a whole (`memory.oom.group`).
+/// The kernel may kill all of a container for one of its processes (`memory.oom.group`).
 #[test]
-fn what_a_sidecars_probe_executes_has_the_lower_score_too() {
+fn exec_probes_of_a_sidecar_get_the_lower_score() {
     let host = Containerd::start();
     let pod = PodCgroup::new(&host, "pod");
-    // It has the score when the OCI runtime is done with it: a moment later, in a guest ten times that.
+    // The shim sets the score once the OCI runtime has finished: a moment later, and ten times that
+    // in a guest.
     let script = "sleep 2; cat /proc/self/oom_score_adj >> /dev/shm/scores";
     let probe = json!({
         "exec": { "command": ["/bin/sh", "-c", script] }, "periodMilliseconds": 100,
@@ -106,7 +109,7 @@ fn what_a_sidecars_probe_executes_has_the_lower_score_too() {
         let said = host.exec("proxy", &["/bin/cat", "/dev/shm/scores"]);
         said.out().lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    eventually("it is probed", PATIENCE, || !of_probes().is_empty());
+    eventually("a probe runs", PATIENCE, || !of_probes().is_empty());
     assert_eq!(of_probes()[0], SMALL.to_string());
     pod.run("web", SLEEPER, |config| {
         with_score(300)(config);
@@ -114,18 +117,18 @@ fn what_a_sidecars_probe_executes_has_the_lower_score_too() {
     });
     await_value("the score", &vec![300], || scores(&host, "proxy"));
     let before = of_probes().len();
-    // One may have been under way.
+    // One probe may have been under way.
     let later = || of_probes().into_iter().skip(before + 1).collect::<Vec<_>>();
-    eventually("it is probed again", PATIENCE, || later().len() > 2);
+    eventually("later probes run", PATIENCE, || later().len() > 2);
     assert!(later().iter().all(|score| score == "300"), "{:?}", later());
 }
 
 #[test]
-fn all_of_a_sidecar_that_forks_without_end_are_reached() {
+fn all_processes_of_a_forking_sidecar_get_the_lower_score() {
     let host = Containerd::start();
     let pod = PodCgroup::new(&host, "pod");
-    // Four that are replaced by a child as soon as they run, with a fifth of a CPU: others want to
-    // work too.
+    // Four processes that each continue in a child, limited to a fifth of a CPU so that others can
+    // work.
     let chains = "f() { f & }; f; f; f; f; while :; do sleep 0.1; done";
     let bomb = ["/bin/sh", "-c", chains];
     pod.run("proxy", &bomb, |config| {
@@ -134,13 +137,13 @@ fn all_of_a_sidecar_that_forks_without_end_are_reached() {
         config["linux"]["resources"]["cpu"] = json!({ "quota": 20_000, "period": 100_000 });
     });
     let first = host.pids("proxy");
-    eventually("it forks", PATIENCE, || host.pids("proxy") != first);
-    // A look misses some of them too.
+    eventually("the proxy forks", PATIENCE, || host.pids("proxy") != first);
+    // Reading the list misses some processes too, so read it several times.
     let looks = || {
         let looks = (0..5).flat_map(|_| scores(&host, "proxy"));
         looks.collect::<std::collections::BTreeSet<_>>()
     };
-    // One pass reaches most of them, and sometimes all.
+    // One pass of the shim reaches most processes, and sometimes all.
     for _ in 0..3 {
         pod.run("web", SLEEPER, with_score(300));
         await_value("the score", &[300].into(), looks);
@@ -152,7 +155,7 @@ fn all_of_a_sidecar_that_forks_without_end_are_reached() {
 }
 
 #[test]
-fn no_score_is_touched_where_it_is_off() {
+fn scores_are_unchanged_if_the_setting_is_off() {
     let host = Containerd::start();
     let pod = PodCgroup::new(&host, "pod");
     let off = |score| {
@@ -168,7 +171,7 @@ fn no_score_is_touched_where_it_is_off() {
     assert_eq!(scores(&host, "proxy"), [SMALL]);
 }
 
-/// Whether this process may give any score.
+/// True if this process may lower OOM scores (CAP_SYS_RESOURCE).
 fn may_lower() -> bool {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -176,14 +179,14 @@ fn may_lower() -> bool {
     set >> 24 & 1 == 1
 }
 
-/// As kubelet's in a machine that is a container itself.
+/// kubelet lacks the capability on a node that is itself a container.
 #[test]
-fn a_score_that_the_kernel_refuses_is_said_once_and_is_no_error() {
+fn a_score_refused_by_the_kernel_is_logged_once_and_is_no_error() {
     if may_lower() {
         return;
     }
     let host = Containerd::start();
-    // The OCI runtime cannot create such an app either. It is told something else.
+    // The OCI runtime could not give the app its score either, so it gets another one.
     let runtime = host.dir().join("bin/runc");
     let _ = fs::remove_file(&runtime);
     let script = "#!/bin/sh\nsed -i s/-600/600/ config.json\n\
@@ -204,8 +207,8 @@ fn a_score_that_the_kernel_refuses_is_said_once_and_is_no_error() {
         log.matches("the kernel refuses it without CAP_SYS_RESOURCE")
             .count()
     };
-    eventually("it is said", PATIENCE, || refusals() == 1);
-    // Neither a sidecar that is created now nor an exec fails, and nothing is said again.
+    eventually("the shim logs the refusal", PATIENCE, || refusals() == 1);
+    // Neither a new sidecar nor an exec fails, and the log line is not repeated.
     pod.run("logs", SLEEPER, |config| {
         with_score(SMALL)(config);
         lists(config);
@@ -218,7 +221,7 @@ fn a_score_that_the_kernel_refuses_is_said_once_and_is_no_error() {
     assert_eq!(host.status("proxy"), Some(Status::Running));
 }
 
-/// Of which containers a process was killed for want of memory, in the order in which it was told.
+/// Containers with an OOM event, in the order of the events.
 fn killed(host: &Containerd) -> Vec<String> {
     let is_oom = |event: &&CtrEvent| event.topic == "/tasks/oom";
     let events = host.events();
@@ -226,7 +229,7 @@ fn killed(host: &Containerd) -> Vec<String> {
     told.map(|event| event.container().to_owned()).collect()
 }
 
-/// A pod with little memory, whose app is about to need all of it, and its sidecar little.
+/// A pod with little memory. Its app is about to need all of it, its sidecar little.
 fn run_out_of_memory<'host>(host: &'host Containerd, oom_score: &str) -> PodCgroup<'host> {
     let pod = PodCgroup::new(host, "pod");
     pod.limit_memory(48 << 20);
@@ -242,7 +245,7 @@ fn run_out_of_memory<'host>(host: &'host Containerd, oom_score: &str) -> PodCgro
 }
 
 #[test]
-fn when_memory_runs_out_the_app_dies_and_its_sidecar_lives() {
+fn out_of_memory_kills_the_app_before_its_sidecar() {
     let host = Containerd::start();
     let _pod = run_out_of_memory(&host, "Match");
     assert_eq!(host.wait_exit("web"), 137);
@@ -253,7 +256,7 @@ fn when_memory_runs_out_the_app_dies_and_its_sidecar_lives() {
 /// The complaint of KEP-753: "sidecar containers typically have smaller request, making them the
 /// first target".
 #[test]
-fn when_memory_runs_out_and_scores_are_left_alone_the_small_sidecar_dies_first() {
+fn out_of_memory_kills_the_small_sidecar_first_if_the_setting_is_off() {
     let host = Containerd::start();
     let _pod = run_out_of_memory(&host, "Off");
     assert_eq!(host.wait_exit("proxy"), 137);

@@ -1,28 +1,28 @@
-//! A pod with annotations, for the tests about order: every container brings the same ones, as
-//! they do under `ctr`, where there is no sandbox container.
+//! Pods for the tests of ordering. Every container carries the same annotations: under `ctr` there
+//! is no sandbox container.
 
 use containerd_shim_protos::api::UpdateTaskRequest;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use crate::harness::{ContainerSpec, Containerd};
 
-/// Annotations that make a pod.
+/// The annotations of a pod.
 pub struct Pod(pub &'static [(&'static str, &'static str)]);
 
 /// A startup probe by TCP, ten times a second, that does not give up within a test.
 pub const TCP_PROBE: &str =
     r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100,"failureThreshold":200}"#;
 
-/// A startup probe by a command: the witness's mark of being ready.
+/// A startup probe by a command that looks for the witness's readiness file.
 pub const EXEC_PROBE: &str = r#"{"exec":{"command":["/bin/test","-e","/shared/ready-proxy"]},"periodMilliseconds":100,"failureThreshold":200}"#;
 
-/// A sidecar that is ready when it accepts connections.
+/// A pod with a sidecar that is ready when it accepts connections.
 pub const MESH: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("startup-probe.usher/proxy", TCP_PROBE),
 ]);
 
-/// A sidecar of a pod that the caller restarts nothing of.
+/// A job with such a sidecar; the caller restarts no container.
 pub const JOB: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("startup-probe.usher/proxy", TCP_PROBE),
@@ -30,7 +30,7 @@ pub const JOB: Pod = Pod(&[
     ("usher/restart-policy", "Never"),
 ]);
 
-/// An Update with the OCI specification's `LinuxResources` as JSON.
+/// An Update request. `json` is the OCI specification's `LinuxResources`.
 pub fn resources(id: &str, json: &str) -> UpdateTaskRequest {
     let resources = Any {
         value: json.as_bytes().to_vec(),
@@ -44,7 +44,6 @@ pub fn resources(id: &str, json: &str) -> UpdateTaskRequest {
 }
 
 impl Pod {
-    /// A witness of this pod.
     pub fn witness(&self, name: &str, options: &[&str]) -> ContainerSpec {
         ContainerSpec::new(name)
             .in_pod("pod1", name)
@@ -52,7 +51,7 @@ impl Pod {
             .witness(options)
     }
 
-    /// Runs a proxy that gets ready after a while, and waits until it runs.
+    /// Runs the pod's proxy, which listens on port 8080, and waits for its start.
     #[track_caller]
     pub fn run_proxy(&self, host: &Containerd, options: &[&str]) {
         host.run(&self.witness("proxy", &[&["--listen", "8080"], options].concat()));

@@ -1,5 +1,5 @@
-//! Disks that stall under one container of a pod. What is asked of the other containers is answered, and nothing
-//! is lost when the disk goes on.
+//! A disk stalls under one container of a pod. Calls for the other container are answered, and
+//! nothing is lost once the disk continues.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -25,25 +25,25 @@ use crate::harness::{
     oci_runtime, run, runtime_under_test, scaled, write_program,
 };
 
-/// Calls that have nothing to do with the disk are answered within this time. The disk stalls for longer.
+/// Deadline of calls that do not touch the disk. The disk stalls for longer.
 const PROMPTLY: Duration = Duration::from_secs(5);
 
-/// Calls that the disk stalls are given this time, which includes the checks meanwhile.
+/// Deadline of calls that the disk stalls, which includes the checks meanwhile.
 const PATIENTLY: Duration = Duration::from_secs(60);
 
-/// Chooses the signal that says that a process waits for a lease (`F_SETSIG(2const)`).
+/// fcntl(2) command that chooses the signal for a broken lease (`F_SETSIG(2const)`).
 const F_SETSIG: i32 = 10;
 
-/// A disk of its own, on a file, which the shims see. It is detached when dropped.
+/// An ext4 file system on a loop device, mounted in the shims' mount namespace. Unmounted on drop.
 struct Disk<'host> {
     host: &'host Containerd,
     at: PathBuf,
 }
 
-/// A disk whose writes wait until this is dropped.
+/// A disk whose writes block until this is dropped.
 struct Frozen<'disk>(&'disk Disk<'disk>);
 
-/// A program whose execution waits until this is dropped.
+/// A program whose execution blocks until this is dropped.
 struct Leased {
     path: PathBuf,
     file: File,
@@ -68,7 +68,7 @@ impl<'host> Disk<'host> {
         self.at.join(name)
     }
 
-    /// Runs a program where the disk is mounted.
+    /// Runs a program in the mount namespace of the disk.
     fn run(&self, program: &str, arguments: &[&str]) -> Finished {
         let mut command = Command::new(program);
         command.args(arguments);
@@ -97,7 +97,7 @@ impl<'host> Disk<'host> {
 
 impl Drop for Disk<'_> {
     fn drop(&mut self) {
-        // Its loop device goes with it.
+        // Unmounting also frees the loop device.
         let unmounted = self.run("umount", &["--lazy", text(&self.at)]);
         if !unmounted.ok() && !thread::panicking() {
             panic!("umount: {}", unmounted.err());
@@ -120,13 +120,13 @@ impl Leased {
         copy_program(program, &path);
         let file = File::open(&path).expect("the copy");
         let leased = Leased { path, file };
-        // One that is ignored.
+        // SIGURG is ignored by default.
         leased.control(F_SETSIG, libc::SIGURG);
         leased.control(libc::F_SETLEASE, libc::F_WRLCK);
         leased
     }
 
-    /// True if a process waits for the program.
+    /// True if a process waits to open the program.
     fn is_wanted(&self) -> bool {
         self.control(libc::F_GETLEASE, 0) != libc::F_WRLCK
     }
@@ -161,7 +161,7 @@ fn in_pod(config: &mut Value, name: &str, annotations: &[(&str, &str)]) {
     config["annotations"] = all;
 }
 
-/// The other container of the pod, which runs.
+/// The running neighbor in the same pod.
 #[track_caller]
 fn neighbor<'host>(
     host: &'host Containerd,
@@ -177,7 +177,7 @@ fn neighbor<'host>(
     shim
 }
 
-/// The container whose disk stalls, of which there is the bundle.
+/// The container whose disk stalls. Only its bundle exists.
 #[track_caller]
 fn stalled<'host>(
     host: &'host Containerd,
@@ -191,7 +191,7 @@ fn stalled<'host>(
     })
 }
 
-/// Waits until a thread of the shim is in the kernel's hands.
+/// Waits until a thread of the shim blocks in the kernel (state D).
 #[track_caller]
 fn await_stall(pid: u32) {
     let is_stalled = |thread: fs::DirEntry| {
@@ -205,9 +205,9 @@ fn await_stall(pid: u32) {
     });
 }
 
-/// What is asked of the other container is answered, up to its end.
+/// Checks that calls for the neighbor are answered, up to its exit.
 #[track_caller]
-fn neighbor_answers(shim: &BareShim) {
+fn check_neighbor(shim: &BareShim) {
     let api = shim.api().deadline(scaled(PROMPTLY));
     let state = api.state("b", "").expect("State of b");
     assert_eq!(state.status.enum_value_or_default(), Status::RUNNING);
@@ -215,22 +215,22 @@ fn neighbor_answers(shim: &BareShim) {
     api.wait("b", "").expect("Wait of b");
 }
 
-/// Creates the container while its program stalls; the other one is answered meanwhile.
+/// Creates the container while its program stalls, and checks the neighbor meanwhile.
 #[track_caller]
-fn create_behind(leased: Leased, a: &BareShim, b: &BareShim, request: &CreateTaskRequest) {
+fn create_while_stalled(leased: Leased, a: &BareShim, b: &BareShim, request: &CreateTaskRequest) {
     thread::scope(|scope| {
         let created = scope.spawn(|| a.api().deadline(scaled(PATIENTLY)).create(request));
         eventually("the program stalls", PATIENCE, || leased.is_wanted());
-        neighbor_answers(b);
+        check_neighbor(b);
         assert!(!created.is_finished());
         drop(leased);
         created.join().unwrap().expect("create a");
     });
 }
 
-/// Starts the container, whose program exits with `code` by itself, and deletes it.
+/// Starts the container, waits for its exit with `code`, and deletes it.
 #[track_caller]
-fn ends_with(a: &BareShim, code: u32) {
+fn run_to_exit(a: &BareShim, code: u32) {
     a.api().start("a", "").expect("start a");
     assert_eq!(a.api().wait("a", "").expect("Wait of a").exit_status, code);
     a.api().delete("a", "").expect("Delete of a");
@@ -241,7 +241,7 @@ fn numbers(last: u32) -> String {
 }
 
 #[test]
-fn a_root_file_system_on_a_disk_that_stalls_keeps_no_other_container_waiting() {
+fn a_stalled_root_file_system_delays_no_other_container() {
     let host = Containerd::start();
     let disk = Disk::new(&host);
     let b = neighbor(&host, "b", &[]);
@@ -269,7 +269,7 @@ fn a_root_file_system_on_a_disk_that_stalls_keeps_no_other_container_waiting() {
         let frozen = disk.freeze();
         let created = scope.spawn(|| a.api().deadline(scaled(PATIENTLY)).create(&request));
         await_stall(pid);
-        neighbor_answers(&b);
+        check_neighbor(&b);
         assert!(!created.is_finished());
         drop(frozen);
         created.join().unwrap().expect("create a");
@@ -281,11 +281,11 @@ fn a_root_file_system_on_a_disk_that_stalls_keeps_no_other_container_waiting() {
 }
 
 #[test]
-fn output_for_a_log_file_on_a_disk_that_stalls_waits_and_is_not_lost() {
+fn output_to_a_stalled_log_file_waits_and_is_not_lost() {
     let host = Containerd::start();
     let disk = Disk::new(&host);
     let b = neighbor(&host, "b", &[]);
-    // More than a pipe and the shim hold.
+    // More output than a pipe and the shim buffer.
     let a = stalled(&host, "seq 1 60000; exit 3", |_| ());
     let request = CreateTaskRequest {
         stdout: format!("file://{}", disk.path("logs/a").display()),
@@ -296,7 +296,7 @@ fn output_for_a_log_file_on_a_disk_that_stalls_waits_and_is_not_lost() {
     let frozen = disk.freeze();
     api.start("a", "").expect("start a");
     await_stall(pid);
-    neighbor_answers(&b);
+    check_neighbor(&b);
     let state = api.state("a", "").expect("State of a");
     assert_eq!(state.status.enum_value_or_default(), Status::RUNNING);
     drop(frozen);
@@ -306,11 +306,11 @@ fn output_for_a_log_file_on_a_disk_that_stalls_waits_and_is_not_lost() {
 }
 
 #[test]
-fn a_deletion_waits_for_the_log_file_on_a_disk_that_stalls() {
+fn a_delete_waits_for_a_stalled_log_file() {
     let host = Containerd::start();
     let disk = Disk::new(&host);
     let b = neighbor(&host, "b", &[]);
-    // No more than a pipe and the shim hold.
+    // No more output than a pipe and the shim buffer.
     let a = stalled(&host, "seq 1 20000", |_| ());
     let request = CreateTaskRequest {
         stdout: format!("file://{}", disk.path("log").display()),
@@ -325,7 +325,7 @@ fn a_deletion_waits_for_the_log_file_on_a_disk_that_stalls() {
         assert_eq!(api.wait("a", "").expect("Wait of a").exit_status, 0);
         let delete = || a.api().deadline(scaled(PATIENTLY)).delete("a", "");
         let deleted = scope.spawn(delete);
-        neighbor_answers(&b);
+        check_neighbor(&b);
         assert!(!deleted.is_finished());
         drop(frozen);
         deleted.join().unwrap().expect("Delete of a");
@@ -334,7 +334,7 @@ fn a_deletion_waits_for_the_log_file_on_a_disk_that_stalls() {
 }
 
 #[test]
-fn a_termination_message_on_a_disk_that_stalls_delays_the_exit_of_its_container_for_moments() {
+fn a_stalled_termination_message_delays_the_exit_only_briefly() {
     const POD: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy, logs"),
         ("usher/start-mode", "Hold"),
@@ -344,7 +344,7 @@ fn a_termination_message_on_a_disk_that_stalls_delays_the_exit_of_its_container_
     let disk = Disk::new(&host);
     let b = neighbor(&host, "proxy", POD);
     disk.must("touch", &[text(&disk.path("message"))]);
-    // It waits for a sidecar that never comes.
+    // The app waits for a sidecar that is never created.
     let a = stalled(&host, "exit 0", |config| {
         in_pod(config, "app", POD);
         let path = "/dev/termination-log";
@@ -363,7 +363,7 @@ fn a_termination_message_on_a_disk_that_stalls_delays_the_exit_of_its_container_
     let frozen = disk.freeze();
     api.start("a", "").expect("start a");
     await_stall(pid);
-    neighbor_answers(&b);
+    check_neighbor(&b);
     assert_eq!(api.wait("a", "").expect("Wait of a").exit_status, 1);
     drop(frozen);
     eventually("the message is left", PATIENCE, || {
@@ -373,7 +373,7 @@ fn a_termination_message_on_a_disk_that_stalls_delays_the_exit_of_its_container_
 }
 
 #[test]
-fn an_oci_runtime_whose_program_stalls_keeps_no_other_container_waiting() {
+fn a_stalled_oci_runtime_program_delays_no_other_container() {
     let host = Containerd::start();
     let b = neighbor(&host, "b", &[]);
     let a = stalled(&host, "exit 3", |_| ());
@@ -392,12 +392,12 @@ fn an_oci_runtime_whose_program_stalls_keeps_no_other_container_waiting() {
         options: MessageField::some(options),
         ..a.create_request()
     };
-    create_behind(leased, &a, &b, &request);
-    ends_with(&a, 3);
+    create_while_stalled(leased, &a, &b, &request);
+    run_to_exit(&a, 3);
 }
 
 #[test]
-fn a_logging_program_whose_disk_stalls_keeps_no_other_container_waiting() {
+fn a_stalled_logging_program_delays_no_other_container() {
     let host = Containerd::start();
     let b = neighbor(&host, "b", &[]);
     let a = stalled(&host, "echo words; exit 3", |_| ());
@@ -414,21 +414,21 @@ fn a_logging_program_whose_disk_stalls_keeps_no_other_container_waiting() {
         stderr: logger,
         ..a.create_request()
     };
-    create_behind(leased, &a, &b, &request);
-    ends_with(&a, 3);
+    create_while_stalled(leased, &a, &b, &request);
+    run_to_exit(&a, 3);
     assert_eq!(fs::read_to_string(log).expect("the log"), "words\n");
 }
 
 #[test]
-fn a_file_of_options_that_stalls_keeps_no_other_container_waiting() {
+fn a_stalled_options_file_delays_no_other_container() {
     let host = Containerd::start();
     let b = neighbor(&host, "b", &[]);
     let a = stalled(&host, "exit 3", |_| ());
-    // A FIFO stands for a file whose disk stalls: it is read when somebody writes.
+    // A FIFO stands in for a file on a stalled disk: reading blocks until a writer comes.
     let file = host.dir().join("options.toml");
     mkfifo(&file, Mode::S_IRWXU).expect("a FIFO");
     let path = text(&file);
-    // Field 2 of `runtimeoptions.v1.Options`, a text.
+    // Field 2 of `runtimeoptions.v1.Options`, a string.
     let mut value = vec![2 << 3 | 2, u8::try_from(path.len()).expect("a short path")];
     value.extend(path.as_bytes());
     let options = Any {
@@ -449,7 +449,7 @@ fn a_file_of_options_that_stalls_keeps_no_other_container_waiting() {
             writer = opened.open(&file).ok();
             writer.is_some()
         });
-        neighbor_answers(&b);
+        check_neighbor(&b);
         assert!(!created.is_finished());
         let table = format!("BinaryName = {:?}\n", oci_runtime());
         let mut writer = writer.expect("the FIFO");
@@ -457,5 +457,5 @@ fn a_file_of_options_that_stalls_keeps_no_other_container_waiting() {
         drop(writer);
         created.join().unwrap().expect("create a");
     });
-    ends_with(&a, 3);
+    run_to_exit(&a, 3);
 }

@@ -1,5 +1,5 @@
-//! An app's program is not executed before the sidecars are started, whichever is created first.
-//! Judged by what the containers have recorded.
+//! An app starts only after its sidecars, whichever is created first. Judged by the records of the
+//! containers.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,16 @@ use crate::pod::{EXEC_PROBE, MESH, Pod, TCP_PROBE};
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn an_app_that_is_created_first_is_held_until_its_sidecar_is_ready() {
+fn an_app_created_first_is_held_until_its_sidecar_is_ready() {
     let host = Containerd::start();
-    // The Start is answered though nothing runs: a caller like kubelet goes on to create the proxy.
+    // Start is answered although nothing runs yet, so that a caller like kubelet goes on to create
+    // the proxy.
     host.run(&MESH.witness("web", &[]));
     assert_eq!(host.status("web"), Some(Status::Running));
     MESH.run_proxy(&host, &["--ready-after", "700ms"]);
     let record = host.await_event("web", "start");
     record.assert_before(("proxy", "ready"), ("web", "start"));
-    // One period of the probe, and what a busy machine adds.
+    // One period of the probe, plus delays of a busy machine.
     assert!(
         record.between(("proxy", "ready"), ("web", "start")) < 2000 * MS,
         "{record}"
@@ -25,11 +26,11 @@ fn an_app_that_is_created_first_is_held_until_its_sidecar_is_ready() {
 }
 
 #[test]
-fn an_app_that_is_created_last_is_reported_started_when_it_runs() {
+fn an_app_created_last_is_reported_started_once_it_runs() {
     let host = Containerd::start();
     MESH.run_proxy(&host, &["--ready-after", "900ms"]);
     host.run(&MESH.witness("web", &[]));
-    // `ctr run` has come back by now: it was kept waiting until the proxy was ready.
+    // `ctr run` returned only once the proxy was ready.
     let record = host.record();
     assert!(
         record.has("proxy", "ready"),
@@ -40,7 +41,7 @@ fn an_app_that_is_created_last_is_reported_started_when_it_runs() {
 }
 
 #[test]
-fn a_probe_by_a_command_is_made_in_the_container() {
+fn an_exec_probe_runs_in_the_container() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("startup-probe.usher/proxy", EXEC_PROBE),
@@ -53,7 +54,7 @@ fn a_probe_by_a_command_is_made_in_the_container() {
 }
 
 #[test]
-fn a_probe_by_http_is_made_in_the_network_of_the_container() {
+fn an_http_probe_runs_in_the_containers_network() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         (
@@ -61,11 +62,11 @@ fn a_probe_by_http_is_made_in_the_network_of_the_container() {
             r#"{"httpGet":{"port":8080,"path":"/ready?full"},"periodMilliseconds":100,"failureThreshold":200}"#,
         ),
     ]);
-    the_app_runs_once_the_proxy_says_that_it_is_ready(&pod, "--http");
+    check_app_waits_for_ready_answer(&pod, "--http");
 }
 
 #[test]
-fn a_probe_by_grpc_is_made_in_the_network_of_the_container() {
+fn a_grpc_probe_runs_in_the_containers_network() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         (
@@ -73,12 +74,12 @@ fn a_probe_by_grpc_is_made_in_the_network_of_the_container() {
             r#"{"grpc":{"port":8080,"service":"mesh"},"periodMilliseconds":100,"failureThreshold":200}"#,
         ),
     ]);
-    the_app_runs_once_the_proxy_says_that_it_is_ready(&pod, "--grpc");
+    check_app_waits_for_ready_answer(&pod, "--grpc");
 }
 
-/// It accepts connections all the time: what counts is the answer.
+/// The proxy accepts connections at once; only its answer says that it is ready.
 #[track_caller]
-fn the_app_runs_once_the_proxy_says_that_it_is_ready(pod: &Pod, server: &str) {
+fn check_app_waits_for_ready_answer(pod: &Pod, server: &str) {
     let host = Containerd::start();
     host.run(&pod.witness("web", &[]));
     host.run(&pod.witness("proxy", &[server, "8080"]));
@@ -88,7 +89,7 @@ fn the_app_runs_once_the_proxy_says_that_it_is_ready(pod: &Pod, server: &str) {
 }
 
 #[test]
-fn two_sidecars_start_side_by_side_and_the_app_after_the_slower_one() {
+fn two_sidecars_start_together_and_the_app_after_the_slower_one() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy, logs"),
         ("startup-probe.usher/proxy", TCP_PROBE),
@@ -123,7 +124,7 @@ fn a_startup_order_starts_sidecars_one_after_another() {
 }
 
 #[test]
-fn block_fails_with_the_name_of_what_it_waited_for() {
+fn block_fails_and_names_a_sidecar_that_was_never_created() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/start-mode", "Block"),
@@ -141,7 +142,7 @@ fn block_fails_with_the_name_of_what_it_waited_for() {
 }
 
 #[test]
-fn a_hold_that_lasts_too_long_ends_with_its_reason_in_sight() {
+fn a_hold_that_times_out_prints_its_reason() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/start-mode", "Hold"),
@@ -159,7 +160,7 @@ fn a_hold_that_lasts_too_long_ends_with_its_reason_in_sight() {
     assert!(!host.record().has("web", "start"));
 }
 
-/// A sidecar that runs and never gets ready.
+/// A sidecar that runs but never becomes ready.
 const NEVER_READY: &[(&str, &str)] = &[
     ("usher/sidecars", "proxy"),
     (
@@ -169,7 +170,7 @@ const NEVER_READY: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn block_fails_at_its_deadline_with_the_name_of_a_sidecar_that_never_gets_ready() {
+fn block_fails_at_its_deadline_and_names_a_sidecar_that_is_not_ready() {
     let host = Containerd::start();
     let spec = |name: &str| {
         let spec = Pod(NEVER_READY).witness(name, &[]);
@@ -191,7 +192,7 @@ fn block_fails_at_its_deadline_with_the_name_of_a_sidecar_that_never_gets_ready(
 }
 
 #[test]
-fn an_app_that_is_held_for_a_sidecar_that_never_gets_ready_ends_with_its_reason_in_sight() {
+fn an_app_held_for_a_sidecar_that_is_never_ready_prints_its_reason() {
     let host = Containerd::start();
     let spec = |name: &str| {
         let spec = Pod(NEVER_READY).witness(name, &[]);
@@ -211,16 +212,16 @@ fn an_app_that_is_held_for_a_sidecar_that_never_gets_ready_ends_with_its_reason_
     assert!(run.err().contains(&notice), "{}", run.err());
     let reason = format!("is ended: it waited for {waits_for}");
     assert!(run.err().contains(&reason), "{}", run.err());
-    // And in the log, for whoever looks there.
+    // The reason is also in the shim's log.
     assert!(host.log_tail(2000).contains(&reason));
     assert!(!host.record().has("web", "start"));
 }
 
 #[test]
-fn the_callers_own_init_containers_run_at_once_and_are_over_when_they_are() {
+fn native_init_containers_run_at_once_and_report_their_exits() {
     let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/native-init", "setup")]);
     let host = Containerd::start();
-    // As kubelet does it: init containers one after another, each to its end.
+    // kubelet runs init containers one after another, each to its end.
     host.run(&pod.witness("setup", &["--run-for", "100ms", "--exit", "3"]));
     assert_eq!(host.wait_exit("setup"), 3);
     host.delete("setup");
@@ -236,7 +237,7 @@ fn the_callers_own_init_containers_run_at_once_and_are_over_when_they_are() {
 }
 
 #[test]
-fn a_sidecar_among_kubelets_own_init_containers_keeps_none_of_them_waiting() {
+fn a_native_sidecar_delays_no_native_init_container() {
     let pod = Pod(&[
         ("usher/native-init", "setup"),
         ("usher/sidecars", "proxy"),
@@ -244,14 +245,16 @@ fn a_sidecar_among_kubelets_own_init_containers_keeps_none_of_them_waiting() {
         ("usher/termination-window", "20s"),
     ]);
     let host = Containerd::start();
-    // Kubelet has the proxy among its init containers, and starts the next one when it is started.
+    // kubelet lists the proxy among its init containers, and starts the next one once the proxy has
+    // started.
     pod.run_proxy(&host, &["--ready-after", "300ms"]);
     host.run(&pod.witness("setup", &["--run-for", "100ms"]));
     assert_eq!(host.wait_exit("setup"), 0);
     host.run(&pod.witness("web", &["--stop-after", "200ms"]));
     let record = host.await_event("web", "start");
     record.assert_before(("proxy", "ready"), ("web", "start"));
-    // From 1.29 on it asks the proxy when the apps have ended: nothing waits for a second request.
+    // From 1.29 on kubelet stops the proxy after the apps have ended: the shim must not wait for a
+    // second stop request.
     host.kill("web", "SIGTERM");
     host.wait_exit("web");
     let asked = Instant::now();
@@ -261,7 +264,7 @@ fn a_sidecar_among_kubelets_own_init_containers_keeps_none_of_them_waiting() {
 }
 
 #[test]
-fn a_guest_does_not_wait() {
+fn a_container_outside_the_list_of_apps_does_not_wait() {
     let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/apps", "web")]);
     let host = Containerd::start();
     host.run(&pod.witness("web", &[]));
@@ -271,7 +274,7 @@ fn a_guest_does_not_wait() {
 }
 
 #[test]
-fn everything_works_on_a_held_container_but_probes() {
+fn all_calls_but_probes_work_on_a_held_container() {
     let host = Containerd::start();
     host.run(&MESH.witness("web", &[]));
     let exec = host.exec("web", &["/bin/echo", "in a held container"]);
@@ -283,14 +286,14 @@ fn everything_works_on_a_held_container_but_probes() {
         host.must(&["task", command, "web"]);
         assert_eq!(host.status("web"), Some(status));
     }
-    // It is still held, and still released.
+    // The container is still held, and can still be released.
     assert!(!host.record().has("web", "start"));
     MESH.run_proxy(&host, &[]);
     host.await_event("web", "start");
 }
 
 #[test]
-fn a_container_that_is_paused_while_held_runs_when_it_is_resumed() {
+fn a_container_paused_while_held_starts_on_resume() {
     let host = Containerd::start();
     host.run(&MESH.witness("web", &[]));
     host.must(&["task", "pause", "web"]);
@@ -305,7 +308,7 @@ fn a_container_that_is_paused_while_held_runs_when_it_is_resumed() {
 }
 
 #[test]
-fn a_held_container_is_released_by_a_containerd_that_was_restarted_meanwhile() {
+fn a_held_container_is_released_after_a_restart_of_containerd() {
     let host = Containerd::start();
     host.run(&MESH.witness("web", &[]));
     host.crash();
@@ -317,7 +320,7 @@ fn a_held_container_is_released_by_a_containerd_that_was_restarted_meanwhile() {
 }
 
 #[test]
-fn a_held_container_that_is_asked_to_stop_ends_without_having_run() {
+fn a_stopped_held_container_exits_without_having_run() {
     for (signal, code) in [("SIGTERM", 143), ("SIGKILL", 137)] {
         let host = Containerd::start();
         host.run(&MESH.witness("web", &[]));
@@ -329,7 +332,7 @@ fn a_held_container_that_is_asked_to_stop_ends_without_having_run() {
 }
 
 #[test]
-fn a_sidecar_whose_startup_probe_fails_too_often_is_stopped() {
+fn a_sidecar_is_stopped_when_its_startup_probe_fails_too_often() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         (
@@ -344,7 +347,7 @@ fn a_sidecar_whose_startup_probe_fails_too_often_is_stopped() {
 }
 
 #[test]
-fn an_optional_sidecar_is_waited_for_if_it_is_there() {
+fn an_app_waits_for_an_optional_sidecar_only_if_it_exists() {
     const OPTIONAL: Pod = Pod(&[
         ("usher/sidecars", "proxy? mesh?"),
         ("startup-probe.usher/proxy", TCP_PROBE),
@@ -353,7 +356,7 @@ fn an_optional_sidecar_is_waited_for_if_it_is_there() {
     OPTIONAL.run_proxy(&host, &["--ready-after", "700ms"]);
     host.run(&OPTIONAL.witness("web", &["--stop-after", "500ms"]));
     let record = host.await_event("web", "start");
-    // It listens then; what it accepts it records a moment later.
+    // The proxy listens by then, but records what it accepts a moment later.
     let waited = record.between(("proxy", "start"), ("web", "start"));
     assert!(waited >= 700 * MS, "{record}");
     host.kill_all(&["proxy", "web"], "SIGTERM");
@@ -361,7 +364,7 @@ fn an_optional_sidecar_is_waited_for_if_it_is_there() {
     host.wait_exit("proxy");
     let record = host.record();
     record.assert_before(("web", "exit"), ("proxy", "signal"));
-    // Nothing waits for those that do not come.
+    // The app does not wait for optional sidecars that are never created.
     let host = Containerd::start();
     host.run(&OPTIONAL.witness("web", &[]));
     host.await_event("web", "start");

@@ -1,5 +1,5 @@
-//! SIGTERM for all at once reaches the apps first, and the sidecars only after the apps have
-//! exited; the grace period ends it all. Judged by what the containers have recorded.
+//! SIGTERM for all containers at once reaches the apps first, and the sidecars after the apps have
+//! exited. The end of the grace period ends both. Judged by the records of the containers.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +16,7 @@ fn run_all(host: &Containerd, pod: &Pod, containers: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn the_sidecar_is_told_only_after_the_app_has_exited_whoever_is_asked_first() {
+fn the_sidecar_is_signaled_after_the_app_has_exited_in_any_order_of_stop_requests() {
     for order in [["proxy", "web"], ["web", "proxy"]] {
         let host = Containerd::start();
         let web: &[&str] = &["--stop-after", "1s", "--exit", "5"];
@@ -60,7 +60,7 @@ fn sidecars_stop_in_the_reverse_order_of_their_start() {
 }
 
 #[test]
-fn the_signal_that_was_asked_for_is_the_one_that_is_delivered() {
+fn the_requested_signal_is_the_one_delivered() {
     let host = Containerd::start();
     run_all(
         &host,
@@ -88,7 +88,7 @@ fn the_signal_that_was_asked_for_is_the_one_that_is_delivered() {
 }
 
 #[test]
-fn the_grace_period_ends_it_all() {
+fn the_end_of_the_grace_period_kills_apps_and_sidecars() {
     let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/grace-period", "2s")]);
     let host = Containerd::start();
     run_all(
@@ -99,7 +99,7 @@ fn the_grace_period_ends_it_all() {
     let (asked, asked_at) = (Instant::now(), SystemTime::now());
     host.kill_all(&["proxy", "web"], "SIGTERM");
     assert_eq!(host.wait_exit("web"), 137);
-    // A sidecar that was told to go has not failed, even if it did not listen.
+    // A stopped sidecar counts as successful even if it ignored its signal.
     assert_eq!(host.wait_exit("proxy"), 0);
     let took = asked.elapsed();
     assert!(
@@ -108,17 +108,19 @@ fn the_grace_period_ends_it_all() {
     );
     assert!(took < 8000 * MS, "{took:?}");
     let record = host.record();
-    // The app heard it at once, and the sidecar when the grace period was over, which began with the
-    // first of both requests.
+    // The app got its signal at once. The sidecar got its own at the end of the grace period, which
+    // began with the first of both stop requests.
     let told_at = UNIX_EPOCH + Duration::from_nanos(record.at("proxy", "signal"));
-    let waited = told_at.duration_since(asked_at).expect("it is told later");
+    let waited = told_at
+        .duration_since(asked_at)
+        .expect("web got the signal after the request");
     assert!(waited >= 2000 * MS, "{waited:?}\n{record}");
     let wait = record.between(("web", "signal"), ("proxy", "signal"));
     assert!(wait < 4000 * MS, "{wait:?}\n{record}");
 }
 
 #[test]
-fn a_lone_request_for_an_app_leaves_the_rest_alone() {
+fn a_stop_request_for_one_app_leaves_the_rest_alone() {
     let host = Containerd::start();
     run_all(
         &host,
@@ -128,14 +130,14 @@ fn a_lone_request_for_an_app_leaves_the_rest_alone() {
     host.kill("web", "SIGTERM");
     host.wait_exit("web");
     host.delete("web");
-    // A restart: the caller creates it again, and the proxy is still there.
+    // The caller restarts the app while the proxy still runs.
     host.run(&MESH.witness("web", &["--beat", "20ms"]));
     host.await_event("web", "beat");
     assert!(!host.record().has("proxy", "signal"));
 }
 
 #[test]
-fn a_lone_request_for_a_sidecar_is_heeded_after_the_window() {
+fn a_stop_request_for_one_sidecar_takes_effect_after_the_window() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/termination-window", "700ms"),
@@ -150,7 +152,7 @@ fn a_lone_request_for_a_sidecar_is_heeded_after_the_window() {
 }
 
 #[test]
-fn a_killed_shim_takes_its_held_and_its_running_containers_along() {
+fn held_and_running_containers_end_with_a_killed_shim() {
     let host = Containerd::start();
     run_all(
         &host,

@@ -1,4 +1,4 @@
-//! Streams whose clients come late, go away or are many.
+//! Streams whose clients come late, vanish, or are many.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::harness::{
     runtime_under_test, times,
 };
 
-/// What is answered without waiting for anybody.
+/// Bound for calls that must not wait for a client.
 const AT_ONCE: Duration = Duration::from_secs(8);
 
 fn shell<'a>(host: &'a Containerd, script: &str) -> BareShim<'a> {
@@ -35,7 +35,7 @@ fn start(api: &TaskApi, request: &CreateTaskRequest) {
 }
 
 #[test]
-fn a_reader_that_comes_when_the_program_is_over_finds_its_words() {
+fn a_reader_that_comes_after_the_exit_gets_the_output() {
     let host = Containerd::start();
     let shim = shell(&host, "echo words");
     let (api, request) = (shim.api(), with_output(&shim));
@@ -46,9 +46,9 @@ fn a_reader_that_comes_when_the_program_is_over_finds_its_words() {
 }
 
 #[test]
-fn a_reader_that_never_comes_delays_nothing() {
+fn a_missing_reader_delays_no_call() {
     let host = Containerd::start();
-    // More than a FIFO and a pipe hold.
+    // More output than a FIFO and a pipe hold, then less.
     for script in ["seq 1 40000; sleep 1000", "echo words; sleep 1000"] {
         let shim = shell(&host, script);
         let (api, request) = (shim.api(), with_output(&shim));
@@ -69,7 +69,7 @@ fn a_reader_that_never_comes_delays_nothing() {
 }
 
 #[test]
-fn a_reader_that_goes_away_and_comes_back_goes_on() {
+fn a_new_reader_continues_after_one_that_vanished() {
     let host = Containerd::start();
     let script = "echo one; read go; seq 1 5000; read go; echo two; exit 3";
     let shim = shell(&host, script);
@@ -78,7 +78,7 @@ fn a_reader_that_goes_away_and_comes_back_goes_on() {
         ..with_output(&shim)
     };
     let api = shim.api();
-    // Its end of the FIFO is opened before there is anybody to write.
+    // The first reader opens the FIFO before a writer exists.
     let mut first = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -108,18 +108,18 @@ fn a_reader_that_goes_away_and_comes_back_goes_on() {
 }
 
 #[test]
-fn a_deletion_waits_for_a_reader_but_not_for_ever() {
+fn a_delete_waits_for_a_reader_but_not_forever() {
     let host = Containerd::start();
     let shim = shell(&host, "sleep 1000");
     let api = shim.api();
     start(&api, &shim.create_request());
-    // More than a FIFO holds; the rest is still in the shim's pipe when the program is over.
+    // More output than a FIFO holds: the rest is still in the shim's pipe when the program exits.
     let args = ["/bin/sh", "-c", "seq 1 20000"];
     let request = ExecProcessRequest {
         stdout: shim.fifo("one"),
         ..shim.exec_request("one", &args)
     };
-    // Reads nothing as long as it lives.
+    // Keeps the FIFO open, and reads only at the end.
     let mut idle = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -134,13 +134,12 @@ fn a_deletion_waits_for_a_reader_but_not_for_ever() {
     let bounds = Duration::from_secs(9)..Duration::from_secs(15);
     assert!(bounds.contains(&took), "{took:?}");
     let mut found = [0; 4];
-    idle.read_exact(&mut found)
-        .expect("what it could have read");
+    idle.read_exact(&mut found).expect("the unread output");
     assert_eq!(&found, b"1\n2\n");
 }
 
 #[test]
-fn a_stdin_that_is_closed_before_the_start_of_an_exec_ends() {
+fn stdin_closed_before_the_start_of_an_exec_reads_as_end_of_file() {
     let host = Containerd::start();
     let shim = shell(&host, "sleep 1000");
     let api = shim.api();
@@ -156,7 +155,8 @@ fn a_stdin_that_is_closed_before_the_start_of_an_exec_ends() {
     assert_eq!(api.wait("a", "cat").expect("Wait").exit_status, 0);
 }
 
-/// Runs a container by `ctr` for a reader who begins late. Returns how many bytes arrive.
+/// Runs a container by `ctr` with a reader that begins late. Returns the number of bytes that
+/// arrive.
 fn bytes_read_late(host: &Containerd, spec: &ContainerSpec) -> String {
     let fifos = host.dir().join("fifo").display().to_string();
     let ctr = spec.ctr_command(host, &["run", "--rm", "--fifo-dir", &fifos]);
@@ -172,17 +172,17 @@ fn bytes_read_late(host: &Containerd, spec: &ContainerSpec) -> String {
 }
 
 #[test]
-fn a_client_that_reads_late_loses_nothing() {
+fn a_client_that_reads_late_loses_no_output() {
     let host = Containerd::start();
     for n in 0..times(5, 20) {
-        // The client closes its FIFO when it hears of the exit.
+        // `ctr` closes its FIFO when it sees the exit.
         let spec = ContainerSpec::new(&format!("c{n}")).script("exec seq 1 40000");
         assert_eq!(bytes_read_late(&host, &spec), "228894", "run {n}");
     }
 }
 
 #[test]
-fn the_words_of_short_programs_always_arrive() {
+fn the_output_of_short_programs_always_arrives() {
     let host = Containerd::start();
     for n in 0..times(30, 300) {
         let spec = ContainerSpec::new(&format!("c{n}"))
@@ -193,13 +193,13 @@ fn the_words_of_short_programs_always_arrive() {
     }
 }
 
-/// How much a process has of what can leak.
+/// Counts of a process's resources that could leak.
 #[derive(Debug)]
 struct Holdings {
     files: usize,
     threads: usize,
     children: usize,
-    /// Private, in kB.
+    /// Private memory in kB.
     memory: usize,
 }
 
@@ -207,7 +207,7 @@ impl Holdings {
     fn of(pid: u32) -> Self {
         let count = |what: &str| {
             let dir = fs::read_dir(format!("/proc/{pid}/{what}"));
-            dir.expect("the shim lives").count()
+            dir.expect("the shim runs").count()
         };
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("its memory");
         let memory = rollup
@@ -225,7 +225,7 @@ impl Holdings {
     }
 }
 
-/// Executes a program with all streams and deletes it.
+/// Runs a program with all streams as an exec, and deletes it.
 #[track_caller]
 fn exec(shim: &BareShim, api: &TaskApi, exec_id: &str, terminal: bool) {
     let names = ["stdin", "stdout", "stderr"].map(|stream| format!("{exec_id}-{stream}"));
@@ -286,11 +286,11 @@ fn nothing_leaks(terminal: bool) {
 }
 
 #[test]
-fn executed_programs_leave_nothing() {
+fn execs_leak_nothing() {
     nothing_leaks(false);
 }
 
 #[test]
-fn executed_programs_with_terminals_leave_nothing() {
+fn execs_with_terminals_leak_nothing() {
     nothing_leaks(true);
 }

@@ -1,5 +1,6 @@
-//! An upgrade with pods running: from programs of an older commit, which `scripts/test --all` builds, to those that
-//! were just built. As a node has it: the new ones take the old ones' places, and containerd is restarted.
+//! An upgrade with running pods: from programs of an older commit, built by `scripts/test --all`,
+//! to the current ones. As on a node, the new programs replace the old ones and containerd
+//! restarts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::pod::{MESH, Pod};
 
 const SHIM: &str = "containerd-shim-usher-v2";
 
-/// A sidecar that is ready when the test says so, by a file.
+/// A sidecar that becomes ready when the test makes a file.
 const GATED: Pod = Pod(&[
     ("usher/sidecars", "gate"),
     ("usher/apps", "late"),
@@ -40,7 +41,7 @@ fn old_node() -> Containerd {
     host
 }
 
-/// In one step, as `usher install` does it: a shim may be started at any time.
+/// Replaces the shim in one step, as `usher install` does: a shim may be started at any time.
 fn put_into_place(host: &Containerd, programs: &Path) {
     let place = host.dir().join("bin").join(SHIM);
     let new = place.with_extension("new");
@@ -54,7 +55,7 @@ fn upgrade(host: &Containerd) {
     host.start_again();
 }
 
-/// What `usher ps` of some version tells of the pods, by their names.
+/// Looks up pods by name in the output of `usher ps` of this version.
 fn pods_by(host: &Containerd, programs: &Path) -> impl Fn(&str) -> Value {
     let mut command = Command::new(programs.join("usher"));
     command.args(["ps", "-o", "json"]);
@@ -86,13 +87,13 @@ fn must(host: &Containerd, arguments: &[&str]) -> String {
     finished.out()
 }
 
-/// The program that a pod's shim executes is the one in its place, not one that was replaced.
+/// True if the pod's shim runs the program that is installed now, not a replaced one.
 fn is_current(host: &Containerd, pod: &Value) -> bool {
     let program = fs::read_link(format!("/proc/{}/exe", pod["shimPid"])).expect("a shim");
     program == host.dir().join("bin").join(SHIM)
 }
 
-/// A pod that comes after the upgrade.
+/// A container of a pod that is created after the upgrade.
 fn later(name: &str, options: &[&str]) -> ContainerSpec {
     ContainerSpec::new(name)
         .in_pod("later", name)
@@ -102,12 +103,12 @@ fn later(name: &str, options: &[&str]) -> ContainerSpec {
 
 #[test]
 #[ignore = "wants programs of an older commit: scripts/test --all builds them"]
-fn old_shims_live_on_with_their_pods_and_the_new_usher_talks_to_them() {
+fn old_shims_keep_running_and_the_new_usher_talks_to_them() {
     let host = old_node();
     MESH.run_proxy(&host, &[]);
     host.run(&MESH.witness("web", &["--stop-after", "300ms"]));
     host.await_event("web", "start");
-    // In the midst of its start when the new programs come.
+    // This pod is still starting when the new programs are installed.
     host.run(&GATED.witness("late", &[]).in_pod("pod2", "late"));
     host.run(&GATED.witness("gate", &[]).in_pod("pod2", "gate"));
     host.await_event("gate", "start");
@@ -128,7 +129,7 @@ fn old_shims_live_on_with_their_pods_and_the_new_usher_talks_to_them() {
     assert!(must(&host, &["inspect", "pod2"]).contains("waiting for sidecar gate"));
     assert!(must(&host, &["timeline", "pod1"]).contains("web"));
 
-    // The old shim goes on as it would have.
+    // The old shim continues as before.
     assert!(!host.record().has("late", "start"));
     fs::write(host.shared_dir().join("open"), "").expect("the mark");
     host.await_event("late", "start");
@@ -152,14 +153,14 @@ fn old_shims_live_on_with_their_pods_and_the_new_usher_talks_to_them() {
 
 #[test]
 #[ignore = "wants programs of an older commit: scripts/test --all builds them"]
-fn what_an_old_shim_leaves_when_it_dies_is_cleared_away_by_the_new_program() {
+fn the_new_program_cleans_up_after_an_old_shim_that_dies() {
     let host = old_node();
     MESH.run_proxy(&host, &[]);
     host.run(&MESH.witness("web", &[]));
     host.await_event("web", "start");
     upgrade(&host);
     let shim = pods_by(&host, &shim_dir())("pod1")["shimPid"].as_i64();
-    let shim = i32::try_from(shim.expect("its process")).expect("a process");
+    let shim = i32::try_from(shim.expect("the shim's process")).expect("a process");
     kill(Pid::from_raw(shim), Signal::SIGKILL).expect("kill the shim");
     for id in ["web", "proxy"] {
         assert_eq!(host.wait_exit(id), 137, "{id}");

@@ -1,36 +1,36 @@
-//! What the containers of the integration tests run: it records what happens to it.
+//! The program that containers of the integration tests run. It records its own events.
 //!
-//! One line per event, each written by a single `write` to a file opened with `O_APPEND`, so that
-//! the lines of all containers that share the directory `/shared` are whole and in order:
+//! Each event is one line, written by a single `write` to a file opened with `O_APPEND`, so that
+//! the lines of all containers that share the directory `/shared` are complete and in order:
 //!
 //! ```text
 //! <nanoseconds since 1970> <name> <event> [detail]
 //! ```
 //!
 //! The test harness compiles this file with plain `rustc` into a static binary, because the root
-//! file systems of the tests hold no libraries; therefore it uses nothing but the standard library
-//! and the five C functions below.
+//! file systems of the tests have no libraries. It uses only the standard library and the five C
+//! functions below.
 //!
 //! ```text
 //! witness NAME [option …]           record `start`, then wait for signals
 //!   --ready-after D                 record `ready` after D, create /shared/ready-NAME
 //!   --listen PORT                   once ready accept on 127.0.0.1 (brings `lo` up: needs
-//!                                   CAP_NET_ADMIN), record the first one as `accepted`
-//!   --http PORT                     answer GET there, with 503 first; record `refused` each time,
-//!                                   and from the third time on with 200; record `ready` before
-//!   --grpc PORT                     the same for health checks by gRPC: NOT_SERVING, SERVING
+//!                                   CAP_NET_ADMIN), record the first connection as `accepted`
+//!   --http PORT                     answer GET there: twice with 503, recorded as `refused`, then
+//!                                   with 200, recorded as `ready` before the first such answer
+//!   --grpc PORT                     the same for gRPC health checks: NOT_SERVING, SERVING
 //!   --beat D                        record `beat` every D
 //!   --run-for D                     exit by itself after D
 //!   --stop-after D                  time from the first stop signal to the exit (default 0)
 //!   --stop-signal N                 a stop signal besides TERM, INT and QUIT
-//!   --ignore-term                   record stop signals, but live on
+//!   --ignore-term                   record stop signals, but keep running
 //!   --exit CODE                     exit code (default 0); `exit CODE` is the last record
 //! witness mark NAME EVENT [DETAIL]  record one line
 //! ```
 //!
 //! Durations are `250ms`, `2s`, `1.5s`.
 
-#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+#![allow(clippy::disallowed_methods, reason = "not a service")]
 
 use std::ffi::{c_int, c_void};
 use std::fs::{File, OpenOptions};
@@ -43,7 +43,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const SHARED: &str = "/shared";
 
-/// HUP, INT, QUIT, USR1, USR2, TERM, PWR and RTMIN+3: what images choose as stop signals.
+/// HUP, INT, QUIT, USR1, USR2, TERM, PWR and RTMIN+3: images choose these as stop signals.
 const RECORDED: [c_int; 8] = [1, 2, 3, 10, 12, 15, 30, 37];
 /// INT, QUIT, TERM.
 const STOPS: [c_int; 3] = [2, 3, 15];
@@ -59,7 +59,7 @@ fn main() {
         Recorder::open(name).write(event, &detail.join(" "));
         return;
     }
-    // Before `start` is recorded: who reads it may send a signal at once.
+    // Before `start` is recorded, because a reader of the record may send a signal at once.
     let signals = signals::block(&RECORDED);
     let recorder = Recorder::open(&name);
     recorder.write("start", "");
@@ -251,7 +251,7 @@ impl Witness {
     }
 }
 
-/// For ever, since a full backlog would fail later probes.
+/// Accepts without end, since a full backlog would fail later probes.
 fn accept_for_ever(listener: &TcpListener, recorder: &Recorder) {
     for (n, _connection) in listener.incoming().enumerate() {
         if n == 0 {
@@ -260,7 +260,8 @@ fn accept_for_ever(listener: &TcpListener, recorder: &Recorder) {
     }
 }
 
-/// One after another: a probe has one question, and hangs up when it has been answered.
+/// Serves connections one after another: a probe asks once and closes the connection after the
+/// answer.
 fn serve_for_ever(listener: &TcpListener, recorder: &Recorder, answer: fn(bool) -> Vec<u8>) {
     const REFUSED: usize = 2;
     for (n, stream) in listener.incoming().enumerate() {
@@ -275,8 +276,8 @@ fn serve_for_ever(listener: &TcpListener, recorder: &Recorder, answer: fn(bool) 
     }
 }
 
-/// Answers what is asked, and reads on until the other side has gone: closed with something unread
-/// a connection loses what was written.
+/// Answers a request, and reads until the client closes: closing a socket with unread data would
+/// discard the answer.
 fn answer_one(stream: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
     let mut question = [0; 4096];
     if stream.read(&mut question)? > 0 {
@@ -286,14 +287,14 @@ fn answer_one(stream: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Answers that are the same whatever was asked.
+/// Fixed answers, whatever the request is.
 mod answers {
     pub fn http(ready: bool) -> Vec<u8> {
         let status = if ready { "200 OK" } else { "503 Not Yet" };
         format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").into_bytes()
     }
 
-    /// Frames of HTTP/2 on the first stream: settings of none and a receipt for the client's,
+    /// HTTP/2 frames on the first stream: empty settings and an acknowledgment of the client's,
     /// headers, a HealthCheckResponse, trailers.
     pub fn grpc(ready: bool) -> Vec<u8> {
         const STATUS_200: u8 = 0x88;
@@ -331,8 +332,8 @@ mod answers {
     }
 }
 
-/// Signals are blocked and fetched, never handled: the first process of a PID namespace gets only
-/// signals that it blocks or handles, and a fetched one needs no asynchronous code.
+/// Blocks signals and fetches them without handlers: process 1 of a PID namespace gets only signals
+/// that it blocks or handles, and fetching needs no asynchronous code.
 mod signals {
     use super::*;
 
@@ -372,13 +373,13 @@ mod signals {
             seconds: longest.as_secs() as i64,
             nanoseconds: longest.subsec_nanos().into(),
         };
-        // SAFETY: both pointers are valid for the call; no siginfo is asked for.
+        // SAFETY: both pointers are valid for the call; no siginfo is requested.
         let signal = unsafe { sigtimedwait(set, std::ptr::null_mut(), &timeout) };
         (signal > 0).then_some(signal)
     }
 }
 
-/// `ctr` gives each container a network namespace of its own in which `lo` is down.
+/// Brings up `lo`: `ctr` gives each container a network namespace in which it is down.
 mod loopback {
     use super::*;
     use std::io;

@@ -1,9 +1,9 @@
-//! Medians and spreads.
+//! Medians and percentiles.
 
-/// One of the figures of something.
+/// Selects one figure of a measurement.
 pub type FigureOf<T> = fn(&T) -> f64;
 
-/// Measurements of one thing, in order of size.
+/// Measurements in ascending order.
 pub struct Figures(Vec<f64>);
 
 impl FromIterator<f64> for Figures {
@@ -24,7 +24,7 @@ impl Figures {
         self.quantile(0.5)
     }
 
-    /// Between the two nearest measurements in proportion.
+    /// Interpolates between the two nearest measurements.
     pub fn quantile(&self, share: f64) -> f64 {
         let at = share * (self.0.len() - 1) as f64;
         let (low, high) = (self.0[at.floor() as usize], self.0[at.ceil() as usize]);

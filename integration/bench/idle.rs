@@ -1,4 +1,4 @@
-//! What a pod's shim takes while nothing happens: memory, threads, wake-ups.
+//! Costs of an idle pod's shim: memory, threads, wake-ups.
 
 use std::fs;
 use std::thread::sleep;
@@ -8,17 +8,16 @@ use super::harness::{ContainerSpec, Containerd, number_of, proportional_memory};
 use super::walltime::quiet_host;
 use super::{Effort, LASTING};
 
-/// Containers of a pod.
 pub const CONTAINERS: usize = 5;
 
 /// Figures of one runtime.
 pub struct Pods {
-    /// Proportional memory of the shim of a pod that runs alone, in MB.
+    /// Proportional memory in MB of a shim whose pod runs alone.
     pub alone: f64,
-    /// The same per pod when many run at once.
+    /// The same per pod, with many pods.
     pub together: f64,
     pub threads: usize,
-    /// Voluntary context switches of the lonely shim while it was watched.
+    /// Voluntary context switches of the single shim during the observation.
     pub switches: u64,
 }
 
@@ -51,7 +50,7 @@ fn start_pod(host: &Containerd, runtime: &str, pod: usize) {
     }
 }
 
-/// The shims, after what they do upon a start is over.
+/// The shims, after the work that follows a start is done.
 pub fn settled_shims(host: &Containerd, pods: usize) -> Vec<u32> {
     sleep(Duration::from_secs(2));
     let shims = host.shims();

@@ -1,18 +1,17 @@
-//! What a pod costs with our shim, beside containerd's own, in one run with the same runc.
+//! Costs of a pod with our shim and with containerd's own, measured in one run with the same runc.
 //!
-//! `scripts/bench` runs it; `--quick` repeats less. With `--pods` it makes pods as kubelet does, with a pause
-//! container and without, which takes containerd 2.3 or later. With `--profile` it says whose the time of a run, an
-//! exec and a pod is, and with `--scale` what many pods and a large one cost. All times are taken by this program, by
-//! the containers or by the kernel, all other figures are the kernel's. The figures go to standard output as Markdown.
+//! `scripts/bench` runs this; `--quick` repeats less. `--pods` makes pods as kubelet does, with and
+//! without a pause container, which needs containerd 2.3 or later. `--profile` attributes the time
+//! of a run, an exec and a pod, and `--scale` measures many pods and a large one. This program, the
+//! containers and the kernel measure times; all other figures are the kernel's. Prints Markdown to
+//! standard output.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait")]
 
 #[path = "../harness/mod.rs"]
 mod harness;
 
-mod chain;
-mod crowd;
-mod ending;
+mod burst;
 mod figures;
 mod idle;
 mod pods;
@@ -21,26 +20,28 @@ mod profile;
 mod release;
 mod report;
 mod scale;
+mod start_stages;
+mod termination;
 mod walltime;
 
 use harness::{REFERENCE, runtime_under_test};
 
-/// What runs in a container that does nothing.
+/// The program of an idle container.
 const LASTING: &[&str] = &["/bin/sleep", "100000"];
 
-/// How often each thing is measured.
+/// Numbers of repetitions.
 pub struct Effort {
     /// Pairs of `ctr run --rm`, and of `ctr task exec`.
     pairs: usize,
-    /// Pods that are started at once.
-    crowd: usize,
-    /// Pods that run at once.
+    /// Pods started at once.
+    burst: usize,
+    /// Pods running at once.
     pods: usize,
-    /// For how long an idle pod is watched.
+    /// Observation time of an idle pod.
     idle: std::time::Duration,
-    /// Releases of a held container, starts of a whole pod.
+    /// Releases of a held container, and starts of a whole pod.
     releases: usize,
-    /// Pods on one node, containers in one pod, of `--scale`.
+    /// For `--scale`: pods on one node, containers in one pod.
     many_pods: usize,
     many_containers: usize,
 }
@@ -48,7 +49,7 @@ pub struct Effort {
 impl Effort {
     fn from_arguments() -> Self {
         let quick = std::env::args().any(|argument| argument == "--quick");
-        let (pairs, crowd, pods, idle, releases) = if quick {
+        let (pairs, burst, pods, idle, releases) = if quick {
             (8, 6, 5, 3, 10)
         } else {
             (40, 50, 30, 10, 25)
@@ -56,7 +57,7 @@ impl Effort {
         let (many_pods, many_containers) = if quick { (20, 40) } else { (200, 250) };
         Self {
             pairs,
-            crowd,
+            burst,
             pods,
             idle: std::time::Duration::from_secs(idle),
             releases,
@@ -83,8 +84,8 @@ fn main() {
     let runs = walltime::run(runtimes, effort.pairs);
     progress("wall time of ctr task exec");
     let execs = walltime::exec(runtimes, effort.pairs);
-    progress(&format!("{} pods at once", effort.crowd));
-    let crowd = crowd::measure(runtimes, effort.crowd);
+    progress(&format!("{} pods at once", effort.burst));
+    let burst = burst::measure(runtimes, effort.burst);
     let pods = runtimes.map(|runtime| {
         progress(&format!("{} pods of {runtime}", effort.pods));
         idle::measure(runtime, &effort)
@@ -92,16 +93,16 @@ fn main() {
     progress("release of a held container");
     let releases = release::measure(runtimes[0], effort.releases);
     progress("the stages of a start");
-    let stages = chain::stages(runtimes[0], effort.releases);
+    let stages = start_stages::stages(runtimes[0], effort.releases);
     let by_hand_after_exits = release::by_hand_after_exits(effort.releases);
     progress("the steps of an end");
-    let ending = ending::steps(runtimes[0], effort.releases);
+    let ending = termination::steps(runtimes[0], effort.releases);
     progress("whole pods, and by hand");
-    let whole_pods = chain::whole_pods(runtimes[0], effort.releases);
+    let whole_pods = start_stages::whole_pods(runtimes[0], effort.releases);
     let measured = report::Measured {
         runs,
         execs,
-        crowd,
+        burst,
         pods,
         releases,
         stages,

@@ -1,59 +1,59 @@
-//! What a pod costs as kubelet makes it: with a pause container under containerd's own shim and ours, and
-//! without one. All pods are in the node's network, for what a network costs is the network's.
+//! Costs of a pod made as kubelet makes it: with a pause container under containerd's own shim and
+//! ours, and without one. All pods are in the node's network, to leave out the cost of networks.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::crowd::each_pod;
+use super::burst::each_pod;
 use super::figures::{FigureOf, Figures};
 use super::harness::{Cri, CriSettings, Handler, Pod, PodSpec, proportional_memory};
 use super::report::machine;
 use super::{Effort, LASTING, progress};
 
-/// Beside each other, in this order.
+/// The columns, in this order.
 const HANDLERS: [Handler; 3] = [Handler::Runc, Handler::Usher, Handler::Pauseless];
 
-/// Milliseconds of one pod's life.
-struct Life {
+/// Times of one pod in milliseconds.
+struct PodTimes {
     sandbox: f64,
     /// From the request for the sandbox to the first line of its container's program.
     first_line: f64,
     end: f64,
 }
 
-/// What many pods of a runtime take.
-struct Crowd {
+/// Costs of many pods of a runtime.
+struct ManyPods {
     /// Seconds until all of them run.
     started: f64,
-    /// Proportional memory of all but the containers' programs, for each pod, in MB.
+    /// Proportional memory per pod in MB, without the containers' programs.
     memory: f64,
-    /// So many processes a pod has beside its containers'.
+    /// Processes per pod, without those of containers.
     processes: f64,
 }
 
 pub fn print(effort: &Effort) {
     progress("pods, one after another");
-    let lives = lives(effort.releases);
-    let crowds = HANDLERS.map(|handler| {
-        progress(&format!("{} pods of {}", effort.crowd, handler.name()));
-        crowd(handler, effort.crowd)
+    let all = times_in_turns(effort.releases);
+    let many = HANDLERS.map(|handler| {
+        progress(&format!("{} pods of {}", effort.burst, handler.name()));
+        many_pods(handler, effort.burst)
     });
     println!("{}\n", machine());
     println!("| | runc.v2 | usher | usher, no pause container | to runc.v2 | to usher |");
     println!("|---|---|---|---|---|---|");
-    let times: [(&str, FigureOf<Life>); 3] = [
-        ("RunPodSandbox", |life| life.sandbox),
-        ("RunPodSandbox to the first line of its container", |life| {
-            life.first_line
+    let times: [(&str, FigureOf<PodTimes>); 3] = [
+        ("RunPodSandbox", |pod| pod.sandbox),
+        ("RunPodSandbox to the first line of its container", |pod| {
+            pod.first_line
         }),
         (
             "StopPodSandbox and RemovePodSandbox, its container runs",
-            |life| life.end,
+            |pod| pod.end,
         ),
     ];
     for (what, time) in times {
-        let of = |lives: &Vec<Life>| lives.iter().map(time).collect::<Figures>();
-        let figures = [of(&lives[0]), of(&lives[1]), of(&lives[2])];
+        let of = |pods: &Vec<PodTimes>| pods.iter().map(time).collect::<Figures>();
+        let figures = [of(&all[0]), of(&all[1]), of(&all[2])];
         let count = figures[0].count();
         row(
             &format!("{what}, {count} times, median (p10 … p90)"),
@@ -61,25 +61,25 @@ pub fn print(effort: &Effort) {
             [0, 1, 2].map(|n| figures[n].median()),
         );
     }
-    let rows: [(String, &str, FigureOf<Crowd>); 3] = [
+    let rows: [(String, &str, FigureOf<ManyPods>); 3] = [
         (
-            format!("{} pods of one container, started at once", effort.crowd),
+            format!("{} pods of one container, started at once", effort.burst),
             "s",
-            |crowd| crowd.started,
+            |pods| pods.started,
         ),
         (
             "memory of all that is not the pod's own program, a pod".to_owned(),
             "MB",
-            |crowd| crowd.memory,
+            |pods| pods.memory,
         ),
         (
             "processes beside the pod's own, a pod".to_owned(),
             "",
-            |crowd| crowd.processes,
+            |pods| pods.processes,
         ),
     ];
     for (what, unit, value) in rows {
-        let values = [0, 1, 2].map(|n| value(&crowds[n]));
+        let values = [0, 1, 2].map(|n| value(&many[n]));
         row(
             &what,
             values.map(|value| format!("{value:.2} {unit}")),
@@ -103,28 +103,28 @@ fn node() -> Cri {
         log_level: "info",
         ..CriSettings::default()
     });
-    // Where containerd's own shim leaves sockets of containers that join a pod.
+    // containerd's own shim leaves sockets of containers that join a pod.
     node.tolerate("/run/s/");
     node
 }
 
-/// Of each runtime, in turns on one containerd, so that a noise of the machine is everybody's.
-fn lives(repetitions: usize) -> [Vec<Life>; 3] {
+/// Times for each runtime, in turns on one containerd, so that noise of the machine affects all.
+fn times_in_turns(repetitions: usize) -> [Vec<PodTimes>; 3] {
     let node = node();
-    let mut lives = HANDLERS.map(|_| Vec::new());
-    // The first of each warms up.
+    let mut all = HANDLERS.map(|_| Vec::new());
+    // The first pod of each is a warm-up.
     for n in 0..=repetitions {
-        for (handler, lives) in HANDLERS.into_iter().zip(&mut lives) {
-            let life = live(&node, handler, n);
+        for (handler, times) in HANDLERS.into_iter().zip(&mut all) {
+            let pod = times_of_one(&node, handler, n);
             if n > 0 {
-                lives.push(life);
+                times.push(pod);
             }
         }
     }
-    lives
+    all
 }
 
-fn live(node: &Cri, handler: Handler, n: usize) -> Life {
+fn times_of_one(node: &Cri, handler: Handler, n: usize) -> PodTimes {
     let name = format!("{}-{n}", handler.name());
     let spec = PodSpec::new(&name, handler);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -137,21 +137,21 @@ fn live(node: &Cri, handler: Handler, n: usize) -> Life {
     let begin = Instant::now();
     pod.stop();
     pod.remove();
-    Life {
+    PodTimes {
         sandbox,
         first_line,
         end: milliseconds(begin.elapsed()),
     }
 }
 
-fn crowd(handler: Handler, pods: usize) -> Crowd {
+fn many_pods(handler: Handler, pods: usize) -> ManyPods {
     let node = node();
     let started = each_pod(pods, |pod| {
         let spec = PodSpec::new(&format!("pod-{pod}"), handler);
         let pod: Pod = node.run_pod(&spec);
         pod.run("app", LASTING);
     });
-    // What they do upon a start is over then.
+    // The work after the starts is done by then.
     thread::sleep(Duration::from_secs(2));
     let containers = node.containers();
     let is_container = |id: &String| containers.iter().any(|container| container.id == *id);
@@ -162,7 +162,7 @@ fn crowd(handler: Handler, pods: usize) -> Crowd {
         .collect();
     let all = node.commands().into_iter().map(|(pid, _)| pid);
     let others: Vec<u32> = all.filter(|pid| !programs.contains(pid)).collect();
-    Crowd {
+    ManyPods {
         started,
         memory: proportional_memory(&others) / pods as f64,
         processes: others.len() as f64 / pods as f64,

@@ -1,5 +1,5 @@
-//! What the kernel says of the machine's processes as they begin and end, each with its moment: the process
-//! events connector (<https://docs.kernel.org/driver-api/connector.html>, `include/uapi/linux/cn_proc.h`).
+//! Starts and exits of the machine's processes with their times, from the kernel's process events
+//! connector (<https://docs.kernel.org/driver-api/connector.html>, `include/uapi/linux/cn_proc.h`).
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use netlink_sys::protocols::NETLINK_CONNECTOR;
 use netlink_sys::{Socket, SocketAddr};
 
-/// `CN_IDX_PROC` and `CN_VAL_PROC`: the process events among what the connector carries.
+/// `CN_IDX_PROC` and `CN_VAL_PROC`: process events among the connector's messages.
 const PROCESS_EVENTS: [u32; 2] = [1, 1];
 /// `PROC_CN_MCAST_LISTEN`.
 const LISTEN: u32 = 1;
@@ -23,13 +23,12 @@ const HEADERS: usize = 16 + 20;
 const EXEC: u32 = 0x0000_0002;
 const EXIT: u32 = 0x8000_0000;
 
-/// Enough for all that happens while one message is read.
+/// Enough for all events while one message is read.
 const BUFFER: usize = 1 << 22;
 
-/// What has happened to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It executes a program, with these arguments; none if it had ended before they were read.
+    /// The process runs a program with these arguments; empty if it ended before they were read.
     Executed(Vec<String>),
     Ended,
 }
@@ -42,15 +41,13 @@ pub struct Event {
     pub what: What,
 }
 
-/// Reads along until it is dropped.
+/// Reads the events in a thread until it is dropped.
 pub struct Processes(Receiver<Event>);
-
-// === impl Processes ===
 
 impl Processes {
     /// # Errors
     ///
-    /// The kernel's, if it has no such connector, or this is not root's.
+    /// The kernel's error, if it has no such connector or this process is not root.
     pub fn watch() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_CONNECTOR)?;
         socket.bind(&SocketAddr::new(process::id(), PROCESS_EVENTS[0]))?;
@@ -61,11 +58,11 @@ impl Processes {
         Ok(Self(receiver))
     }
 
-    /// All that has happened from the last call on until the end of this process.
+    /// All events since the last call, until the exit of this process.
     pub fn until_end_of(&self, pid: u32) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
-            let event = self.0.recv().expect("what the kernel says of processes");
+            let event = self.0.recv().expect("an event of the kernel");
             let is_last = event.pid == pid && event.what == What::Ended;
             events.push(event);
             if is_last {
@@ -92,7 +89,7 @@ fn subscription() -> Vec<u8> {
     message
 }
 
-/// Until nobody wants to know.
+/// Reads until the receiver is dropped.
 fn read_along(socket: &Socket, sender: &Sender<Event>) {
     loop {
         let (message, _) = socket.recv_from_full().expect("the kernel's events");
@@ -104,7 +101,7 @@ fn read_along(socket: &Socket, sender: &Sender<Event>) {
     }
 }
 
-/// `struct proc_event`: what, on which processor, when, and of an exec and an exit the thread and the process first.
+/// Parses `struct proc_event`: kind, processor, time; for exec and exit then thread and process.
 fn event(message: &[u8]) -> Option<Event> {
     let body = message.get(HEADERS..)?;
     let what = u32::from_ne_bytes(bytes(body, 0)?);

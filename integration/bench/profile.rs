@@ -1,6 +1,6 @@
-//! Where the time of a run, an exec and a pod goes: which program was at work at each moment from the beginning
-//! of a client to its end, as [the kernel](super::processes) tells it. What none of them was at work on is the
-//! client's, containerd's and that of the shim that serves, who wait for each other by turns.
+//! Attributes the time of a run, an exec and a pod: which program was at work at each moment from a
+//! client's start to its end, according to [the kernel](super::processes). The rest is the time of
+//! the client, containerd and the serving shim, which wait for one another in turns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -15,8 +15,7 @@ use super::report::machine;
 use super::walltime::{BRIEF, exec_command, quiet_host, run_command, side_by_side};
 use super::{Effort, LASTING, progress};
 
-/// What a program is at work on, in the order in which it begins. Where several are at one moment, the first
-/// counts.
+/// The kinds of work, in the order in which they begin. If several are under way, the first counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     ShimStart,
@@ -31,18 +30,18 @@ enum Work {
     End,
 }
 
-/// Whose a part of a client's time is, in the order in which they follow each other: of what is at work, or of
-/// client, containerd and the shim that serves, until that begins.
+/// A part of a client's time, in order of occurrence: of the program at work, or of client,
+/// containerd and serving shim before that program starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     work: Work,
     is_at_work: bool,
 }
 
-/// Milliseconds of each.
+/// Milliseconds of each share.
 pub type Shares = BTreeMap<Share, f64>;
 
-/// What a program was at work on, and when.
+/// A period of work.
 #[derive(Debug)]
 struct Span {
     work: Work,
@@ -55,10 +54,9 @@ struct Bench {
     host: Containerd,
 }
 
-/// Says whose the time of a client is.
+/// Attributes the time of a client.
 pub struct Profiler(Processes);
 
-/// Prints the table.
 pub fn print(runtimes: [&str; 2], effort: &Effort) {
     let bench = Bench {
         profiler: Profiler::new(),
@@ -98,7 +96,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
     println!("\nA client that asks for nothing: {}.", idle.text("ms"));
 }
 
-/// Prints whose the time was, a column for each kind of client.
+/// Prints the shares, with a column for each kind of client.
 fn table(heads: &[String], columns: &[Vec<Shares>]) {
     println!("| median, ms | {} |", heads.join(" | "));
     println!("|---|{}", "--:|".repeat(heads.len()));
@@ -109,7 +107,7 @@ fn table(heads: &[String], columns: &[Vec<Shares>]) {
     row("all", columns, |shares| Some(whole(shares)));
 }
 
-/// Nothing stands where it never took part.
+/// Prints a row. A cell is empty if the share never occurred.
 fn row(what: &str, columns: &[Vec<Shares>], value: impl Fn(&Shares) -> Option<f64>) {
     let cell = |column: &Vec<Shares>| {
         let all: Vec<_> = column.iter().map(&value).collect();
@@ -128,10 +126,8 @@ fn whole(shares: &Shares) -> f64 {
     shares.values().sum()
 }
 
-// === impl Bench ===
-
 impl Bench {
-    /// Its containers are started one after another.
+    /// Starts a pod's containers one after another.
     fn pod(&self, runtime: &str, pod: &str) -> Shares {
         let ids: [_; CONTAINERS] = std::array::from_fn(|n| format!("{pod}-{n}"));
         let mut all = Shares::new();
@@ -147,8 +143,6 @@ impl Bench {
         all
     }
 }
-
-// === impl Profiler ===
 
 impl Profiler {
     pub fn new() -> Self {
@@ -167,7 +161,7 @@ impl Profiler {
     }
 }
 
-/// Divides the time of a client among those who were at work.
+/// Divides the time of a client among the programs at work.
 fn shares(events: &[Event], client: u32) -> Shares {
     let own = |event: &&Event| event.pid == client;
     let (Some(first), Some(last)) = (events.iter().find(own), events.iter().rfind(own)) else {
@@ -198,7 +192,7 @@ fn shares(events: &[Event], client: u32) -> Shares {
     shares
 }
 
-/// What of that was at work on something, until it ended, or until the last event.
+/// The periods of work, until each program's end or the last event.
 fn spans(events: &[Event]) -> Vec<Span> {
     let last = events.last().map_or(Duration::ZERO, |event| event.at);
     let mut inits = HashSet::new();
@@ -229,12 +223,11 @@ fn spans(events: &[Event]) -> Vec<Span> {
     spans
 }
 
-/// Whether this is what runc lets a container's program come after.
+/// True for `runc init`, which becomes the container's program.
 fn is_init(arguments: &[String]) -> bool {
     runtime_verb(arguments) == Some("init")
 }
 
-/// What the OCI runtime is to do.
 fn runtime_verb(arguments: &[String]) -> Option<&str> {
     let (program, words) = arguments.split_first()?;
     let name = Path::new(program).file_name()?.to_str()?;
@@ -245,8 +238,6 @@ fn runtime_verb(arguments: &[String]) -> Option<&str> {
         .then(|| words.find(|word| verbs.contains(word)))
         .flatten()
 }
-
-// === impl Work ===
 
 impl Work {
     fn of(arguments: &[String]) -> Option<Self> {
@@ -284,8 +275,6 @@ impl Work {
         }
     }
 }
-
-// === impl Share ===
 
 impl Share {
     fn text(self) -> String {

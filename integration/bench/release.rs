@@ -1,5 +1,5 @@
-//! How soon a held app runs once its last sidecar has started, beside the least that it takes:
-//! opening runc's exec FIFO and nothing else.
+//! The delay from the start of the last sidecar to the program of a held app, compared with the
+//! minimum: opening runc's exec FIFO and nothing else.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -14,14 +14,14 @@ use super::harness::{ContainerSpec, Containerd, OciRuntime, Settings, default_co
 
 const PROBE: &str = r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100}"#;
 
-/// Milliseconds.
+/// Times in milliseconds.
 pub struct Releases {
-    /// From the connection of the sidecar's startup probe, as the sidecar saw it, to the first
-    /// line of the app's code.
+    /// From the connection of the sidecar's startup probe, as the sidecar records it, to the app's
+    /// first line of code.
     pub after_probe: Figures,
-    /// From the first line of the code of a sidecar without a probe to the app's.
+    /// From the first line of code of a sidecar without a probe to the app's.
     pub after_start: Figures,
-    /// From opening the FIFO to the first line of the program's code.
+    /// From opening the FIFO to the program's first line of code.
     pub bare: Figures,
 }
 
@@ -43,7 +43,7 @@ pub fn measure(runtime: &str, repetitions: usize) -> Releases {
     }
 }
 
-/// A pod whose app is created first, and so is held until the sidecar is started.
+/// A pod whose app is created first, and so is held until the sidecar has started.
 fn by_shim(host: &Containerd, runtime: &str, pod: &str, probed: bool) -> f64 {
     let names = ["sidecar", "app"].map(|role| format!("{pod}-{role}"));
     let [sidecar, app] = &names;
@@ -68,7 +68,7 @@ fn by_shim(host: &Containerd, runtime: &str, pod: &str, probed: bool) -> f64 {
         host.wait_exit(name);
         host.delete(name);
     }
-    // Without a probe the two programs run side by side, and the app's can come first.
+    // Without a probe both programs start concurrently, and the app's may be first.
     (record.at(app, "start") as f64 - record.at(sidecar, is_started) as f64) / 1e6
 }
 
@@ -86,8 +86,8 @@ fn by_hand(host: &Containerd, n: usize) -> f64 {
     (started - begin.as_nanos() as u64) as f64 / 1e6
 }
 
-/// Milliseconds from the exit of a container's program, as it saw it itself, to the first line of
-/// the next one's code: the least that it takes, with runc alone and this program as their parent.
+/// Milliseconds from the exit of a container's program, as the program records it, to the next
+/// one's first line of code: the minimum with runc alone and this program as the parent.
 pub fn by_hand_after_exits(repetitions: usize) -> Figures {
     let host = Containerd::start();
     set_child_subreaper(true).expect("to adopt runc's children");
@@ -109,7 +109,7 @@ pub fn by_hand_after_exits(repetitions: usize) -> Figures {
     figures
 }
 
-/// A container of runc's alone, whose witness is parked.
+/// A container by runc alone, whose witness is parked.
 fn create(host: &Containerd, runc: &OciRuntime, id: &str, options: &[&str]) {
     let args = [&["/bin/witness", id], options].concat();
     let bundle = runc.bundle(id, &default_config(host, id, &args));

@@ -1,22 +1,22 @@
-//! The table.
+//! The table of results.
 
 use std::fs;
 use std::process::Command;
 
 use super::Effort;
-use super::chain::Link;
-use super::ending::Step;
 use super::figures::Figures;
 use super::harness::installed_program;
 use super::idle::Pods;
 use super::release::Releases;
+use super::start_stages::Link;
+use super::termination::Step;
 
-/// What has been measured, where there are two of each of the two runtimes.
+/// All measurements; arrays of two are for the two runtimes.
 pub struct Measured {
     pub runs: [Figures; 2],
     pub execs: [Figures; 2],
     /// Seconds.
-    pub crowd: [f64; 2],
+    pub burst: [f64; 2],
     pub pods: [Pods; 2],
     pub releases: Releases,
     /// Milliseconds.
@@ -29,15 +29,15 @@ pub struct Measured {
 }
 
 pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
-    let Measured { pods, crowd, .. } = measured;
+    let Measured { pods, burst, .. } = measured;
     println!("{}\n", machine());
     println!("| | {} | {} | ratio |", runtimes[0], runtimes[1]);
     println!("|---|---|---|---|");
     commands(&measured.runs, &measured.execs);
     row(
-        &format!("{} pods of 5 containers started at once", effort.crowd),
-        crowd.map(|seconds| format!("{seconds:.1} s")),
-        crowd[0] / crowd[1],
+        &format!("{} pods of 5 containers started at once", effort.burst),
+        burst.map(|seconds| format!("{seconds:.1} s")),
+        burst[0] / burst[1],
     );
     let whole_pods = &measured.whole_pods;
     row(
@@ -115,7 +115,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
     }
 }
 
-/// How long `ctr`'s commands take, of each of two.
+/// Rows for the times of `ctr`'s commands under both runtimes.
 fn commands(runs: &[Figures; 2], execs: &[Figures; 2]) {
     for (command, times) in [("run --rm", runs), ("task exec", execs)] {
         row(
@@ -133,7 +133,7 @@ pub fn row(what: &str, [ours, theirs]: [String; 2], ratio: f64) {
     println!("| {what} | {ours} | {theirs} | {ratio:.2} |");
 }
 
-/// Which machine this was, and when.
+/// The machine, its programs and the date.
 pub fn machine() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, |n| n.get());

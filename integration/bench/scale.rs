@@ -1,10 +1,11 @@
-//! Many pods on a node, and many containers in a pod: what each of them costs must not grow with their number.
+//! Many pods on a node, and many containers in a pod: the cost of each must not grow with their
+//! number.
 
 use std::slice;
 use std::thread::sleep;
 use std::time::Instant;
 
-use super::crowd::{self, CLIENTS};
+use super::burst::{self, CLIENTS};
 use super::figures::{FigureOf, Figures};
 use super::harness::{ContainerSpec, Containerd, processor_time, proportional_memory};
 use super::idle::{CONTAINERS, settled_shims};
@@ -12,14 +13,14 @@ use super::report::{machine, row};
 use super::walltime::quiet_host;
 use super::{Effort, LASTING, progress};
 
-/// What many pods of a runtime take.
+/// Costs of many pods of a runtime.
 struct Node {
     /// Seconds until all run, and until all are gone.
     started: f64,
     ended: f64,
-    /// Of the shims, of one pod, in MB.
+    /// Memory of the shims per pod, in MB.
     memory: f64,
-    /// Processor time of all shims in a second of the node's, in milliseconds.
+    /// Processor time of all idle shims in milliseconds per second.
     at_rest: f64,
 }
 
@@ -27,11 +28,10 @@ struct Node {
 struct Containers {
     started: Figures,
     ended: Figures,
-    /// Of the shim's processor time a container takes so many, to start and to end.
+    /// Processor time of the shim per container, in milliseconds, for start and end.
     work: [f64; 2],
 }
 
-/// Prints the table.
 pub fn print(runtimes: [&str; 2], effort: &Effort) {
     let nodes = runtimes.map(|runtime| {
         progress(&format!(
@@ -103,13 +103,13 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
 fn node(runtime: &str, effort: &Effort) -> Node {
     let host = quiet_host();
     let pods = effort.many_pods;
-    let started = crowd::start(&host, runtime, pods);
+    let started = burst::start(&host, runtime, pods);
     let shims = settled_shims(&host, pods);
     let memory = proportional_memory(&shims) / pods as f64;
     let before: f64 = shims.iter().map(processor_time).sum();
     sleep(effort.idle);
     let after: f64 = shims.iter().map(processor_time).sum();
-    let ended = crowd::each_pod(pods, |pod| {
+    let ended = burst::each_pod(pods, |pod| {
         let ids: Vec<_> = (0..CONTAINERS).map(|n| format!("pod-{pod}-{n}")).collect();
         end(&host, &ids);
     });
@@ -121,7 +121,7 @@ fn node(runtime: &str, effort: &Effort) -> Node {
     }
 }
 
-/// One after another, the last that was started first.
+/// Starts containers one after another, and ends them in reverse order.
 fn pod(host: &Containerd, runtime: &str, containers: usize) -> Containers {
     let ids: Vec<_> = (0..containers).map(|n| format!("one-{n}")).collect();
     let timed = |work: &dyn Fn()| {
@@ -134,7 +134,8 @@ fn pod(host: &Containerd, runtime: &str, containers: usize) -> Containers {
         timed(&|| host.run(&spec.clone().in_pod("one", id)))
     };
     let mut started = vec![start(&ids[0])];
-    // The shim of all others, too; it ends with the last one.
+    // The first container's start includes that of the shim, and its end, the last, that of the
+    // shim.
     let shim = settled_shims(host, 1)[0];
     let of_each = |from: f64| (processor_time(&shim) - from) * 1e3 / (containers - 1) as f64;
     let before = processor_time(&shim);
@@ -152,7 +153,7 @@ fn pod(host: &Containerd, runtime: &str, containers: usize) -> Containers {
     }
 }
 
-/// Who stops a pod kills all of its containers before it waits for one.
+/// A caller that stops a pod kills all containers before it waits for one.
 fn end(host: &Containerd, ids: &[String]) {
     for id in ids {
         host.must(&["tasks", "kill", "--signal", "KILL", id]);

@@ -1,4 +1,4 @@
-//! How long `ctr run --rm` and `ctr task exec` take for a program that ends at once.
+//! Times of `ctr run --rm` and `ctr task exec` for a program that exits at once.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -7,10 +7,10 @@ use super::LASTING;
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, Settings};
 
-/// What is over at once.
+/// A program that exits at once.
 pub const BRIEF: &[&str] = &["/bin/true"];
 
-/// Milliseconds of `ctr run --rm`, of each runtime.
+/// Milliseconds of `ctr run --rm`, for each runtime.
 pub fn run(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
     let host = quiet_host();
     let times = side_by_side(pairs, |which, id| {
@@ -33,21 +33,21 @@ pub fn exec(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
     times.map(Figures::from_iter)
 }
 
-/// Runs a container that is over at once, and deletes it.
+/// A command that runs a container whose program exits at once, and deletes it.
 pub fn run_command(host: &Containerd, runtime: &str, id: &str) -> Command {
     let fifo_dir = host.dir().join("fifo").display().to_string();
     let spec = ContainerSpec::new(id).runtime(runtime).args(BRIEF);
     spec.ctr_command(host, &["run", "--rm", "--fifo-dir", &fifo_dir])
 }
 
-/// Executes in a container what is over at once.
+/// A command that runs a program in a container that exits at once.
 pub fn exec_command(host: &Containerd, container: &str, id: &str) -> Command {
     let fifo_dir = host.dir().join("fifo").display().to_string();
     let exec = ["tasks", "exec", "--fifo-dir", &fifo_dir, "--exec-id", id];
     host.ctr_command(&[&exec, &[container][..], BRIEF].concat())
 }
 
-/// Neither shim logs more than on a node.
+/// A containerd whose shims log no more than on a node.
 pub fn quiet_host() -> Containerd {
     Containerd::start_with(&Settings {
         log_level: "info",
@@ -55,15 +55,15 @@ pub fn quiet_host() -> Containerd {
     })
 }
 
-/// What is measured with either of two runtimes and a new id.
+/// Measures both runtimes in turns, each time with a new id.
 pub fn side_by_side<T>(pairs: usize, mut once: impl FnMut(usize, &str) -> T) -> [Vec<T>; 2] {
     for which in 0..2 {
-        // The first fills the page cache.
+        // The first run fills the page cache.
         once(which, &format!("warm-up-{which}"));
     }
     let mut measured = [Vec::new(), Vec::new()];
     for pair in 0..pairs {
-        // Who comes first changes, so that neither always runs in the other's wake.
+        // The order alternates, so that neither always follows the other.
         for turn in 0..2 {
             let which = (pair + turn) % 2;
             measured[which].push(once(which, &format!("pair-{pair}-{which}")));
@@ -72,7 +72,7 @@ pub fn side_by_side<T>(pairs: usize, mut once: impl FnMut(usize, &str) -> T) -> 
     measured
 }
 
-/// How long a command takes, in milliseconds.
+/// The time of a command in milliseconds.
 pub fn milliseconds(mut command: Command) -> f64 {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! Makes a fault, when its moment has come.
+//! Injects a fault at its planned moment.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -11,20 +11,18 @@ use crate::node;
 use crate::plan::{During, Fault, Kind, PodPlan, What};
 use crate::round::{Done, Round, Wrong};
 
-/// How long somebody is looked for who is to be hit.
+/// Time limit of the search for the process to hit.
 const LOOKS_FOR: Duration = Duration::from_millis(400);
 
-/// How long the creation of a container may take of which the start is to be hit, and how long the rest.
+/// Time limits for a container's creation and for its start, around a fault meant for the start.
 const CREATED_WITHIN: Duration = Duration::from_secs(2);
 const STARTED_WITHIN: Duration = Duration::from_millis(40);
 
-/// What is done with a pod at this moment, and by which processes.
+/// The current step of a pod, and the process ids of its callers.
 pub struct Stage<'a> {
     pub pod: &'a PodPlan,
     pub now: Mutex<(What, Vec<u32>)>,
 }
-
-// === impl Stage ===
 
 impl Stage<'_> {
     fn what(&self) -> What {
@@ -53,7 +51,7 @@ impl Stage<'_> {
         }
     }
 
-    /// The container that is meant, or one that there is.
+    /// The first process of the step's container, or of another container that has one.
     fn init(&self, round: &Round) -> Option<u32> {
         let meant = match self.what() {
             What::Run(at) | What::Exec(at) | What::Crash(at) => at,
@@ -66,7 +64,7 @@ impl Stage<'_> {
     }
 }
 
-/// Makes a fault, and undoes it if it is a stop.
+/// Injects a fault, and undoes it if it is a stop.
 pub fn inject(round: &Round, stage: &Stage, fault: Fault) {
     await_moment(round, stage, fault);
     if matches!(fault.kind, Kind::ContainerdKilled | Kind::ContainerdStopped) {
@@ -128,7 +126,7 @@ fn note(round: &Round, stage: &Stage, kind: Kind, during: During, shim: Option<u
     state.faults.push(done);
 }
 
-/// Who is to be hit, as soon as there is one.
+/// The process to hit, as soon as it exists.
 fn target(round: &Round, stage: &Stage, kind: Kind) -> Option<u32> {
     let begun = Instant::now();
     let mut shim = None;

@@ -1,4 +1,4 @@
-//! What must be true when a round is over.
+//! Checks after a round.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,27 +10,29 @@ use crate::plan::{Kind, Member, PodPlan, Role};
 use crate::play;
 use crate::round::{Done, Finding, Round, State, Wrong};
 
-/// containerd cleans up after a dead shim in five seconds, and a shim ends in some more.
+/// containerd cleans up after a dead shim in five seconds, and a shim exits a little later.
 const SETTLING: Duration = Duration::from_secs(8);
 
-/// A shim that waits for nobody notices that in 20 s; and what nobody knows of, as containerd itself was
-/// killed before it did, goes with the next container of the node.
+/// A shim without containers notices that within 20 s. Leftovers unknown to containerd, which was
+/// itself killed before, go with the node's next container.
 const SETTLING_LATE: Duration = Duration::from_secs(40);
 
-/// SIGKILL, and what a held container or one that did not run in its turn reports.
+/// Exit code of SIGKILL; and of a held container, or one that never ran, after SIGTERM.
 const KILLED: u32 = 137;
 const STOPPED: u32 = 143;
 
-/// What of the judgement is counted.
+/// Counts of a judgment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Judged {
-    /// Exit codes that were looked at.
+    /// The number of exit codes compared.
     pub codes: usize,
-    /// 137 for a container that had ended by itself, told after its shim was killed.
+    /// The number of containers that had ended by themselves, but were reported with 137 after
+    /// their shim was killed.
     pub killed_by_cleanup: usize,
 }
 
-/// Waits until nothing remains, and notes what does; whether that took until the next container.
+/// Waits until no trace is left, and records the rest as findings. Returns true if that took until
+/// the next container.
 pub fn leftovers(round: &Round) -> bool {
     let mut remains = Vec::new();
     let mut is_clean = || {
@@ -56,8 +58,9 @@ pub fn leftovers(round: &Round) -> bool {
     let mut all = round.state();
     let killed = |done: &Done| done.kind == Kind::ContainerdKilled;
     if all.faults.iter().any(killed) {
-        let (own, others): (Vec<_>, Vec<_>) =
-            remains.into_iter().partition(|text| is_containerds(text));
+        let (own, others): (Vec<_>, Vec<_>) = remains
+            .into_iter()
+            .partition(|text| is_containerds_leftover(text));
         all.containerds += own.len();
         remains = others;
         own.iter()
@@ -76,9 +79,9 @@ pub fn leftovers(round: &Round) -> bool {
     false
 }
 
-/// A bundle that containerd was removing when it was killed: it renames it first, and no containerd looks
-/// at such a name again.
-fn is_containerds(text: &str) -> bool {
+/// True for a bundle that containerd was removing when it was killed: it renames a bundle first,
+/// and never looks at such a name again.
+fn is_containerds_leftover(text: &str) -> bool {
     let path = text.strip_prefix("file ").map(Path::new);
     let name = path.and_then(Path::file_name).and_then(OsStr::to_str);
     let is_command_log = |name: &OsStr| name.to_string_lossy().starts_with("usher-");
@@ -101,7 +104,7 @@ fn names_in(path: Option<&Path>) -> Vec<OsString> {
     entries.map(|entry| entry.file_name()).collect()
 }
 
-/// What is in a directory says more than that it is there.
+/// Adds the names in a directory.
 fn with_content(text: String) -> String {
     let names = names_in(text.strip_prefix("file ").map(Path::new));
     match names.is_empty() {
@@ -119,7 +122,7 @@ fn pod_in(text: &str) -> Option<&str> {
     })
 }
 
-/// Compares every exit code that containerd was told with what the containers have recorded.
+/// Compares every exit code that containerd reported with the containers' own records.
 pub fn codes(host: &Containerd, pods: &[PodPlan], state: &mut State) -> Judged {
     let mut judged = Judged::default();
     let record = host.record();
@@ -142,7 +145,7 @@ pub fn codes(host: &Containerd, pods: &[PodPlan], state: &mut State) -> Judged {
                 if expected.contains(&code) {
                     continue;
                 }
-                // What nobody knows when the shim was killed before it had written down how the task ended.
+                // A shim killed before it recorded the exit leaves no better code.
                 if code == KILLED && is_shimless {
                     judged.killed_by_cleanup += 1;
                     continue;
@@ -170,7 +173,7 @@ fn story(record: &Record, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// The codes that are right for what a container has recorded.
+/// The exit codes that are right for a container's record.
 fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     let mut own = None;
     let mut has_run = false;
@@ -184,15 +187,16 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     let mut codes = BTreeSet::from([own.unwrap_or(KILLED)]);
     match member.role {
         Role::Plain | Role::App | Role::Guest | Role::Sandbox => {}
-        // Its exit 0 is withheld; under OnFailure so that it is not left out next time.
+        // The exit 0 is withheld; under OnFailure a stop replaces it, so that the container is not
+        // left out next time.
         Role::Init if own == Some(0) => codes.extend([0, STOPPED]),
         Role::Init => {}
-        // Told to stop it has done well; between two lives it was killed.
+        // A stopped sidecar counts as successful; one killed during its back-off reports SIGKILL.
         Role::Sidecar => codes.extend([0, KILLED, STOPPED]),
         Role::Defer => codes.extend([0, STOPPED]),
     }
-    // Who is killed before its program runs may have got any signal. The sandbox does not say when that is:
-    // runc's parked init ends with 2 of SIGTERM.
+    // A container stopped before its program ran reports any signal. The sandbox does not record
+    // its start: runc's parked init exits with 2 on SIGTERM.
     match member.role {
         Role::Sandbox => codes.extend([2]),
         _ if !has_run => codes.extend([0, 1, 2, 128, STOPPED]),
@@ -201,7 +205,7 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     codes
 }
 
-/// Notes which sockets are whose, so that one that is left tells its pod.
+/// Records the owner of each socket, so that a leftover socket names its pod.
 pub fn note_sockets(round: &Round, pod: &PodPlan) {
     for member in &pod.members {
         let file = round.host.bundle_dir(&member.id).join("address");
@@ -213,7 +217,7 @@ pub fn note_sockets(round: &Round, pod: &PodPlan) {
     }
 }
 
-/// A container that was known and is not any more, though nobody has deleted it.
+/// Records tasks that containerd has forgotten, though no caller deleted them.
 pub fn forgotten(round: &Round) {
     let Some(listed) = round.list("tasks") else {
         return round.find(None, Wrong::Other, "containerd does not answer".to_owned());

@@ -1,22 +1,22 @@
-//! Faults on a real node: pods of all roles come and go side by side on a private containerd, while the
-//! shim, containerd, the OCI runtime's commands, the containers and the callers are killed or stopped at
-//! random moments. After each round nothing may be left, and every exit code that containerd was told
-//! must be what the container did.
+//! Injects faults on a real node. Pods of all roles are created and deleted side by side on a
+//! private containerd, while the shim, containerd, the OCI runtime's commands, containers and
+//! callers are killed or stopped at random moments. After each round no trace may be left, and
+//! every exit code that containerd got must match the container's own record.
 //!
-//! `scripts/chaos` runs it. Standard output gets a table, standard error the findings, each with the seed
-//! of its round: `--seed` repeats what is chosen, but not the timing, which is the machine's.
+//! `scripts/chaos` runs this. Standard output gets a table, standard error the findings, each with
+//! the seed of its round. `--seed` repeats the choices, but not the machine's timing.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait")]
 
 #[path = "../harness/mod.rs"]
 mod harness;
 
-mod chance;
 mod inject;
 mod judge;
 mod node;
 mod plan;
 mod play;
+mod random;
 mod round;
 mod table;
 
@@ -28,7 +28,7 @@ use harness::{Containerd, Settings, Shims};
 use round::{Round, State};
 use table::Table;
 
-/// A containerd serves so many rounds, as what is known of its events grows.
+/// Rounds per containerd: the list of its events grows with each round.
 const ROUNDS_A_NODE: usize = 20;
 
 struct Options {
@@ -89,7 +89,7 @@ fn settings(options: &Options) -> Settings {
     }
 }
 
-/// What was left has been named; now it goes away.
+/// Removes what is left; the findings have named it already.
 fn leave(node: Option<Containerd>) {
     let Some(node) = node else { return };
     node.tolerate("");
@@ -99,7 +99,7 @@ fn leave(node: Option<Containerd>) {
     }
 }
 
-/// Plays one round; whether all was well.
+/// Plays one round. Returns true if there are no findings.
 fn one(host: &Containerd, number: usize, seed: u64, options: &Options, table: &mut Table) -> bool {
     let pods = plan::pods(number, seed, options.is_reference);
     let round = Round::new(host);
@@ -149,8 +149,6 @@ fn report(host: &Containerd, number: usize, seed: u64, state: &State, is_verbose
         eprintln!("    log: {}", file.display());
     }
 }
-
-// === impl Options ===
 
 impl Options {
     fn parse() -> Result<Self, String> {

@@ -1,4 +1,4 @@
-//! Who of a pod is where on the node, by what `/proc` says.
+//! Finds a pod's processes on the node by `/proc`.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 
 use crate::harness::Containerd;
 
-/// Whether an id is that of a container of a pod, or the pod's own.
+/// True if the id is that of the pod or of one of its containers.
 pub fn is_of(id: &str, pod: &str) -> bool {
     let rest = id.strip_prefix(pod);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -19,14 +19,14 @@ fn words(pid: u32) -> Vec<String> {
     words.split_terminator('\0').map(str::to_owned).collect()
 }
 
-/// The process that serves a pod, not one that is about to start it or cleans up.
+/// The shim process that serves a pod, not one that starts it or cleans up.
 pub fn shim(host: &Containerd, pod: &str) -> Option<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.find(|pid| is_shim(host, *pid, pod))
 }
 
-/// Whether this is the process that serves a pod.
+/// True if the process is the shim that serves a pod.
 pub fn is_shim(host: &Containerd, pid: u32, pod: &str) -> bool {
     let words = words(pid);
     let program = words.first().and_then(|path| path.rsplit('/').next());
@@ -52,7 +52,7 @@ pub fn runtime_of(shim: u32) -> Option<u32> {
     })
 }
 
-/// The first process of a container: of its PID namespace.
+/// The first process of a container's PID namespace.
 pub fn init(host: &Containerd, id: &str) -> Option<u32> {
     let root = Path::new("/sys/fs/cgroup");
     let files = ["pids", "", "unified"].map(|hierarchy| {
@@ -71,7 +71,7 @@ fn is_first(pid: u32) -> bool {
     namespaces.is_some_and(|line| line.split_whitespace().count() > 2 && line.ends_with("\t1"))
 }
 
-/// Whether the process was there.
+/// Sends a signal. Returns false if the process does not exist.
 pub fn send(pid: u32, signal: Signal) -> bool {
     kill(Pid::from_raw(pid as i32), signal).is_ok()
 }

@@ -1,78 +1,77 @@
-//! What a round does: pods, what is done with them, and the faults. Nothing but its seed decides.
+//! The plan of a round: pods, their steps, and faults. It depends only on the seed.
 
 use std::time::Duration;
 
-use crate::chance::Chance;
 use crate::harness::{ContainerSpec, REFERENCE, runtime_under_test};
+use crate::random::Random;
 
-/// How many pods live side by side.
+/// The number of pods side by side.
 const PODS: usize = 12;
 
-/// How many steps of a hundred have a fault, and how many another.
+/// Percentage of steps with a first fault, and with a second one.
 const FAULTS: [usize; 2] = [75, 30];
 
-/// One pod and its life.
+/// A pod and its steps.
 pub struct PodPlan {
-    /// Also how the ids of its containers begin.
+    /// Also the prefix of its containers' ids.
     pub name: String,
     pub members: Vec<Member>,
     pub steps: Vec<Step>,
 }
 
-/// One container of a pod.
+/// A container of a pod.
 pub struct Member {
     pub id: String,
     pub role: Role,
     pub spec: ContainerSpec,
 }
 
-/// What a container is in its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Of a pod without annotations.
+    /// In a pod without annotations.
     Plain,
     Sandbox,
     Init,
-    /// Of a pod with a restart policy under which usher restarts it in place.
+    /// Under a restart policy by which usher restarts it in place.
     Sidecar,
     App,
     Guest,
     Defer,
 }
 
-/// What is done with a pod, and what goes wrong meanwhile.
+/// A step of a pod, with the faults during it.
 pub struct Step {
     pub what: What,
     pub faults: Vec<Fault>,
 }
 
-/// The members are meant by their index.
+/// Members are given by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Run(usize),
     Exec(usize),
-    /// Its first process dies, and is restarted in place.
+    /// usher restarts the container in place after its first process has died.
     Crash(usize),
     Kill(usize, &'static str),
     Live,
-    /// All are asked to stop at once, as at the end of a pod; killed after a while.
+    /// All containers get a stop request at once, as at the end of a pod; SIGKILL follows.
     End,
     Delete(usize),
 }
 
-/// A fault that is to come.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     pub kind: Kind,
-    /// When: the part of the time that such a step takes.
+    /// The moment, as a fraction of the usual time of such a step.
     pub moment: f64,
-    /// Not before the container that is run has been created: its start takes next to no time.
+    /// Waits until the container has been created: its start takes very little time.
     pub is_for_start: bool,
-    /// For how long what is stopped stays so.
+    /// Time that a stopped process stays stopped.
     pub stopped_for: Duration,
 }
 
-/// Whom it hits, and how.
+/// The victim of a fault, and how it is hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     ShimKilled,
@@ -87,7 +86,7 @@ pub enum Kind {
     CallerStopped,
 }
 
-/// What was under way.
+/// The step during which a fault happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum During {
     Create,
@@ -99,8 +98,6 @@ pub enum During {
     Termination,
     Life,
 }
-
-// === impl Kind ===
 
 impl Kind {
     pub const ALL: [(Kind, &'static str); 10] = [
@@ -116,7 +113,7 @@ impl Kind {
         (Kind::CallerStopped, "caller stopped"),
     ];
 
-    /// A containerd that is killed disturbs all pods, so that comes seldom.
+    /// Killing containerd disturbs all pods, so it is rare.
     const WEIGHTS: [(Kind, usize); 10] = [
         (Kind::ShimKilled, 14),
         (Kind::ShimStopped, 12),
@@ -152,10 +149,10 @@ impl During {
     ];
 }
 
-// === pods ===
+// == pods ===
 
-/// How a pod is made up: whether it has a sandbox container, annotations in which `%` stands for the
-/// pod's name, and containers with the witness's options.
+/// The shape of a pod: whether it may have a sandbox container, annotations in which `%` stands for
+/// the pod's name, and containers with the witness's options.
 struct Shape {
     may_have_sandbox: bool,
     annotations: &'static [(&'static str, &'static str)],
@@ -173,7 +170,7 @@ const PROXY: (&str, Role, &[&str]) = ("proxy", Role::Sidecar, &["--exit", "8"]);
 
 const SHAPES: &[(&Shape, usize)] = &[
     (
-        // A container of its own.
+        // A container without a pod.
         &Shape {
             may_have_sandbox: false,
             annotations: &[],
@@ -247,21 +244,21 @@ const SHAPES: &[(&Shape, usize)] = &[
     ),
 ];
 
-/// The pods of a round; with containerd's own shim only those without annotations.
+/// The pods of a round; with containerd's own shim only pods without annotations.
 pub fn pods(round: usize, seed: u64, is_reference: bool) -> Vec<PodPlan> {
-    let chance = Chance::new(seed);
+    let random = Random::new(seed);
     let plan = |number| {
         let name = format!("r{round}p{number}");
-        pod(&mut chance.split(number as u64 + 1), name, is_reference)
+        pod(&mut random.split(number as u64 + 1), name, is_reference)
     };
     (0..PODS).map(plan).collect()
 }
 
-fn pod(chance: &mut Chance, name: String, is_reference: bool) -> PodPlan {
+fn pod(random: &mut Random, name: String, is_reference: bool) -> PodPlan {
     let shapes = if is_reference { &SHAPES[..2] } else { SHAPES };
-    let shape = chance.weighted(shapes);
-    let has_sandbox = shape.may_have_sandbox && chance.percent(50);
-    let has_streams = chance.percent(50);
+    let shape = random.weighted(shapes);
+    let has_sandbox = shape.may_have_sandbox && random.percent(50);
+    let has_streams = random.percent(50);
     let make = |&(member, role, options): &(&str, Role, &[&str])| {
         let id = format!("{name}-{member}");
         let mut spec = ContainerSpec::new(&id);
@@ -296,7 +293,7 @@ fn pod(chance: &mut Chance, name: String, is_reference: bool) -> PodPlan {
         .into_iter()
         .chain(shape.members.iter().map(make))
         .collect();
-    let steps = steps(chance, &members);
+    let steps = steps(random, &members);
     PodPlan {
         name,
         members,
@@ -327,50 +324,50 @@ fn finish(
     spec.runtime(&runtime)
 }
 
-fn steps(chance: &mut Chance, members: &[Member]) -> Vec<Step> {
+fn steps(random: &mut Random, members: &[Member]) -> Vec<Step> {
     let mut all: Vec<What> = (0..members.len()).map(What::Run).collect();
-    for _ in 0..1 + chance.below(5) {
-        let member = chance.below(members.len());
+    for _ in 0..1 + random.below(5) {
+        let member = random.below(members.len());
         let sidecar = members.iter().position(|m| m.role == Role::Sidecar);
-        let signal = chance.one(&["SIGTERM", "SIGKILL"]);
-        all.push(match (chance.below(10), sidecar) {
+        let signal = random.one(&["SIGTERM", "SIGKILL"]);
+        all.push(match (random.below(10), sidecar) {
             (0..3, Some(sidecar)) => What::Crash(sidecar),
             (0..6, _) => What::Exec(member),
             (6..8, _) => What::Kill(member, signal),
             _ => What::Live,
         });
     }
-    if chance.percent(85) {
+    if random.percent(85) {
         all.push(What::End);
     }
-    // The others are left to whoever cleans up.
-    if chance.percent(75) {
+    // Other pods are left to the final cleanup.
+    if random.percent(75) {
         all.extend((0..members.len()).rev().map(What::Delete));
     }
     let with_faults = |what| {
         let times = FAULTS
             .iter()
-            .filter(|times| chance.percent(**times))
+            .filter(|times| random.percent(**times))
             .count();
         Step {
             what,
-            faults: (0..times).map(|_| fault(chance, what)).collect(),
+            faults: (0..times).map(|_| fault(random, what)).collect(),
         }
     };
     all.into_iter().map(with_faults).collect()
 }
 
-fn fault(chance: &mut Chance, what: What) -> Fault {
+fn fault(random: &mut Random, what: What) -> Fault {
     Fault {
-        kind: chance.weighted(&Kind::WEIGHTS),
-        moment: chance.fraction(),
-        is_for_start: matches!(what, What::Run(_)) && chance.percent(40),
-        stopped_for: Duration::from_millis(20 + chance.below(1500) as u64),
+        kind: random.weighted(&Kind::WEIGHTS),
+        moment: random.fraction(),
+        is_for_start: matches!(what, What::Run(_)) && random.percent(40),
+        stopped_for: Duration::from_millis(20 + random.below(1500) as u64),
     }
 }
 
 impl What {
-    /// About how long it takes, so that faults come within.
+    /// About how long a step takes, so that faults hit it.
     pub fn takes(self) -> Duration {
         Duration::from_millis(match self {
             What::Run(_) => 300,

@@ -1,4 +1,4 @@
-//! The life of one pod, as a caller brings it about who takes every failure as it comes.
+//! Plays the steps of a pod, as a caller that accepts every failure.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -14,10 +14,10 @@ use crate::node;
 use crate::plan::{PodPlan, What};
 use crate::round::Round;
 
-/// What containers have to end, before they are killed.
+/// Time that containers have to stop before SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long containerd may be away.
+/// Maximum downtime of containerd.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
 
 /// Plays the pods of a round side by side.
@@ -42,8 +42,8 @@ fn live<'scope>(
     stage: &'scope Stage<'_>,
 ) {
     for step in &stage.pod.steps {
-        round.look(&stage.pod.name);
-        // Nobody asks a containerd that is not there.
+        round.check_shims(&stage.pod.name);
+        // Wait until containerd runs again.
         poll(BACK_WITHIN, || round.host.pid().map(drop));
         stage.now.lock().unwrap().0 = step.what;
         for &fault in &step.faults {
@@ -52,7 +52,7 @@ fn live<'scope>(
         take(round, stage, step.what);
         note_sockets(round, stage.pod);
     }
-    round.look(&stage.pod.name);
+    round.check_shims(&stage.pod.name);
     stage.now.lock().unwrap().0 = What::Live;
 }
 
@@ -66,7 +66,7 @@ fn take(round: &Round, stage: &Stage, what: What) {
             let words = ["run", "--detach", "--fifo-dir", &fifos];
             if call(round, stage, member.spec.ctr_command(host, &words)) {
                 let mut state = round.state();
-                // Of a shim that dies now it may have been.
+                // If a fault kills the shim now, the container may be lost.
                 if !state.shimless.contains(&stage.pod.name) {
                     state.known.insert(member.id.clone());
                 }
@@ -106,7 +106,7 @@ fn take(round: &Round, stage: &Stage, what: What) {
     }
 }
 
-/// All are asked at once; the sandbox is killed when the others are over.
+/// Stops all containers at once, and kills the sandbox when the others have ended.
 fn end(round: &Round, stage: &Stage) {
     let is_asked = |id: &&str| *id != stage.pod.name;
     let ids: Vec<&str> = stage.pod.members.iter().map(|m| m.id.as_str()).collect();
@@ -135,7 +135,7 @@ fn kill(round: &Round, stage: &Stage, id: &str, signal: &str) {
     call(round, stage, round.host.ctr_command(&words));
 }
 
-/// Whether it succeeded.
+/// Runs a command of a caller. Returns true if it succeeded.
 fn call(round: &Round, stage: &Stage, command: Command) -> bool {
     let mut own = 0;
     let called = round.call(command, |pid| {
@@ -154,7 +154,7 @@ fn leave(stage: &Stage) {
     stage.now.lock().unwrap().1.clear();
 }
 
-/// Deletes everything as its user would, and names what cannot be deleted.
+/// Deletes everything as a user would, and records what cannot be deleted.
 pub fn clear(round: &Round) {
     let is_clear = || {
         let tasks = round.list("tasks")?;
@@ -186,7 +186,7 @@ pub fn clear(round: &Round) {
     round.find(None, crate::round::Wrong::Leftover, left);
 }
 
-/// FIFOs of a caller that was killed, and what containers have written, are nobody else's to remove.
+/// Removes FIFOs of killed callers, and the containers' records.
 pub fn sweep(host: &Containerd) {
     for entry in std::fs::read_dir(host.dir().join("fifo"))
         .into_iter()

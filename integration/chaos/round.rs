@@ -1,4 +1,4 @@
-//! What is known of a round while it goes on.
+//! State of a running round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -9,14 +9,14 @@ use crate::harness::{Background, Containerd, poll};
 use crate::node;
 use crate::plan::{During, Kind};
 
-/// More than anything here may take: 10 s that a start blocks, and what is stopped for 1.5 s.
+/// Longer than any call may take: 10 s of a blocking Start, plus stops of 1.5 s.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Pods that live side by side on one containerd.
+/// Pods that run side by side on one containerd.
 pub struct Round<'a> {
     pub host: &'a Containerd,
     pub begun: Instant,
-    /// Who kills or stops containerd has it to himself.
+    /// Locked while a fault kills or stops containerd.
     pub containerd: Mutex<()>,
     state: Mutex<State>,
 }
@@ -25,34 +25,35 @@ pub struct Round<'a> {
 pub struct State {
     pub faults: Vec<Done>,
     pub findings: Vec<Finding>,
-    /// The exit codes that containerd has told, and how, by container.
+    /// Exit codes that containerd reported, and how, by container.
     pub codes: BTreeMap<String, Vec<(&'static str, u32)>>,
-    /// The containers whose tasks containerd has to know.
+    /// Containers whose tasks containerd must know.
     pub known: BTreeSet<String>,
-    /// The pods whose shim was killed.
+    /// Pods whose shim was killed.
     pub shimless: BTreeSet<String>,
-    /// What containerd itself has left, of those bundles that it was removing when it was killed.
+    /// The number of leftovers of containerd itself: bundles that it was removing when it was
+    /// killed.
     pub containerds: usize,
-    /// The shims' sockets, by what their names have in common.
+    /// Owners of the shims' sockets, by the common part of the sockets' names.
     pub sockets: BTreeMap<String, String>,
 }
 
-/// A fault that was.
+/// An injected fault.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub at: Duration,
     pub pod: String,
     pub kind: Kind,
     pub during: During,
-    /// The pod's, if it had one.
+    /// The process id of the pod's shim, if there was one.
     pub shim: Option<u32>,
-    /// The containers of the pod that containerd had to know.
+    /// Containers of the pod that containerd had to know.
     pub known: BTreeSet<String>,
-    /// The pod went on under the same shim.
+    /// True if the pod continued under the same shim.
     pub lived: bool,
 }
 
-/// What is wrong.
+/// A violation.
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub pod: Option<String>,
@@ -64,18 +65,16 @@ pub struct Finding {
 pub enum Wrong {
     Leftover,
     Code,
-    /// A shim that died of it, a task that containerd has forgotten, a call without an answer.
+    /// A shim that died of a fault, a task forgotten by containerd, a call without an answer.
     Other,
 }
 
-/// What came of a command.
+/// The result of a command.
 pub struct Called {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
-
-// === impl Round ===
 
 impl<'a> Round<'a> {
     pub fn new(host: &'a Containerd) -> Self {
@@ -100,7 +99,7 @@ impl<'a> Round<'a> {
         self.state().findings.push(Finding { pod, what, text });
     }
 
-    /// Runs a command to its end, and tells its process id meanwhile.
+    /// Runs a command to its end, and passes its process id to `started` meanwhile.
     pub fn call(&self, command: Command, started: impl FnOnce(u32)) -> Called {
         let words: Vec<_> = command
             .get_args()
@@ -133,14 +132,14 @@ impl<'a> Round<'a> {
         self.call(self.host.ctr_command(args), |_| ())
     }
 
-    /// The ids that a `ctr … list --quiet` prints, of this round's; none if containerd is away.
+    /// The ids printed by `ctr … list --quiet`; `None` if containerd is down.
     pub fn list(&self, what: &str) -> Option<BTreeSet<String>> {
         let called = self.ctr(&[what, "list", "--quiet"]);
         let ids = called.out.lines().map(str::to_owned);
         (called.code == Some(0)).then(|| ids.collect())
     }
 
-    /// Deletes a task that has ended, and notes its exit code; whether that was it.
+    /// Deletes an ended task, and records its exit code. Returns true on success.
     pub fn delete_task(&self, id: &str, started: impl FnOnce(u32)) -> bool {
         let command = self.host.ctr_command(&["tasks", "delete", id]);
         let called = self.call(command, started);
@@ -153,8 +152,8 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// Looks whether the pods that were hit live on.
-    pub fn look(&self, pod: &str) {
+    /// Checks whether the pods that were hit continue.
+    pub fn check_shims(&self, pod: &str) {
         let is_open =
             |done: &&mut Done| done.pod == pod && !done.lived && done.kind != Kind::ShimKilled;
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! The outcome of all rounds, as Markdown.
+//! The results of all rounds, as Markdown.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub struct Table {
     pub pods: usize,
     pub codes: usize,
     pub killed_by_cleanup: usize,
-    /// Rounds of which something was left until the next container came.
+    /// Rounds that left a trace until the next container came.
     pub late: usize,
     /// Bundles that containerd was removing when it was killed.
     pub containerds: usize,
@@ -29,14 +29,12 @@ struct Row {
     other: usize,
 }
 
-// === impl Table ===
-
 impl Table {
     pub fn faults(&self) -> usize {
         self.rows.values().map(Row::faults).sum()
     }
 
-    /// Counts a round's faults. What is wrong with a pod is counted where it was hit last.
+    /// Counts a round's faults. A finding is counted at the last fault that hit its pod.
     pub fn add(&mut self, faults: &[Done], findings: &[Finding]) {
         self.findings += findings.len();
         let has_leftovers = |pod: &str| {

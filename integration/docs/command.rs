@@ -1,5 +1,5 @@
-//! Command lines of the pages, word by word, and what can be said of one that is not run: that its program
-//! has such options, and that the files which it names are there.
+//! Command lines of the pages, word by word. A command that no test runs is still checked: its
+//! program must have these options, and the files that it names must exist.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use clap::error::ErrorKind;
 
 use super::page::{Place, root};
 
-/// One command of a line, without what is around it: variables before it, `sudo`, redirections.
+/// A command of a line, without variables before it, `sudo`, and redirections.
 pub struct Command {
     pub at: Place,
     pub words: Vec<String>,
 }
 
-/// The commands of some lines, in which a line may go on in the next one.
+/// The commands of some lines. A line may continue in the next one.
 pub fn commands(at: &Place, text: &str) -> Vec<Command> {
     let mut all = Vec::new();
     let mut begun = String::new();
@@ -58,7 +58,7 @@ fn simple(words: Vec<String>) -> Vec<Vec<String>> {
             "…" | "sudo" => {}
             word if word.starts_with('>') => {}
             word => {
-                let command = all.last_mut().expect("one at least");
+                let command = all.last_mut().expect("a command");
                 // `digest=$(docker …)`, and `NAME=VALUE program`.
                 let (variable, value) = word.split_once('=').unwrap_or(("", word));
                 let is_first = command.is_empty() && !variable.starts_with('-');
@@ -82,7 +82,7 @@ impl Command {
         self.words.join(" ")
     }
 
-    /// What is wrong with it, as far as that can be told.
+    /// A problem with the command, as far as it can be found without running it.
     pub fn problem(&self) -> Option<String> {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let missing = words.iter().find(|word| is_path(word) && !exists(word));
@@ -103,7 +103,7 @@ impl Command {
 }
 
 impl Command {
-    /// The same of one that a sentence names, and that may be no more than its beginning.
+    /// As `problem`, for a command in running text, which may be only the beginning of one.
     pub fn problem_of_part(&self) -> Option<String> {
         let whole = |words: &[&str]| Command {
             at: self.at.clone(),
@@ -122,7 +122,7 @@ impl Command {
     }
 }
 
-/// Words that are in the place of something.
+/// True for a word that stands for another one, like POD.
 fn is_placeholder(word: &str) -> bool {
     word.chars()
         .all(|c| c.is_ascii_uppercase() || "_.…".contains(c))
@@ -136,19 +136,19 @@ fn is_path(word: &str) -> bool {
 pub fn exists(path: &str) -> bool {
     let parts = path.split('/').take_while(|part| !is_placeholder(part));
     let path: std::path::PathBuf = parts.collect();
-    // What a command on the pages makes.
+    // Files that commands on the pages make.
     let is_made = [
         "docs/timeline.svg",
         "scripts/kubernetes/cert-manager/webhook.yaml",
         "integration/fuzz/artifacts",
     ];
-    // A module is a directory, or a file.
+    // A module is a directory or a file.
     let is_there = |path: &Path| path.exists() || path.with_extension("rs").exists();
     is_there(&root().join(&path)) || is_made.iter().any(|made| Path::new(made) == path)
 }
 
 fn usher(arguments: &[&str]) -> Option<String> {
-    // A word in capitals is one of the command's own, where those are few.
+    // A word in capitals stands for one of the few words that the command accepts.
     let arguments = arguments.iter().map(|word| match *word {
         "SHELL" => "bash",
         word => word,
@@ -168,7 +168,7 @@ fn usher(arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// Scripts say at their head which options they have.
+/// The head of a script lists its options.
 fn script(program: &str, arguments: &[&str]) -> Option<String> {
     let text = fs::read_to_string(root().join(program)).expect("a script");
     let unknown = arguments
@@ -182,7 +182,7 @@ fn script(program: &str, arguments: &[&str]) -> Option<String> {
         .or(tests)
 }
 
-/// Options that have a value.
+/// Options that take a value.
 const WITH_VALUE: [&str; 6] = [
     "--package",
     "--test",
@@ -228,7 +228,7 @@ fn cargo(verb: &str, arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// Whether there are tests of such a name: `module::`, `module::beginning`.
+/// The problem that no test of such a name exists: `module::`, `module::beginning`.
 fn tests(room: &str, name: &str) -> Option<String> {
     let (modules, test) = name.rsplit_once("::")?;
     let module = modules.rsplit("::").next().unwrap_or(modules);
@@ -248,7 +248,7 @@ fn tests(room: &str, name: &str) -> Option<String> {
     (!has_it).then(|| format!("no test in {room} is called {name}"))
 }
 
-/// All files below a directory, but what is built.
+/// All files below a directory, except build output.
 pub fn sources(directory: &Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     for entry in fs::read_dir(directory).expect("a directory").flatten() {
@@ -264,7 +264,7 @@ pub fn sources(directory: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn a_line_is_taken_apart_as_a_shell_does_it() {
+fn a_line_is_split_as_a_shell_does_it() {
     let at = Place {
         file: "page".to_owned(),
         line: 7,
@@ -287,7 +287,7 @@ fn a_line_is_taken_apart_as_a_shell_does_it() {
 }
 
 #[test]
-fn what_no_program_knows_is_a_problem() {
+fn an_unknown_command_option_file_or_test_is_a_problem() {
     let at = Place {
         file: "page".to_owned(),
         line: 1,
@@ -310,10 +310,13 @@ fn what_no_program_knows_is_a_problem() {
         ("cargo test --package usher-core policies::", false),
         ("cargo test --package usher-core manners::", true),
         (
-            "cargo test --test integration policies::under_shared",
+            "cargo test --test integration grace_policies::under_shared",
             false,
         ),
-        ("cargo test --test integration policies::under_nobody", true),
+        (
+            "cargo test --test integration grace_policies::under_nobody",
+            true,
+        ),
         ("cargo test --test unit", true),
     ] {
         let command = commands(&at, line).remove(0);

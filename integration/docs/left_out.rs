@@ -1,7 +1,7 @@
-//! The commands of the pages that no test runs, each with the reason. They are looked at all the same: that
-//! the program has such options, and that files which they name are there.
+//! Commands of the pages that no test runs, each with the reason. Tests still check that the
+//! program has these options and that the files exist.
 
-/// What a command begins with, and why it is not run.
+/// The beginning of a command, and why no test runs it.
 pub const NOT_RUN: &[(&str, &str)] = &[
     (
         "scripts/test-kubernetes",
@@ -10,24 +10,21 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ("scripts/test", "runs this test"),
     (
         "scripts/demo",
-        "builds for a release; the pod that it runs is run by `docs::the_demo`",
+        "makes a release build; `docs::the_demo` runs the same pod",
     ),
     (
         "scripts/install",
-        "changes the machine; `install::` does so with directories of its own",
+        "changes the machine; `install::` does the same in directories of its own",
     ),
     (
         "usher install",
-        "changes the machine; `install::` does so with directories of its own",
+        "changes the machine; `install::` does the same in directories of its own",
     ),
     (
         "scripts/simulate",
         "takes minutes, and is a test of `usher-core` and of `simulation` with fewer pods",
     ),
-    (
-        "scripts/bench",
-        "measures for minutes, on a machine that does nothing else",
-    ),
+    ("scripts/bench", "measures for minutes on an idle machine"),
     (
         "scripts/hostile",
         "takes half an hour; `hostile::` runs each of its pods once",
@@ -36,7 +33,7 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ("scripts/attack", "attacks for minutes"),
     (
         "cargo test",
-        "would run tests in a test; those which it names are there",
+        "would run tests in a test; the tests that it names exist",
     ),
     ("cargo build", "would build in a test"),
     ("cargo bench", "measures for a minute"),
@@ -44,10 +41,10 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "install target/release/kubectl-usher",
         "changes the machine",
     ),
-    ("scripts/release", "compiles for ten minutes and more"),
+    ("scripts/release", "compiles for more than ten minutes"),
     (
         "git clone --branch v",
-        "is for two releases, each of which compiles for ten minutes and more",
+        "is for two releases, which compile for more than ten minutes each",
     ),
     ("/tmp/one/scripts/release", "is the first of the two"),
     ("/tmp/two-elsewhere/scripts/release", "is the second"),
@@ -64,20 +61,17 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "needs a registry; `scripts/test-kubernetes` makes images by the same function",
     ),
     ("sed s,image:", "is for an image in a registry"),
-    (
-        "sed -n s/^usher",
-        "reads what a release has beside its images",
-    ),
+    ("sed -n s/^usher", "reads a file of a release"),
     ("tar --extract --file usher-VERSION", "unpacks a release"),
-    ("sha256sum --check", "looks at the files of a release"),
+    ("sha256sum --check", "checks the files of a release"),
     (
         "usher-VERSION-linux-amd64/bin/usher install",
-        "changes the machine; `install::` does so with directories of its own",
+        "changes the machine; `install::` does the same in directories of its own",
     ),
     ("apt", "changes the machine"),
     (
         "kubectl",
-        "needs a cluster; `scripts/test-kubernetes` applies the same files, and looks at what is shown",
+        "needs a cluster; `scripts/test-kubernetes` applies the same files and checks the output",
     ),
 ];
 
@@ -85,7 +79,7 @@ pub const NOT_RUN: &[(&str, &str)] = &[
 pub const NOT_COMPARED: &[(&str, &str)] = &[
     (
         "kubectl usher ps -A",
-        "needs a cluster; `scripts/test-kubernetes` looks at what it shows (`kubectl::`)",
+        "needs a cluster; `scripts/test-kubernetes` checks the output (`kubectl::`)",
     ),
     ("kubelet, Docker, ctr", "a drawing"),
     ("containerd ─────ttrpc", "a drawing"),

@@ -1,6 +1,6 @@
-//! The manual is true: every command line on its pages and every output is run by a test, or is on one of the
-//! lists in `left_out.rs`, with the reason. What else can be checked of it is checked: options, files, links,
-//! annotations, metrics, manifests, configurations.
+//! Checks the manual: a test runs every command line on its pages and compares every output, unless
+//! a list in `left_out.rs` names it with a reason. Options, files, links, annotations, metrics,
+//! manifests and configurations are checked too.
 
 mod command;
 mod left_out;
@@ -22,9 +22,9 @@ use self::page::{Block, Page, Piece, Use, all, root};
 use self::scenes::SCENES;
 use crate::harness::{PATIENCE, run, shim_dir};
 
-/// Fails with all that is wrong at once.
+/// Fails with all problems at once.
 #[track_caller]
-fn none(problems: &[String]) {
+fn assert_none(problems: &[String]) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
@@ -36,7 +36,7 @@ fn spans(pages: &[Page]) -> impl Iterator<Item = &Piece> {
     pages.iter().flat_map(|page| &page.spans)
 }
 
-/// Whether a scene runs or compares a block.
+/// True if a scene runs or compares the block.
 fn is_shown(block: &Block) -> bool {
     let mut shown = SCENES.iter().flat_map(|(_, blocks)| blocks.iter());
     shown.any(|(file, title)| block.at.file == *file && block.title() == *title)
@@ -54,7 +54,7 @@ fn every_command_is_run_or_listed() {
                 lines.collect()
             }
             Use::Commands => commands(&block.at, &block.text),
-            Use::Language(_) | Use::Said => continue,
+            Use::Language(_) | Use::Output => continue,
         };
         for command in commands {
             let line = command.line();
@@ -75,7 +75,7 @@ fn every_command_is_run_or_listed() {
     }
     let unused = NOT_RUN.iter().filter(|(begin, _)| !listed.contains(begin));
     problems.extend(unused.map(|(begin, _)| format!("NOT_RUN has {begin:?}, which is on no page")));
-    none(&problems);
+    assert_none(&problems);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn every_output_is_compared_or_listed() {
     let pages = all();
     let mut problems = Vec::new();
     for block in blocks(&pages) {
-        let is_output = matches!(block.is_for(), Use::Transcript(_) | Use::Said);
+        let is_output = matches!(block.is_for(), Use::Transcript(_) | Use::Output);
         let is_listed = NOT_COMPARED
             .iter()
             .any(|(title, _)| block.title().starts_with(title));
@@ -117,20 +117,20 @@ fn every_output_is_compared_or_listed() {
             gone.map(|(file, title)| format!("{scene} has {title:?}, which is not in {file}")),
         );
     }
-    none(&problems);
+    assert_none(&problems);
 }
 
-/// What begins like a command, and was said by one.
+/// Texts that look like a command, but are a program's output.
 const SENTENCES: [&str; 1] = ["usher is for root"];
 
 #[test]
-fn commands_in_the_text_are_known_to_their_programs() {
+fn commands_in_the_text_are_valid() {
     let pages = all();
     let mut problems = Vec::new();
     for span in spans(&pages) {
         let begins = ["usher ", "scripts/", "cargo ", "kubectl "];
         let is_command = begins.iter().any(|begin| span.text.starts_with(begin));
-        // A name of a file alone is looked at with the files.
+        // `named_files_exist` checks file names alone.
         let has_words = span.text.contains(' ') && !span.text.contains('$');
         for command in commands(&span.at, &span.text)
             .iter()
@@ -143,11 +143,11 @@ fn commands_in_the_text_are_known_to_their_programs() {
                 .extend(problem.map(|problem| format!("{}: `{}`: {problem}", span.at, span.text)));
         }
     }
-    none(&problems);
+    assert_none(&problems);
 }
 
 #[test]
-fn files_that_are_named_are_there() {
+fn named_files_exist() {
     let pages = all();
     let sources = sources(root());
     let is_source = |name: &str| sources.iter().any(|path| path.ends_with(name));
@@ -161,11 +161,11 @@ fn files_that_are_named_are_there() {
         let is_gone = (is_path && !exists(word)) || (is_bare && !is_source(word));
         problems.extend(is_gone.then(|| format!("{}: there is no {word}", span.at)));
     }
-    none(&problems);
+    assert_none(&problems);
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_have_targets() {
     let pages = all();
     let mut problems = Vec::new();
     for page in &pages {
@@ -185,12 +185,12 @@ fn links_lead_somewhere() {
             problems.extend((!leads).then(|| format!("{}: {} leads nowhere", link.at, link.text)));
         }
     }
-    none(&problems);
+    assert_none(&problems);
 }
 
 #[test]
-fn annotations_and_metrics_that_are_named_exist() {
-    // Labels of nodes and namespaces, and names in which it stands for usher itself.
+fn named_annotations_and_metrics_exist() {
+    // Labels of nodes and namespaces, and patterns with placeholders.
     const OTHERS: [&str; 5] = [
         "usher/installed",
         "usher/enabled",
@@ -235,11 +235,11 @@ fn annotations_and_metrics_that_are_named_exist() {
                 .extend((!is_made).then(|| format!("{}: no metric is called {name}", block.at)));
         }
     }
-    none(&problems);
+    assert_none(&problems);
 }
 
 #[test]
-fn the_fuzzers_dictionary_has_every_annotation_and_every_word_of_one() {
+fn the_fuzzers_dictionary_has_every_annotation_and_its_words() {
     let dictionary = root().join("integration/fuzz/dictionaries/annotations");
     let dictionary = fs::read_to_string(dictionary).expect("a dictionary");
     let mut problems = Vec::new();
@@ -247,7 +247,7 @@ fn the_fuzzers_dictionary_has_every_annotation_and_every_word_of_one() {
         let key = entry.key.replace("<container>", "p");
         let line = format!("\"\\x0c{key}\\x09\"");
         problems.extend((!dictionary.contains(&line)).then_some(line));
-        // A setting that has a few words has nothing else for its value.
+        // The value of a setting with a few words is one of them.
         let is_word = |word: &&str| {
             let letters = word
                 .strip_prefix('`')
@@ -259,11 +259,11 @@ fn the_fuzzers_dictionary_has_every_annotation_and_every_word_of_one() {
         let lines = words.map(|word| word.replace('`', "\""));
         problems.extend(lines.filter(|line| !dictionary.contains(line)));
     }
-    none(&problems);
+    assert_none(&problems);
 }
 
 #[test]
-fn manifests_and_configurations_are_what_they_seem() {
+fn manifests_and_configurations_are_valid() {
     let pages = all();
     let mut problems = Vec::new();
     for block in blocks(&pages) {
@@ -278,17 +278,17 @@ fn manifests_and_configurations_are_what_they_seem() {
                 .map(|error| error.to_string()),
             // The worked example, which has a test of its own.
             "rust" | "diff" => None,
-            other => Some(format!("nobody looks at what is in {other}")),
+            other => Some(format!("no test checks the language {other}")),
         };
         problems.extend(problem.map(|problem| format!("{}: {problem}", block.at)));
     }
-    none(&problems);
+    assert_none(&problems);
 }
 
-/// What the worked example changes is as it shows it: each line of a difference that is not new is in the file
-/// that was named last, in that order, and so are the names in its sentences somewhere.
+/// Checks that the worked example matches the sources. Each unchanged line of a diff is in the file
+/// that the page named last, in the same order. Each name in its text exists.
 #[test]
-fn the_worked_example_begins_from_what_there_is() {
+fn the_worked_example_matches_the_sources() {
     let pages = all();
     let page = pages
         .iter()
@@ -337,10 +337,10 @@ fn the_worked_example_begins_from_what_there_is() {
             problems.push(format!("{}: nothing is called {name}", span.at));
         }
     }
-    none(&problems);
+    assert_none(&problems);
 }
 
-/// A table of containerd's or BuildKit's has to be a table; what is usher's own has to be right.
+/// Checks a TOML block: usher's own configuration must be valid, another program's must parse.
 fn toml(text: &str) -> Option<String> {
     let table = match toml::from_str::<toml::Table>(text) {
         Ok(table) => table,
@@ -353,7 +353,7 @@ fn toml(text: &str) -> Option<String> {
     }
 }
 
-/// What `usher explain` refuses of a manifest, or of one with these annotations.
+/// The refusal by `usher explain` of a manifest, or of a pod with these annotations.
 fn yaml(text: &str) -> Option<String> {
     let value: Value = match serde_saphyr::from_str(text) {
         Ok(value) => value,
@@ -363,7 +363,7 @@ fn yaml(text: &str) -> Option<String> {
         return explain(text);
     }
     if value["groups"].is_array() {
-        // Rules for Prometheus, whose metrics are looked at with the others.
+        // Rules for Prometheus; their metrics are checked with the others.
         return None;
     }
     if let Some(services) = value["services"].as_object() {
@@ -396,8 +396,8 @@ fn yaml(text: &str) -> Option<String> {
     explain(&pod.to_string())
 }
 
-/// Checks a file for Compose: each service has its name among its annotations, and all of them have the
-/// same ones of usher's, which are those of a pod of such containers.
+/// Checks a Compose file: each service has its name as an annotation, all services have the same
+/// usher annotations, and a pod of such containers is valid.
 fn compose(services: &serde_json::Map<String, Value>) -> Option<String> {
     let ushers = |service: &Value| -> BTreeMap<String, Value> {
         let all = service["annotations"].as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! A page of the manual, taken apart: its blocks of code, what it has in code style, its links.
+//! A parsed page of the manual: its code blocks, code spans, links and anchors.
 
 use std::fs;
 use std::ops::Range;
@@ -6,27 +6,26 @@ use std::path::{Path, PathBuf};
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
-/// The top of the repository.
+/// The root of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// One page.
 pub struct Page {
-    /// Its path from the top.
+    /// Path of the page below the root.
     pub file: String,
     pub blocks: Vec<Block>,
-    /// What stands in code style in a line of text.
+    /// Code spans in the text.
     pub spans: Vec<Piece>,
     pub links: Vec<Piece>,
-    /// The names that its headings have in links.
+    /// Link targets of the headings.
     pub anchors: Vec<String>,
 }
 
 /// A block of code.
 pub struct Block {
     pub at: Place,
-    /// The language that it says it is in; none for an indented one.
+    /// The language named by a fenced block; `None` for an indented one.
     pub language: Option<String>,
     pub text: String,
 }
@@ -36,7 +35,7 @@ pub struct Piece {
     pub text: String,
 }
 
-/// Where something stands.
+/// A line of a page.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Place {
     pub file: String,
@@ -49,7 +48,6 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// All pages.
 pub fn all() -> Vec<Page> {
     let mut files = Vec::new();
     for directory in ["", "docs"] {
@@ -131,7 +129,7 @@ impl Page {
     }
 }
 
-/// What a link to a heading says behind its `#`: lower case, without punctuation, dashes for spaces.
+/// The anchor of a heading: lower case, without punctuation, dashes for spaces.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept = kept
@@ -140,22 +138,20 @@ fn anchor(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// What a block of code is for.
+/// The purpose of a code block.
 pub enum Use<'a> {
-    /// Commands that are typed at a prompt, each with what it then prints.
+    /// Commands at a prompt, each with its output.
     Transcript(Vec<(&'a str, String)>),
-    /// Commands.
     Commands,
-    /// In a language of its own: `yaml`, `toml`, `rust`.
+    /// A block in a language: `yaml`, `toml`, `rust`.
     Language(&'a str),
-    /// What a program has said.
-    Said,
+    Output,
 }
 
-/// With these a prompt begins a line.
+/// A prompt at the beginning of a line.
 const PROMPTS: [&str; 2] = ["# ", "$ "];
 
-/// What a line of commands begins with.
+/// Beginnings of a line of commands.
 const PROGRAMS: [&str; 16] = [
     "scripts/",
     "usher ",
@@ -178,8 +174,8 @@ const PROGRAMS: [&str; 16] = [
 impl Block {
     pub fn is_for(&self) -> Use<'_> {
         match self.language.as_deref() {
-            // Pictures, and what is printed.
-            Some("text") => return Use::Said,
+            // Drawings and output.
+            Some("text") => return Use::Output,
             Some("sh" | "console") | None => {}
             Some(language) => return Use::Language(language),
         }
@@ -201,11 +197,11 @@ impl Block {
         }
         match begins_with(&self.text, &PROGRAMS) {
             true => Use::Commands,
-            false => Use::Said,
+            false => Use::Output,
         }
     }
 
-    /// What it is found by: its first line, without the prompt.
+    /// The block's first line without a prompt, by which scenes name it.
     pub fn title(&self) -> &str {
         let line = self.text.lines().next().unwrap_or_default();
         let bare = PROMPTS.iter().find_map(|prompt| line.strip_prefix(prompt));

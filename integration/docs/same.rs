@@ -1,21 +1,23 @@
-//! When what a page prints and what a program prints count as the same.
+//! Comparison of a page's output with a program's, tolerant of what differs between runs.
 //!
-//! 1. `…` on the page stands for anything: in a line for a part of it, alone in a line for any lines.
-//! 2. Any white space is one space, so that columns may be as wide as they like.
-//! 3. Any time is another time: `6.92s`, `4m53s`, `+3.8ms`, `1029.6`.
-//! 4. Any number from 300 on is another one, a process; and 16 digits in hex or more, an id. When the kernel has
-//!    given its last process id it goes on with 300, which no exit code reaches.
-//! 5. How often a probe has failed is another number: `46 of 50 times`.
-//! 6. Of the drawing of a timeline the marks are compared, in their order: not how long a state lasted, nor the
-//!    axis.
+//! 1. `…` on the page stands for anything: part of a line, or alone in a line for any number of
+//!    lines.
+//! 2. Any white space is equal to one space, so columns may have any width.
+//! 3. All times are equal: `6.92s`, `4m53s`, `+3.8ms`, `1029.6`.
+//! 4. All numbers from 300 on are equal: they are process ids. So are 16 or more hex digits: they
+//!    are ids. After its last process id the kernel continues with 300, and no exit code is that
+//!    high.
+//! 5. All counts of failed probes are equal: `46 of 50 times`.
+//! 6. A drawn timeline is compared by its marks and their order, without the lengths of states and
+//!    the axis.
 //!
-//! Where nothing differs from run to run, the second alone is applied.
+//! Output that is the same in each run is compared by the second rule only.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// In this order; what each is made.
+/// Replacements, applied in this order.
 static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
     let regex = |text| Regex::new(text).expect("a regular expression");
     [
@@ -26,22 +28,22 @@ static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
         ),
         (regex(r"\b([3-9][0-9]{2}|[0-9]{4,})\b"), "NUMBER"),
         (regex(r"\b[0-9]+ of ([0-9]+ times)"), "N of $1"),
-        // The axis, and the times below it.
+        // The axis of a timeline, and the times below it.
         (regex(r"^ \+[-+]+$|^( 0| TIME)+$"), ""),
         (regex(r"\s+"), " "),
     ]
 });
 
-/// Which rules there are for something.
+/// The rules that apply to a block.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Rules {
-    /// What is printed is the same each time.
+    /// For output that is the same in each run.
     Exact,
-    /// All of them.
+    /// All rules.
     Live,
 }
 
-/// What is left of a line that is compared.
+/// The part of a line that is compared.
 fn bare(line: &str, rules: Rules) -> String {
     let space = &RULES[5];
     let mut text = space.0.replace_all(line.trim_end(), space.1).into_owned();
@@ -54,7 +56,7 @@ fn bare(line: &str, rules: Rules) -> String {
     text.trim().to_owned()
 }
 
-/// A line of a drawing, in which a state is a run of a sign, without its states.
+/// A line of a timeline without its states, which are runs of one character.
 fn marks(text: &str) -> String {
     const STATES: &str = ".~=-";
     let is_run = |sign: char| text.contains(&format!("{sign}{sign}"));
@@ -69,12 +71,12 @@ fn lines(text: &str, rules: Rules) -> Vec<String> {
     all.filter(|line| !line.is_empty()).collect()
 }
 
-/// Whether a program's output is what the page has.
+/// True if a program's output equals the page's.
 pub fn is_same(page: &str, printed: &str, rules: Rules) -> bool {
     matches(&lines(page, rules), &lines(printed, rules))
 }
 
-/// Whether all lines of the page are said somewhere, in their order.
+/// True if all lines of the page appear in the output, in order.
 pub fn is_said(page: &str, printed: &str) -> bool {
     let said = lines(printed, Rules::Live);
     let mut said = said.iter();
@@ -83,7 +85,7 @@ pub fn is_said(page: &str, printed: &str) -> bool {
         .all(|line| said.any(|other| fits(&format!("…{line}…"), other)))
 }
 
-/// The same of a sentence that the page has in several lines.
+/// As `is_said`, for a sentence that the page breaks into lines.
 pub fn is_sentence(page: &str, printed: &str) -> bool {
     is_said(&page.replace('\n', " "), printed)
 }
@@ -101,7 +103,7 @@ fn matches(page: &[String], printed: &[String]) -> bool {
     }
 }
 
-/// Whether a line fits one in which `…` stands for anything.
+/// True if a line fits a pattern in which `…` stands for anything.
 fn fits(line: &str, other: &str) -> bool {
     let mut parts = line.split('…').map(str::trim);
     let first = parts.next().unwrap_or_default();
@@ -116,7 +118,7 @@ fn fits(line: &str, other: &str) -> bool {
             None => return false,
         }
     }
-    // What comes behind the last `…` has to be the end.
+    // The text after the last `…` must end the line.
     rest.is_empty() || (is_open && (line.ends_with('…') || other.ends_with(last(line))))
 }
 
@@ -125,7 +127,7 @@ fn last(line: &str) -> &str {
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_equal_and_nothing_else() {
+fn only_values_that_differ_between_runs_are_tolerated() {
     let same = |page, printed| is_same(page, printed, Rules::Live);
     assert!(same("held for 6.92s, in 4m53s", "held  for 927ms, in 12s"));
     assert!(same("Shim process 14932", "Shim   process 2201\n"));

@@ -1,4 +1,4 @@
-//! What the pages show, played on a private containerd with pods made as the pages say.
+//! The scenes that the pages show, on a private containerd with the pages' pods.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::stage::{Stage, Title, play};
 use crate::demo_pod;
 use crate::harness::{Containerd, PATIENCE, eventually, run};
 
-/// Scenes, as tests, and what they show, as a table.
+/// Defines scenes as tests, and the table of the blocks that they show.
 macro_rules! scenes {
     ($($(#[$doc:meta])* $name:ident: [$($title:expr),* $(,)?] => $scene:expr;)*) => {
         pub const SCENES: &[(&str, &[Title])] = &[
@@ -26,14 +26,14 @@ const CONFIGURATION: &str = "docs/configuration.md";
 const OPERATIONS: &str = "docs/operations.md";
 const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 
-/// A sidecar is ready when the scene says so.
+/// A startup probe that succeeds when the scene says so.
 const READY: &str = r#"{"exec":{"command":["/bin/test","-e","/shared/ready"]},"periodMilliseconds":100,"failureThreshold":300}"#;
 
 /// A startup probe that never succeeds.
 const NEVER: &str = r#"{"tcpSocket":{"port":9},"periodMilliseconds":100,"failureThreshold":50}"#;
 
 scenes! {
-    a_container_waits_for_one_that_never_comes: [
+    a_container_waits_for_one_that_is_never_created: [
         (README, "usher inspect web"),
         (CONCEPTS, "usher inspect web"),
         (TROUBLESHOOTING, "usher inspect web"),
@@ -81,7 +81,7 @@ scenes! {
             &[("POD", "checkout")],
         );
         stage.mark("ready");
-        // So that marks are not drawn one over the other.
+        // Apart in time, so that the marks are not drawn over one another.
         stage.host.await_event("web", "beat");
         stage.types("usher --version; usher check", &[("POD", "checkout")]);
         let stopped = stage.type_in("usher stop checkout --grace-period 3s");
@@ -89,7 +89,7 @@ scenes! {
         stage.shows("usher timeline checkout --width 94");
     };
 
-    a_pod_is_stopped_by_hand: [
+    a_pod_is_stopped_by_usher_stop: [
         (OPERATIONS, "usher stop checkout2 --grace-period 3s"),
         (TROUBLESHOOTING, "usher inspect checkout2"),
     ] => |stage| {
@@ -110,14 +110,14 @@ scenes! {
         stage.shows("usher inspect checkout2");
     };
 
-    a_job_waits_for_apps_that_may_still_come: [(TROUBLESHOOTING, "usher inspect job")] => |stage| {
+    a_job_waits_for_further_apps: [(TROUBLESHOOTING, "usher inspect job")] => |stage| {
         let plan = [("usher/sidecars", "proxy"), ("usher/restart-policy", "Never")];
         stage.host.run(&stage.witness("job", "proxy", &plan, &[]));
         stage.host.run(&stage.witness("job", "work", &plan, &["--run-for", "100ms"]));
         stage.shows("usher inspect job");
     };
 
-    a_guest_keeps_the_pod_of_a_complete_run: [(TROUBLESHOOTING, "usher inspect import")] => |stage| {
+    an_unlisted_container_keeps_the_pod_of_a_complete_run: [(TROUBLESHOOTING, "usher inspect import")] => |stage| {
         let plan = [
             ("usher/sidecars", "proxy"),
             ("usher/apps", "work"),
@@ -166,7 +166,7 @@ scenes! {
         stage.says(REFUSED_AS_WELL, |_| said.clone());
     };
 
-    a_start_waits_in_vain: [(TROUBLESHOOTING, IN_VAIN)] => |stage| {
+    a_start_times_out: [(TROUBLESHOOTING, IN_VAIN)] => |stage| {
         let plan = [
             ("usher/sidecars", "proxy"),
             ("usher/start-mode", "Block"),
@@ -204,7 +204,7 @@ scenes! {
     };
 
     the_demo: [(CONCEPTS, "ms  who         what")] => |stage| {
-        // What `--keep` prints works while the pod runs.
+        // The commands that `--keep` prints work while the pod runs.
         let visit = |host: &Containerd| {
             for (command, _) in demo_pod::to_try(host) {
                 let mut shell = Command::new("sh");
@@ -214,9 +214,9 @@ scenes! {
             }
         };
         let (moments, _) = demo_pod::play(&demo_pod::stage(), None, visit);
-        // The page has what the containers and their user say.
+        // The page shows the moments of the containers and of their user.
         let told = moments.iter().filter(|moment| moment.who != "containerd");
-        // It may hear of the probe when the app starts already.
+        // Left out: the app may already start when the proxy records the probe.
         let told = told.filter(|moment| moment.what != "is probed");
         let lines = told.map(|moment| moment.line(&moments[0]));
         let lines: Vec<_> = [demo_pod::TITLES.to_owned()].into_iter().chain(lines).collect();
@@ -231,9 +231,9 @@ scenes! {
             "ctr run -d --runtime io.containerd.usher.v2 \\",
             &[("/path/to/rootfs", rootfs.to_str().expect("text"))],
         );
-        // ctr makes them where the options do not say where.
+        // The default directory for FIFOs.
         assert!(stage.type_in("rm -r /run/containerd/fifo").ok());
-        // A sleep is killed, whoever is told first.
+        // `sleep` does not handle SIGTERM, so it is killed in any order of stop requests.
         for name in ["app", "proxy"] {
             assert_eq!(stage.host.wait_exit(name), if name == "app" { 137 } else { 0 });
         }
@@ -247,7 +247,7 @@ scenes! {
     ] => |stage| {
         stage.types(INSTALL, &[]);
         stage.types(CHECK, &[]);
-        // A node that knows nothing of usher, and has no shim on its PATH.
+        // A node without usher, and without a shim on its `PATH`.
         let config = stage.directory().join("empty.toml");
         fs::write(&config, "version = 2\n").expect("a configuration");
         let nothing = stage.checked(&config, "/usr/bin:/usr/sbin");
@@ -258,7 +258,7 @@ scenes! {
         (ANNOTATIONS, "Pod shop  shop.yaml"),
         (CONFIGURATION, "usher explain --config config.toml pod.yaml    # judges a pod by these rules, as this node would"),
     ] => |stage| {
-        // Of the pages whose recipe and rules they are.
+        // The recipe and the rules are the pages' own.
         let pages = all();
         let of = |file: &str, language: &str| {
             let page = pages.iter().find(|page| page.file == file).expect("a page");

@@ -1,4 +1,4 @@
-//! A private containerd on which a scene is played, and the blocks of the pages that the scene has to show.
+//! A private containerd on which a scene runs, and the page blocks that the scene must show.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::harness::{
     shim_dir,
 };
 
-/// Of which page, and its first line.
+/// A page's file, and the first line of a block on it.
 pub type Title = (&'static str, &'static str);
 
 pub struct Stage {
@@ -24,7 +24,7 @@ pub struct Stage {
     shown: BTreeSet<String>,
 }
 
-/// Plays a scene, which has to show all of its blocks.
+/// Runs a scene, and checks that it showed all of its blocks.
 pub fn play(titles: &[Title], scene: fn(&mut Stage)) {
     let is_ours = |block: &Block| {
         let mut titles = titles.iter();
@@ -40,7 +40,7 @@ pub fn play(titles: &[Title], scene: fn(&mut Stage)) {
         shown: BTreeSet::new(),
     };
     if Path::new("/etc/usher").exists() {
-        // What the machine's administrator says is not for tests.
+        // The machine's own usher configuration must not affect the scene.
         let hidden = stage.type_in("mount -t tmpfs none /etc/usher");
         assert!(hidden.ok(), "{hidden:?}");
     }
@@ -54,8 +54,8 @@ pub fn play(titles: &[Title], scene: fn(&mut Stage)) {
 }
 
 impl Stage {
-    /// Runs a line as it stands on the page, in a directory of the scene's, where this containerd and its
-    /// shims are.
+    /// Runs a line of the page in a directory of the scene, in the mount namespace of its
+    /// containerd and shims.
     pub fn type_in(&self, line: &str) -> Finished {
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.directory());
@@ -65,7 +65,7 @@ impl Stage {
         );
         command.env("CONTAINERD_ADDRESS", self.host.socket());
         command.env("CONTAINERD_NAMESPACE", &self.host.namespace);
-        // The timeline on the page is for a terminal without Unicode.
+        // The page shows the timeline of a terminal without Unicode.
         command.env("LC_ALL", "C");
         command.env("CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS", "1");
         self.host.enter(&mut command);
@@ -78,7 +78,7 @@ impl Stage {
         directory
     }
 
-    /// What a person sees of it; of containerd's namespaces they have but the usual one.
+    /// The output as users see it: with the usual containerd namespace.
     fn printed(&self, finished: &Finished) -> String {
         let all = finished.out() + &finished.err();
         all.replace(&self.host.namespace, "default")
@@ -95,19 +95,19 @@ impl Stage {
         blocks
     }
 
-    /// Runs the commands of transcripts, and compares what they print.
+    /// Runs the commands of transcripts, and compares their output.
     #[track_caller]
     pub fn shows(&mut self, title: &str) {
         self.shows_within(title, "", PATIENCE);
     }
 
-    /// The same with more words behind each command.
+    /// As `shows`, with more arguments for each command.
     #[track_caller]
     pub fn shows_with(&mut self, title: &str, words: &str) {
         self.shows_within(title, words, PATIENCE);
     }
 
-    /// The same of what can be done but once.
+    /// As `shows`, for a command that can run only once.
     #[track_caller]
     pub fn shows_once(&mut self, title: &str) {
         self.shows_within(title, "", Duration::ZERO);
@@ -121,7 +121,7 @@ impl Stage {
                 panic!("{} is no transcript", block.at);
             };
             for (line, expected) in transcript {
-                // A shim on a busy machine may be late.
+                // A shim on a busy machine may answer late.
                 let end = Instant::now() + scaled(patience);
                 loop {
                     let printed = self.printed(&self.type_in(&format!("{line} {words}")));
@@ -139,7 +139,7 @@ impl Stage {
         }
     }
 
-    /// What a page has of a program's output is there: all lines, or all of it as one sentence.
+    /// Checks that the page's text appears in a program's output: line by line, or as one sentence.
     #[track_caller]
     pub fn says(&mut self, title: &str, printed: impl Fn(&Stage) -> String) {
         self.blocks(title);
@@ -160,7 +160,7 @@ impl Stage {
         }
     }
 
-    /// A page has what was printed, all of it.
+    /// Checks that the page's block equals the printed text.
     #[track_caller]
     pub fn compares(&mut self, title: &str, printed: &str, rules: Rules) {
         for block in self.blocks(title) {
@@ -172,7 +172,7 @@ impl Stage {
         }
     }
 
-    /// Runs commands, with names in the place of others, each of which has to succeed.
+    /// Runs the block's commands with some words replaced. Each command has to succeed.
     #[track_caller]
     pub fn types(&mut self, title: &str, names: &[(&str, &str)]) {
         let mut lines = Vec::new();
@@ -201,7 +201,7 @@ impl Stage {
         }
     }
 
-    /// A container of a pod, which runs a script.
+    /// A container of a pod that runs a shell script.
     pub fn script(
         &self,
         pod: &str,
@@ -212,7 +212,7 @@ impl Stage {
         self.witness(pod, name, annotations, &[]).script(script)
     }
 
-    /// A container of a pod in the namespace `shop`, which runs a witness.
+    /// A container of a pod in the namespace `shop` that runs a witness.
     pub fn witness(
         &self,
         pod: &str,
@@ -225,7 +225,7 @@ impl Stage {
             .annotation("io.kubernetes.cri.sandbox-name", pod)
     }
 
-    /// Something that containers wait for.
+    /// Makes a file for which containers wait.
     pub fn mark(&self, name: &str) {
         fs::write(self.host.shared_dir().join(name), "").expect("a mark");
     }
@@ -235,15 +235,16 @@ impl Stage {
         running.stdout() + &running.stderr()
     }
 
-    /// `usher check` would look at the machine's own containerd: options for one that has usher, as the page
-    /// says that it is installed by hand.
+    /// Options that point `usher check` at a containerd with usher, installed by hand as the page
+    /// says, instead of the machine's own.
     pub fn node(&self) -> String {
         let pages = all();
         let mut blocks = pages.iter().flat_map(|page| &page.blocks);
         let table = blocks
             .find(|block| block.text.starts_with("version = 2"))
             .expect("the runtime's table");
-        // The page says so: 1.x forgets its own when another one is named.
+        // The page says so: containerd 1.x forgets its built-in runtime if the configuration names
+        // another one.
         let runc = r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2""#;
         let config = self.directory().join("containerd.toml");
@@ -251,7 +252,7 @@ impl Stage {
         self.checked(&config, "$PATH")
     }
 
-    /// Options of `usher check`, for a configuration of containerd and where it looks for programs.
+    /// Options of `usher check` for a configuration of containerd and a `PATH`.
     pub fn checked(&self, config: &Path, path: &str) -> String {
         let containerd = installed_program("containerd");
         format!(

@@ -1,10 +1,10 @@
-//! Prints how many thousand times a second this machine's time stamp counter ticks. The guest's is
-//! the same one; left to find out by itself, its kernel errs by far when the machine is busy.
+//! Prints the frequency of this machine's time stamp counter in kHz. The guest's counter is the
+//! same; its kernel measures it badly on a busy machine.
 
 use std::arch::x86_64::_rdtsc;
 use std::time::{Duration, Instant};
 
-/// Long enough that an interruption between the two readings of an end does not matter.
+/// Long enough that an interruption between two readings does not matter.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 fn main() {

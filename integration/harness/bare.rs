@@ -1,5 +1,5 @@
 //! A shim driven without containerd's task service, for calls that `ctr` cannot make: a task that
-//! is created but not started, refusals with their codes, a client that goes away.
+//! is created but not started, refusals with their codes, a client that vanishes.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use super::environment::{Version, shim_program};
 use super::{Background, Containerd, Endpoint, PATIENCE, Service, TaskApi, run};
 
-/// A shim that was started as the chosen containerd does it, for a bundle of the test's own;
-/// deletes its task when dropped.
+/// A shim started as the chosen containerd does it, for a bundle made by the test. Deletes its task
+/// on drop.
 pub struct BareShim<'host> {
     pub id: String,
     pub address: String,
@@ -28,10 +28,8 @@ pub struct BareShim<'host> {
     bundle: PathBuf,
 }
 
-// === impl BareShim ===
-
 impl<'host> BareShim<'host> {
-    /// Writes a bundle that runs `args`, lets `edit` change its config, and starts the shim.
+    /// Writes a bundle that runs `args`, lets `edit` change its configuration, and starts the shim.
     #[track_caller]
     pub fn start(
         host: &'host Containerd,
@@ -46,8 +44,8 @@ impl<'host> BareShim<'host> {
         shim
     }
 
-    /// Starts the shim by this command, with the runtime's options given as containerd gives them;
-    /// what it said if it failed.
+    /// Starts the shim with this command, and passes the runtime's options as containerd does.
+    /// Returns the shim's error output if it fails.
     pub fn try_start(&mut self, mut command: Command, options: &Any) -> Result<(), String> {
         let containerd = Version::of_containerd();
         if let Some(version) = containerd.max_shim_version() {
@@ -84,7 +82,7 @@ impl<'host> BareShim<'host> {
         Ok(())
     }
 
-    /// What containerd 2.3 tells a shim that it starts.
+    /// The parameters that containerd 2.3 passes to a shim.
     pub fn bootstrap_params(&self) -> BootstrapParams {
         let socket = self.host.socket().display().to_string();
         BootstrapParams {
@@ -96,7 +94,7 @@ impl<'host> BareShim<'host> {
         }
     }
 
-    /// Only writes the bundle. Who starts the shim in another way sets its address.
+    /// Writes only the bundle. A test that starts the shim in another way sets `address`.
     #[track_caller]
     pub fn prepare(
         host: &'host Containerd,
@@ -122,7 +120,7 @@ impl<'host> BareShim<'host> {
         }
     }
 
-    /// The shim's program with containerd's flags and environment, in the bundle.
+    /// The shim's command with containerd's flags and environment, in the bundle's directory.
     pub fn command(&self, action: &str) -> Command {
         let socket = self.host.socket().display().to_string();
         let mut command = Command::new(&self.program);
@@ -143,7 +141,6 @@ impl<'host> BareShim<'host> {
         command
     }
 
-    /// Its directory.
     pub fn bundle(&self) -> &Path {
         &self.bundle
     }
@@ -154,7 +151,7 @@ impl<'host> BareShim<'host> {
         self.host.connect(&self.address, self.service)
     }
 
-    /// The request that makes the task, without stdio.
+    /// A Create request without stdio.
     pub fn create_request(&self) -> CreateTaskRequest {
         let bundle = self.bundle.display().to_string();
         CreateTaskRequest {
@@ -164,13 +161,12 @@ impl<'host> BareShim<'host> {
         }
     }
 
-    /// The process of the shim.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         self.api().connect(&self.id).expect("Connect").shim_pid
     }
 
-    /// Makes a FIFO in the bundle; its path.
+    /// Makes a FIFO in the bundle, and returns its path.
     #[track_caller]
     pub fn fifo(&self, name: &str) -> String {
         let fifo = self.bundle.join(name);
@@ -178,7 +174,8 @@ impl<'host> BareShim<'host> {
         fifo.display().to_string()
     }
 
-    /// The same with FIFOs; the files keep the output's open, for nobody needs to read it.
+    /// A Create request with FIFOs. The returned files keep those of the output open, so that no
+    /// reader is needed.
     pub fn create_request_with_stdio(&self) -> (CreateTaskRequest, [File; 2]) {
         let [stdin, stdout, stderr] = ["stdin", "stdout", "stderr"].map(|name| self.fifo(name));
         let open = |path| {
@@ -200,7 +197,7 @@ impl<'host> BareShim<'host> {
         )
     }
 
-    /// The request that executes another program in the task, without stdio.
+    /// An Exec request without stdio.
     pub fn exec_request(&self, exec_id: &str, args: &[&str]) -> ExecProcessRequest {
         let process = json!({
             "args": args, "cwd": "/", "env": ["PATH=/bin"], "user": { "uid": 0, "gid": 0 },
@@ -232,14 +229,14 @@ impl Drop for BareShim<'_> {
             let _ = api.delete(&self.id, "");
             let _ = api.shutdown(&self.id);
         };
-        // The shim may have ended already, and then there is nothing to connect to.
+        // The shim may have exited already; then there is no connection.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end));
-        // containerd runs it after every end of a shim.
+        // containerd runs `delete` after every exit of a shim.
         let _ = std::panic::catch_unwind(|| run(self.command("delete"), PATIENCE));
     }
 }
 
-/// `ctr`'s own default, for the test's root file system.
+/// The default configuration of `ctr`, for the test's root file system.
 #[track_caller]
 pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
     let text = host.must(&["oci", "spec"]);
@@ -259,7 +256,7 @@ pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
     config
 }
 
-/// Gives a container a user namespace, in which root is this user and this group.
+/// Adds a user namespace in which root is this user and group of the host.
 pub fn add_user_namespace(config: &mut Value, uid: u32, gid: u32) {
     let map = |outside: u32| json!([{"containerID": 0, "hostID": outside, "size": 65536}]);
     config["linux"]["uidMappings"] = map(uid);
@@ -268,19 +265,19 @@ pub fn add_user_namespace(config: &mut Value, uid: u32, gid: u32) {
     namespaces
         .expect("namespaces")
         .push(json!({"type": "user"}));
-    // Those of the host cannot be mounted from there.
+    // These file systems of the host cannot be mounted from a user namespace.
     let mounts = config["mounts"].as_array_mut().expect("mounts");
     mounts.retain(|mount| mount["type"] != "cgroup" && mount["type"] != "mqueue");
 }
 
-/// With a hook that runs after its program, a container is released by the OCI runtime's own `start`. This
-/// one only reads what it is told: crun dies where a hook does not.
+/// Adds a poststart hook, which makes the OCI runtime's own `start` release the container. The hook
+/// reads its input, because crun fails with SIGPIPE otherwise.
 pub fn add_poststart_hook(config: &mut Value) {
     let args = ["sh", "-c", "cat > /dev/null"];
     config["hooks"] = json!({ "poststart": [{ "path": "/bin/sh", "args": args }] });
 }
 
-/// Reads the shim's log, as containerd does, into a file beside containerd's.
+/// Copies the shim's log into a file beside containerd's, as containerd does.
 fn drain_log(host: &Containerd, bundle: &Path) {
     let fifo = bundle.join("log");
     mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("the log's FIFO");
@@ -290,7 +287,7 @@ fn drain_log(host: &Containerd, bundle: &Path) {
         .create(true)
         .open(log)
         .expect("the log");
-    // Opened for both, it neither waits for a writer nor ends with one.
+    // Opened for reading and writing, so that it neither waits for a writer nor ends with one.
     let mut fifo = File::options()
         .read(true)
         .write(true)

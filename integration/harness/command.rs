@@ -11,7 +11,7 @@ use super::poll;
 /// A process that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// Exit code; none if a signal ended it.
+    /// Exit code; `None` if a signal ended the process.
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
@@ -31,7 +31,7 @@ impl Finished {
     }
 }
 
-/// A process that runs while the test goes on; killed when dropped.
+/// A process in the background. Killed on drop.
 pub struct Background {
     title: String,
     child: Child,
@@ -40,13 +40,11 @@ pub struct Background {
     stderr: Sink,
 }
 
-/// What a process has written so far.
+/// Output of a process so far.
 struct Sink {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
 }
-
-// === impl Background ===
 
 impl Background {
     #[track_caller]
@@ -70,7 +68,7 @@ impl Background {
         self.child.id()
     }
 
-    /// Writes to its standard input, which stays open.
+    /// Writes to standard input, which stays open.
     #[track_caller]
     pub fn write(&mut self, bytes: &[u8]) {
         let stdin = self.stdin.as_mut().expect("stdin is still open");
@@ -79,7 +77,7 @@ impl Background {
             .unwrap_or_else(|e| panic!("{}: stdin: {e}", self.title));
     }
 
-    /// The same for one that may have ended already.
+    /// As `write`, for a process that may have ended.
     pub fn try_write(&mut self, bytes: &[u8]) {
         if let Some(stdin) = &mut self.stdin {
             let _ = stdin.write_all(bytes);
@@ -102,7 +100,7 @@ impl Background {
         self.try_wait().is_none()
     }
 
-    /// Waits for its end; past the deadline the process is killed and the test fails.
+    /// Waits for the exit. After the deadline it kills the process and fails the test.
     #[track_caller]
     pub fn finish(mut self, deadline: Duration) -> Finished {
         self.stdin = None;
@@ -135,8 +133,6 @@ impl Drop for Background {
     }
 }
 
-// === impl Sink ===
-
 impl Sink {
     fn of(source: Option<impl Read + Send + 'static>) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
@@ -159,7 +155,7 @@ impl Sink {
     }
 
     fn finish(&mut self) -> Vec<u8> {
-        // A grandchild that inherited the pipe would keep it open for ever.
+        // A grandchild that inherited the pipe would keep it open forever.
         let reader = self.reader.take().expect("finish is called once");
         if poll(Duration::from_secs(2), || {
             reader.is_finished().then_some(())
@@ -172,7 +168,7 @@ impl Sink {
     }
 }
 
-/// Runs a command to its end, with nothing on its standard input.
+/// Runs a command to its end, with empty standard input.
 #[track_caller]
 pub fn run(command: Command, deadline: Duration) -> Finished {
     Background::spawn(command).finish(deadline)

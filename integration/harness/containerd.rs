@@ -1,4 +1,4 @@
-//! A private containerd: its directory, configuration, processes and end.
+//! A private containerd: its directory, configuration, processes and cleanup.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::net::UnixStream;
@@ -14,31 +14,31 @@ use super::cri::{self, CriSettings};
 use super::environment::{Shims, Version, oci_runtime, search_path};
 use super::events::Recorder;
 use super::leaks::{self, Leftovers};
-use super::mount_ns::{Apart, MountNs, SHARED_STATE};
+use super::mount_ns::{Isolation, MountNs, SHARED_STATE};
 use super::{PATIENCE, poll, rootfs};
 
 /// A running containerd and everything below it; see the module's documentation.
 pub struct Containerd {
     /// The name of its directory and cgroups.
     pub name: String,
-    /// The containerd namespace of the test: the same, but where kubelet's part is played.
+    /// The test's containerd namespace: equal to `name`, or `k8s.io` in tests that act as kubelet.
     pub namespace: String,
     pub(super) mount_ns: MountNs,
     pub(super) events: Recorder,
     pub(super) leftovers: Leftovers,
-    /// Where it and its shims find programs.
+    /// The `PATH` of containerd and its shims.
     pub path: String,
     shims: Shims,
     dir: TempDir,
     daemon: Mutex<Option<Child>>,
 }
 
-/// How a containerd differs from the usual one.
+/// Settings of a test's containerd.
 pub struct Settings {
-    /// containerd's log level; with `debug` shims get `-debug` and log too.
+    /// containerd's log level. With `debug`, shims get `-debug` and log too.
     pub log_level: &'static str,
     pub shims: Shims,
-    /// With the plugin by which kubelet speaks with it, and a network of its own.
+    /// Enables the CRI plugin, by which kubelet speaks with containerd, and a network of its own.
     pub cri: Option<CriSettings>,
 }
 
@@ -51,8 +51,6 @@ impl Default for Settings {
         }
     }
 }
-
-// === impl Containerd ===
 
 impl Containerd {
     #[track_caller]
@@ -80,7 +78,8 @@ impl Containerd {
             Some(_) => cri::NAMESPACE.to_owned(),
             None => name.clone(),
         };
-        // The longest path below it: "run/s/" and 64 digits, in an address of 107 bytes.
+        // The longest path below is that of a socket: "run/s/" and 64 digits, in an address of 107
+        // bytes.
         let length = dir.path().as_os_str().len();
         assert!(
             length <= 35,
@@ -101,14 +100,14 @@ impl Containerd {
         let path = search_path(dir.path(), settings.shims);
 
         let mut command = daemon_command(dir.path(), &path);
-        // crun takes a machine with both kinds of cgroups for a mistake.
+        // crun fails on a machine with both kinds of cgroups.
         let hides_unified = oci_runtime() == "crun";
-        let apart = Apart {
+        let isolation = Isolation {
             state: dir.path().join("run"),
             hides_unified,
             own_network: settings.cri.is_some(),
         };
-        apart.create_in(&mut command);
+        isolation.create_in(&mut command);
         let mut daemon = spawn(command);
         let mount_ns = MountNs::of(daemon.id()).expect("the daemon's mount namespace");
         let listening = await_socket(dir.path(), &mut daemon);
@@ -129,7 +128,7 @@ impl Containerd {
             host.log_tail(20)
         );
         if settings.shims == Shims::Reference && Version::of_containerd() >= Version(2, 0) {
-            // The sockets for debugging of containers that join a pod.
+            // Debug sockets of containers that join a pod stay.
             host.tolerate("/run/s/");
         }
         if settings.cri.is_none() {
@@ -139,7 +138,7 @@ impl Containerd {
         host
     }
 
-    /// The directory of everything; removed at the end.
+    /// The directory of this containerd and everything below it. Removed at the end.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -149,7 +148,7 @@ impl Containerd {
         usher_config(self.dir())
     }
 
-    /// Mounted on `/shared` in every container.
+    /// The directory that every container mounts on `/shared`.
     pub fn shared_dir(&self) -> PathBuf {
         self.dir().join("shared")
     }
@@ -158,24 +157,23 @@ impl Containerd {
         socket(self.dir())
     }
 
-    /// Where containerd keeps the bundle of a task.
     pub fn bundle_dir(&self, id: &str) -> PathBuf {
         let tasks = self.dir().join("state/io.containerd.runtime.v2.task");
         tasks.join(&self.namespace).join(id)
     }
 
-    /// Does it know containerd's own shims only?
+    /// True if this containerd has only containerd's own shims.
     pub fn is_reference(&self) -> bool {
         self.shims == Shims::Reference
     }
 
-    /// Makes a command see what this containerd and its shims see.
+    /// Lets a command run in the mount namespace of this containerd and its shims.
     pub fn enter(&self, command: &mut Command) {
         self.mount_ns.enter(command);
     }
 
-    /// A program that runs with root's number, another group and no rights, as in the container that
-    /// `kubectl usher` asks a node by.
+    /// A command with root's user id, another group and no capabilities, like the container by
+    /// which `kubectl usher` queries a node.
     pub fn without_rights(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--regid", "65534", "--clear-groups"]);
@@ -185,7 +183,7 @@ impl Containerd {
         command
     }
 
-    /// The sockets of its shims for people, without those for root alone.
+    /// The control sockets of its shims, without those for root alone.
     #[track_caller]
     pub fn control_sockets(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.dir().join("run/usher")).expect("the directory");
@@ -198,12 +196,12 @@ impl Containerd {
         self.daemon.lock().unwrap().as_ref().map(Child::id)
     }
 
-    /// Ends containerd as an upgrade would; shims and containers live on.
+    /// Stops containerd as an upgrade does; shims and containers continue.
     pub fn stop(&self) {
         self.end_daemon(Signal::SIGTERM);
     }
 
-    /// Ends containerd as a crash would.
+    /// Kills containerd, as a crash does.
     pub fn crash(&self) {
         self.end_daemon(Signal::SIGKILL);
     }
@@ -237,17 +235,17 @@ impl Containerd {
         }
     }
 
-    /// The last lines of containerd's log, which holds the shims' logs too.
+    /// The last lines of containerd's log, which includes the shims' logs.
     pub fn log_tail(&self, lines: usize) -> String {
         let log = fs::read(self.dir().join("containerd.log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log).into_owned();
-        // What every start of containerd says.
+        // Every start of containerd logs these lines.
         let noise = |line: &&str| !line.contains("loading plugin");
         let all: Vec<&str> = log.lines().filter(noise).collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// What is known, for the message of a failed test.
+    /// Everything known about the run, for the message of a failed test.
     pub fn diagnosis(&self) -> String {
         let record = fs::read_to_string(self.shared_dir().join("record")).unwrap_or_default();
         let events: String = self.events().iter().map(|e| format!("{e}\n")).collect();
@@ -287,7 +285,8 @@ fn usher_config(dir: &Path) -> PathBuf {
     dir.join("usher.toml")
 }
 
-/// Nothing in here points outside the directory; left out are the parts that would.
+/// containerd's configuration. Everything stays inside the directory; plugins that would reach
+/// outside are disabled.
 fn config(dir: &Path, settings: &Settings) -> String {
     let level = settings.log_level;
     let (layout, disabled) = match (Version::of_containerd(), &settings.cri) {
@@ -341,9 +340,9 @@ fn daemon_command(dir: &Path, path: &str) -> Command {
     let mut command = Command::new("containerd");
     command.arg("--config").arg(dir.join("config.toml"));
     command.env("PATH", path).env("TMPDIR", dir.join("tmp"));
-    // Whatever the machine's administrator has to say is not for tests.
+    // The machine's own usher configuration must not affect tests.
     command.env("USHER_CONFIG", usher_config(dir));
-    // Go's sockets for consoles lie in the second where it is set.
+    // If the second variable is set, Go puts console sockets there.
     command.env_remove("XDG_RUNTIME_DIR");
     command.env_remove("NOTIFY_SOCKET");
     command.current_dir("/");

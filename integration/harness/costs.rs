@@ -1,12 +1,12 @@
-//! What processes take of a machine, as the kernel tells it.
+//! Memory and processor time of processes, as the kernel reports them.
 
 use std::fs;
 
-/// `USER_HZ`, in which the kernel tells times to programs (`include/asm-generic/param.h`).
+/// `USER_HZ`: ticks per second in the kernel's interfaces (`include/asm-generic/param.h`).
 const TICKS: f64 = 100.0;
 
-/// The sum of the processes' proportional set sizes in MB: of a page that n processes share each
-/// is charged one n-th.
+/// Sum of the processes' proportional set sizes in MB: a page shared by n processes counts as one
+/// n-th for each.
 pub fn proportional_memory(pids: &[u32]) -> f64 {
     let kilobytes = |pid: &u32| {
         let path = format!("/proc/{pid}/smaps_rollup");
@@ -18,12 +18,12 @@ pub fn proportional_memory(pids: &[u32]) -> f64 {
     pids.iter().map(kilobytes).sum::<u64>() as f64 * 1024.0 / 1e6
 }
 
-/// The processor time of a process, in seconds.
+/// Processor time of a process, in seconds.
 pub fn processor_time(pid: &u32) -> f64 {
     processor_ticks(*pid) as f64 / TICKS
 }
 
-/// The same in ticks of 10 ms (`proc_pid_stat(5)`).
+/// Processor time in ticks of 10 ms (`proc_pid_stat(5)`).
 #[track_caller]
 pub fn processor_ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running process");
@@ -34,7 +34,7 @@ pub fn processor_ticks(pid: u32) -> u64 {
         .sum()
 }
 
-/// The number behind a key of a file in /proc.
+/// The number after `key` in a file of /proc.
 pub fn number_of(text: &str, key: &str) -> u64 {
     let value = text
         .lines()

@@ -1,4 +1,4 @@
-//! Pods as kubelet makes them: a containerd 2.x with its CRI plugin, which is asked by gRPC.
+//! Pods made as kubelet makes them, by gRPC to the CRI plugin of a containerd 2.x.
 //!
 //! ```no_run
 //! let node = Cri::start();
@@ -8,8 +8,8 @@
 //! assert_eq!(app.exec(&["/bin/hostname"]).out(), "web\n");
 //! ```
 //!
-//! It has a network of its own, in which pods are given theirs by Debian's network plugins, if they are
-//! there. When it is dropped it removes all pods, and then nothing may be left.
+//! The node has a network of its own, in which Debian's network plugins, if installed, set up pods.
+//! Dropping the node removes all pods; nothing may be left then.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -33,51 +33,51 @@ mod pod;
 
 pub use pod::{Container, Pod, PodSpec};
 
-/// The containerd namespace of what kubelet has made.
+/// The containerd namespace of kubelet's pods.
 pub const NAMESPACE: &str = "k8s.io";
-/// What the directories of the plugin are called.
+/// The name of the plugin's directories.
 pub const PLUGIN: &str = "io.containerd.grpc.v1.cri";
 
-/// What holds the namespaces of a pod, where it is not the shim that does.
+/// The image of the pause container, which holds a pod's namespaces unless the shim does.
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
-/// busybox and the witness.
+/// An image with busybox and the witness.
 const WITNESS: &str = "localhost/usher-it/witness:1";
 
-/// What containerd finds our shim by.
+/// The runtime type by which containerd finds our shim.
 const OURS: &str = "io.containerd.usher.v2";
 
-/// Where Debian's package of network plugins has them.
+/// The directory of Debian's network plugins.
 const PLUGINS: &str = "/usr/lib/cni";
 
 const PAUSE_SOURCE: &str = include_str!("pause.rs");
 
-/// As much is taken of an answer, in bytes.
+/// Longest accepted answer, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 
-/// How long a pod may take to go once it is removed.
+/// Maximum time that traces of a removed pod remain.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// Which runtime a pod is given, and so who makes its sandbox.
+/// The runtime handler of a pod, which decides who makes its sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handler {
-    /// Our shim, with a pause container of containerd's.
+    /// Our shim, with a pause container made by containerd.
     Usher,
-    /// Our shim, which makes the sandbox too.
+    /// Our shim, which also makes the sandbox.
     Pauseless,
     /// containerd's own shim, with a pause container.
     Runc,
 }
 
-/// How a containerd is configured.
+/// Settings of the CRI plugin.
 #[derive(Clone, Debug)]
 pub struct CriSettings {
     /// containerd's log level.
     pub log_level: &'static str,
-    /// Are pods' annotations passed on, as `usher install` has it?
+    /// True if pods' annotations are passed on, as `usher install` configures it.
     pub passes_annotations: bool,
-    /// Is there an image of a pause container?
+    /// True if there is a pause image.
     pub has_pause: bool,
-    /// The OCI runtime, if not the one that shims find by themselves.
+    /// The OCI runtime, if not the shims' default.
     pub oci_runtime: Option<PathBuf>,
 }
 
@@ -92,10 +92,10 @@ impl Default for CriSettings {
     }
 }
 
-/// A containerd that kubelet could ask.
+/// A containerd with the CRI plugin. The test acts as kubelet.
 pub struct Cri {
     host: Containerd,
-    /// One more for each name that is to be had once.
+    /// Counter for unique names.
     names: AtomicUsize,
 }
 
@@ -107,15 +107,13 @@ impl Deref for Cri {
     }
 }
 
-/// What tells a pod from others that have had its name.
+/// The uid of a pod, unique among pods of the same name.
 fn uid_of(pod: &str) -> String {
     format!("uid-of-{pod}")
 }
 
-// === impl Handler ===
-
 impl Handler {
-    /// Its name in containerd's configuration.
+    /// The handler's name in containerd's configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Usher => "usher",
@@ -124,8 +122,6 @@ impl Handler {
         }
     }
 }
-
-// === impl CriSettings ===
 
 impl CriSettings {
     /// The plugin's part of the configuration of the containerd in `dir`.
@@ -152,7 +148,7 @@ impl CriSettings {
             let cri = "plugins.\"io.containerd.cri.v1.runtime\"";
             let table = format!("{cri}.containerd.runtimes.{}", handler.name());
             let kind = match handler {
-                // Whoever starts a shim that makes the sandbox looks at no path.
+                // With a shim that makes the sandbox, containerd ignores a path.
                 Handler::Pauseless => OURS,
                 Handler::Usher | Handler::Runc => REFERENCE,
             };
@@ -183,12 +179,12 @@ impl CriSettings {
     }
 }
 
-/// What a pause container executes.
+/// The program of a pause container.
 pub(super) fn pause_program() -> PathBuf {
     build("pause", PAUSE_SOURCE)
 }
 
-/// The network of pods: a bridge in containerd's own.
+/// Writes the pods' network: a bridge in containerd's network namespace.
 pub(super) fn write_network(dir: &Path) {
     let network = json!({
         "cniVersion": "0.4.0",
@@ -208,8 +204,6 @@ pub(super) fn write_network(dir: &Path) {
     fs::create_dir(&conf).expect("a directory");
     fs::write(conf.join("pods.conflist"), network.to_string()).expect("a network");
 }
-
-// === impl Cri ===
 
 impl Cri {
     #[track_caller]
@@ -234,22 +228,22 @@ impl Cri {
         node
     }
 
-    /// Are there network plugins, so that a pod can have a network of its own?
+    /// True if the network plugins are installed, so that a pod can have a network of its own.
     pub fn has_networks() -> bool {
         ["bridge", "host-local", "loopback"]
             .iter()
             .all(|name| Path::new(PLUGINS).join(name).exists())
     }
 
-    /// Starts containerd again after [`stop`](Containerd::stop) or [`crash`](Containerd::crash), and
-    /// waits until it knows its pods.
+    /// Starts containerd again after [`stop`](Containerd::stop) or [`crash`](Containerd::crash),
+    /// and waits until it knows its pods.
     #[track_caller]
     pub fn restart(&self) {
         self.host.start_again();
         self.await_runtime();
     }
 
-    /// From the next start on the one handler of ours has the sandboxes of the other.
+    /// Swaps our two handlers in the configuration, from containerd's next start on.
     pub fn exchange_handlers(&self) {
         let path = self.dir().join("config.toml");
         let text = fs::read_to_string(&path).expect("a configuration");
@@ -298,7 +292,7 @@ impl Cri {
         });
     }
 
-    /// The names of all images that kubelet would be told of.
+    /// The names of all images, as kubelet would see them.
     #[track_caller]
     pub fn images(&self) -> Vec<String> {
         let request = cri::ListImagesRequest::new();
@@ -308,7 +302,7 @@ impl Cri {
         names.collect()
     }
 
-    /// A call of the service for pods and containers; what it is refused with.
+    /// Calls a method of the runtime service. Returns the error's message if the call fails.
     pub fn call<A: Message>(&self, method: &str, question: &impl Message) -> Result<A, String> {
         self.ask(&format!("RuntimeService/{method}"), question)
     }
@@ -341,7 +335,6 @@ impl Cri {
         })
     }
 
-    /// All pods that containerd knows.
     #[track_caller]
     pub fn pods(&self) -> Vec<cri::PodSandbox> {
         let request = cri::ListPodSandboxRequest::new();
@@ -351,7 +344,6 @@ impl Cri {
             .items
     }
 
-    /// All containers that containerd knows.
     #[track_caller]
     pub fn containers(&self) -> Vec<cri::Container> {
         let request = cri::ListContainersRequest::new();
@@ -366,8 +358,8 @@ impl Cri {
         format!("/{}/pod{}", self.name, uid_of(pod))
     }
 
-    /// Removes all pods, as kubelet does those that it does not know; what went wrong. As kubelet it tries again:
-    /// while containerd clears away what a dead shim has left, it refuses.
+    /// Removes all pods, as kubelet does with unknown ones. Returns the problems. Retries like
+    /// kubelet: containerd refuses while it cleans up after a dead shim.
     pub fn remove_pods(&self) -> Vec<String> {
         let mut problems = Vec::new();
         poll(PATIENCE, || {
@@ -399,7 +391,7 @@ impl Cri {
         problems
     }
 
-    /// Removes all pods, and waits until nothing of them is there.
+    /// Removes all pods, and waits until no trace of them is left.
     #[track_caller]
     pub fn clear(&self) {
         let problems = self.remove_pods();
@@ -412,7 +404,7 @@ impl Cri {
 }
 
 impl Drop for Cri {
-    /// Before its containerd looks for what is left.
+    /// Removes the pods before containerd's own check for leaks.
     fn drop(&mut self) {
         if self.pid().is_none() {
             let again = || self.restart();

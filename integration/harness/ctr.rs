@@ -1,4 +1,4 @@
-//! What tests do with containers, by the real `ctr`.
+//! Container operations by the real `ctr`.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Background, ContainerSpec, Containerd, Finished, PATIENCE, eventually, run};
 
-/// One line of `ctr task ls`.
+/// A line of `ctr task ls`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
     pub id: String,
@@ -26,12 +26,12 @@ pub enum Status {
 }
 
 impl Containerd {
-    /// `ctr` for this containerd and namespace.
+    /// A `ctr` command for this containerd and namespace.
     pub fn ctr_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("ctr");
         command
             .env("PATH", &self.path)
-            // What it says of the machine is not said by containers.
+            // Warnings about the machine would mix with the output of containers.
             .env("CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS", "1")
             .arg("--address")
             .arg(self.socket())
@@ -40,13 +40,13 @@ impl Containerd {
         command
     }
 
-    /// Runs `ctr`, whatever comes of it.
+    /// Runs `ctr`, whether it succeeds or not.
     #[track_caller]
     pub fn ctr(&self, args: &[&str]) -> Finished {
         run(self.ctr_command(args), PATIENCE)
     }
 
-    /// Runs `ctr` and expects success; its output.
+    /// Runs `ctr`, expects success, and returns its output.
     #[track_caller]
     pub fn must(&self, args: &[&str]) -> String {
         let finished = self.ctr(args);
@@ -62,7 +62,7 @@ impl Containerd {
 
     // Containers and tasks.
 
-    /// Creates and starts a container in the background; fails if that fails.
+    /// Creates and starts a container in the background. Fails the test if that fails.
     #[track_caller]
     pub fn run(&self, spec: &ContainerSpec) {
         let before = self.creations(&spec.id);
@@ -73,13 +73,13 @@ impl Containerd {
         self.await_creation(&spec.id, before);
     }
 
-    /// Creates and starts a container in the background, whatever comes of it.
+    /// Creates and starts a container in the background, whether that succeeds or not.
     #[track_caller]
     pub fn try_run(&self, spec: &ContainerSpec) -> Finished {
         self.spawn_run(spec).finish(PATIENCE)
     }
 
-    /// The same, without waiting for `ctr`: its start may block.
+    /// As `try_run`, without waiting for `ctr`: Start may block.
     #[track_caller]
     pub fn spawn_run(&self, spec: &ContainerSpec) -> Background {
         self.spawn(spec, &["run", "--detach", "--fifo-dir", &self.fifo_dir()])
@@ -91,7 +91,7 @@ impl Containerd {
         self.spawn_attached(spec).finish(PATIENCE)
     }
 
-    /// The same, without waiting. `ctr` deletes the task at its end.
+    /// As `run_attached`, without waiting. `ctr` deletes the task at its end.
     #[track_caller]
     pub fn spawn_attached(&self, spec: &ContainerSpec) -> Background {
         self.spawn(spec, &["run", "--fifo-dir", &self.fifo_dir()])
@@ -106,15 +106,15 @@ impl Containerd {
         self.dir().join("fifo").display().to_string()
     }
 
-    /// Makes a container without a task. Here `ctr` takes every word with a dash for an option of
-    /// its own, so the program's arguments cannot have one.
+    /// Creates a container without a task. Here `ctr` takes every word with a dash for its own
+    /// option, so the program's arguments cannot begin with one.
     #[track_caller]
     pub fn create(&self, spec: &ContainerSpec) {
         let finished = run(spec.ctr_command(self, &["containers", "create"]), PATIENCE);
         assert!(finished.ok(), "create {}: {}", spec.id, finished.err());
     }
 
-    /// Makes and starts the task of a container that was created, whatever comes of it.
+    /// Creates and starts the task of an existing container, whether that succeeds or not.
     #[track_caller]
     pub fn try_start(&self, id: &str) -> Finished {
         self.ctr(&[
@@ -153,7 +153,7 @@ impl Containerd {
                 .is_none_or(|status| status == Status::Stopped)
         });
         if self.status(id).is_some() {
-            // The exit code of `ctr` is the task's.
+            // `ctr` exits with the task's exit code.
             let finished = self.ctr(&["tasks", "delete", id]);
             let refused = finished.err().contains("level=error");
             assert!(!refused, "delete {id}: {}", finished.err());
@@ -167,7 +167,7 @@ impl Containerd {
         table.lines().skip(1).filter_map(Task::parse).collect()
     }
 
-    /// The state of a task; none if there is no such task.
+    /// The state of a task; `None` if there is no such task.
     #[track_caller]
     pub fn status(&self, id: &str) -> Option<Status> {
         self.tasks()
@@ -185,13 +185,13 @@ impl Containerd {
 
     // Inside a container.
 
-    /// Runs another program in a container, to its end.
+    /// Runs an exec in a container to its end.
     #[track_caller]
     pub fn exec(&self, id: &str, args: &[&str]) -> Finished {
         self.spawn_exec(id, &next_exec_id(), args).finish(PATIENCE)
     }
 
-    /// The same, without waiting.
+    /// As `exec`, without waiting.
     #[track_caller]
     pub fn spawn_exec(&self, id: &str, exec_id: &str, args: &[&str]) -> Background {
         let fifo_dir = self.fifo_dir();
@@ -207,7 +207,7 @@ impl Containerd {
         Background::spawn(self.ctr_command(&[&line, args].concat()))
     }
 
-    /// The processes of a task: PID, and the exec id of those that were executed in it.
+    /// The processes of a task: process id, and for execs the exec id.
     #[track_caller]
     pub fn pids(&self, id: &str) -> Vec<(u32, Option<String>)> {
         let table = self.must(&["tasks", "ps", id]);
@@ -229,16 +229,16 @@ impl Containerd {
         table.lines().skip(1).filter_map(parse).collect()
     }
 
-    /// Waits until a program that is executed in a task runs: its process is in the cgroup before.
+    /// Waits until an exec's program runs; its process is in the cgroup earlier.
     #[track_caller]
     pub fn await_exec(&self, id: &str, exec_id: &str) {
         let runs = |(_, exec): &(u32, Option<String>)| exec.as_deref() == Some(exec_id);
-        eventually("it is executed", PATIENCE, || {
+        eventually("the container runs the program", PATIENCE, || {
             self.pids(id).iter().any(runs)
         });
     }
 
-    /// The metrics of a task, as JSON.
+    /// The metrics of a task as JSON.
     #[track_caller]
     pub fn metrics(&self, id: &str) -> Value {
         let text = self.must(&["tasks", "metrics", "--format", "json", id]);
@@ -250,8 +250,6 @@ fn next_exec_id() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("exec-{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
-
-// === impl Task ===
 
 impl Task {
     fn parse(line: &str) -> Option<Self> {

@@ -9,26 +9,24 @@ use serde_json::Value;
 
 use super::{Containerd, PATIENCE, poll};
 
-/// One event of the test's namespace.
+/// An event in the test's namespace.
 #[derive(Clone, Debug)]
 pub struct CtrEvent {
-    /// When the shim or containerd published it, in nanoseconds since 1970.
+    /// Time of publication by the shim or containerd, in nanoseconds since 1970.
     pub at_ns: u64,
     pub topic: String,
     pub data: Value,
 }
 
-/// Follows the events through restarts of containerd.
+/// Collects the events, also across restarts of containerd.
 #[derive(Default)]
 pub struct Recorder {
     seen: Arc<Mutex<Vec<CtrEvent>>>,
     child: Mutex<Option<Child>>,
 }
 
-// === impl CtrEvent ===
-
 impl CtrEvent {
-    /// The container that it is about.
+    /// The id of the container that the event is about.
     pub fn container(&self) -> &str {
         let field = if self.topic.starts_with("/tasks/") {
             "container_id"
@@ -38,18 +36,18 @@ impl CtrEvent {
         self.data[field].as_str().unwrap_or_default()
     }
 
-    /// Is this about the container's first process (or about the container itself)?
+    /// True if the event is about the container's first process, or the container itself.
     pub fn is_init(&self) -> bool {
         self.data.get("exec_id").is_none()
             && self.data.get("id").is_none_or(|id| id == self.container())
     }
 
-    /// The exit status of an exit or delete event; 0 is left out in JSON.
+    /// The exit status of an exit or delete event; JSON omits 0.
     pub fn exit_status(&self) -> u32 {
         self.data["exit_status"].as_u64().unwrap_or(0) as u32
     }
 
-    /// `2026-11-20 14:01:50.532738489 +0000 UTC <namespace> <topic> <JSON>`
+    /// Parses `2026-11-20 14:01:50.532738489 +0000 UTC <namespace> <topic> <JSON>`.
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(7, ' ');
         let (date, time) = (fields.next()?, fields.next()?);
@@ -72,7 +70,7 @@ impl fmt::Display for CtrEvent {
 fn unix_ns(date: &str, time: &str) -> Option<u64> {
     let mut date = date.split('-').map(|part| part.parse::<u64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    // Days since 1970 of the proleptic Gregorian calendar, in years that begin in March.
+    // Days since 1970 in the proleptic Gregorian calendar, with years that begin in March.
     let (year, month) = if month > 2 {
         (year, month - 3)
     } else {
@@ -87,10 +85,8 @@ fn unix_ns(date: &str, time: &str) -> Option<u64> {
     Some((days * 86_400 + seconds) * 1_000_000_000 + nanoseconds)
 }
 
-// === impl Recorder ===
-
 impl Recorder {
-    /// Starts to follow, and returns when no event can be missed any more.
+    /// Begins to collect, and returns once no event can be missed.
     #[track_caller]
     pub fn follow(&self, host: &Containerd) {
         let mut child = host.ctr_command(&["events"]);
@@ -104,7 +100,7 @@ impl Recorder {
         std::thread::spawn(move || collect(output, &seen));
         *self.child.lock().unwrap() = Some(child);
 
-        // Labels are changed until one change is seen: the subscription has no other sign.
+        // `ctr` does not report its subscription: change labels until it prints a change.
         let mut attempt = 0;
         let subscribed = poll(PATIENCE, || {
             attempt += 1;
@@ -145,8 +141,6 @@ impl Drop for Recorder {
     }
 }
 
-// === impl Containerd ===
-
 impl Containerd {
     /// All events so far, in the order of their arrival.
     pub fn events(&self) -> Vec<CtrEvent> {
@@ -157,7 +151,7 @@ impl Containerd {
             .collect()
     }
 
-    /// The topics that concern one container, in order, with the exit status where there is one.
+    /// The topics of a container's events in order, with the exit status if there is one.
     pub fn topics(&self, id: &str) -> Vec<String> {
         let concerned = self.events().into_iter().filter(|e| e.container() == id);
         let text = |e: CtrEvent| match e.topic.as_str() {
@@ -167,7 +161,7 @@ impl Containerd {
         concerned.map(text).collect()
     }
 
-    /// Waits until the events so far satisfy a condition.
+    /// Waits until the events so far meet a condition.
     #[track_caller]
     pub fn await_events(&self, what: &str, condition: impl Fn(&[CtrEvent]) -> bool) {
         if poll(PATIENCE, || condition(&self.events()).then_some(())).is_none() {
@@ -175,14 +169,14 @@ impl Containerd {
         }
     }
 
-    /// How often a task of this container has been created, as far as is known.
+    /// The number of times that a task of this container was created, by the events so far.
     pub fn creations(&self, id: &str) -> usize {
         let topics = self.topics(id);
         topics.iter().filter(|t| *t == "/tasks/create").count()
     }
 
-    /// Waits until the events show a creation after the first `before`, if there were any: those are not
-    /// to be taken for it. Events come later than answers.
+    /// Waits until the events show more than `before` creations, if `before` is not 0: later checks
+    /// must not see an earlier one. Events may arrive after answers.
     #[track_caller]
     pub(super) fn await_creation(&self, id: &str, before: usize) {
         if before > 0 {
@@ -192,13 +186,13 @@ impl Containerd {
         }
     }
 
-    /// Waits for the exit event of a container's first process; its exit status.
+    /// Waits for the exit event of a container's first process, and returns the exit status.
     #[track_caller]
     pub fn wait_exit(&self, id: &str) -> u32 {
         self.wait_exit_event(id).exit_status()
     }
 
-    /// Waits for the exit event of a container's first process, since it was last created.
+    /// Waits for the exit event of a container's first process since its latest creation.
     #[track_caller]
     pub fn wait_exit_event(&self, id: &str) -> CtrEvent {
         let find = || {

@@ -1,4 +1,4 @@
-//! Readers of FIFOs, as containerd's clients are.
+//! Readers of FIFOs, in the role of containerd's clients.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use super::{PATIENCE, eventually, poll};
 
-/// Reads a FIFO to its end, in a thread.
+/// Reads a FIFO to its end in a thread.
 pub struct Reader {
     path: String,
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -17,12 +17,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Begins to read as soon as somebody writes.
+    /// Begins to read once the FIFO has a writer.
     pub fn of(path: &str) -> Self {
         Self::with(path, |_| ())
     }
 
-    /// The same, and does something before each piece that it reads.
+    /// As `of`, but calls `before` with the number of each piece before reading it.
     pub fn with(path: &str, mut before: impl FnMut(usize) + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (to, path) = (Arc::clone(&bytes), path.to_owned());
@@ -49,15 +49,15 @@ impl Reader {
         }
     }
 
-    /// Waits until it can read. Who has a process deleted before that wants nothing of its output.
+    /// Waits until the FIFO is open. If the process is deleted earlier, its output may be lost.
     #[track_caller]
     pub fn await_open(&self) {
-        eventually("somebody writes", PATIENCE, || {
+        eventually("the FIFO has a writer", PATIENCE, || {
             self.is_open.load(Ordering::Relaxed)
         });
     }
 
-    /// What has been read so far.
+    /// Everything read so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
     }
@@ -66,7 +66,7 @@ impl Reader {
         self.thread.is_finished()
     }
 
-    /// All that was written, when the FIFO has ended.
+    /// Waits for the end of the FIFO, and returns everything read.
     #[track_caller]
     pub fn finish(self) -> String {
         if poll(PATIENCE, || self.is_over().then_some(())).is_none() {

@@ -1,4 +1,4 @@
-//! An OCI runtime that takes its time, when told to: runc behind a script that waits at a gate.
+//! A slow OCI runtime: a script that waits at gates, and runs runc.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use containerd_shim_protos::shim::oci::Options;
 
 use super::{Containerd, PATIENCE, eventually, write_program};
 
-/// The script: the first word that is a verb is the verb, and the gate says whom it is closed for.
+/// The script. Its verb is the first argument that is one; a gate's file names the container for
+/// which it is closed.
 const SCRIPT: &str = r#"#!/bin/sh
 verb=none
 for word in "$@"; do
@@ -40,12 +41,10 @@ wait_at "after-$verb"
 exit $code
 "#;
 
-/// The runtime's gates, one before and one behind each verb; all open at first and at the end.
+/// The runtime's gates, one before and one after each verb. All are open at first and on drop.
 pub struct Gates {
     dir: PathBuf,
 }
-
-// === impl Gates ===
 
 impl Gates {
     pub fn new(host: &Containerd) -> Self {
@@ -62,7 +61,7 @@ impl Gates {
         self.dir.join("gated-runc")
     }
 
-    /// The options that name it.
+    /// Runtime options that name this OCI runtime.
     pub fn options(&self) -> Any {
         let options = Options {
             binary_name: self.binary().display().to_string(),
@@ -75,7 +74,7 @@ impl Gates {
         }
     }
 
-    /// The request that makes a task with it.
+    /// The Create request, with this OCI runtime.
     pub fn with(&self, request: CreateTaskRequest) -> CreateTaskRequest {
         CreateTaskRequest {
             options: MessageField::some(self.options()),
@@ -83,21 +82,21 @@ impl Gates {
         }
     }
 
-    /// From now on a command `verb` for container `id` waits before it does anything; with
-    /// `after-` before the verb, when it has done everything.
+    /// Makes later commands `verb` for container `id` wait before they do anything. With the prefix
+    /// `after-` they wait after they are done.
     pub fn close(&self, verb: &str, id: &str) {
-        // Renamed into place: the script must not read half of it.
+        // Renamed into place, so that the script never reads half of it.
         let unfinished = self.dir.join("unfinished");
         fs::write(&unfinished, id).expect("a gate");
         fs::rename(unfinished, self.dir.join(verb)).expect("a gate");
     }
 
-    /// Lets those go on that wait.
+    /// Opens a gate, and lets the waiting commands continue.
     pub fn open(&self, verb: &str) {
         let _ = fs::remove_file(self.dir.join(verb));
     }
 
-    /// Waits until a command waits.
+    /// Waits until a command waits at this gate.
     #[track_caller]
     pub fn await_waiting(&self, verb: &str) {
         let waits = self.dir.join(format!("waits-{verb}"));
@@ -109,7 +108,7 @@ impl Gates {
 
 impl Drop for Gates {
     fn drop(&mut self) {
-        // The runtime itself stays: what is left of the containers has to be deleted with it.
+        // The program stays: it must delete what is left of the containers.
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.path() != self.binary() {
                 let _ = fs::remove_file(entry.path());

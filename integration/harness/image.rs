@@ -1,4 +1,4 @@
-//! An image made on the spot: no test needs a registry.
+//! Images made by the test, without a registry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 use super::{Containerd, run};
 
-/// A large layer on a busy disk.
+/// Enough for a large layer on a busy disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An image of an archive: its reference, and its configuration in the terms of the OCI image spec.
+/// An image for an archive: its reference and its configuration in terms of the OCI image spec.
 pub struct Image<'a> {
     pub reference: &'a str,
     pub config: Value,
 }
 
 impl Containerd {
-    /// Puts an image of the test's root file system into containerd's store; its reference.
+    /// Imports an image of the test's root file system into containerd, and returns its reference.
     #[track_caller]
     pub fn import_image(&self) -> String {
         let image = Image {
@@ -33,8 +33,8 @@ impl Containerd {
     }
 }
 
-/// Makes an archive of images that have a root file system in common; `dir` is created for it. It is in the layout of
-/// `docker save`, which needs no digests but the layer's.
+/// Makes an archive of images that share a root file system, in the new directory `dir`. The layout
+/// is that of `docker save`, which needs no digests except the layer's.
 #[track_caller]
 pub fn make_archive(dir: &Path, rootfs: &Path, images: &[Image]) -> PathBuf {
     const LAYER: &str = "rootfs.tar";

@@ -1,4 +1,4 @@
-//! What a shim left behind, and its removal.
+//! Leaks of a shim, and their removal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use nix::unistd::Pid;
 
 use super::{Containerd, Status, cri, poll, run};
 
-/// A shim ends some time after its last task was deleted.
+/// A shim exits some time after its last task was deleted.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// What was there before the first container.
+/// The state before the first container.
 pub struct Leftovers {
     mounts: BTreeSet<String>,
     tolerated: Mutex<Vec<String>>,
@@ -33,8 +33,8 @@ impl Leftovers {
 }
 
 impl Containerd {
-    /// What of this test's containers exists, beside containerd itself. Empty when no container
-    /// does and the shims have cleaned up.
+    /// Traces of this test's containers: processes, mounts, cgroups and files. Empty once no
+    /// container exists and the shims have cleaned up.
     pub fn remains(&self) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
         found.extend(
@@ -63,7 +63,7 @@ impl Containerd {
         found
     }
 
-    /// From now on nothing with this in its description counts as a leftover.
+    /// Ignores leaks whose description contains `part` from now on.
     pub fn tolerate(&self, part: &str) {
         self.leftovers
             .tolerated
@@ -72,10 +72,11 @@ impl Containerd {
             .push(part.to_owned());
     }
 
-    /// Deletes every task and container, and waits until nothing remains; returns what does.
+    /// Deletes every task and container, and waits until no trace remains. Returns the remaining
+    /// traces.
     pub fn delete_all(&self) -> Vec<String> {
         let tasks = self.ctr(&["tasks", "list", "--quiet"]).out();
-        // Who stops a pod kills all of its containers before waiting for one.
+        // A caller that stops a pod kills all containers before it waits for one.
         for id in tasks.lines() {
             self.ctr(&["tasks", "kill", "--all", "--signal", "KILL", id]);
         }
@@ -91,7 +92,7 @@ impl Containerd {
     }
 }
 
-/// Ends the test's containers as their user would, then names what is left.
+/// Ends the test's containers as their user would, then returns the leaks.
 pub fn clean(host: &Containerd) -> Vec<String> {
     if host.pid().is_none() {
         let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| host.start_again()));
@@ -100,7 +101,7 @@ pub fn clean(host: &Containerd) -> Vec<String> {
         }
     }
     let mut problems = Vec::new();
-    // In a destructor: a second panic would end all tests.
+    // This runs in a destructor, where a second panic would end all tests.
     for look in [await_no_zombies, Containerd::delete_all] {
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(host)));
         problems.extend(found.unwrap_or_else(|_| vec!["containerd does not answer".to_owned()]));
@@ -108,14 +109,14 @@ pub fn clean(host: &Containerd) -> Vec<String> {
     problems
 }
 
-/// Names those that stay.
+/// Waits until no zombie is left, and returns those that remain.
 fn await_no_zombies(host: &Containerd) -> Vec<String> {
     let zombies = || -> Vec<String> {
         let shims = host.shims().into_iter();
-        let first_lives = first_lives(host);
+        let reserved_pids = reserved_pids(host);
         let of = |shim| zombies(shim).into_iter().map(move |pid| (shim, pid));
         let text = |(shim, pid)| format!("zombie {pid} of shim {shim}");
-        let is_left = |(_, pid): &(u32, u32)| !first_lives.contains(pid);
+        let is_left = |(_, pid): &(u32, u32)| !reserved_pids.contains(pid);
         shims.flat_map(of).filter(is_left).map(text).collect()
     };
     match poll(SETTLING, || zombies().is_empty().then_some(())) {
@@ -124,9 +125,9 @@ fn await_no_zombies(host: &Containerd) -> Vec<String> {
     }
 }
 
-/// The processes that containerd was told of at Create, of containers that have another one now, or
-/// read running without one: their numbers are kept.
-fn first_lives(host: &Containerd) -> Vec<u32> {
+/// Process ids that containerd knows from Create, of containers that now have another process, or
+/// count as running without one. Their zombies are kept on purpose, to reserve the ids.
+fn reserved_pids(host: &Containerd) -> Vec<u32> {
     let tasks = host.tasks();
     let events = host.events();
     let created = events.iter().filter(|event| event.topic == "/tasks/create");
@@ -139,7 +140,7 @@ fn first_lives(host: &Containerd) -> Vec<u32> {
     pids.collect()
 }
 
-/// The children of a shim that have ended and were not collected.
+/// Children of a shim that have exited and were not collected.
 pub fn zombies(shim: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{shim}/task/{shim}/children"));
     let children = children.unwrap_or_default();
@@ -150,14 +151,14 @@ pub fn zombies(shim: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What a process is doing, by the kernel's letter for it; none if it is not there (`proc_pid_stat(5)`).
+/// State of a process, as the kernel's letter; `None` if it does not exist (`proc_pid_stat(5)`).
 pub fn process_state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.chars().next()
 }
 
-/// Removes by force what is left; containerd has ended.
+/// Removes leaks by force, after containerd has ended.
 pub fn raze(host: &Containerd) {
     for _ in 0..50 {
         let alive = processes(host);
@@ -169,7 +170,7 @@ pub fn raze(host: &Containerd) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // The deepest first. In the namespace, since it may live on in a stray process.
+    // The deepest first, and in the test's mount namespace, which a stray process may keep alive.
     let mounts = current_mounts(host);
     let ours: Vec<&String> = mounts.difference(&host.leftovers.mounts).collect();
     for mount in ours.into_iter().rev() {
@@ -190,8 +191,8 @@ pub fn signal(pid: u32, signal: Signal) -> Result<(), Errno> {
     kill(Pid::from_raw(pid as i32), signal)
 }
 
-/// Shims and runc run in the test's mount namespace, the containers' processes and what holds the namespaces of a pod
-/// in its cgroups.
+/// Processes of this containerd. Shims and runc run in the test's mount namespace; processes of
+/// containers, and holders of pods, run in its cgroups.
 pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     let in_cgroup = format!("/{}/", host.name);
@@ -212,7 +213,7 @@ pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
         let words = fs::read_to_string(dir.join("cmdline")).unwrap_or_default();
         let is_near = namespace.as_os_str() == host.mount_ns.link.as_str();
         if is_near || cgroup.contains(&in_cgroup) {
-            // A process that has ended but was not yet waited for is its parent's affair.
+            // A zombie is its parent's responsibility.
             if !words.is_empty() {
                 found.push((pid, words.replace('\0', " ")));
             }
@@ -227,7 +228,7 @@ fn current_mounts(host: &Containerd) -> BTreeSet<String> {
     {
         return mount_points(&table);
     }
-    // containerd has ended: let a process of our own look.
+    // containerd has ended: read the table from a process of our own.
     let mut cat = Command::new("cat");
     cat.arg("/proc/self/mountinfo");
     host.enter(&mut cat);
@@ -242,7 +243,7 @@ fn mount_points(table: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// `/sys/fs/cgroup` itself on cgroup v2, else its controllers.
+/// `/sys/fs/cgroup` itself with cgroup v2, else its controllers.
 fn cgroup_roots() -> Vec<PathBuf> {
     let root = PathBuf::from("/sys/fs/cgroup");
     let controllers = fs::read_dir(&root).into_iter().flatten().flatten();
@@ -254,8 +255,8 @@ fn cgroup_roots() -> Vec<PathBuf> {
     roots
 }
 
-/// The cgroups below the test's own, which runc makes and nobody removes, and systemd's of its name;
-/// parents first.
+/// Cgroups below the test's own, which runc makes and does not remove, and systemd's with its name.
+/// Parents first.
 fn cgroups(namespace: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     if Path::new("/run/systemd/system").exists() {
@@ -278,22 +279,22 @@ fn cgroups(namespace: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What shims and runc have put beside containerd: sockets, states, bundles, working directories,
-/// temporary files.
+/// Files that shims and runc made beside containerd's: sockets, states, bundles, working
+/// directories, temporary files.
 fn files(host: &Containerd) -> Vec<PathBuf> {
     let (dir, namespace) = (host.dir(), &host.namespace);
     let mut found = Vec::new();
     let runc = dir.join("run/runc");
-    // What is known of pods that have ended, which is kept for an hour.
+    // History of pods that have ended, kept for an hour.
     let ended = dir.join("run/usher/ended");
-    // Directories that outlive their contents, the first ones with the reference shim as well.
+    // Directories that outlive their contents, the first ones with containerd's own shim too.
     let usual = [
         dir.join("run/s"),
         dir.join("run/fifo"),
         dir.join("run/usher"),
         dir.join("run/usher/root"),
         ended.clone(),
-        // What crun 1.28 mounts over directories that a container is not to see.
+        // crun 1.28 mounts it over directories hidden from a container.
         runc.join(namespace).join(".empty-directory"),
         runc.join(namespace),
         runc,
@@ -309,7 +310,7 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
         found.push(path.to_owned());
         false
     });
-    // Bundles, those of pods without a pause container, and what kubelet's plugin keeps of pods.
+    // Bundles, those of pods without a pause container, and the CRI plugin's state of pods.
     let kept = [
         Path::new("io.containerd.runtime.v2.task").join(namespace),
         Path::new("io.containerd.sandbox.controller.v1.shim").join(namespace),
@@ -328,8 +329,8 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
     found
 }
 
-/// Visits what is in a directory, if it exists, and in those below for which `visit` says so;
-/// parents first. Follows no link.
+/// Visits the entries of a directory, if it exists, and of the directories below for which `visit`
+/// returns true. Parents first; follows no link.
 fn descend(dir: &Path, visit: &mut dyn FnMut(&Path) -> bool) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

@@ -1,5 +1,5 @@
-//! A real containerd for one test, on real parts: `ctr`, `runc`, a static busybox and the
-//! [witness](../witness.rs), which the containers run to record what happens to them.
+//! A real containerd for one test, with real parts: `ctr`, `runc`, a static busybox, and the
+//! [witness](../witness.rs), which containers run to record their events.
 //!
 //! ```no_run
 //! let host = Containerd::start();
@@ -9,23 +9,22 @@
 //! assert_eq!(host.wait_exit("proxy"), 0);
 //! ```
 //!
-//! Every wait is bounded and says what was seen instead. When a [`Containerd`] is dropped, it
-//! deletes what the test left running, then looks for anything that the shim left behind
-//! (processes, mounts, cgroups, sockets, state); leftovers fail the test. All of it is removed,
-//! also when the test panics.
+//! Every wait is bounded, and its failure prints what was seen instead. Dropping a [`Containerd`]
+//! deletes what the test left running, then looks for leaks of the shim: processes, mounts,
+//! cgroups, sockets, state. Leaks fail the test. All of it is removed, even if the test panics.
 //!
-//! The environment chooses:
+//! These environment variables configure the tests:
 //!
-//! | variable | what it chooses | default |
+//! | variable | meaning | default |
 //! |---|---|---|
-//! | `USHER_TEST_CONTAINERD` | a directory with `usr/bin/containerd`, `ctr` and containerd's shims | the installed one |
-//! | `USHER_TEST_OCI_RUNTIME` | what the shims find as `runc`: `runc`, `crun` or `youki` | `runc` |
-//! | `USHER_TEST_RUNTIME` | the runtime under test; with `io.containerd.runc.v2` our shim stands in the place of containerd's own | `io.containerd.usher.v2` |
+//! | `USHER_TEST_CONTAINERD` | directory with `usr/bin/containerd`, `ctr` and containerd's shims | the installed one |
+//! | `USHER_TEST_OCI_RUNTIME` | OCI runtime that the shims find as `runc`: `runc`, `crun` or `youki` | `runc` |
+//! | `USHER_TEST_RUNTIME` | runtime under test; with `io.containerd.runc.v2` our shim replaces containerd's own | `io.containerd.usher.v2` |
 //! | `USHER_TEST_TIME_SCALE` | how many times slower than usual the machine is | 1 |
-//! | `USHER_TEST_PREFIX` | how the names of directories and namespaces begin | `usher-it-` |
+//! | `USHER_TEST_PREFIX` | prefix of the names of directories and namespaces | `usher-it-` |
 //! | `USHER_TEST_KEEP` | `1` keeps the directory of a failed test | |
 
-// Each target (tests, demo, bench) uses its own part of this.
+// Each target (tests, demo, benches) uses another part of the harness.
 #![allow(dead_code, unused_imports)]
 
 mod bare;
@@ -34,7 +33,6 @@ mod containerd;
 mod costs;
 mod cri;
 mod ctr;
-mod ending;
 mod environment;
 mod events;
 mod fifo;
@@ -44,6 +42,7 @@ mod leaks;
 mod mount_ns;
 mod oci;
 mod pod_cgroup;
+mod pod_end;
 mod programs;
 mod record;
 mod rootfs;
@@ -58,7 +57,6 @@ pub use containerd::{Containerd, Settings};
 pub use costs::{number_of, processor_ticks, processor_time, proportional_memory};
 pub use cri::{Container, Cri, CriSettings, Handler, Pod, PodSpec};
 pub use ctr::{Status, Task};
-pub use ending::Stopped;
 pub use environment::{
     Shims, Version, criu_works, installed_path, installed_program, oci_runtime, scaled, shim_dir,
     shim_program, time_scale, words_for_missing,
@@ -68,23 +66,24 @@ pub use fifo::Reader;
 pub use gate::Gates;
 pub use image::{Image, make_archive};
 pub use leaks::{process_state, zombies};
-pub use mount_ns::{Apart, MountNs};
+pub use mount_ns::{Isolation, MountNs};
 pub use oci::OciRuntime;
 pub use pod_cgroup::{CgroupFiles, PodCgroup, annotate, await_value, on_v2};
+pub use pod_end::Stopped;
 pub use programs::{copy_program, write_program};
 pub use record::{Event, Record};
 pub use rootfs::{build, populate};
 pub use shim::{Answer, Endpoint, Service, Shim, TaskApi};
 pub use spec::ContainerSpec;
 
-/// What may take a machine with two busy cores a while, but never for ever. Like every bound that
-/// is given to a wait, it is stretched by [`time_scale`].
+/// Timeout for anything that a machine with two busy cores finishes eventually. Like all timeouts
+/// it is scaled by [`time_scale`].
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The shim of containerd itself, which ours is compared with.
+/// containerd's own shim, with which ours is compared.
 pub const REFERENCE: &str = "io.containerd.runc.v2";
 
-/// How often something is repeated: less often unless everything is to be tested, which takes long.
+/// A number of repetitions: `long` if `USHER_TEST_LONG` asks for the long run, else `short`.
 pub fn times(short: usize, long: usize) -> usize {
     match std::env::var_os("USHER_TEST_LONG").is_some_and(|value| value == "1") {
         true => long,
@@ -92,12 +91,12 @@ pub fn times(short: usize, long: usize) -> usize {
     }
 }
 
-/// The runtime that the tests are about.
+/// The runtime under test.
 pub fn runtime_under_test() -> String {
     std::env::var("USHER_TEST_RUNTIME").unwrap_or_else(|_| "io.containerd.usher.v2".to_owned())
 }
 
-/// Polls until `probe` gives something, at most for `deadline`.
+/// Polls until `probe` returns a value, for at most `deadline`.
 pub fn poll<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + scaled(deadline);
     loop {
@@ -111,7 +110,7 @@ pub fn poll<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Opti
     }
 }
 
-/// Waits for a condition; never sleep and hope.
+/// Waits for a condition, and fails the test after `deadline`.
 #[track_caller]
 pub fn eventually(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     if poll(deadline, || condition().then_some(())).is_none() {
@@ -119,8 +118,8 @@ pub fn eventually(what: &str, deadline: Duration, mut condition: impl FnMut() ->
     }
 }
 
-/// Moves a process to cgroups below those that it is in, as an init system does that manages cgroups
-/// of its own; false if that has come to nothing, as when it has ended.
+/// Moves a process to cgroups below its own, as an init system with cgroups of its own does.
+/// Returns false if that failed, for example because the process has exited.
 pub fn move_below(pid: u32) -> bool {
     let paths = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let on_v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();

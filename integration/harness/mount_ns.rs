@@ -1,9 +1,9 @@
 //! A mount namespace for one containerd.
 //!
 //! Shims put their sockets, and runc its state, below `/run/containerd`, wherever containerd keeps
-//! its own. In a namespace in which a directory of the test is mounted there, nothing of it touches
-//! the machine, tests cannot meet, and what a shim leaves behind is plain to see. A containerd that makes
-//! networks does it in a network namespace of its own, in which the machine's is a loopback.
+//! its own files. In a namespace with a directory of the test mounted there, tests do not touch the
+//! machine or one another, and a shim's leaks are easy to find. A containerd that makes networks
+//! also gets a network namespace, with only a loopback interface of its own.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,35 +18,34 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::chdir;
 
-/// Where shims and runc keep what is not in containerd's own directories.
+/// The directory of shims and runc for files outside containerd's directories.
 pub const SHARED_STATE: &str = "/run/containerd";
 
-/// Where a machine with cgroups of both versions has those of version 2.
+/// The mount point of cgroup v2 on machines that also have v1.
 const UNIFIED: &str = "/sys/fs/cgroup/unified";
 
-/// Where the library that calls network plugins keeps what they have said, whoever calls it.
+/// The directory in which the network plugin library stores results, whichever program calls it.
 const NETWORKS: &str = "/var/lib/cni";
 
-/// How a containerd is kept apart.
-pub struct Apart {
+/// Isolation of a containerd.
+pub struct Isolation {
     /// Mounted on [`SHARED_STATE`].
     pub state: PathBuf,
-    /// Of cgroups only those of version 1.
+    /// Hides cgroup v2 if v1 is there too.
     pub hides_unified: bool,
     pub own_network: bool,
 }
 
-/// Kept open, a namespace outlives its processes: a restarted containerd finds its mounts again.
+/// Open files keep the namespaces alive after their processes, so that a restarted containerd finds
+/// its mounts.
 pub struct MountNs {
     file: File,
     network: File,
-    /// What `/proc/<pid>/ns/mnt` of a process in it reads.
+    /// The link `/proc/<pid>/ns/mnt` of a process in the namespace.
     pub link: String,
 }
 
-// === impl Apart ===
-
-impl Apart {
+impl Isolation {
     /// Makes `command` start in new namespaces.
     pub fn create_in(self, command: &mut Command) {
         let hides_unified = self.hides_unified && Path::new(UNIFIED).exists();
@@ -56,9 +55,9 @@ impl Apart {
                 fs::create_dir_all(dir).expect("a directory");
             }
         }
-        // The calls between fork and exec are system calls with nothing but copied memory.
+        // Between fork and exec there are only system calls, on memory copied before.
         let enter = move || {
-            heed_internal_signals();
+            reset_glibc_signals();
             unshare(CloneFlags::CLONE_NEWNS)?;
             let none: Option<&str> = None;
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
@@ -84,15 +83,16 @@ impl Apart {
     }
 }
 
-/// Gives the signals that glibc has for itself their default action. cargo has the tests ignore 32, as
-/// each program does to those that it starts by glibc's `posix_spawn`: what a shim passed on of its own
-/// could not be told from that.
-fn heed_internal_signals() {
-    /// What the kernel calls `sizeof(sigset_t)`.
+/// Resets the signals that glibc reserves for itself to their default action. cargo makes the tests
+/// ignore signal 32, as every program does to children of glibc's `posix_spawn`. Otherwise this
+/// could not be told from a signal that the shim itself ignores.
+fn reset_glibc_signals() {
+    /// The kernel's `sizeof(sigset_t)`.
     const SET_SIZE: usize = 8;
     let default = [0_u64; 4];
     for signal in [32, 33] {
-        // SAFETY: rt_sigaction(2) reads the kernel's `struct sigaction`, which has no more than four words.
+        // SAFETY: rt_sigaction(2) reads the kernel's `struct sigaction`, which has at most four
+        // words.
         let _ = unsafe {
             let none = std::ptr::null_mut::<u64>();
             libc::syscall(
@@ -106,27 +106,25 @@ fn heed_internal_signals() {
     }
 }
 
-/// Of the network namespace that the caller is in.
+/// Brings up `lo` in the caller's network namespace.
 fn raise_loopback() -> io::Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
-    // SAFETY: all zeros are a request.
+    // SAFETY: all zeros are a valid request.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = from.cast_signed();
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: the request lives for the call, and is what this one takes.
+    // SAFETY: the request is valid during the call, and of the type that this ioctl takes.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-// === impl MountNs ===
-
 impl MountNs {
-    /// The namespace of a running process.
+    /// The namespaces of a running process.
     pub fn of(pid: u32) -> io::Result<Self> {
         let path = format!("/proc/{pid}/ns/mnt");
         Ok(Self {
@@ -136,20 +134,20 @@ impl MountNs {
         })
     }
 
-    /// Makes `command` start in the daemon's namespaces, in its own working directory.
+    /// Makes `command` start in containerd's namespaces and in its own working directory.
     pub fn enter(&self, command: &mut Command) {
         let file = self.file.try_clone().expect("a free file descriptor");
         let network = self.network.try_clone().expect("a free file descriptor");
         let dir = command.get_current_dir().map(Path::to_owned);
         let enter = move || {
-            heed_internal_signals();
+            reset_glibc_signals();
             setns(network.as_fd(), CloneFlags::CLONE_NEWNET)?;
             setns(file.as_fd(), CloneFlags::CLONE_NEWNS)?;
-            // Which setns has changed to the root.
+            // setns has changed the working directory to the root.
             dir.as_deref().map_or(Ok(()), chdir)?;
             Ok(())
         };
-        // SAFETY: system calls with memory that exists already, nothing else.
+        // SAFETY: only system calls on existing memory.
         unsafe { command.pre_exec(enter) };
     }
 }

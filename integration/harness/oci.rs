@@ -1,4 +1,4 @@
-//! An OCI runtime by itself: its commands, and containers that no shim knows.
+//! An OCI runtime by itself: its commands, and containers without a shim.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use super::{Containerd, installed_program};
 pub struct OciRuntime<'host> {
     host: &'host Containerd,
     program: PathBuf,
-    /// Where it keeps the state of its containers.
+    /// The directory with the state of its containers.
     pub root: PathBuf,
 }
 
 impl<'host> OciRuntime<'host> {
-    /// The program of that name, with a directory for states that is its own.
+    /// The program of that name, with a state directory of its own.
     pub fn new(host: &'host Containerd, name: &str) -> Self {
         let root = host.dir().join(format!("run/bare-{name}"));
         let program = installed_program(name);
@@ -27,7 +27,7 @@ impl<'host> OciRuntime<'host> {
         }
     }
 
-    /// A directory for what belongs to a container, with its config.json.
+    /// Makes a bundle with this config.json, and returns its directory.
     pub fn bundle(&self, id: &str, config: &Value) -> PathBuf {
         let bundle = self.host.dir().join(id);
         fs::create_dir_all(&bundle).expect("the bundle");
@@ -35,25 +35,26 @@ impl<'host> OciRuntime<'host> {
         bundle
     }
 
-    /// Creates the container whose bundle that is: it waits for its start, and its process id is in `pid` beside its
-    /// config.json.
+    /// Creates the bundle's container, which then waits for its start. Its process id is in the
+    /// bundle's file `pid`.
     ///
     /// # Errors
     ///
-    /// What the runtime says.
+    /// The runtime's error output.
     pub fn create(&self, id: &str, bundle: &Path) -> Result<(), String> {
         let [pid, bundle] = [&bundle.join("pid"), bundle].map(|path| path.display().to_string());
         self.ask(&["create", "--bundle", &bundle, "--pid-file", &pid, id])
             .map(drop)
     }
 
-    /// Has it do something, and gives back what it prints.
+    /// Runs a command of the runtime, and returns its output.
     ///
     /// # Errors
     ///
-    /// What it says.
+    /// The runtime's error output.
     pub fn ask(&self, arguments: &[&str]) -> Result<String, String> {
-        // What it makes has its streams, and may live on: they are files.
+        // The output goes to files: a created process inherits the streams, and may outlive the
+        // command.
         let [out, said] = ["out", "said"].map(|name| self.host.dir().join(format!("bare-{name}")));
         let mut command = self.command(arguments);
         let file = |path| fs::File::create(path).expect("a file");
@@ -66,14 +67,14 @@ impl<'host> OciRuntime<'host> {
         }
     }
 
-    /// The same, which is to succeed.
+    /// As `ask`, but fails the test on an error.
     #[track_caller]
     pub fn must(&self, arguments: &[&str]) -> String {
         self.ask(arguments)
             .unwrap_or_else(|said| panic!("{} {arguments:?}: {said}", self.program.display()))
     }
 
-    /// What has it do something.
+    /// A command of the runtime.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--root").arg(&self.root).args(arguments);
@@ -85,7 +86,7 @@ impl<'host> OciRuntime<'host> {
 
 impl Drop for OciRuntime<'_> {
     fn drop(&mut self) {
-        // One that is not empty is what has been left of a container, which is said elsewhere.
+        // A nonempty directory belongs to a leaked container, which the leak check reports.
         let _ = fs::remove_dir(&self.root);
     }
 }

@@ -1,5 +1,5 @@
-//! What holds the namespaces of a pod, as small as Rust makes it: it does nothing, collects what has
-//! lost its parent, and goes when it is told to.
+//! A pause container's program, as small as Rust makes it: it collects orphans, and exits on SIGINT
+//! or SIGTERM.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,23 +16,23 @@ const CHILD: c_int = 17;
 const NO_HANG: c_int = 1;
 
 extern "C" fn leave(_signal: c_int) {
-    // SAFETY: may be called in a handler, as all here.
+    // SAFETY: _exit(2) may be called in a signal handler, like everything here.
     unsafe { _exit(0) }
 }
 
 extern "C" fn fetch(_signal: c_int) {
-    // SAFETY: no status is asked for.
+    // SAFETY: a null pointer means that no status is returned.
     while unsafe { waitpid(-1, std::ptr::null_mut(), NO_HANG) } > 0 {}
 }
 
 fn main() {
     let handlers = [(INT, leave as *const () as usize), (TERM, leave as *const () as usize), (CHILD, fetch as *const () as usize)];
     for (number, handler) in handlers {
-        // SAFETY: the handlers do nothing but system calls.
+        // SAFETY: the handlers only make system calls.
         unsafe { signal(number, handler) };
     }
     loop {
-        // SAFETY: it takes nothing.
+        // SAFETY: pause(2) takes no arguments.
         unsafe { pause() };
     }
 }

@@ -1,5 +1,5 @@
-//! The cgroup of a pod, as kubelet makes one before it has any container created in it, and
-//! containers with configurations of their own, which `ctr` has no options for.
+//! A pod's cgroup, made as kubelet does before the first container, and containers with
+//! configurations for which `ctr` has no options.
 
 use std::fs;
 use std::ops::Deref;
@@ -11,19 +11,19 @@ use super::{Containerd, Finished, PATIENCE, default_config, runtime_under_test};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Whether all cgroups are of version 2.
+/// True if all cgroups are v2.
 pub fn on_v2() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
-/// A pod's cgroup, whoever has made it.
+/// A pod's cgroup, made by the test or another program.
 pub struct CgroupFiles {
     /// `/<namespace>/<name>`.
     pub path: String,
 }
 
-/// A cgroup below the test's own, with the controllers of CPU and memory. When dropped it deletes all
-/// containers, and goes away.
+/// A cgroup below the test's own, with the CPU and memory controllers. On drop it deletes all
+/// containers and is removed.
 pub struct PodCgroup<'host> {
     host: &'host Containerd,
     files: CgroupFiles,
@@ -37,10 +37,8 @@ impl Deref for PodCgroup<'_> {
     }
 }
 
-// === impl CgroupFiles ===
-
 impl CgroupFiles {
-    /// Its directory; of version 1 that of a controller.
+    /// The cgroup's directory; with v1, that of a controller.
     pub fn directory(&self, controller: &str) -> PathBuf {
         directory(&self.path, controller)
     }
@@ -65,11 +63,11 @@ impl CgroupFiles {
         fs::write(&file, value).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     }
 
-    /// The limit of its memory in bytes; none where there is none.
+    /// The memory limit in bytes; `None` if there is none.
     #[track_caller]
     pub fn memory_limit(&self) -> Option<u64> {
         let text = self.read("memory.limit_in_bytes", "memory.max");
-        // Version 1 says a number that no machine has.
+        // Without a limit, v1 reports a number that exceeds every machine's memory.
         text.parse().ok().filter(|limit| *limit < 1 << 60)
     }
 
@@ -85,7 +83,7 @@ impl CgroupFiles {
         text.parse().expect("a number")
     }
 
-    /// The bound of its CPU time in thousandths of a CPU; none where there is none.
+    /// The CPU limit in thousandths of a CPU; `None` if there is none.
     #[track_caller]
     pub fn cpu_limit(&self) -> Option<u64> {
         let (quota, period) = match on_v2() {
@@ -113,10 +111,8 @@ impl CgroupFiles {
     }
 }
 
-// === impl PodCgroup ===
-
 impl<'host> PodCgroup<'host> {
-    /// One that somebody else has made.
+    /// A cgroup that another program made.
     pub fn at(host: &'host Containerd, path: &str) -> Self {
         let path = path.to_owned();
         let files = CgroupFiles { path };
@@ -130,7 +126,8 @@ impl<'host> PodCgroup<'host> {
         pod
     }
 
-    /// A container of this pod, started in the background: `ctr`'s own default, changed by `edit`.
+    /// Runs a container of this pod in the background. Its configuration is the default of `ctr`,
+    /// changed by `edit`.
     pub fn try_run(&self, id: &str, args: &[&str], edit: impl FnOnce(&mut Value)) -> Finished {
         let mut config = default_config(self.host, id, args);
         config["linux"]["cgroupsPath"] = format!("{}/{id}", self.path).into();
@@ -178,7 +175,7 @@ fn directory(path: &str, controller: &str) -> PathBuf {
 #[track_caller]
 pub(super) fn make(path: &str) {
     if on_v2() {
-        // Each has to be given to the next by the one above.
+        // Each cgroup must pass the controllers on to its children.
         let _ = fs::write(
             Path::new(ROOT).join("cgroup.subtree_control"),
             "+cpu +memory",
@@ -194,7 +191,7 @@ pub(super) fn make(path: &str) {
     }
 }
 
-/// Removes it; what is in it is not removed.
+/// Removes an empty cgroup.
 pub(super) fn remove(path: &str) {
     let roots = fs::read_dir(ROOT).into_iter().flatten().flatten();
     let roots = roots.map(|entry| entry.path()).chain([PathBuf::from(ROOT)]);
@@ -203,14 +200,14 @@ pub(super) fn remove(path: &str) {
     }
 }
 
-/// Gives a container annotations beside those it has.
+/// Adds annotations to a container.
 pub fn annotate(config: &mut Value, annotations: &[(&str, &str)]) {
     for (key, value) in annotations {
         config["annotations"][*key] = (*value).into();
     }
 }
 
-/// Waits until something has a value, and says what it had last.
+/// Waits until `read` returns `wanted`. A failure prints the last value.
 #[track_caller]
 pub fn await_value<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, read: impl Fn() -> T) {
     let last = std::cell::RefCell::new(None);

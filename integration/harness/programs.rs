@@ -1,8 +1,8 @@
-//! Programs that tests put into place, to be executed.
+//! Installs programs that tests execute.
 //!
-//! What somebody has open for writing cannot be executed (`ETXTBSY`, `execve(2)`), and what one thread
-//! has open is open for a moment in all that another thread executes. So these are written by processes
-//! of their own, which have ended before anybody executes what they wrote.
+//! A file that is open for writing cannot be executed (`ETXTBSY`, `execve(2)`), and a file opened
+//! by one thread is briefly open in every process that another thread starts. So processes of their
+//! own write these files, and exit before a program is executed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,17 +13,16 @@ use super::{Background, PATIENCE};
 #[track_caller]
 pub fn write_program(path: &Path, text: &str) {
     let shell = ["sh", "-c", r#"cat > "$0" && chmod 755 "$0""#];
-    busybox_does(&shell, &[path], text);
+    run_busybox(&shell, &[path], text);
 }
 
-/// Copies a program.
 #[track_caller]
 pub fn copy_program(from: &Path, to: &Path) {
-    busybox_does(&["cp"], &[from, to], "");
+    run_busybox(&["cp"], &[from, to], "");
 }
 
 #[track_caller]
-fn busybox_does(words: &[&str], paths: &[&Path], input: &str) {
+fn run_busybox(words: &[&str], paths: &[&Path], input: &str) {
     let mut command = Command::new(busybox());
     command.args(words).args(paths);
     let mut writing = Background::spawn(command);
@@ -32,7 +31,7 @@ fn busybox_does(words: &[&str], paths: &[&Path], input: &str) {
     assert!(finished.ok(), "{words:?} {paths:?}: {}", finished.err());
 }
 
-/// The static one.
+/// The static busybox.
 pub(super) fn busybox() -> PathBuf {
     let candidates = ["/bin/busybox", "/usr/bin/busybox"];
     let found = candidates

@@ -1,4 +1,4 @@
-//! What the containers recorded themselves; the judge of every test about order.
+//! The record written by the containers themselves. Tests of ordering are judged by it.
 
 use std::fmt;
 use std::path::Path;
@@ -6,23 +6,21 @@ use std::time::Duration;
 
 use super::{Containerd, PATIENCE, poll};
 
-/// One line of the record.
+/// A line of the record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Nanoseconds since 1970, by the container's own clock, which is the machine's.
+    /// Nanoseconds since 1970, by the machine's clock, which containers share.
     pub at_ns: u64,
-    /// Who: the witness's name.
+    /// The witness's name.
     pub name: String,
-    /// What: `start`, `ready`, `accepted`, `signal`, `beat`, `exit`, or a mark.
+    /// `start`, `ready`, `accepted`, `signal`, `beat`, `exit`, or a mark.
     pub what: String,
     pub detail: String,
 }
 
-/// All that was recorded so far, in order.
+/// All events so far, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Record(pub Vec<Event>);
-
-// === impl Event ===
 
 impl Event {
     fn parse(line: &str) -> Option<Self> {
@@ -36,14 +34,12 @@ impl Event {
     }
 }
 
-// === impl Record ===
-
 impl Record {
-    /// What the containers have recorded that share a directory.
+    /// Reads the record in a directory shared by containers.
     pub fn read(shared_dir: &Path) -> Self {
         let text = std::fs::read_to_string(shared_dir.join("record")).unwrap_or_default();
         let mut events: Vec<Event> = text.lines().filter_map(Event::parse).collect();
-        // Lines are appended after their time was taken: neighbours may have swapped.
+        // A witness takes the time before it appends the line, so neighboring lines may be swapped.
         events.sort_by_key(|e| e.at_ns);
         Self(events)
     }
@@ -62,7 +58,7 @@ impl Record {
         self.first(name, what).is_some()
     }
 
-    /// When it happened first, in nanoseconds since 1970.
+    /// The time of the first such event, in nanoseconds since 1970.
     #[track_caller]
     pub fn at(&self, name: &str, what: &str) -> u64 {
         let event = self.first(name, what);
@@ -71,7 +67,7 @@ impl Record {
             .at_ns
     }
 
-    /// The time from one event to a later one; fails if they came in the other order.
+    /// The time from one event to a later one. Fails if their order is reversed.
     #[track_caller]
     pub fn between(&self, earlier: (&str, &str), later: (&str, &str)) -> Duration {
         let (from, to) = (self.at(earlier.0, earlier.1), self.at(later.0, later.1));
@@ -79,19 +75,19 @@ impl Record {
         Duration::from_nanos(to - from)
     }
 
-    /// Did the first event happen before the second? Both must have happened.
+    /// True if the first event happened before the second. Both must have happened.
     #[track_caller]
     pub fn before(&self, earlier: (&str, &str), later: (&str, &str)) -> bool {
         self.at(earlier.0, earlier.1) < self.at(later.0, later.1)
     }
 
-    /// Fails unless the first event happened before the second, and shows what happened.
+    /// Fails unless the first event happened before the second, and prints the record.
     #[track_caller]
     pub fn assert_before(&self, earlier: (&str, &str), later: (&str, &str)) {
         assert!(self.before(earlier, later), "{self}");
     }
 
-    /// The names in the order of their first `what`.
+    /// The names in the order of their first `what` event.
     pub fn order(&self, what: &str) -> Vec<&str> {
         let mut names = Vec::new();
         for event in self.0.iter().filter(|e| e.what == what) {
@@ -120,15 +116,12 @@ impl fmt::Display for Record {
     }
 }
 
-// === impl Containerd ===
-
 impl Containerd {
-    /// What the containers have recorded so far.
     pub fn record(&self) -> Record {
         Record::read(&self.shared_dir())
     }
 
-    /// Waits until the record satisfies a condition, and returns it.
+    /// Waits until the record meets a condition, and returns it.
     #[track_caller]
     pub fn await_record(&self, what: &str, condition: impl Fn(&Record) -> bool) -> Record {
         let probe = || Some(self.record()).filter(|record| condition(record));

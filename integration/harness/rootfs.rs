@@ -1,4 +1,4 @@
-//! What containers run: a static busybox and the witness, in a directory without an image.
+//! The root file system of containers: a static busybox and the witness, without an image.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -43,9 +43,9 @@ const APPLETS: &[&str] = &[
     "wc",
 ];
 
-/// Fills `root`, which becomes the root file system of every container of a test.
+/// Fills `root`, the root file system of every container of a test.
 pub fn populate(root: &Path) {
-    // The mount points exist beforehand, so that containers starting together do not race.
+    // The mount points exist beforehand, so that containers that start together do not race.
     for name in ["bin", "dev", "etc", "proc", "run", "shared", "sys", "tmp"] {
         fs::create_dir_all(root.join(name)).expect("a directory of the root file system");
     }
@@ -63,8 +63,8 @@ fn witness() -> &'static Path {
     BUILT.get_or_init(|| build("witness", WITNESS))
 }
 
-/// A static program of one source file, compiled once per version of it and target directory; in one
-/// thread at a time.
+/// Compiles a single source file to a static program, once per version and target directory. Call
+/// it from one thread at a time.
 pub fn build(name: &str, source: &str) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     source.hash(&mut hasher);
@@ -78,7 +78,7 @@ pub fn build(name: &str, source: &str) -> PathBuf {
 }
 
 fn compile(name: &str, text: &str, program: &Path) {
-    // Renamed when it is whole: another test binary may be doing the same.
+    // Renamed once complete: another test binary may do the same.
     let unfinished = program.with_file_name(format!("unfinished-{}", std::process::id()));
     let source = unfinished.with_extension("rs");
     fs::write(&source, text).expect("write the program's source");
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::harness::cri::pause_program;
 
-    /// Run alone, this also leaves them for a machine that has no compiler.
+    /// Run alone, this test also leaves the programs for a machine without a compiler.
     #[test]
     fn what_containers_execute_needs_no_libraries() {
         for path in [witness(), &pause_program()] {

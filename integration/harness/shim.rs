@@ -1,4 +1,4 @@
-//! The shim behind a task, and its Task API without containerd in between.
+//! The shim of a task, and its Task API without containerd in between.
 
 use std::fs;
 use std::time::Duration;
@@ -17,17 +17,16 @@ use ttrpc::proto::{Code, Request};
 use super::mount_ns::SHARED_STATE;
 use super::{Containerd, PATIENCE, scaled};
 
-/// A shim process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shim {
     pub pid: u32,
     pub endpoint: Endpoint,
 }
 
-/// Where a shim serves, and what.
+/// The address of a shim, and the service there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
-    /// Its socket, as the shim and containerd name it.
+    /// The socket's address as the shim and containerd know it.
     pub address: String,
     pub service: Service,
 }
@@ -43,7 +42,7 @@ pub enum Service {
     SandboxV1,
 }
 
-/// A connection to a shim, used by one thread; connect again for calls side by side.
+/// A connection to a shim for one thread. Concurrent calls need connections of their own.
 pub struct TaskApi {
     runtime: Runtime,
     client: Client,
@@ -51,10 +50,8 @@ pub struct TaskApi {
     deadline: Duration,
 }
 
-/// An answer, or the code and the message of a refusal.
+/// An answer, or the code and message of an error.
 pub type Answer<T> = Result<T, (Code, String)>;
-
-// === impl Containerd ===
 
 impl Containerd {
     /// The shim that serves a task.
@@ -68,12 +65,12 @@ impl Containerd {
         }
     }
 
-    /// The processes of this containerd's shims, containers and OCI runtimes, with their words.
+    /// Process ids and command lines of this containerd's shims, containers and OCI runtimes.
     pub fn commands(&self) -> Vec<(u32, String)> {
         super::leaks::processes(self)
     }
 
-    /// The PIDs of all shims of this containerd.
+    /// Process ids of all shims of this containerd.
     pub fn shims(&self) -> Vec<u32> {
         let is_shim = |pid: &u32| {
             let name = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -98,12 +95,12 @@ impl Containerd {
         self.connect(&address, service)
     }
 
-    /// Where the shim of a task serves, as it was left in the bundle.
+    /// The address of a task's shim, read from the bundle.
     #[track_caller]
     pub fn endpoint(&self, id: &str) -> Endpoint {
         let bundle = self.bundle_dir(id);
         let read = |name: &str| fs::read(bundle.join(name)).ok();
-        // The second up to containerd 1.6.
+        // containerd up to 1.6 has only the second file.
         let found = read("bootstrap.json").or_else(|| read("address"));
         let found = found.and_then(|said| Endpoint::parse(&said));
         found.unwrap_or_else(|| panic!("{} holds no address", bundle.display()))
@@ -112,7 +109,7 @@ impl Containerd {
     /// A connection to a shim's address.
     #[track_caller]
     pub fn connect(&self, address: &str, service: Service) -> TaskApi {
-        // The socket lies in the shims' mount namespace; see `mount_ns`.
+        // The socket is in the shims' mount namespace; see `mount_ns`.
         let outside = self.dir().join("run").display().to_string();
         let address = address.replacen(SHARED_STATE, &outside, 1);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -130,10 +127,8 @@ impl Containerd {
     }
 }
 
-// === impl Endpoint ===
-
 impl Endpoint {
-    /// From what a shim says at its start: an address, or JSON with a version beside it.
+    /// Parses the output of a shim's `start`: an address, or JSON with an address and a version.
     pub fn parse(said: &[u8]) -> Option<Endpoint> {
         let (address, version) = match serde_json::from_slice::<serde_json::Value>(said) {
             Ok(json) => (
@@ -151,8 +146,6 @@ impl Endpoint {
     }
 }
 
-// === impl Service ===
-
 impl Service {
     fn name(self) -> &'static str {
         match self {
@@ -163,16 +156,14 @@ impl Service {
     }
 }
 
-// === impl TaskApi ===
-
 impl TaskApi {
-    /// Gives every later call this deadline, which the shim is told.
+    /// Sets the deadline of later calls; the shim is told of it.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Any call by its name.
+    /// Makes any call by name.
     pub fn call<T: Message>(&self, method: &str, request: &impl Message) -> Answer<T> {
         let request = self.request(method, request);
         match self.runtime.block_on(self.client.request(request)) {
@@ -182,7 +173,7 @@ impl TaskApi {
         }
     }
 
-    /// Sends a call and goes away, `after` a while, without having read the answer.
+    /// Sends a call, and closes the connection `after` that time without reading the answer.
     pub fn call_and_vanish(self, method: &str, request: &impl Message, after: Duration) {
         let request = self.request(method, request);
         let call = self.client.request(request);
@@ -215,7 +206,7 @@ impl TaskApi {
         self.call("Create", request)
     }
 
-    /// Of the task's first process, or of one that `exec` made; so in all that follow.
+    /// For this and the following calls: an empty `exec_id` means the task's first process.
     pub fn start(&self, id: &str, exec_id: &str) -> Answer<StartResponse> {
         let (id, exec_id) = (id.into(), exec_id.into());
         self.call(
@@ -319,7 +310,7 @@ impl TaskApi {
         )
     }
 
-    /// To so many columns and lines.
+    /// Sets the terminal's size in columns and lines.
     pub fn resize(&self, id: &str, exec_id: &str, width: u32, height: u32) -> Answer<Empty> {
         let request = ResizePtyRequest {
             id: id.into(),

@@ -1,10 +1,10 @@
-//! What a test wants to run, as the arguments of `ctr`.
+//! A container for `ctr` to run, as its arguments.
 
 use std::process::Command;
 
 use super::{Containerd, runtime_under_test};
 
-/// A container; the methods add to it.
+/// A container; its methods add to it.
 #[derive(Clone, Debug)]
 pub struct ContainerSpec {
     pub id: String,
@@ -14,8 +14,6 @@ pub struct ContainerSpec {
     options: Vec<String>,
     args: Vec<String>,
 }
-
-// === impl ContainerSpec ===
 
 impl ContainerSpec {
     /// A container of the runtime under test that runs a witness named like its id.
@@ -31,7 +29,7 @@ impl ContainerSpec {
         .witness(&[])
     }
 
-    /// A witness of a pod, with the id `POD-NAME`.
+    /// A witness in a pod, with the id `POD-NAME`.
     pub fn witness_of(
         pod: &str,
         name: &str,
@@ -49,7 +47,7 @@ impl ContainerSpec {
         self
     }
 
-    /// Belongs to a pod, under a container name, with the annotations that CRI would give; the
+    /// Puts the container into a pod under a container name, with the annotations of CRI. The
     /// witness records under that name.
     pub fn in_pod(mut self, pod: &str, name: &str) -> Self {
         if self
@@ -82,7 +80,7 @@ impl ContainerSpec {
             .iter()
             .any(|option| options.contains(option));
         let spec = self.args(&[&["/bin/witness", &name], options].concat());
-        // `lo` of a container of ctr is down, and bringing it up is the witness's first duty.
+        // `lo` of a container made by `ctr` is down, and the witness brings it up first.
         if listens {
             spec.option(&["--cap-add", "CAP_NET_ADMIN"])
         } else {
@@ -90,7 +88,7 @@ impl ContainerSpec {
         }
     }
 
-    /// Runs any other program.
+    /// Runs another program.
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args = args.iter().map(|&arg| arg.to_owned()).collect();
         self
@@ -112,24 +110,24 @@ impl ContainerSpec {
         self.option(&["--mount", &mount])
     }
 
-    /// Any other option of `ctr run`.
+    /// Adds an option of `ctr run`.
     pub fn option(mut self, option: &[&str]) -> Self {
         self.options
             .extend(option.iter().map(|&word| word.to_owned()));
         self
     }
 
-    /// `ctr` with a command (`run --rm`, …) for this container.
+    /// A `ctr` command (`run --rm`, …) for this container.
     pub fn ctr_command(&self, host: &Containerd, command: &[&str]) -> Command {
         let line = self.command_line(host, command);
         host.ctr_command(&line.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// The command line for `ctr`, from the command (`run`, `containers create`) on.
+    /// The arguments of `ctr`, beginning with the command (`run`, `containers create`).
     fn command_line(&self, host: &Containerd, command: &[&str]) -> Vec<String> {
         let mut line: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
         line.extend(["--runtime".to_owned(), self.runtime.clone()]);
-        // An image always has one, and youki runs nothing without.
+        // An image always sets `PATH`, and youki needs one.
         let shared = self
             .clone()
             .mount(&host.shared_dir().display().to_string(), "/shared")

@@ -1,5 +1,5 @@
-//! What a pod makes the shim do: probes as often as can be, and attempts that hang where nobody waits
-//! for them but the end of the pod.
+//! The shim's work for a pod is bounded: probes as frequent as possible, and probe attempts that
+//! hang during the pod's end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ const NAMES: [&str; 3] = ["one", "two", "three"];
 const UID: &str = "7c0f-14";
 const POD: &str = "pod7c0f-14";
 
-/// For so long it is measured what a pod costs.
+/// Duration of a measurement.
 const WHILE: Duration = Duration::from_secs(20);
 
-/// Three sidecars that are never ready, asked for it every millisecond.
+/// Three sidecars that are never ready, with an exec probe each millisecond.
 const GREEDY: &[(&str, &str)] = &[
     ("usher/sidecars", "one two three"),
     ("usher/start-mode", "Hold"),
@@ -34,18 +34,19 @@ const GREEDY: &[(&str, &str)] = &[
     ),
 ];
 
-/// The same three, by connections that nobody accepts.
+/// The same sidecars, with probes by connections to a closed port.
 const KNOCKING: &[(&str, &str)] = &[
     ("usher/sidecars", "one two three"),
     ("usher/start-mode", "Hold"),
-    ("startup-probe.usher/one", KNOCK),
-    ("startup-probe.usher/two", KNOCK),
-    ("startup-probe.usher/three", KNOCK),
+    ("startup-probe.usher/one", CONNECT),
+    ("startup-probe.usher/two", CONNECT),
+    ("startup-probe.usher/three", CONNECT),
 ];
 
-const KNOCK: &str = r#"{"tcpSocket":{"port":1},"periodMilliseconds":1,"failureThreshold":1000000}"#;
+const CONNECT: &str =
+    r#"{"tcpSocket":{"port":1},"periodMilliseconds":1,"failureThreshold":1000000}"#;
 
-/// The CPU time of all that is in a cgroup, and below it.
+/// CPU time of a cgroup and those below it.
 fn cpu_time(directory: &Path) -> Duration {
     let read = |file| fs::read_to_string(directory.join(file)).expect("the cgroup's CPU time");
     match on_v2() {
@@ -54,13 +55,13 @@ fn cpu_time(directory: &Path) -> Duration {
             let usage = text
                 .lines()
                 .find_map(|line| line.strip_prefix("usage_usec "));
-            Duration::from_micros(usage.expect("its usage").parse().expect("a number"))
+            Duration::from_micros(usage.expect("the CPU usage").parse().expect("a number"))
         }
         false => Duration::from_nanos(read("cpuacct.usage").trim().parse().expect("a number")),
     }
 }
 
-/// A cgroup that containerd is in, with its shims and all that they start outside of the containers.
+/// A cgroup of containerd, with its shims and everything they start outside of the containers.
 struct Outside(PathBuf);
 
 impl Outside {
@@ -85,7 +86,7 @@ impl Drop for Outside {
     }
 }
 
-/// How often each container was asked.
+/// The number of probes that each container has got.
 fn asked(host: &Containerd) -> [usize; 3] {
     NAMES.map(|name| {
         let file = host.shared_dir().join(format!("asked-{name}"));
@@ -93,7 +94,7 @@ fn asked(host: &Containerd) -> [usize; 3] {
     })
 }
 
-/// The containers of a pod, below a cgroup.
+/// Runs the pod's containers below a cgroup.
 fn run(pod: &PodCgroup<'_>, annotations: &[(&str, &str)]) {
     for name in NAMES {
         pod.run(name, &["/bin/sleep", "1000"], |config| {
@@ -105,14 +106,14 @@ fn run(pod: &PodCgroup<'_>, annotations: &[(&str, &str)]) {
 
 fn run_greedy(pod: &PodCgroup<'_>, host: &Containerd) {
     run(pod, GREEDY);
-    eventually("each has been asked", PATIENCE, || {
+    eventually("every sidecar has been probed", PATIENCE, || {
         asked(host).iter().all(|times| *times > 0)
     });
-    // What there is ahead at first is used up by then.
+    // The initial allowance is used up by then.
     std::thread::sleep(Duration::from_secs(3));
 }
 
-/// What is used outside of the pod per second of the pod, and how often each is asked meanwhile.
+/// CPU time used outside of the pod per second, and the number of probes of each container.
 fn measure(outside: &Outside, host: &Containerd) -> (f64, [usize; 3]) {
     let (before, asked_before, begun) = (cpu_time(&outside.0), asked(host), Instant::now());
     std::thread::sleep(WHILE);
@@ -127,11 +128,11 @@ fn measure(outside: &Outside, host: &Containerd) -> (f64, [usize; 3]) {
 }
 
 #[test]
-fn commands_every_millisecond_take_no_more_than_a_tenth_of_a_core_in_turns() {
+fn exec_probes_every_millisecond_take_at_most_a_tenth_of_a_core_in_turns() {
     let outside;
     let host = Containerd::start();
     outside = Outside::of(&host);
-    // Not of the pod's form: the commands run where the shim is.
+    // The cgroup does not have the pod's name, so the commands run in the shim's cgroup.
     let pod = PodCgroup::new(&host, "some");
     run_greedy(&pod, &host);
     let (share, times) = measure(&outside, &host);
@@ -146,7 +147,7 @@ fn commands_every_millisecond_take_no_more_than_a_tenth_of_a_core_in_turns() {
 }
 
 #[test]
-fn connections_every_millisecond_take_no_more_than_a_tenth_of_a_core() {
+fn tcp_probes_every_millisecond_take_at_most_a_tenth_of_a_core() {
     let outside;
     let host = Containerd::start();
     outside = Outside::of(&host);
@@ -159,7 +160,7 @@ fn connections_every_millisecond_take_no_more_than_a_tenth_of_a_core() {
 }
 
 #[test]
-fn where_the_pods_cgroup_is_ours_the_commands_run_in_it() {
+fn probe_commands_run_in_the_pods_cgroup_if_it_has_the_pods_name() {
     let outside;
     let host = Containerd::start();
     outside = Outside::of(&host);
@@ -177,7 +178,7 @@ fn where_the_pods_cgroup_is_ours_the_commands_run_in_it() {
     let (share, times) = measure(&outside, &host);
     let more = (inside() - before).as_secs_f64() / WHILE.as_secs_f64();
     eprintln!("in the pod, beside its containers: {more:.3} of a core");
-    // How much of it all a command is depends on the OCI runtime: crun's is short.
+    // The share depends on the OCI runtime: crun's commands are short.
     assert!(share <= 0.07, "{share}");
     assert!(more >= share / 2.0 && more <= 0.11, "{more} {share}");
     assert!(times.iter().all(|times| *times > 0), "{times:?}");
@@ -196,7 +197,7 @@ fn where_the_pods_cgroup_is_ours_the_commands_run_in_it() {
 }
 
 #[test]
-fn an_attempt_that_hangs_carries_no_end_that_was_decided_beyond_its_bound() {
+fn a_probe_attempt_that_hangs_extends_no_termination_beyond_its_bound() {
     let pod = Pod(&[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "before"),
@@ -214,7 +215,7 @@ fn an_attempt_that_hangs_carries_no_end_that_was_decided_beyond_its_bound() {
     host.run(&pod.witness("before", &["--ignore-term"]));
     host.run(&pod.witness("lease", &["--run-for", "500ms", "--exit", "9"]));
     host.await_event("before", "start");
-    // 3 + 1 + 2 seconds; a minute where the attempt's own timeout is waited for.
+    // 3 + 1 + 2 seconds. It would be a minute if the shim waited for the attempt's own timeout.
     host.await_record("the sidecar is told", |record| {
         record.has("proxy", "signal")
     });

@@ -1,8 +1,8 @@
-//! The figures of all hostile pods under every grace policy, beside those of containerd's own shim:
-//! by how much an end was late, and what a pod costs its node outside of its own cgroup.
+//! Figures of all hostile pods under every grace policy, and under containerd's own shim: how late
+//! each pod ended, and the CPU time it cost outside of its own cgroup.
 //!
-//! `scripts/hostile` runs it; `--quick` tries each pod with one policy, and words choose pods by parts of
-//! their names. The figures go to standard output as Markdown.
+//! `scripts/hostile` runs this. `--quick` tries each pod with one policy; words choose pods by
+//! parts of their names. Prints Markdown to standard output.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait")]
 
@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use harness::REFERENCE;
 use pods::Pod;
-use runner::{Outcome, POLICIES, Side, cpu_rate, dearest, play_all, worst_overrun};
+use runner::{Outcome, POLICIES, Side, costliest, cpu_rate, play_all, worst_overrun};
 
-/// How long each lives before its end.
+/// Run time of each pod before its end.
 const LIFE: Duration = Duration::from_secs(5);
 
 fn main() {
@@ -88,7 +88,7 @@ fn print(pods: &[&Pod], outcomes: &[Outcome]) {
     }
 }
 
-/// The worst of each.
+/// The worst of each figure.
 fn cells(outcomes: &[Outcome]) -> String {
     if outcomes.is_empty() {
         return "– | – | –".to_owned();
@@ -108,7 +108,7 @@ fn cells(outcomes: &[Outcome]) -> String {
     )
 }
 
-/// The worst, and whose it was where it makes a difference.
+/// The worst overrun, with its policy if there is an overrun.
 fn overrun(outcomes: &[Outcome]) -> String {
     let Some(worst) = worst_overrun(outcomes) else {
         return "–".to_owned();
@@ -124,10 +124,10 @@ fn overrun(outcomes: &[Outcome]) -> String {
     }
 }
 
-/// Over all, and the worst.
+/// The cost of all pods, and the worst pod.
 fn cost(outcomes: &[Outcome]) -> String {
     let all = cpu_rate(outcomes);
-    match dearest(outcomes) {
+    match costliest(outcomes) {
         Some(worst) => format!("{all:.3}, {:.3} in {}", worst.cpu_rate(), worst.name),
         None => "–".to_owned(),
     }

@@ -1,10 +1,9 @@
-//! What a pod can do to its node, and what a hung part can do to a pod: hostile containers, an OCI
-//! runtime that hangs, neighbours that do not answer. Each of them ends in time, and costs nobody else
-//! anything.
+//! Hostile containers, an OCI runtime that hangs, and neighbors that do not answer. Each pod still
+//! ends in time, and costs other pods nothing.
 
+mod all_pods;
 mod budget;
-mod gallery;
-mod neighbours;
+mod hung_neighbors;
 mod pods;
 mod probes;
 mod read_only;

@@ -1,4 +1,4 @@
-//! Servers and commands that are probed, and do their worst.
+//! Probed servers and commands that do their worst.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,11 +20,11 @@ use crate::harness::{
 
 const PORT: u16 = 8080;
 
-/// How long a shim is watched.
+/// Duration of a measurement.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// What it may use itself more than twice as much as beside a server that is not there, in ticks of
-/// 10 ms: a thirtieth of a processor. So much is answered while it is watched, and machines are busy.
+/// Tolerance for the shim's own CPU time, beyond twice its use without a server, in ticks of 10 ms:
+/// a thirtieth of a processor. It covers the calls during the measurement, and busy machines.
 const SPARE_TICKS: u64 = 10;
 
 /// A probe ten times a second that does not give up.
@@ -37,30 +37,30 @@ const HTTPS: &str = r#""httpGet":{"port":8080,"scheme":"HTTPS"}"#;
 const GRPC: &str = r#""grpc":{"port":8080}"#;
 const TCP: &str = r#""tcpSocket":{"port":9}"#;
 
-/// An empty frame of settings, which asks for an acknowledgement.
+/// An empty SETTINGS frame, which requires an acknowledgment.
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-// === the pod ===
+// == the pod ===
 
-/// A pod of sidecars that are probed, each in a network namespace of its own.
+/// A pod of probed sidecars, each in a network namespace of its own.
 struct Probed<'host> {
     host: &'host Containerd,
-    /// Every container brings the same ones.
+    /// The annotations of every container.
     annotations: Vec<(String, String)>,
     shim: u32,
 }
 
-/// What there was to see of a shim for a while.
+/// Observations of a shim.
 #[derive(Debug)]
 struct Seen {
-    /// The processor time that it has used itself.
+    /// The shim's own processor time.
     ticks: u64,
-    /// How long it let its caller wait.
+    /// The slowest answer to a caller.
     slowest_state: Duration,
 }
 
 impl<'host> Probed<'host> {
-    /// Runs all of them; nobody serves yet.
+    /// Runs all sidecars; none has a server yet.
     fn start(host: &'host Containerd, probes: &[(&str, String)]) -> Self {
         let names: Vec<_> = probes.iter().map(|(name, _)| *name).collect();
         let mut annotations = vec![("usher/sidecars".to_owned(), names.join(","))];
@@ -91,7 +91,7 @@ impl<'host> Probed<'host> {
         annotations.fold(spec, |spec, (key, value)| spec.annotation(key, value))
     }
 
-    /// In the container's network, by a program of the machine.
+    /// Runs the machine's busybox in the container's network.
     fn busybox(&self, name: &str, args: &[&str]) {
         let finished = self.within(name, || {
             let mut busybox = Command::new("busybox");
@@ -101,7 +101,7 @@ impl<'host> Probed<'host> {
         assert!(finished.ok(), "{args:?}: {}", finished.err());
     }
 
-    /// On a thread in the container's network.
+    /// Runs `work` on a thread in the container's network.
     fn within<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
         let network = network(self.host, name);
         thread::scope(|scope| {
@@ -118,7 +118,7 @@ impl<'host> Probed<'host> {
         Server::start(listener.expect("a listener"), serve)
     }
 
-    /// The probers that there are.
+    /// Process ids of the shim's probers.
     fn probers(&self) -> Vec<u32> {
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.shim));
         let children = children.unwrap_or_default();
@@ -128,8 +128,8 @@ impl<'host> Probed<'host> {
         pids.filter(|pid| is_prober(*pid)).collect()
     }
 
-    /// Watches the shim while nobody serves, and then while somebody does: neither is it asked to do
-    /// much more itself, nor is its caller held up.
+    /// Observes the shim first without and then with a server. The server must neither cost the
+    /// shim much itself, nor delay its caller.
     #[track_caller]
     fn compare<T>(&self, name: &str, containers: usize, serve: impl FnOnce() -> T) -> T {
         let before = self.watch(name, containers);
@@ -148,7 +148,7 @@ impl<'host> Probed<'host> {
         served
     }
 
-    /// Asks for the state of a container all the while, and judges the probers that there are.
+    /// Asks for the state of a container repeatedly, and checks the probers.
     #[track_caller]
     fn watch(&self, name: &str, containers: usize) -> Seen {
         let api = self.host.task_api(name);
@@ -177,7 +177,7 @@ impl<'host> Probed<'host> {
         }
     }
 
-    /// What the log says of a container and its attempts; every line of it is fit for one.
+    /// The log's lines about a container. Checks that every line of the log is short and printable.
     #[track_caller]
     fn said_of(&self, name: &str) -> Vec<String> {
         let log = self.host.log_tail(usize::MAX);
@@ -212,9 +212,9 @@ fn is_prober(pid: u32) -> bool {
     words.ends_with("\0prober\0")
 }
 
-// === the servers ===
+// == the servers ===
 
-/// A server that serves until it is dropped; its connections end with their clients.
+/// A server that accepts until it is dropped. Its connections end with their clients.
 struct Server {
     connections: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
@@ -237,7 +237,7 @@ impl Server {
                 connections.fetch_add(1, Ordering::Relaxed);
                 thread::spawn(move || {
                     let _ = stream.set_nonblocking(false);
-                    // Whoever is served goes away in the middle.
+                    // The prober closes the connection in the middle.
                     let _ = serve(stream);
                 });
             }
@@ -256,7 +256,7 @@ impl Drop for Server {
     }
 }
 
-/// Reads whatever comes, until the client has gone.
+/// Reads until the client has gone.
 fn listen(mut stream: TcpStream) -> std::io::Result<()> {
     let mut ignored = [0; 4096];
     while stream.read(&mut ignored)? > 0 {}
@@ -274,13 +274,13 @@ fn flood_with_settings(stream: TcpStream) -> std::io::Result<()> {
     pour(stream, SETTINGS, &SETTINGS.repeat(1000))
 }
 
-/// As much in one frame as a client takes, several times: what clears a screen, turns the direction of
-/// writing, and looks like another line of the log.
+/// Sends several GOAWAY frames of the greatest size that a client accepts. Their text clears a
+/// screen, reverses the writing direction, and imitates a line of the log.
 fn go_away_with_words(mut stream: TcpStream) -> std::io::Result<()> {
     let words = "\x1b[2J\u{202e}\r\n\0time=\"now\" level=info msg=forged\n\u{9b}";
     let words: Vec<u8> = words.bytes().cycle().take(16_000).collect();
     let mut frame = ((words.len() + 8) as u32).to_be_bytes()[1..].to_vec();
-    // GOAWAY of the connection; the last stream, and ENHANCE_YOUR_CALM.
+    // GOAWAY for the connection; the last stream, and ENHANCE_YOUR_CALM.
     frame.extend([7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11]);
     frame.extend(words);
     stream.write_all(SETTINGS)?;
@@ -296,7 +296,7 @@ fn slowly(mut stream: TcpStream, begin: &[u8], more: &[u8]) -> std::io::Result<(
     }
 }
 
-// === the tests ===
+// == the tests ===
 
 #[test]
 fn a_flood_of_settings_costs_the_shim_nothing() {
@@ -304,11 +304,13 @@ fn a_flood_of_settings_costs_the_shim_nothing() {
     let pod = Probed::start(&host, &[("proxy", probe(GRPC))]);
     let server = pod.compare("proxy", 1, || pod.serve("proxy", flood_with_settings));
     pod.await_failure("proxy", "no answer of 127.0.0.1:8080: ");
-    eventually("it is asked again", PATIENCE, || server.connections() >= 3);
+    eventually("the probe runs again", PATIENCE, || {
+        server.connections() >= 3
+    });
 }
 
 #[test]
-fn what_a_server_says_last_is_neither_long_nor_raw_in_the_log() {
+fn a_servers_goaway_is_logged_short_and_escaped() {
     let host = Containerd::start();
     let pod = Probed::start(&host, &[("proxy", probe(GRPC))]);
     let _server = pod.serve("proxy", go_away_with_words);
@@ -319,7 +321,7 @@ fn what_a_server_says_last_is_neither_long_nor_raw_in_the_log() {
 }
 
 #[test]
-fn servers_of_every_kind_that_never_come_to_an_end_hold_up_nobody() {
+fn servers_that_never_finish_an_answer_delay_no_call() {
     type Serve = fn(TcpStream) -> std::io::Result<()>;
     let cases: [(&str, &str, Serve, &str); 7] = [
         ("silent", HTTP, listen, "no answer within 1s"),
@@ -381,7 +383,7 @@ fn servers_of_every_kind_that_never_come_to_an_end_hold_up_nobody() {
             server.connections() >= 3
         });
     }
-    // When the containers end, so do all who ask them something.
+    // All probers end with the containers.
     for (name, ..) in &cases {
         host.kill(name, "SIGKILL");
     }
@@ -389,17 +391,17 @@ fn servers_of_every_kind_that_never_come_to_an_end_hold_up_nobody() {
 }
 
 #[test]
-fn a_prober_has_no_rights_and_does_not_outlive_its_shim() {
+fn a_prober_has_no_privileges_and_ends_with_its_shim() {
     let host = Containerd::start();
     let patient = probe(HTTP).replace(r#""timeoutSeconds":1"#, r#""timeoutSeconds":1000"#);
     let pod = Probed::start(&host, &[("proxy", patient)]);
     let server = pod.serve("proxy", listen);
-    eventually("it is asked", PATIENCE, || server.connections() > 0);
+    eventually("the probe connects", PATIENCE, || server.connections() > 0);
     let probers = pod.probers();
     let [prober] = probers[..] else {
         panic!("{probers:?}");
     };
-    let status = fs::read_to_string(format!("/proc/{prober}/status")).expect("it runs");
+    let status = fs::read_to_string(format!("/proc/{prober}/status")).expect("the prober runs");
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let words = line.unwrap_or_else(|| panic!("{name}: {status}"));
@@ -421,11 +423,12 @@ fn a_prober_has_no_rights_and_does_not_outlive_its_shim() {
         assert_eq!(field(name), expected, "{name}");
     }
     let (init, _) = host.pids("proxy")[0];
-    let link = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("it runs");
+    let link = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("the process runs");
     assert_eq!(link(prober), link(init));
-    // Nothing of the shim's is open in it: the streams, what its runtime waits with, a connection.
+    // The prober has none of the shim's descriptors open: only its streams, what its async runtime
+    // waits with, and a connection.
     let mut open = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{prober}/fd")).expect("it runs") {
+    for entry in fs::read_dir(format!("/proc/{prober}/fd")).expect("the prober runs") {
         let target = fs::read_link(entry.expect("a descriptor").path()).expect("a descriptor");
         open.push(target.display().to_string());
     }
@@ -445,7 +448,7 @@ fn a_prober_has_no_rights_and_does_not_outlive_its_shim() {
 }
 
 #[test]
-fn a_hook_that_nobody_answers_leaves_no_prober() {
+fn an_unanswered_hook_leaves_no_prober() {
     let host = Containerd::start();
     let annotations = [
         ("usher/sidecars", "proxy"),
@@ -459,7 +462,7 @@ fn a_hook_that_nobody_answers_leaves_no_prober() {
     let pod = Probed::run(&host, &["proxy", "web"], annotations.into());
     let server = pod.serve("proxy", listen);
     host.kill_all(&["web", "proxy"], "SIGTERM");
-    eventually("it is asked", PATIENCE, || server.connections() > 0);
+    eventually("the probe connects", PATIENCE, || server.connections() > 0);
     host.wait_exit("proxy");
     eventually("no prober is left", PATIENCE, || pod.probers().is_empty());
 }
@@ -475,7 +478,7 @@ fn thousands_of_addresses_cost_the_shim_nothing() {
     pod.await_failure("proxy", "connection to 127.0.0.1:9: ");
 }
 
-/// To `lo`, from 10.0.0.1 on (`rtnetlink(7)`, RTM_NEWADDR).
+/// Adds addresses to `lo`, from 10.0.0.1 on (`rtnetlink(7)`, RTM_NEWADDR).
 fn add_addresses(count: u32) {
     let netlink = socket(
         AddressFamily::Netlink,
@@ -491,7 +494,7 @@ fn add_addresses(count: u32) {
         // RTM_NEWADDR; NLM_F_REQUEST, NLM_F_CREATE.
         message.extend([20_u16.to_ne_bytes(), 0x401_u16.to_ne_bytes()].concat());
         message.extend([0; 8]);
-        // Of IPv4, 32 bits of a prefix, everywhere, of interface 1; then IFA_LOCAL.
+        // IPv4, a prefix of 32 bits, scope universe, interface 1; then IFA_LOCAL.
         message.extend([2, 32, 0, 0]);
         message.extend(1_u32.to_ne_bytes());
         message.extend([8_u16.to_ne_bytes(), 2_u16.to_ne_bytes()].concat());
@@ -501,7 +504,7 @@ fn add_addresses(count: u32) {
 }
 
 #[test]
-fn a_server_that_is_not_on_loopback_is_found_with_and_without_a_default_route() {
+fn a_server_outside_loopback_is_found_with_and_without_a_default_route() {
     let host = Containerd::start();
     let tcp = TCP.replace('9', "8080");
     let probes = [
@@ -511,7 +514,7 @@ fn a_server_that_is_not_on_loopback_is_found_with_and_without_a_default_route() 
     ];
     let pod = Probed::start(&host, &probes);
     for (name, _) in &probes {
-        // An interface that is down comes first.
+        // The first interface is down.
         for interface in ["a0", "b0"] {
             pod.busybox(name, &["ip", "link", "add", interface, "type", "bridge"]);
         }
@@ -533,6 +536,6 @@ fn a_server_that_is_not_on_loopback_is_found_with_and_without_a_default_route() 
         });
     }
     host.run(&pod.spec("app").witness(&[]));
-    // All of them are ready.
+    // All sidecars are ready.
     host.await_event("app", "start");
 }

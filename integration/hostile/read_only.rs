@@ -1,27 +1,27 @@
-//! Clients that may only look at a pod: they look as often as they like, and root gets its answers.
+//! Read-only clients cannot delay root's requests, however often they ask.
 
 use std::time::{Duration, Instant};
 
-use super::stage::villain;
+use super::stage::attacker;
 use crate::control::usher;
 use crate::harness::{
     Background, Containerd, PATIENCE, eventually, processor_time, run, scaled, shim_dir,
 };
 use crate::pod::Pod;
 
-/// An app that is held until its sidecar is ready, which it never is.
+/// An app held for a sidecar that is never ready.
 const HELD: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/apps", "web"),
     ("usher/start-mode", "Hold"),
-    // Seldom, so that it costs nothing while the shim is measured.
+    // Infrequent, so that the probe does not disturb the measurement.
     (
         "startup-probe.usher/proxy",
         r#"{"tcpSocket":{"port":1},"periodSeconds":1000,"failureThreshold":100}"#,
     ),
 ]);
 
-/// The CPU time of the shim is measured for so long.
+/// Duration of the measurement of the shim's CPU time.
 const WHILE: Duration = Duration::from_secs(4);
 
 /// The share of a core that read-only clients may cost.
@@ -34,8 +34,7 @@ fn cpu_rate(pid: u32) -> f64 {
     used / begun.elapsed().as_secs_f64()
 }
 
-/// The time that root takes to ask, the median of twenty times: the machine may be busy with something else now
-/// and then.
+/// The time of root's request: the median of twenty, since the machine may be busy at times.
 #[track_caller]
 fn ask_as_root(host: &Containerd) -> Duration {
     let mut took = [0; 20].map(|_| {
@@ -49,7 +48,7 @@ fn ask_as_root(host: &Containerd) -> Duration {
 }
 
 #[test]
-fn read_only_clients_keep_root_out_of_nothing_and_cost_a_twentieth_of_a_core() {
+fn read_only_clients_never_block_root_and_cost_at_most_a_twentieth_of_a_core() {
     let host = Containerd::start();
     host.run(&HELD.witness("web", &[]));
     host.run(&HELD.witness("proxy", &[]));
@@ -70,11 +69,11 @@ fn read_only_clients_keep_root_out_of_nothing_and_cost_a_twentieth_of_a_core() {
         },
     );
     let socket = host.control_sockets().remove(0);
-    let words = ["knock", socket.to_str().expect("a path of ours")];
+    let words = ["connect", socket.to_str().expect("a path of ours")];
     let knocking: Vec<_> = (0..2)
-        .map(|_| Background::spawn(host.without_rights(villain(), &words)))
+        .map(|_| Background::spawn(host.without_rights(attacker(), &words)))
         .collect();
-    // What they may spend ahead is spent.
+    // Their initial allowance is used up by then.
     std::thread::sleep(Duration::from_secs(1));
     let rate = cpu_rate(shim);
     eprintln!("{rate:.3} of a core");

@@ -1,7 +1,7 @@
-//! Lets a hostile pod live for a while and ends it as kubelet does, and says by how much its end was
-//! late, and what it cost its node.
+//! Runs a hostile pod for a while and ends it as kubelet does. Measures how late it ended, and what
+//! it cost its node.
 
-// The figures need more of this than the tests do, and the other way round.
+// Tests and figures use different parts of this module.
 #![allow(dead_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,33 +18,33 @@ use crate::harness::{Background, REFERENCE, Shims, TaskApi, runtime_under_test, 
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Kubelet's `runtimeRequestTimeout`: its stop requests wait so long beyond the grace period.
+/// kubelet's `runtimeRequestTimeout`: the deadline of a stop request exceeds the grace period by
+/// this.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long an end that is late is looked at.
+/// Time to keep observing a late termination.
 const LATE: Duration = Duration::from_secs(15);
 
-/// How long the deletion of what has ended may take. That of a container whose logging program hangs takes
-/// 14 seconds.
+/// Limit for the deletion of an ended pod. A container whose logging program hangs takes 14
+/// seconds.
 const DELETED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How many things come one after another in an end that each take a busy machine a while: somebody is
-/// woken, a command is run.
+/// The number of consecutive steps of a termination that a busy machine may delay, such as a
+/// wake-up or a command.
 const STEPS: u32 = 10;
 
-/// What a start does goes on for a moment after it.
+/// The effects of a start take a moment to settle.
 const SETTLING: Duration = Duration::from_millis(500);
 
-/// One of the ways to share a grace period, with one of a length that it is tried with.
+/// A grace policy, with the grace period that it is tried with.
 #[derive(Debug, PartialEq)]
 pub struct Policy {
     pub name: &'static str,
     grace: Duration,
-    /// What the worst case is beyond the grace period.
+    /// Time beyond the grace period in the worst case.
     beyond: Duration,
 }
 
-/// All of them.
 pub const POLICIES: [Policy; 5] = [
     Policy::new("Shared", 3, 2),
     Policy::new("Reserve", 6, 2),
@@ -53,39 +53,37 @@ pub const POLICIES: [Policy; 5] = [
     Policy::new("Strict", 3, 0),
 ];
 
-/// Whose pod it is.
+/// The shim that runs a pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Side {
-    /// The shim's under test, with a policy.
+    /// The shim under test, with a policy.
     Ours(&'static Policy),
-    /// That of containerd's own shim, which has none.
+    /// containerd's own shim, which has no policies.
     Reference,
 }
 
-/// What came of a pod.
+/// The result of one pod.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub name: &'static str,
     pub side: Side,
-    /// The worst case of the end, from its first request to the last exit that the caller is told.
+    /// The promised upper bound from the first stop request to the last exit that the caller sees.
     pub bound: Duration,
-    /// From the first request to the end of its last process, as the caller and the kernel see it; of one
-    /// that has not ended, how long that was looked at.
+    /// Time from the first stop request to the exit of the last process, as seen by the caller and
+    /// the kernel. If the pod did not end, how long it was observed.
     pub took: Duration,
     pub has_ended: bool,
-    /// From the last container's start to the end.
+    /// Time from the start of the last container to the end.
     pub lived: Duration,
-    /// How long the machine has taken at most, during the end, for a program that does nothing.
-    pub hitch: Duration,
-    /// What has been taken outside of the pod's cgroup meanwhile.
+    /// The longest run of a program that does nothing, during the termination.
+    pub delay: Duration,
+    /// CPU time used outside of the pod's cgroup.
     pub cpu: Duration,
-    /// How long the deletion of its containers took; none if not all was answered.
+    /// Time to delete the containers; `None` if a deletion was not answered.
     pub deleted: Option<Duration>,
-    /// What went wrong besides.
+    /// Any other problem.
     pub problem: Option<String>,
 }
-
-// === impl Policy ===
 
 impl Policy {
     const fn new(name: &'static str, grace: u64, beyond: u64) -> Self {
@@ -97,8 +95,6 @@ impl Policy {
     }
 }
 
-// === impl Side ===
-
 impl Side {
     fn grace(self) -> Duration {
         match self {
@@ -107,7 +103,7 @@ impl Side {
         }
     }
 
-    /// The worst case of the end of the last process, from the first request on.
+    /// The promised bound from the first stop request to the exit of the last process.
     pub fn bound(self) -> Duration {
         match self {
             Self::Ours(policy) => policy.grace + policy.beyond,
@@ -115,8 +111,6 @@ impl Side {
         }
     }
 }
-
-// === impl Outcome ===
 
 impl Outcome {
     fn new(pod: &Pod, side: Side) -> Self {
@@ -131,19 +125,19 @@ impl Outcome {
             took: Duration::ZERO,
             has_ended: false,
             lived: Duration::ZERO,
-            hitch: Duration::ZERO,
+            delay: Duration::ZERO,
             cpu: Duration::ZERO,
             deleted: None,
             problem: None,
         }
     }
 
-    /// By how much the end was late; of one that has not ended, at least.
+    /// By how much the end was late; a lower bound if the pod did not end.
     pub fn overrun(&self) -> Duration {
         self.took.saturating_sub(self.bound)
     }
 
-    /// CPU-seconds outside of the pod's cgroup per second of pod.
+    /// CPU-seconds outside of the pod's cgroup per second of its run.
     pub fn cpu_rate(&self) -> f64 {
         match self.lived {
             Duration::ZERO => 0.0,
@@ -151,36 +145,35 @@ impl Outcome {
         }
     }
 
-    /// Whether it was as promised, for its own part: what it cost is judged over all.
+    /// True if this pod kept its bounds. Its cost is judged over all pods.
     pub fn is_in_time(&self) -> bool {
         self.has_ended
-            && self.overrun() < scaled(SECOND) + STEPS * self.hitch
+            && self.overrun() < scaled(SECOND) + STEPS * self.delay
             && self.deleted.is_some()
             && self.problem.is_none()
     }
 }
 
-/// The latest end of all.
 pub fn worst_overrun(outcomes: &[Outcome]) -> Option<&Outcome> {
     outcomes.iter().max_by_key(|outcome| outcome.overrun())
 }
 
 /// The pod that cost its node most.
-pub fn dearest(outcomes: &[Outcome]) -> Option<&Outcome> {
+pub fn costliest(outcomes: &[Outcome]) -> Option<&Outcome> {
     outcomes
         .iter()
         .max_by(|one, other| one.cpu_rate().total_cmp(&other.cpu_rate()))
 }
 
-/// CPU-seconds outside of the pods' cgroups per second of pod, over all.
+/// CPU-seconds outside of the pods' cgroups per second of pod, over all pods.
 pub fn cpu_rate(outcomes: &[Outcome]) -> f64 {
     let cpu: f64 = outcomes.iter().map(|o| o.cpu.as_secs_f64()).sum();
     let lived: f64 = outcomes.iter().map(|o| o.lived.as_secs_f64()).sum();
     if lived > 0.0 { cpu / lived } else { 0.0 }
 }
 
-/// Plays all of them, as many at once as the machine has CPUs and one more, as most have a quarter
-/// of one, and wait; in the order of the list.
+/// Runs all pods, one more at a time than the machine has CPUs, since most have a quarter of a CPU
+/// and wait. The outcomes are in the order of the list.
 pub fn play_all(plays: &[(&'static Pod, Side)], life: Duration) -> Vec<Outcome> {
     let lanes = thread::available_parallelism().map_or(2, |cpus| cpus.get() + 1);
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -204,7 +197,7 @@ pub fn play_all(plays: &[(&'static Pod, Side)], life: Duration) -> Vec<Outcome> 
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// For who looks on.
+/// A progress line.
 fn line(outcome: &Outcome) -> String {
     let side = match outcome.side {
         Side::Ours(policy) => policy.name,
@@ -215,7 +208,7 @@ fn line(outcome: &Outcome) -> String {
         format!("{:.1} s", time.as_secs_f64())
     });
     format!(
-        "{}, {side}: {} after {took:.2} s of {:.0} s (hitch {:.2} s), deleted in {deleted}, {:.3} CPUs outside{}",
+        "{}, {side}: {} after {took:.2} s of {:.0} s (delay {:.2} s), deleted in {deleted}, {:.3} CPUs outside{}",
         outcome.name,
         if outcome.has_ended {
             "ended"
@@ -223,7 +216,7 @@ fn line(outcome: &Outcome) -> String {
             "NOT ENDED"
         },
         outcome.bound.as_secs_f64(),
-        outcome.hitch.as_secs_f64(),
+        outcome.delay.as_secs_f64(),
         outcome.cpu_rate(),
         match &outcome.problem {
             Some(problem) => format!("; {}", problem.replace('\n', "; ")),
@@ -232,7 +225,7 @@ fn line(outcome: &Outcome) -> String {
     )
 }
 
-/// Lets a pod live for that long, and ends it; whatever comes of it.
+/// Runs a pod for `life`, and ends it.
 pub fn play(pod: &'static Pod, side: Side, life: Duration) -> Outcome {
     let mut outcome = Outcome::new(pod, side);
     let shims = match side {
@@ -242,8 +235,8 @@ pub fn play(pod: &'static Pod, side: Side, life: Duration) -> Outcome {
     let problem = match catch_unwind(|| Stage::new(shims)) {
         Ok(stage) => {
             let acted = catch_unwind(AssertUnwindSafe(|| act(&stage, pod, life, &mut outcome)));
-            stage.relent();
-            // It fails if anything of the pod is left.
+            stage.unblock();
+            // Dropping the stage fails if a trace of the pod is left.
             let cleaned = catch_unwind(AssertUnwindSafe(|| drop(stage)));
             acted.and(cleaned).err()
         }
@@ -252,7 +245,7 @@ pub fn play(pod: &'static Pod, side: Side, life: Duration) -> Outcome {
     outcome.problem = problem.map(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        text.unwrap_or_else(|| "it has panicked".to_owned())
+        text.unwrap_or_else(|| "a panic without a message".to_owned())
     });
     outcome
 }
@@ -284,28 +277,29 @@ fn act(stage: &Stage, pod: &Pod, life: Duration, outcome: &mut Outcome) {
     stage.hang(pod.hangs);
     std::fs::write(stage.host.shared_dir().join("end"), "").expect("a file");
     let longest = outcome.bound + scaled(LATE);
-    let hitches = Hitches::look_for();
+    let delays = DelayMeter::start();
     let end = End::of(stage, &ids, side.grace(), longest);
     while end.asked.elapsed() < longest && !outcome.has_ended {
         thread::sleep(Duration::from_millis(5));
         outcome.has_ended = end.is_over() && stage.processes().is_empty();
     }
     outcome.took = end.asked.elapsed();
-    outcome.hitch = hitches.longest();
+    outcome.delay = delays.longest();
     outcome.lived = began.elapsed();
     outcome.cpu = stage.cpu_outside().saturating_sub(cpu);
 
     stage.signal_containerd(nix::sys::signal::Signal::SIGCONT);
     let answered = delete(stage, &ids, outcome.has_ended);
-    stage.relent();
-    // While the runtime hangs a refusal is as good an answer; then nothing may be in the way.
+    stage.unblock();
+    // While the runtime hangs, an error is also an accepted answer; afterwards a deletion must
+    // succeed.
     outcome.deleted = answered.and_then(|Answered { after, refused }| {
         let hung = refused && !pod.hangs.is_empty();
         let is_gone = !refused || hung && delete(stage, &ids, false).is_some_and(|a| !a.refused);
         is_gone.then_some(after)
     });
     if outcome.deleted.is_none() {
-        // It has not done what it was asked for: whatever is left of it is no news.
+        // The deletion failed already, so ignore what is left.
         stage.host.tolerate("");
         stage.kill_shims();
     }
@@ -326,16 +320,14 @@ fn annotations(pod: &Pod, policy: &Policy) -> Vec<(String, String)> {
     all.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// What the machine itself is late by.
-struct Hitches {
+/// Measures delays by the machine itself.
+struct DelayMeter {
     longest: Arc<Mutex<Duration>>,
 }
 
-// === impl Hitches ===
-
-impl Hitches {
-    /// Runs a program that does nothing now and then, for as long as somebody wants to know.
-    fn look_for() -> Self {
+impl DelayMeter {
+    /// Runs a program that does nothing again and again, until the meter is dropped.
+    fn start() -> Self {
         let longest = Arc::new(Mutex::new(Duration::ZERO));
         let known = Arc::downgrade(&longest);
         thread::spawn(move || {
@@ -357,23 +349,22 @@ impl Hitches {
     }
 }
 
-/// The end of a pod that is under way.
+/// A termination in progress.
 struct End {
-    /// When the first request was sent.
+    /// Time of the first stop request.
     asked: Instant,
-    /// Which containers have ended, as the caller is told.
+    /// For each container, true once the caller has seen its exit.
     ended: Vec<Arc<AtomicBool>>,
 }
 
-// === impl End ===
-
 impl End {
-    /// Asks all containers to stop, as kubelet does: a request for each, all at once, SIGKILL for what
-    /// lives when the grace period is over, counted from the request's answer, and for all that is left
-    /// of one that has ended. No call lasts longer than `longest`, or than kubelet's would.
+    /// Stops all containers as kubelet does: one stop request each, all at once; SIGKILL for a
+    /// container that still runs when the grace period, counted from the request's answer, is over;
+    /// and SIGKILL for everything left of an exited container. No call lasts longer than `longest`
+    /// or kubelet's own deadline.
     #[track_caller]
     fn of(stage: &Stage, ids: &[&'static str], grace: Duration, longest: Duration) -> Self {
-        // Calls of one connection come one after another here, and these do not.
+        // One connection each: calls on a single connection would be serialized here.
         let api = |id: &str, deadline| stage.host.task_api(id).deadline(deadline);
         let connected = ids.iter().map(|id| {
             let apis = [REQUEST_TIMEOUT + grace, longest, longest].map(|time| api(id, time));
@@ -416,15 +407,15 @@ impl End {
     }
 }
 
-/// What came of the deletion of all containers.
+/// The result of deleting all containers.
 struct Answered {
     after: Duration,
-    /// One of them at least.
+    /// True if at least one deletion failed.
     refused: bool,
 }
 
-/// Has all containers deleted, all at once, by force if they have not ended; none if some of them got no
-/// answer.
+/// Deletes all containers at once, by force if they have not ended. Returns `None` if a deletion
+/// got no answer.
 fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Answered> {
     let begun = Instant::now();
     let command: &[&str] = match has_ended {
@@ -439,7 +430,7 @@ fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Answered> {
     while begun.elapsed() < scaled(DELETED_WITHIN) && !deletions.is_empty() {
         deletions.retain_mut(|deletion| {
             let goes_on = deletion.is_running();
-            // The exit code of `ctr` is the task's. One that was deleted before is gone too.
+            // `ctr` exits with the task's exit code. A container deleted earlier counts as deleted.
             let said = deletion.stderr();
             refused |= !goes_on && said.contains("level=error") && !said.contains("not found");
             goes_on

@@ -1,4 +1,5 @@
-//! An OCI runtime that hangs at one of its verbs, and what it must never hand on.
+//! An OCI runtime that hangs at one of its commands, and things that the shim must not pass on to
+//! containers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,23 +16,23 @@ use crate::harness::{
 };
 use crate::pod;
 
-const FOR_EVER: [&str; 2] = ["/bin/sleep", "1000"];
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
-/// A container is gone so soon after its SIGKILL, whatever hangs: two busy processors are slow.
+/// Bound from a SIGKILL to the exit, whatever hangs, on two busy processors.
 const SOON: Duration = Duration::from_secs(6);
 
-/// The processes of this containerd's shims and their commands that have a word on their line.
+/// Processes of this containerd's shims and their commands with `word` on the command line.
 fn commands(host: &Containerd, word: &str) -> Vec<u32> {
     let all = host.commands().into_iter();
     let with = all.filter(|(_, words)| words.split_whitespace().any(|one| one == word));
     with.map(|(pid, _)| pid).collect()
 }
 
-/// Its root file system is its own: it looks for users in `/etc/passwd`, and so does the runtime.
+/// The sidecar replaces `/etc/passwd` by a FIFO, and the runtime hangs when it reads it.
 #[test]
 fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
     let host = Containerd::start();
-    let script = "echo life >> /shared/lives; mkdir -p /etc; rm -f /etc/passwd; \
+    let script = "echo run >> /shared/runs; mkdir -p /etc; rm -f /etc/passwd; \
                   mkfifo /etc/passwd; exit 1";
     let proxy = ContainerSpec::new("proxy")
         .in_pod("pod1", "proxy")
@@ -41,11 +42,15 @@ fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
         ])
         .script(script);
     host.run(&proxy);
-    // crun reads the file in another way, and goes on.
-    eventually("the runtime hangs, or it lives again", PATIENCE, || {
-        let lives = fs::read_to_string(host.shared_dir().join("lives")).unwrap_or_default();
-        !commands(&host, "create").is_empty() || lives.lines().count() > 1
-    });
+    // crun reads the file in another way, and does not hang.
+    eventually(
+        "the runtime hangs, or the sidecar runs again",
+        PATIENCE,
+        || {
+            let runs = fs::read_to_string(host.shared_dir().join("runs")).unwrap_or_default();
+            !commands(&host, "create").is_empty() || runs.lines().count() > 1
+        },
+    );
     let killed = Instant::now();
     host.kill("proxy", "SIGKILL");
     host.wait_exit("proxy");
@@ -56,10 +61,10 @@ fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
 }
 
 fn bare(host: &Containerd) -> BareShim<'_> {
-    BareShim::start(host, &runtime_under_test(), "a", &FOR_EVER, |_| ())
+    BareShim::start(host, &runtime_under_test(), "a", &SLEEP, |_| ())
 }
 
-/// Where the cgroup of the container is, in each hierarchy.
+/// The cgroups of the container, one in each hierarchy.
 fn cgroups(host: &Containerd) -> Vec<PathBuf> {
     let below = format!("{}/a", host.namespace);
     let hierarchies = fs::read_dir("/sys/fs/cgroup").expect("cgroups").flatten();
@@ -70,7 +75,7 @@ fn cgroups(host: &Containerd) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_creation_that_hangs_ends_when_its_caller_gives_up_and_leaves_nothing() {
+fn a_create_that_hangs_ends_when_its_caller_gives_up_and_leaves_nothing() {
     for verb in ["create", "after-create"] {
         let host = Containerd::start();
         let gates = Gates::new(&host);
@@ -83,26 +88,26 @@ fn a_creation_that_hangs_ends_when_its_caller_gives_up_and_leaves_nothing() {
                 shim.api()
                     .deadline(patience)
                     .create(&request)
-                    .expect_err("it hangs")
+                    .expect_err("the call times out")
             });
             gates.await_waiting(verb);
         });
         eventually("the runtime is gone", PATIENCE, || {
             commands(&host, "create").is_empty()
         });
-        eventually("its cgroups are gone", PATIENCE, || {
+        eventually("the container's cgroups are gone", PATIENCE, || {
             cgroups(&host).is_empty()
         });
         gates.open(verb);
-        // And its name is free.
-        eventually("it can be created", PATIENCE, || {
+        // The id is free.
+        eventually("the container can be created again", PATIENCE, || {
             shim.api().create(&request).is_ok()
         });
         shim.api().start("a", "").expect("Start");
     }
 }
 
-/// What the runtime is asked for while it hangs at that.
+/// Calls the shim so that it runs the runtime's command `verb`.
 fn ask(api: &TaskApi, verb: &str) -> Answer<Empty> {
     let id = "a".to_owned();
     match verb {
@@ -132,12 +137,12 @@ fn ask(api: &TaskApi, verb: &str) -> Answer<Empty> {
         ),
         "exec" | "after-exec" => api.start("a", "e").map(|_| Empty::new()),
         "start" => api.start("a", "").map(|_| Empty::new()),
-        other => panic!("{other} is asked for by nobody"),
+        other => panic!("unknown call {other}"),
     }
 }
 
 #[test]
-fn a_runtime_that_hangs_at_any_verb_keeps_no_container_alive() {
+fn a_runtime_that_hangs_at_any_command_keeps_no_container_alive() {
     for verb in [
         "start",
         "exec",
@@ -154,14 +159,14 @@ fn a_runtime_that_hangs_at_any_verb_keeps_no_container_alive() {
                 add_poststart_hook(config);
             }
         };
-        let shim = BareShim::start(&host, &runtime_under_test(), "a", &FOR_EVER, hooks);
+        let shim = BareShim::start(&host, &runtime_under_test(), "a", &SLEEP, hooks);
         let api = shim.api();
         api.create(&gates.with(shim.create_request()))
             .expect("Create");
         if verb != "start" {
             api.start("a", "").expect("Start");
         }
-        api.exec(&shim.exec_request("e", &FOR_EVER)).expect("Exec");
+        api.exec(&shim.exec_request("e", &SLEEP)).expect("Exec");
         if verb == "resume" {
             ask(&api, "pause").expect("Pause");
         }
@@ -180,16 +185,16 @@ fn a_runtime_that_hangs_at_any_verb_keeps_no_container_alive() {
             );
             api.delete("a", "").expect("Delete");
         });
-        // The deletion does not wait for a command that is being ended.
+        // The deletion does not wait for a command that is being killed.
         eventually("the runtime is gone", PATIENCE, || {
             commands(&host, verb.trim_start_matches("after-")).is_empty()
         });
     }
 }
 
-/// There is nobody left to be killed, and yet the command is to end.
+/// No process is left to be killed, yet the hung command must end.
 #[test]
-fn a_start_that_hangs_behind_its_program_ends_when_that_is_killed() {
+fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
     let host = Containerd::start();
     let gates = Gates::new(&host);
     let args = ["/bin/sh", "-c", ": > /shared/done; exit 3"];
@@ -202,7 +207,7 @@ fn a_start_that_hangs_behind_its_program_ends_when_that_is_killed() {
         let started = scope.spawn(|| shim.api().start("a", ""));
         gates.await_waiting("after-start");
         let killed = Instant::now();
-        // It has ended: either answer is right.
+        // The container has ended, so both answers are right.
         let _ = api.kill("a", "", 9, true);
         assert_eq!(api.wait("a", "").expect("Wait").exit_status, 3);
         assert!(killed.elapsed() < scaled(SOON), "{:?}", killed.elapsed());
@@ -211,9 +216,9 @@ fn a_start_that_hangs_behind_its_program_ends_when_that_is_killed() {
     });
 }
 
-/// containerd gives all that follows an exit ten seconds.
+/// containerd allows ten seconds for all work after an exit.
 #[test]
-fn a_deletion_that_hangs_is_answered_and_can_be_tried_again() {
+fn a_delete_that_hangs_is_answered_and_can_be_repeated() {
     let host = Containerd::start();
     let gates = Gates::new(&host);
     let shim = bare(&host);
@@ -241,10 +246,10 @@ fn a_deletion_that_hangs_is_answered_and_can_be_tried_again() {
     deleted.expect("Delete");
 }
 
-/// systemd tells containerd by this variable where to say that it is ready; runc mounts the socket's
-/// directory into the container, and both runtimes wait for the program to say so.
+/// systemd sets this variable for containerd's readiness message. With it runc mounts the socket's
+/// directory into the container, and both runtimes wait for a readiness message of the program.
 #[test]
-fn containerds_own_environment_is_kept_from_containers() {
+fn containers_do_not_get_containerds_environment() {
     let host = Containerd::start();
     let socket = host.dir().join("notify");
     let _socket = UnixDatagram::bind(&socket).expect("a socket");
@@ -259,15 +264,18 @@ fn containerds_own_environment_is_kept_from_containers() {
     api.create(&shim.create_request()).expect("Create");
     api.start("a", "").expect("Start");
     let shared = host.shared_dir();
-    eventually("it has run", PATIENCE, || shared.join("done").exists());
+    eventually("the program has run", PATIENCE, || {
+        shared.join("done").exists()
+    });
     let seen = |name: &str| fs::read_to_string(shared.join(name)).expect("a file of the container");
     assert!(!seen("env").contains("NOTIFY_SOCKET"), "{}", seen("env"));
     assert!(!seen("mounts").contains("notify"), "{}", seen("mounts"));
 }
 
-/// `runAsNonRoot` and `allowPrivilegeEscalation: false` are for what the shim executes, too.
+/// `runAsNonRoot` and `allowPrivilegeEscalation: false` also restrict programs that the shim
+/// executes.
 #[test]
-fn a_probe_has_no_more_rights_than_the_program() {
+fn a_probe_has_the_programs_privileges_only() {
     let host = Containerd::start();
     fs::set_permissions(host.shared_dir(), fs::Permissions::from_mode(0o777)).expect("its mode");
     let script = "grep -E '^(Uid|Gid|CapEff|CapBnd|NoNewPrivs):' /proc/self/status > /shared/$1";
@@ -289,7 +297,7 @@ fn a_probe_has_no_more_rights_than_the_program() {
     api.create(&shim.create_request()).expect("Create");
     api.start("a", "").expect("Start");
     let file = |name: &str| fs::read_to_string(host.shared_dir().join(name)).unwrap_or_default();
-    eventually("it was probed", PATIENCE, || {
+    eventually("the probe has run", PATIENCE, || {
         file("probe").lines().count() == 5
     });
     assert_eq!(file("probe"), file("program"));
@@ -300,11 +308,11 @@ fn a_probe_has_no_more_rights_than_the_program() {
     );
 }
 
-/// In version 1 not even SIGKILL ends what is frozen.
+/// With cgroup v1 not even SIGKILL ends a frozen process.
 #[test]
-fn a_container_that_somebody_else_has_frozen_can_be_killed() {
+fn a_container_frozen_by_another_process_can_be_killed() {
     let host = Containerd::start();
-    host.run(&ContainerSpec::new("a").args(&FOR_EVER));
+    host.run(&ContainerSpec::new("a").args(&SLEEP));
     let pid = host.task_api("a").state("a", "").expect("State").pid;
     let of_process = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroups");
     let path = |controller: &str| {
@@ -322,7 +330,7 @@ fn a_container_that_somebody_else_has_frozen_can_be_killed() {
         ),
     };
     fs::write(&file, state).expect("frozen");
-    eventually("it is frozen", PATIENCE, || {
+    eventually("the container is frozen", PATIENCE, || {
         on_v2() || fs::read_to_string(&file).is_ok_and(|state| state.trim() == "FROZEN")
     });
     host.kill("a", "SIGKILL");

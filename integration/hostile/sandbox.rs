@@ -1,4 +1,4 @@
-//! A sandbox that has gone, and whose number another process has.
+//! A sandbox that has died, whose process id another process has taken.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -11,10 +11,10 @@ const ANNOTATIONS: [(&str, &str); 3] = [
     ("restart.usher/proxy", "Always"),
 ];
 
-/// A process of the host with this number, which is free.
+/// Starts a process of the host with this process id, which is free.
 fn take_number(pid: u32) -> Option<Other> {
     for _ in 0..100 {
-        // The next process has the number after it (`proc_sys_kernel(5)`).
+        // The next process gets the id after it (`proc_sys_kernel(5)`).
         let last = (pid - 1).to_string();
         fs::write("/proc/sys/kernel/ns_last_pid", last).ok()?;
         let other = Command::new("/bin/sleep").arg("1000").spawn();
@@ -35,10 +35,10 @@ impl Drop for Other {
     }
 }
 
-/// Only that the sidecar's program says where it is: in the host's namespaces it would be the host's
-/// own process in all but its file system.
+/// The sidecar's program only prints its namespace. In the host's namespaces it would be a process
+/// of the host in all but its file system.
 #[test]
-fn what_has_the_sandboxs_number_lends_nobody_its_namespaces() {
+fn a_process_with_the_dead_sandboxs_id_lends_no_container_its_namespaces() {
     let host = Containerd::start();
     let pause = ContainerSpec::new("pod1")
         .in_pod("pod1", "")
@@ -65,7 +65,7 @@ fn what_has_the_sandboxs_number_lends_nobody_its_namespaces() {
         .state("proxy", "")
         .expect("State")
         .pid;
-    // As long as this one does not heed its signal, it is not the proxy's turn.
+    // While this container ignores its stop signal, the proxy does not get its own.
     let web = ContainerSpec::new("web")
         .in_pod("pod1", "web")
         .annotation("io.kubernetes.cri.container-type", "container")
@@ -73,13 +73,13 @@ fn what_has_the_sandboxs_number_lends_nobody_its_namespaces() {
         .witness(&["--ignore-term"]);
     host.run(&web);
     host.await_event("web", "start");
-    // The sandbox dies and is deleted, and its number is free; the proxy dies after it.
+    // The sandbox dies and is deleted, which frees its process id. Then the proxy dies.
     host.kill("pod1", "SIGKILL");
     host.wait_exit("pod1");
     host.delete("pod1");
     let other = take_number(sandbox).expect("the number is free");
     let pid = nix::unistd::Pid::from_raw(i32::try_from(proxys).expect("a process id"));
-    // The end of its sandbox may have ended it.
+    // The end of the sandbox may have ended the proxy.
     let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
     host.wait_exit("proxy");
     let own = fs::read_link("/proc/self/ns/uts").expect("a namespace");

@@ -1,5 +1,5 @@
-//! Where a hostile pod appears: a containerd of its own whose CPU time is counted, a cgroup of the pod's
-//! own form, an OCI runtime that can be told to hang.
+//! The node of a hostile pod: a containerd whose CPU time is counted, a cgroup named like a pod's,
+//! and an OCI runtime that can be made to hang.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ use crate::harness::{
     oci_runtime, on_v2, populate, process_state, write_program,
 };
 
-const VILLAIN: &str = include_str!("villain.rs");
+const ATTACKER: &str = include_str!("attacker.rs");
 
 /// The pod's UID, in kubelet's form.
 const UID: &str = "0dd00c0d-7a1e-4b0b-9c1e-bad0bad0bad0";
@@ -30,22 +30,20 @@ const PROCESSES: u64 = 64;
 pub struct Stage {
     pub host: Containerd,
     pod_cgroup: String,
-    // Dropped last: what is in it ends with the first.
+    // Dropped last: its processes end with `host`.
     node: NodeCgroup,
 }
-
-// === impl Stage ===
 
 impl Stage {
     #[track_caller]
     pub fn new(shims: Shims) -> Self {
         let host = Containerd::start_with(&Settings {
-            // What is logged for people who look for errors costs CPU.
+            // Debug logs would cost CPU time.
             log_level: "info",
             shims,
             ..Settings::default()
         });
-        copy_program(villain(), &host.dir().join("rootfs/bin/villain"));
+        copy_program(attacker(), &host.dir().join("rootfs/bin/attacker"));
         let daemon = host.pid().expect("containerd runs");
         let node = NodeCgroup::around(&format!("{}-node", host.namespace), daemon);
         Self {
@@ -55,16 +53,17 @@ impl Stage {
         }
     }
 
-    /// Makes the pod's cgroup, with its bounds.
+    /// Makes the pod's cgroup with its limits.
     pub fn make_pod_cgroup(&self, cpu_millis: u64) {
         let cgroup = PodCgroup::new(&self.host, &format!("pod{UID}"));
         cgroup.limit_cpu(cpu_millis);
         cgroup.limit_memory(MEMORY);
-        // Dropped it would end the pod with a containerd that may not answer.
+        // Dropping it would end the pod by a containerd that may not answer.
         std::mem::forget(cgroup);
     }
 
-    /// Removes it as kubelet does; with a container's cgroup in it, it stays and is found.
+    /// Removes the pod's cgroup as kubelet does. If it contains a container's cgroup, it stays, and
+    /// the leak check finds it.
     pub fn remove_pod_cgroup(&self) {
         for entry in fs::read_dir("/sys/fs/cgroup")
             .into_iter()
@@ -112,13 +111,13 @@ impl Stage {
 
     fn program(&self, name: &str, text: &str) -> PathBuf {
         let program = self.host.dir().join("bin").join(name);
-        // Not through a link that may be there.
+        // Remove a link, which would be followed.
         let _ = fs::remove_file(&program);
         write_program(&program, text);
         program
     }
 
-    /// Puts a script into the OCI runtime's place that hangs when it is told to.
+    /// Replaces the OCI runtime by a script that can be made to hang.
     pub fn prepare_to_hang(&self) {
         let gates = self.gates();
         fs::create_dir(&gates).expect("a directory");
@@ -136,15 +135,16 @@ impl Stage {
         self.program("runc", &script);
     }
 
-    /// From now on the runtime hangs at these verbs.
+    /// Makes the runtime hang at these commands from now on.
     pub fn hang(&self, verbs: &[&str]) {
         for verb in verbs {
             fs::write(self.gates().join(verb), "").expect("a gate");
         }
     }
 
-    /// The runtime hangs no more, containerd runs, nothing is frozen: whatever is left can be removed.
-    pub fn relent(&self) {
+    /// Ends all hangs, so that everything left can be removed: of the runtime, of containerd, and
+    /// of frozen containers.
+    pub fn unblock(&self) {
         let _ = fs::remove_dir_all(self.gates());
         self.signal_containerd(Signal::SIGCONT);
         self.freeze(false);
@@ -166,7 +166,7 @@ impl Stage {
         }
     }
 
-    /// Freezes each of the containers, behind everybody's back, or lets it go on.
+    /// Freezes or thaws all containers, without the shim's knowledge.
     pub fn freeze(&self, frozen: bool) {
         let (file, values) = match on_v2() {
             true => ("cgroup.freeze", ["0", "1"]),
@@ -178,7 +178,7 @@ impl Stage {
         }
     }
 
-    /// The processes of the pod that live.
+    /// Process ids of the pod's live processes.
     pub fn processes(&self) -> Vec<u32> {
         let cgroups = below(&cgroup_dir("pids", &self.pod_cgroup));
         let pids = cgroups.iter().flat_map(|dir| {
@@ -186,22 +186,22 @@ impl Stage {
             let pids = text.lines().filter_map(|line| line.parse().ok());
             pids.collect::<Vec<u32>>()
         });
-        pids.filter(|pid| lives(*pid)).collect()
+        pids.filter(|pid| is_running(*pid)).collect()
     }
 
-    /// The CPU time that all of the node has taken for this pod outside of the pod's cgroup.
+    /// CPU time that the node has used for this pod outside of the pod's cgroup.
     pub fn cpu_outside(&self) -> Duration {
         self.node.usage()
     }
 }
 
-/// The program that does what a shell cannot.
-pub fn villain() -> &'static Path {
+/// The program for attacks that a shell cannot do.
+pub fn attacker() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("villain", VILLAIN))
+    BUILT.get_or_init(|| build("attacker", ATTACKER))
 }
 
-fn lives(pid: u32) -> bool {
+fn is_running(pid: u32) -> bool {
     process_state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
@@ -223,9 +223,9 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-// === containers' configurations ===
+// == containers' configurations ===
 
-/// Gives a container a root file system that nobody shares, and that any user of it may change.
+/// Gives a container a root file system of its own, which all its users may change.
 pub fn own_root(stage: &Stage, config: &mut Value) {
     let name = config["annotations"]["io.kubernetes.cri.container-name"].as_str();
     let root = stage
@@ -234,7 +234,7 @@ pub fn own_root(stage: &Stage, config: &mut Value) {
         .join(format!("root-of-{}", name.expect("a name")));
     fs::create_dir(&root).expect("a root file system");
     populate(&root);
-    copy_program(villain(), &root.join("bin/villain"));
+    copy_program(attacker(), &root.join("bin/attacker"));
     for (name, text) in [
         (
             "passwd",
@@ -248,7 +248,7 @@ pub fn own_root(stage: &Stage, config: &mut Value) {
     config["root"]["path"] = root.display().to_string().into();
 }
 
-/// Takes all rights from a container.
+/// Takes all privileges from a container.
 pub fn without_rights(config: &mut Value) {
     config["process"]["user"] = json!({ "uid": 1000, "gid": 1000 });
     config["process"]["capabilities"] = json!({});
@@ -270,14 +270,14 @@ pub fn limit_memory(bytes: u64, config: &mut Value) {
     config["linux"]["resources"]["memory"] = json!({ "limit": bytes });
 }
 
-// === CPU time of the node's side ===
+// == CPU time of the node's side ===
 
-/// The cgroup of containerd, its shims, and whatever they start outside of the pod's own.
+/// The cgroup of containerd, its shims, and everything they start outside of the pod's cgroup.
 ///
-/// A child's time that is in its parent's account (`cutime`) says nothing of the cgroup that it was
-/// taken in: a command that joins the pod's cgroup is paid for by the pod. The kernel charges each
-/// moment to the cgroup that a process is in, so the usage of this one is what is wanted, less what
-/// containerd takes itself for events, and for the calls of tests.
+/// A parent's account of its children's time (`cutime`) ignores cgroups: a command that joins the
+/// pod's cgroup is paid by the pod. The kernel charges each moment to the current cgroup of a
+/// process, so this cgroup's usage is the right figure, less the time that containerd takes itself
+/// for events and the tests' calls.
 struct NodeCgroup {
     dir: PathBuf,
     daemon: u32,
@@ -286,7 +286,7 @@ struct NodeCgroup {
 impl NodeCgroup {
     #[track_caller]
     fn around(name: &str, daemon: u32) -> Self {
-        // Beside the test's own: in there only the runtime makes cgroups.
+        // Beside the test's own cgroup, in which only the runtime makes cgroups.
         let dir = cgroup_dir("cpuacct", name);
         fs::create_dir(&dir).expect("the node's cgroup");
         fs::write(dir.join("cgroup.procs"), daemon.to_string()).expect("containerd moves");
@@ -318,7 +318,7 @@ impl NodeCgroup {
 
 impl Drop for NodeCgroup {
     fn drop(&mut self) {
-        // Dropped after containerd has ended; its last processes may not be collected yet.
+        // containerd has ended by now, but its last processes may not be collected yet.
         crate::harness::poll(Duration::from_secs(5), || fs::remove_dir(&self.dir).ok());
     }
 }

@@ -1,4 +1,4 @@
-//! The cgroups of pods and containers on the node, and what systemd says of them.
+//! Cgroups of pods and containers on the node, and systemd's view of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::cluster::PATIENCE;
 use crate::harness::{on_v2, run};
 use crate::pod::{Case, status_of};
 
-/// A file of the cgroup of a pod, as the kernel shows it.
+/// The content of a file in a pod's cgroup.
 #[track_caller]
 pub fn read(case: &Case, pod: &Value, v1: &str, v2: &str) -> String {
     let is_on_v2 = case.cluster.is_in_guest() || on_v2();
@@ -17,7 +17,7 @@ pub fn read(case: &Case, pod: &Value, v1: &str, v2: &str) -> String {
     read_file(case, &file)
 }
 
-/// A file of the cgroup of a container, where systemd has made it.
+/// The content of a file in a container's cgroup made by systemd.
 #[track_caller]
 pub fn read_of_container(case: &Case, pod: &Value, container: &str, file: &str) -> String {
     let id = status_of(pod, container)["containerID"].as_str();
@@ -34,7 +34,7 @@ fn read_file(case: &Case, file: &Path) -> String {
     finished.out().trim().to_owned()
 }
 
-/// The directory of a pod's cgroup; in v1 that of the controller which has this file.
+/// The directory of a pod's cgroup; with v1, in the hierarchy of the controller that has this file.
 pub fn of_pod(case: &Case, pod: &Value, v1: &str) -> PathBuf {
     let uid = pod["metadata"]["uid"].as_str().expect("a UID");
     let class = pod["status"]["qosClass"].as_str().expect("a class");
@@ -61,7 +61,7 @@ pub fn of_pod(case: &Case, pod: &Value, v1: &str) -> PathBuf {
     dir.join(format!("pod{uid}"))
 }
 
-/// What systemd says of the slice of a pod.
+/// Properties of a pod's slice, as systemd reports them.
 pub fn properties(case: &Case, pod: &Value, wanted: &str) -> BTreeMap<String, String> {
     let slice = of_pod(case, pod, "");
     let slice = slice
@@ -78,7 +78,7 @@ pub fn properties(case: &Case, pod: &Value, wanted: &str) -> BTreeMap<String, St
         .collect()
 }
 
-/// Has systemd read its configuration again, with which it puts in force what it knows.
+/// Reloads systemd's configuration, which makes it apply its own values again.
 #[track_caller]
 pub fn reload_systemd(case: &Case) {
     let finished = run(

@@ -1,8 +1,8 @@
 //! A cluster of one node: etcd, the API server, the controller manager, the scheduler, kubelet and
 //! containerd, all real, in namespaces of their own.
 //!
-//! All of it is on a [machine](super::machine) of namespaces; or kubelet, containerd and the pods are on a
-//! node of their own, a [guest](super::guest).
+//! Everything runs on a [machine](super::machine) made of namespaces; or kubelet, containerd and
+//! the pods run on a node of their own, a [guest](super::guest).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,10 +25,11 @@ use super::images;
 use super::machine::{CABLE, Machine};
 use super::settings::{self, Programs};
 
-/// What a cluster on two busy cores needs to get somewhere: a pod to run, a Job to complete.
+/// Timeout for anything that the cluster does on two busy cores: a pod that starts, a Job that
+/// completes.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Its programs, in the order of their start.
+/// The cluster's programs, in the order of their start.
 const PARTS: [&str; 6] = [
     "etcd",
     "kube-apiserver",
@@ -41,18 +42,19 @@ const PARTS: [&str; 6] = [
 /// The name of the only node.
 pub const NODE: &str = "node";
 
-/// What the node brings along when it joins.
+/// Installations on the node before it joins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Node {
-    /// usher, by `usher install`, and the label that says so.
+    /// usher, by `usher install`, and its node label.
     WithUsher,
-    /// Nothing; but `systemctl` restarts containerd, where there is no systemd.
+    /// No usher. Machines without systemd get a replacement `systemctl` that restarts containerd.
     Bare,
 }
 
-/// The place of systemd's, which no machine here has: it knows one command, and has it seen to as systemd
-/// does with containerd's own unit: what containerd has started lives on, and the command is over when
-/// the new one is ready. Like systemd's it only asks, since who asks need not know processes by number.
+/// A replacement of systemctl for machines without systemd. It knows only `restart containerd`, and
+/// behaves like containerd's own unit: containers survive, and the command returns once the new
+/// containerd is ready. It only asks for the restart, because its caller need not see the
+/// processes.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 if [ "$*" != "restart containerd" ]; then
     echo "systemctl $*: expected restart containerd" >&2
@@ -73,13 +75,11 @@ pub struct Cluster {
     pub programs: Programs,
     pub node: Node,
     dir: TempDir,
-    /// What the node is on, if not on the machine.
+    /// The guest that is the node, if it is not the machine.
     guest: Option<Guest>,
     machine: Mutex<Option<Machine>>,
     parts: Mutex<BTreeMap<&'static str, Child>>,
 }
-
-// === impl Cluster ===
 
 impl Cluster {
     pub fn start(programs: Programs, node: Node) -> Self {
@@ -128,13 +128,12 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// Its directory, as a word of a command.
+    /// The cluster's directory, as an argument.
     pub fn directory(&self) -> &str {
         self.dir.path().to_str().expect("plain text")
     }
 
-    /// A file in `/etc` or `/usr/local` of the machine, as it is seen from here, where it has one of
-    /// its own.
+    /// The path outside the machine of a file in its own `/etc` or `/usr/local`.
     pub fn path_on_machine(&self, path: &str) -> PathBuf {
         let path = path
             .trim_start_matches('/')
@@ -142,7 +141,7 @@ impl Cluster {
         self.path("over").join(path)
     }
 
-    /// A name that nothing else of the machine has.
+    /// A name that is unique on this computer.
     pub fn name(&self) -> String {
         let name = self.dir.path().file_name().expect("a name");
         name.to_string_lossy().into_owned()
@@ -150,7 +149,7 @@ impl Cluster {
 
     // --- the machine ---
 
-    /// Starts the machine, with nothing on it, and what the node is on.
+    /// Starts an empty machine, and the guest if there is one.
     pub fn switch_on(&self) {
         let cable = self.guest.as_ref().map(|_| CABLE);
         let machine = Machine::switch_on(self.dir.path(), cable, || self.log("machine"));
@@ -160,7 +159,7 @@ impl Cluster {
         *held(&self.machine) = Some(machine);
     }
 
-    /// Ends everything at once, as when the power fails. Files are kept, but what lay in memory.
+    /// Ends everything at once, as when the power fails. Files stay; memory is lost.
     pub fn switch_off(&self) {
         let machine = held(&self.machine).take();
         if let Some(machine) = machine {
@@ -184,7 +183,7 @@ impl Cluster {
         command
     }
 
-    /// Whether a process is the cluster's, and not of the tests around it nor of a guest.
+    /// True if a process belongs to the cluster, not to the tests around it or to a guest.
     pub fn has_process(&self, pid: u32) -> bool {
         let machine = self.machine.lock().unwrap();
         machine.as_ref().is_some_and(|machine| machine.has(pid))
@@ -198,13 +197,13 @@ impl Cluster {
         }
     }
 
-    /// What is in a file of the node; none if it is not there.
+    /// The content of a file on the node; `None` if it does not exist.
     pub fn read_on_node(&self, path: &str) -> Option<Vec<u8>> {
         let finished = run(self.on_node(&["cat", path]), PATIENCE);
         finished.ok().then_some(finished.stdout)
     }
 
-    /// The process that is containerd now, as whoever starts it again knows it.
+    /// Identifies the running containerd process, so that a restart is noticed.
     pub fn containerd_process(&self) -> String {
         let words: &[&str] = match self.is_in_guest() {
             true => &["systemctl", "show", "--property=MainPID", "containerd"],
@@ -221,7 +220,7 @@ impl Cluster {
         )
     }
 
-    /// The chosen containerd comes before all that the machine may have of that name.
+    /// Puts the chosen containerd before any other one of the machine.
     fn place_programs(&self) {
         let bin = self.path_on_machine("/usr/local/bin");
         fs::create_dir_all(&bin).expect("a directory of programs");
@@ -238,17 +237,17 @@ impl Cluster {
 
     // --- its parts ---
 
-    /// The guest, if this is what runs there.
+    /// The guest, if this program runs there.
     fn guest_of(&self, name: &str) -> Option<&Guest> {
         self.guest.as_ref().filter(|_| Guest::is_there(name))
     }
 
-    /// Is the node one with cgroup v2 and systemd?
+    /// True if the node has cgroup v2 and systemd.
     pub fn is_in_guest(&self) -> bool {
         self.guest.is_some()
     }
 
-    /// Starts one of the programs that make the cluster.
+    /// Starts one of the cluster's programs.
     pub fn start_part(&self, name: &'static str) {
         if let Some(guest) = self.guest_of(name) {
             return guest.start(self, name);
@@ -271,7 +270,7 @@ impl Cluster {
         held(&self.parts).insert(name, child);
     }
 
-    /// Ends one of them: with KILL as in a crash, with TERM as for an upgrade.
+    /// Ends a program: KILL is a crash, TERM an upgrade.
     pub fn stop_part(&self, name: &'static str, signal: &str) {
         if let Some(guest) = self.guest_of(name) {
             return guest.stop(self, name, signal);
@@ -280,12 +279,14 @@ impl Cluster {
         let command = self.on_machine(&["kill", &format!("-{signal}"), pid.trim()]);
         assert!(run(command, PATIENCE).ok(), "{name} does not run");
         let child = held(&self.parts).remove(name);
-        let mut child = child.expect("it was started");
-        let ended = poll(PATIENCE, || child.try_wait().expect("our child"));
+        let mut child = child.expect("the program was started");
+        let ended = poll(PATIENCE, || {
+            child.try_wait().expect("a child of this process")
+        });
         assert!(ended.is_some(), "{name} does not end");
     }
 
-    /// Lets one of them do nothing, as if it hung, until what is given back goes.
+    /// Stops a program, as if it hung, until the returned value is dropped.
     pub fn pause_part(&self, name: &'static str) -> PausedPart<'_> {
         let paused = PausedPart {
             cluster: self,
@@ -301,21 +302,21 @@ impl Cluster {
         self.await_part(name);
     }
 
-    /// Everything that is started on a machine which was switched off.
+    /// Starts everything on a machine that was switched off.
     pub fn boot(&self) {
         self.switch_on();
-        self.start_what_does_not_run();
+        self.start_stopped_parts();
     }
 
-    /// Makes good what a case that has failed left stopped.
+    /// Restarts what a failed case left stopped.
     pub fn mend(&self) {
         if held(&self.machine).is_none() {
             return self.boot();
         }
-        self.start_what_does_not_run();
+        self.start_stopped_parts();
     }
 
-    fn start_what_does_not_run(&self) {
+    fn start_stopped_parts(&self) {
         for name in PARTS {
             let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
             if match self.guest_of(name) {
@@ -350,7 +351,7 @@ impl Cluster {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// With the installer that users have.
+    /// Installs usher with the installer that users have.
     fn install_usher(&self) {
         if let Some(guest) = &self.guest {
             return guest.install_usher(self);
@@ -373,7 +374,7 @@ impl Cluster {
     }
 
     pub fn ctr<'a>(&self, words: &[&'a str]) -> Vec<&'a str> {
-        // The address is in /run of the machine, where ctr looks for it by itself.
+        // `ctr` finds the socket at its default path in the machine's /run.
         let mut all = vec!["ctr", "--namespace", "k8s.io"];
         all.extend(words);
         all
@@ -405,7 +406,7 @@ impl Cluster {
 
     // --- kubelet's configuration ---
 
-    /// Restarts kubelet with other words in its configuration, until what is given back goes.
+    /// Restarts kubelet with other settings, until the returned value is dropped.
     pub fn with_kubelet(&self, words: &Value) -> OtherKubelet<'_> {
         let file = self.path(settings::KUBELET);
         let before = fs::read_to_string(file).expect("kubelet's configuration");
@@ -429,14 +430,15 @@ impl Cluster {
         run(self.on_machine(&all), PATIENCE)
     }
 
-    /// One that waits by itself: as long as these tests do, and then it says for what.
+    /// Runs a `kubectl` command that waits by itself. Its timeout is that of the tests, and it
+    /// reports what it waited for.
     pub fn kubectl_waits(&self, words: &[&str]) -> Finished {
         let limit = format!("--timeout={}s", scaled(PATIENCE).as_secs());
         let all = [&["kubectl"], words, &[&*limit]].concat();
         run(self.on_machine(&all), PATIENCE * 2)
     }
 
-    /// `kubectl` by the credentials that kubelet has.
+    /// Runs `kubectl` with kubelet's credentials.
     pub fn kubectl_as_node(&self, words: &[&str]) -> Finished {
         let config = self.path("etc/kubelet.conf").display().to_string();
         self.kubectl(&[&["--kubeconfig", &config], words].concat())
@@ -449,7 +451,7 @@ impl Cluster {
         finished.out()
     }
 
-    /// An object, if it is there.
+    /// An object, if it exists.
     pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
         let finished = self.kubectl(&["get", kind, name, "--output", "json"]);
         serde_json::from_slice(&finished.stdout).ok()
@@ -466,7 +468,7 @@ impl Cluster {
         self.give(&["apply"], objects)
     }
 
-    /// A command of kubectl's that takes objects.
+    /// Runs a `kubectl` command on these objects.
     pub fn give(&self, words: &[&str], objects: &[Value]) -> Finished {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         let file = tempfile::NamedTempFile::new_in(self.path("tmp")).expect("a file");
@@ -476,7 +478,7 @@ impl Cluster {
     }
 }
 
-/// One that does nothing for a while.
+/// A stopped program. Continues on drop.
 pub struct PausedPart<'a> {
     cluster: &'a Cluster,
     name: &'static str,
@@ -498,7 +500,7 @@ impl PausedPart<'_> {
 impl Drop for PausedPart<'_> {
     fn drop(&mut self) {
         self.signal("CONT");
-        // nsenter stops with what it has started.
+        // nsenter stops together with its child.
         let parts = held(&self.cluster.parts);
         let Some(nsenter) = parts.get(self.name).map(Child::id) else {
             return;
@@ -508,7 +510,7 @@ impl Drop for PausedPart<'_> {
     }
 }
 
-/// A kubelet that is told something else than usual.
+/// A kubelet with changed settings. Restored on drop.
 pub struct OtherKubelet<'a> {
     cluster: &'a Cluster,
     before: String,
@@ -528,7 +530,7 @@ impl Drop for OtherKubelet<'_> {
     }
 }
 
-/// What cases that run side by side share; one that has failed leaves it whole.
+/// Locks data shared by parallel cases. A failed case leaves it consistent.
 pub fn held<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -546,7 +548,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Has `usher install` say whether its pods have pause containers.
+/// The option for `usher install` that makes pods without pause containers, if asked for.
 pub fn pauseless() -> Option<&'static str> {
     std::env::var_os("USHER_TEST_PAUSELESS").map(|_| "--pauseless")
 }

@@ -1,4 +1,4 @@
-//! Defer containers, in the uses that their proposal names.
+//! Defer containers, in the uses named by their proposal.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::pod::{Case, Pod, exit_code, script, with, witness};
 
-/// A database with everything around it: two defers before its end, two behind it, and a sidecar.
+/// A database with two pre-exit and two post-exit containers, and a sidecar.
 fn pod() -> Pod {
     Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
@@ -62,15 +62,15 @@ fn assert_ended_in_order(case: &Case) {
     }
 }
 
-/// "Cleanup", "Shutdown sequence": one after another, before and behind the app's end.
-pub fn they_run_in_order_around_the_apps_end(case: &Case) {
+/// "Cleanup", "Shutdown sequence": one after another, before and after the app's end.
+pub fn defers_run_in_order_around_the_apps_end(case: &Case) {
     run(case, &with_containers(pod(), defer("flush")));
     case.delete("pod", &[]);
     assert_ended_in_order(case);
     case.await_gone("pod");
 }
 
-pub fn they_run_when_a_pod_is_evicted(case: &Case) {
+pub fn defers_run_when_a_pod_is_evicted(case: &Case) {
     run(case, &with_containers(pod(), defer("flush")));
     case.evict("pod");
     assert_ended_in_order(case);
@@ -78,7 +78,7 @@ pub fn they_run_when_a_pod_is_evicted(case: &Case) {
 }
 
 /// "StatefulSet down-size".
-pub fn they_run_when_a_stateful_set_is_scaled_down(case: &Case) {
+pub fn defers_run_when_a_stateful_set_is_scaled_down(case: &Case) {
     case.create_stateful_set(&with_containers(pod(), defer("flush")), 1);
     case.await_event("app", "start");
     case.await_ready("pod-0");
@@ -88,7 +88,7 @@ pub fn they_run_when_a_stateful_set_is_scaled_down(case: &Case) {
 }
 
 /// "Statefulset Upgrading": "Pods one after the other", each with its defers.
-pub fn they_run_when_a_stateful_set_is_updated(case: &Case) {
+pub fn defers_run_when_a_stateful_set_is_updated(case: &Case) {
     // The pods share a directory: each container's records carry its pod's name.
     let of_pod = |name: &str, options: &[&str]| {
         let own_name = format!("$(POD).{name}");
@@ -126,8 +126,8 @@ pub fn they_run_when_a_stateful_set_is_updated(case: &Case) {
     assert!(again < record.at("pod-0.rebalance", "start"), "{record}");
 }
 
-/// One that fails does not keep the others from running, and does not fail the pod.
-pub fn one_that_fails_does_not_stop_the_sequence(case: &Case) {
+/// A failed defer neither keeps the others from running nor fails the pod.
+pub fn a_failed_defer_does_not_stop_the_sequence(case: &Case) {
     let flush = witness("flush", &["--run-for", "500ms", "--exit", "9"]);
     run(case, &with_containers(pod(), flush));
     case.delete("pod", &[]);
@@ -135,9 +135,9 @@ pub fn one_that_fails_does_not_stop_the_sequence(case: &Case) {
     case.await_gone("pod");
 }
 
-/// "deferContainers should allow us to specify if certain containers in deferContainer list need to be
-/// re-started on failures".
-pub fn one_that_is_to_succeed_is_run_again(case: &Case) {
+/// "deferContainers should allow us to specify if certain containers in deferContainer list need to
+/// be re-started on failures".
+pub fn a_failed_defer_runs_again_if_it_has_to_succeed(case: &Case) {
     let text = "witness mark flush tries
         test -e /shared/tried || { touch /shared/tried; exit 9; }
         witness mark flush start; exec witness mark flush exit";
@@ -150,8 +150,9 @@ pub fn one_that_is_to_succeed_is_run_again(case: &Case) {
     case.await_gone("pod");
 }
 
-/// "It will kill currently executing deferContainer and no further deferContainer will be executed".
-pub fn one_that_hangs_is_the_last(case: &Case) {
+/// "It will kill currently executing deferContainer and no further deferContainer will be
+/// executed".
+pub fn a_defer_that_hangs_is_the_last(case: &Case) {
     let pod = with_containers(pod(), witness("flush", &["--ignore-term"]));
     run(case, &pod.spec("terminationGracePeriodSeconds", 8));
     case.delete("pod", &[]);
@@ -166,7 +167,7 @@ pub fn one_that_hangs_is_the_last(case: &Case) {
 
 /// "PreStopHooks will be started (if configured) for all the containers", and the first one runs
 /// "without waiting for preStop hooks to complete".
-pub fn they_do_not_wait_for_pre_stop_handlers(case: &Case) {
+pub fn defers_do_not_wait_for_pre_stop_handlers(case: &Case) {
     let handler = |name: &str, condition: &str| {
         let text = format!(
             "witness mark {name} asked; until {condition}; do sleep 0.1; done
@@ -174,7 +175,8 @@ pub fn they_do_not_wait_for_pre_stop_handlers(case: &Case) {
         );
         json!({ "lifecycle": { "preStop": { "exec": { "command": ["sh", "-c", text] } } } })
     };
-    // The defer container waits for the handlers' begin, and that of the app for the defer's end.
+    // The defer container waits until the handlers have begun, and the app's handler until the
+    // defer has ended.
     let rebalance = script(
         "rebalance",
         "witness mark rebalance start
@@ -202,9 +204,10 @@ pub fn they_do_not_wait_for_pre_stop_handlers(case: &Case) {
     case.await_gone("pod");
 }
 
-/// Without any time there is none for them. Under `Never`: else kubelet 1.20 may begin some of the pod anew before it
-/// hears of the deletion, and then ends that in another way.
-pub fn a_forced_deletion_runs_none(case: &Case) {
+/// A deletion without a grace period leaves no time for defers. Under `Never`, because kubelet 1.20
+/// may otherwise restart some containers before it notices the deletion, and then ends the pod
+/// differently.
+pub fn a_forced_deletion_runs_no_defer(case: &Case) {
     let pod = with_containers(pod(), defer("flush"));
     let pod = pod.annotation("usher/restart-policy", "Never");
     run(case, &pod.spec("restartPolicy", "Never"));
@@ -218,8 +221,8 @@ pub fn a_forced_deletion_runs_none(case: &Case) {
     }
 }
 
-/// An app that is started over has not ended for good.
-pub fn an_app_that_is_restarted_runs_none(case: &Case) {
+/// A restarted app has not ended for good.
+pub fn a_restarted_app_runs_no_defer(case: &Case) {
     let command = json!(["test", "!", "-e", "/shared/sick"]);
     let probe = json!({ "exec": { "command": command }, "periodSeconds": 1, "failureThreshold": 1,
         "timeoutSeconds": 30 });
@@ -242,8 +245,9 @@ pub fn an_app_that_is_restarted_runs_none(case: &Case) {
     case.await_gone("pod");
 }
 
-/// "Short running Job / Pod": they act as post-exit triggers, and do not keep it from being complete.
-pub fn a_job_runs_them_when_its_app_has_ended(case: &Case) {
+/// "Short running Job / Pod": defers act as post-exit triggers, and do not keep the Job from
+/// completing.
+pub fn a_job_runs_its_defers_after_its_app(case: &Case) {
     let pod = Pod::new("job")
         .annotation("usher/apps", "app")
         .annotation("usher/post-exit", "clean-up")
@@ -260,9 +264,10 @@ pub fn a_job_runs_them_when_its_app_has_ended(case: &Case) {
     assert_eq!(exit_code(&pods[0], "clean-up"), Some(0));
 }
 
-// === more time than the grace period ===
+// == more time than the grace period ===
 
-/// A pod with little time, and a defer container that has not ended when it is long over.
+/// Deletes a pod with a short grace period, and waits until well beyond it; its defer container
+/// still runs.
 fn run_beyond_its_time(case: &Case, pod: Pod, flush: Value) {
     let pod = pod
         .annotation("usher/sidecars", "proxy")
@@ -277,7 +282,7 @@ fn run_beyond_its_time(case: &Case, pod: Pod, flush: Value) {
     case.await_ready("pod");
     case.delete("pod", &[]);
     case.await_event("flush", "start");
-    // Long enough for whoever would end it after four seconds, or six.
+    // Longer than any party that would end it after four or six seconds.
     std::thread::sleep(Duration::from_secs(12));
     let record = case.record();
     for name in ["flush", "app", "proxy"] {
@@ -292,8 +297,8 @@ fn assert_ended_after_it(case: &Case, last: &str) {
     record.assert_before(("app", "exit"), ("proxy", "signal"));
 }
 
-/// "Solution 1": as long as its liveness probe succeeds.
-pub fn one_whose_probe_succeeds_gets_more_time(case: &Case) {
+/// "Solution 1": more time as long as the liveness probe succeeds.
+pub fn a_defer_whose_probe_succeeds_gets_more_time(case: &Case) {
     let probe = json!({
         "exec": { "command": ["test", "!", "-e", "/shared/unwell"] }, "periodSeconds": 1,
         "timeoutSeconds": 30,
@@ -306,8 +311,8 @@ pub fn one_whose_probe_succeeds_gets_more_time(case: &Case) {
     assert_ended_after_it(case, "signal");
 }
 
-/// "Solution 2": so many times by so much.
-pub fn one_at_work_gets_more_time(case: &Case) {
+/// "Solution 2": more time in a number of intervals.
+pub fn a_running_defer_gets_more_time_in_intervals(case: &Case) {
     let extension = r#"{"intervalSeconds": 2, "count": 40}"#;
     let pod = Pod::new("pod").annotation("usher/grace-extension", extension);
     run_beyond_its_time(case, pod, gated_flush());
@@ -315,9 +320,9 @@ pub fn one_at_work_gets_more_time(case: &Case) {
     assert_ended_after_it(case, "exit");
 }
 
-// === without kubelet or containerd ===
+// == without kubelet or containerd ===
 
-/// Ends when the test says so.
+/// A defer that ends when the test says so.
 fn gated_flush() -> Value {
     script(
         "flush",
@@ -337,12 +342,12 @@ fn while_they_run(case: &Case, part: &'static str) {
     case.await_gone("pod");
 }
 
-/// Kubelet does not have to be there.
-pub fn they_run_on_while_kubelet_is_restarted(case: &Case) {
+/// Defers run without kubelet.
+pub fn defers_continue_while_kubelet_restarts(case: &Case) {
     while_they_run(case, "kubelet");
 }
 
-/// Nor does containerd, which asks once more.
-pub fn they_run_on_while_containerd_is_restarted(case: &Case) {
+/// Defers run without containerd, which repeats its requests afterwards.
+pub fn defers_continue_while_containerd_restarts(case: &Case) {
     while_they_run(case, "containerd");
 }

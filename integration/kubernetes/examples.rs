@@ -1,4 +1,4 @@
-//! The examples that users start from, as they are.
+//! The examples for users, unchanged.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ fn apply(case: &Case, name: &str) {
     case.kubectl(&["apply", "--filename", &file]);
 }
 
-/// The first pod with that label, when it is ready.
+/// Waits for a ready pod with that label; returns its name and the pod.
 fn await_pod_of(case: &Case, app: &str) -> (String, Value) {
     eventually("a pod was made", PATIENCE, || !case.pods_of(app).is_empty());
     let pod = &case.pods_of(app)[0];
@@ -23,7 +23,7 @@ fn await_pod_of(case: &Case, app: &str) -> (String, Value) {
     (name, pod)
 }
 
-/// What a container writes from now on, and has written.
+/// Follows a container's log from its beginning.
 fn follow(case: &Case, pod: &str, container: &str) -> Background {
     let namespace = &case.namespace;
     let words = [
@@ -87,7 +87,7 @@ pub fn job(case: &Case) {
     );
 }
 
-/// KEP-5307: kubelet starts the work again by its exit code, and it has its proxy again.
+/// KEP-5307: kubelet restarts the work for its exit code, and the work has its proxy again.
 pub fn training(case: &Case) {
     apply(case, "training");
     case.await_job("training", "complete");
@@ -114,7 +114,7 @@ pub fn database(case: &Case) {
     case.await_gone(&name);
 }
 
-/// What the members share, on the node.
+/// The directory on the node that the members share.
 const GROUP: &str = "/var/lib/usher-example-group";
 
 pub fn leader(case: &Case) {
@@ -128,12 +128,12 @@ pub fn leader(case: &Case) {
         link.trim().to_owned()
     };
     let first = leader();
-    // Who leads goes first, whichever it is.
+    // Delete the leader, whichever it is.
     case.delete(&first, &[]);
     eventually("the lead is handed over", PATIENCE, || leader() != first);
-    // It is written down after that.
+    // The history is written after that.
     let history = || said_of(&["cat", &format!("{GROUP}/history")]);
-    eventually("it is in the history", PATIENCE, || {
+    eventually("the handover is recorded", PATIENCE, || {
         history().ends_with('\n')
     });
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The same pod with Kubernetes' own sidecars on plain runc, and with usher's: how long it takes.
+//! Times of the same pod with native sidecars on plain runc and with usher's sidecars.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use crate::cluster::{Cluster, PATIENCE};
 use crate::harness::run;
 use crate::pod::{Case, Pod, with, witness};
 
-/// How often each is measured, one after the other so that all have the same of a noisy machine.
+/// The number of measurements of each, in turn, so that all meet the same noise of the machine.
 const ROUNDS: usize = 7;
-/// Two of kubelet's rounds and more.
+/// More than two of kubelet's sync periods.
 const SETTLED: Duration = Duration::from_secs(4);
 const SIDECARS: [&str; 3] = ["one", "two", "three"];
 
-/// One way to run the pod.
+/// A way to run the pod.
 struct Way {
     title: &'static str,
     pod: Pod,
@@ -23,7 +23,7 @@ struct Way {
     ends: Vec<Duration>,
 }
 
-/// Prints them as Markdown.
+/// Measures all ways, and prints the times as Markdown.
 pub fn print(cluster: &Cluster) {
     assert!(
         cluster.programs.has_native_sidecars(),
@@ -64,10 +64,11 @@ fn measure(case: &Case, way: &mut Way) {
     let begun = record.at("app", "start");
     way.starts
         .push(Duration::from_nanos(begun.saturating_sub(sandbox)));
-    // A deletion within the second in which kubelet looks at the pod after its start waits for that.
+    // Otherwise a deletion would wait for kubelet, which looks at the pod within a second after its
+    // start.
     std::thread::sleep(SETTLED);
     let asked = Instant::now();
-    // It returns when the pod is gone.
+    // The command returns when the pod is gone.
     case.kubectl(&["delete", "pod", "pod"]);
     way.ends.push(asked.elapsed());
     let record = case.record();
@@ -100,7 +101,7 @@ pub fn sandbox_created(case: &Case, pod: &str) -> u64 {
         .expect("nanoseconds")
 }
 
-/// Each starts when the one before is started, and they end in the opposite order: what Kubernetes does.
+/// Native sidecars: each starts after the previous one has started, and they end in reverse order.
 fn native(probed: bool) -> Pod {
     let mut pod = Pod::new("pod").spec("runtimeClassName", Value::Null);
     for name in SIDECARS {

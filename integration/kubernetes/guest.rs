@@ -1,10 +1,10 @@
-//! A node of its own: a virtual machine with a Debian kernel, cgroup v2 and systemd, in which kubelet and
-//! containerd are services. Its processor is emulated, so everything takes ten times as long there, and
-//! the rest of the cluster is on the machine beside it.
+//! A node of its own: a virtual machine with a Debian kernel, cgroup v2 and systemd, in which
+//! kubelet and containerd are services. Its processor is emulated, so everything takes ten times as
+//! long. The rest of the cluster runs on the machine beside it.
 //!
-//! It has the machine's directory of the cluster at the same place, so that what containers record, and
-//! what is logged, is seen from here. Commands reach it over a connection that systemd answers (`agent`
-//! in `integration/guest/root`); a cable leads from the machine to the node, and on to its pods.
+//! The guest has the machine's directory of the cluster at the same path, so that records of
+//! containers and logs are visible outside. Commands reach it by a socket of systemd (`agent` in
+//! `integration/guest/root`); a virtual cable connects the machine with the node and its pods.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,22 +18,22 @@ use super::cluster::{Cluster, PATIENCE, held};
 use super::machine::{CABLE, Machine, with_us};
 use super::settings;
 
-/// What systemd runs there.
 const SERVICES: [&str; 2] = ["containerd", "kubelet"];
 
-/// Debian's package has it outside of the search path.
+/// Debian's package installs it outside of the search path.
 const VIRTIOFSD: &str = "/usr/lib/qemu/virtiofsd";
 
-/// Of the guest: kubelet, containerd and some pods.
+/// The guest's memory: for kubelet, containerd and some pods.
 const MEMORY: &str = "3072M";
 
-/// How long a start may take, and how often it is tried.
+/// Time limit for a boot, and number of attempts.
 const START: Duration = Duration::from_secs(60);
 const STARTS: usize = 4;
 
 const TOP: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Gives a command, and gets what it wrote and how it ended: `$1` is the cluster's directory.
+/// Sends a command to the agent; prints its output and exits with its status. `$1` is the cluster's
+/// directory.
 const ASK: &str = r#"
 directory=$(mktemp --directory "$1/agent/XXXXXX") && shift || exit
 printf '%s\0' "$@" >"$directory/words"
@@ -46,9 +46,9 @@ exit "${status:-255}"
 "#;
 
 pub struct Guest {
-    /// Its kernel and its disk, as `integration/guest/build` has made them.
+    /// The directory with the kernel and disk made by `integration/guest/build`.
     image: PathBuf,
-    /// QEMU, and what gives it the directory.
+    /// QEMU, and the file server of the shared directory.
     processes: Mutex<Vec<Child>>,
 }
 
@@ -64,7 +64,7 @@ impl Guest {
         SERVICES.contains(&name)
     }
 
-    /// Its disk and what its cluster brings along.
+    /// Prepares the disk and the programs of the node.
     pub fn prepare(&self, cluster: &Cluster) {
         for name in [
             "agent",
@@ -106,13 +106,13 @@ impl Guest {
         copy.arg("--sparse=always");
         copy.arg(self.image.join("root.ext4")).arg(&disk);
         must(copy);
-        // It is to outlive a power failure.
+        // The disk must survive a power failure.
         let mut tune = Command::new("tune2fs");
         tune.args(["-O", "has_journal"]).arg(&disk);
         must(tune);
     }
 
-    /// With the installer that users have.
+    /// Installs usher with the installer that users have.
     pub fn install_usher(&self, cluster: &Cluster) {
         let usher = cluster.path("guest/usher/usher").display().to_string();
         let words = [&*usher, "install"]
@@ -123,8 +123,8 @@ impl Guest {
         assert!(finished.ok(), "usher install: {}", finished.err());
     }
 
-    /// On a machine that was just switched on. Not every start of a current kernel under this QEMU comes to
-    /// something: one in ten hangs, or its first programs crash.
+    /// Boots on a machine that was just switched on. With this QEMU about one boot of a current
+    /// kernel in ten hangs or crashes its first programs, so boots are repeated.
     pub fn switch_on(&self, cluster: &Cluster, machine: &Machine) {
         let mut tries = 0..STARTS;
         while tries.next().is_some() {
@@ -138,7 +138,7 @@ impl Guest {
         panic!("the guest does not start:\n{qemu}\n{console}");
     }
 
-    /// None while it may still: false when it has ended.
+    /// True once the guest answers, false if it has ended, `None` while it may still boot.
     fn has_answered(&self, cluster: &Cluster, machine: &Machine) -> Option<bool> {
         std::thread::sleep(Duration::from_millis(500));
         let is_there = matches!(
@@ -188,7 +188,7 @@ impl Guest {
             &[
                 &format!("{TOP}/integration/guest/start"),
                 &self.image.display().to_string(),
-                // Debian's kernel measures no pressure unless it is told to.
+                // Debian's kernel measures pressure only with this parameter.
                 &format!("systemd.unit=node.target psi=1 usher.cluster={directory}"),
                 "-m",
                 MEMORY,
@@ -221,7 +221,7 @@ impl Guest {
         self.systemctl(cluster, &["start", service]);
     }
 
-    /// Until it has ended.
+    /// Stops a service, and waits until it has ended.
     pub fn stop(&self, cluster: &Cluster, service: &str, signal: &str) {
         if signal == "KILL" {
             self.signal(cluster, service, signal);
@@ -252,7 +252,7 @@ impl Guest {
     }
 }
 
-/// What is to be run on the machine, so that these are run on the guest.
+/// The command for the machine that runs these words on the guest.
 fn words_for<'a>(cluster: &'a Cluster, words: &[&'a str]) -> Vec<&'a str> {
     let ask = ["bash", "-c", ASK, "ask", cluster.directory()];
     [&ask, words].concat()

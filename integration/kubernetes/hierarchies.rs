@@ -1,4 +1,4 @@
-//! A cluster's cgroups: one of its name, in each of the machine's hierarchies.
+//! A cluster's cgroups: one with its name in each of the machine's hierarchies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub fn make(name: &str) {
     }
 }
 
-/// Nothing runs in them any more.
+/// Removes them, once nothing runs in them.
 pub fn remove(name: &str) {
     for hierarchy in all() {
         let top = hierarchy.join(name);
@@ -43,7 +43,7 @@ fn all() -> Vec<PathBuf> {
         .collect()
 }
 
-/// A cgroup is removed when those below it are.
+/// Removes a cgroup after those below it.
 fn remove_below(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

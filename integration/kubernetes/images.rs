@@ -1,4 +1,4 @@
-//! The images of the pods, made on the spot: no registry is asked.
+//! Images of the pods, made by the test without a registry.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,13 +11,13 @@ use crate::harness::{Image, make_archive, populate, run};
 
 use super::cluster::{Cluster, PATIENCE};
 
-/// What holds a sandbox open.
+/// The pause container's image.
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
 /// busybox and the witness.
 pub const WITNESS: &str = "localhost/usher-it/witness:1";
-/// The same, to be stopped with USR1.
+/// The same, with USR1 as its stop signal.
 pub const STOPPED_BY_USR1: &str = "localhost/usher-it/witness-usr1:1";
-/// What the examples name.
+/// The image named by the examples.
 const BUSYBOX: &str = "docker.io/library/busybox:1.36";
 
 const PAUSE_SOURCE: &str = r#"
@@ -37,7 +37,6 @@ int main(void) {
 }
 "#;
 
-/// Puts them into containerd's store.
 pub fn import(cluster: &Cluster) {
     let rootfs = cluster.path("tmp/rootfs");
     fs::create_dir(&rootfs).expect("a directory");
@@ -62,7 +61,7 @@ pub fn import(cluster: &Cluster) {
     assert!(finished.ok(), "ctr images import: {}", finished.err());
 }
 
-/// The examples use more of busybox than the other tests.
+/// The examples use more of busybox's applets than the other tests.
 fn link_applets(rootfs: &Path) {
     let mut command = Command::new(rootfs.join("bin/busybox"));
     command.arg("--list");

@@ -1,4 +1,4 @@
-//! The DaemonSet that installs usher to a cluster's nodes, with its image.
+//! The DaemonSet that installs usher on a cluster's nodes, and its image.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, NODE, PATIENCE};
 use crate::harness::{eventually, poll, run};
 use crate::images::WITNESS;
-use crate::ours::{self, find};
+use crate::own_images::{self, find};
 use crate::pod::{Case, Pod, restarts, witness};
 use crate::settings::CONTAINERD_CONFIG;
 
@@ -21,15 +21,15 @@ const RUNTIME_CLASS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/runtimeclass.yaml"
 );
-/// Where the images would come from, if they had to.
+/// The repository in the image's name; nothing is pulled from it.
 pub const REPOSITORY: &str = "registry.example.com/usher";
 const SHIM: &str = "/usr/local/bin/containerd-shim-usher-v2";
-/// Another node than the only one that there is.
+/// A second node besides the real one.
 const OTHER: &str = "other";
 
-pub fn a_node_gets_usher_and_is_left_as_it_was(case: &Case) {
+pub fn usher_is_installed_on_a_node_and_removed_without_a_trace(case: &Case) {
     let before = files_of_node(case.cluster);
-    // They wait for a node that has the runtime; it never does.
+    // The RuntimeClass requires a node with usher, which does not exist yet.
     case.cluster.must(&["apply", "--filename", RUNTIME_CLASS]);
     await_account(case);
     case.create(&others_pod());
@@ -45,7 +45,7 @@ pub fn a_node_gets_usher_and_is_left_as_it_was(case: &Case) {
     let config = String::from_utf8(config.expect("containerd's configuration"));
     let config = config.expect("plain text");
     let is_known = |line: &str| config.contains(line);
-    // By its own name, or in containerd 2 by its path.
+    // By the runtime's own name, or in containerd 2 by the shim's path.
     assert!(
         is_known(r#"runtime_type = "io.containerd.usher.v2""#)
             || is_known(&format!("runtime_path = {SHIM:?}")),
@@ -65,7 +65,7 @@ pub fn a_node_gets_usher_and_is_left_as_it_was(case: &Case) {
     assert_eq!(restarts(&case.await_ready("others"), "others"), 0);
 }
 
-pub fn pods_go_on_when_it_is_applied_again_or_brings_other_programs(case: &Case) {
+pub fn pods_continue_when_the_daemon_set_is_applied_again_or_updated(case: &Case) {
     let image = install(case);
     await_account(case);
     start(case, "first");
@@ -81,7 +81,7 @@ pub fn pods_go_on_when_it_is_applied_again_or_brings_other_programs(case: &Case)
     await_rollout(case);
     let new = program();
     assert!(new.starts_with(&old) && new.ends_with(b"next"));
-    // Its configuration is as it was.
+    // containerd's configuration is unchanged, so it was not restarted.
     assert_eq!(case.cluster.containerd_process(), service);
     assert_goes_on(case, "first");
     runs_in_order(case, "second");
@@ -90,7 +90,7 @@ pub fn pods_go_on_when_it_is_applied_again_or_brings_other_programs(case: &Case)
     uninstall(case);
 }
 
-pub fn it_stays_while_pods_need_it(case: &Case) {
+pub fn the_runtime_is_not_removed_while_pods_use_it(case: &Case) {
     install(case);
     await_account(case);
     start(case, "needs-it");
@@ -100,7 +100,7 @@ pub fn it_stays_while_pods_need_it(case: &Case) {
         installer_says(case).contains(said).then_some(())
     });
     assert!(refused.is_some(), "{}", installer_says(case));
-    // Nothing comes that would need it.
+    // No further pod that needs usher can come to the node.
     assert_eq!(label(case.cluster, NODE), None);
     assert!(case.cluster.read_on_node(SHIM).is_some());
     assert_goes_on(case, "needs-it");
@@ -110,22 +110,22 @@ pub fn it_stays_while_pods_need_it(case: &Case) {
     remove_objects(case);
 }
 
-pub fn what_stays_on_a_node_has_no_rights_there(case: &Case) {
+pub fn the_container_that_stays_on_a_node_has_no_privileges(case: &Case) {
     install(case);
     let pod = installer_pod(case);
     let spec = &pod["spec"];
     for shared in ["hostPID", "hostNetwork", "hostIPC"] {
         assert_eq!(spec[shared], Value::Null, "{spec:#}");
     }
-    // The node's processes for the installer, and nobody's token.
+    // Only the installer mounts the node's /proc, and no container gets a token.
     let volumes = spec["volumes"].as_array().expect("volumes");
     let names: Vec<&Value> = volumes.iter().map(|volume| &volume["name"]).collect();
     assert_eq!(names, ["node"]);
     assert_eq!(spec["containers"][0]["volumeMounts"], Value::Null);
 
-    // Its own process, and one that somebody starts beside it.
+    // The container's own process, and one executed beside it.
     for process in ["1", "self"] {
-        let status = in_what_stays(case, &format!("cat /proc/{process}/status"));
+        let status = in_staying_container(case, &format!("cat /proc/{process}/status"));
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.map(str::trim).unwrap_or_else(|| panic!("{status}"))
@@ -141,24 +141,27 @@ pub fn what_stays_on_a_node_has_no_rights_there(case: &Case) {
         let link = format!("/proc/self/ns/{kind}");
         let of_node = run(case.cluster.on_node(&["readlink", &link]), PATIENCE).out();
         assert!(of_node.starts_with(kind), "{of_node}");
-        assert_ne!(in_what_stays(case, &format!("readlink {link}")), of_node);
+        assert_ne!(
+            in_staying_container(case, &format!("readlink {link}")),
+            of_node
+        );
     }
     let writable = find("", "$file != /proc/* && ! -L $file && -w $file");
-    let writable = in_what_stays(case, &writable);
+    let writable = in_staying_container(case, &writable);
     let outside = |path: &&str| !path.starts_with("/dev/");
     assert!(
         writable.lines().any(|path| path == "/dev/null"),
         "{writable}"
     );
     assert_eq!(writable.lines().find(outside), None, "{writable}");
-    assert_eq!(in_what_stays(case, &find("/dev", "-b $file")), "");
-    in_what_stays(case, "test ! -e /node && test ! -e /run/secrets");
+    assert_eq!(in_staying_container(case, &find("/dev", "-b $file")), "");
+    in_staying_container(case, "test ! -e /node && test ! -e /run/secrets");
     uninstall(case);
 }
 
 pub fn the_installer_changes_no_other_node(case: &Case) {
     install(case);
-    // A neighbour, which no pod of the DaemonSet is for.
+    // A second node that no pod of the DaemonSet runs on.
     let labels = json!({ "kubernetes.io/os": "another" });
     let metadata = json!({ "name": OTHER, "labels": labels });
     case.cluster
@@ -167,7 +170,7 @@ pub fn the_installer_changes_no_other_node(case: &Case) {
     set_node_name(case, json!({ "value": OTHER, "valueFrom": null }));
     let refused = || {
         let said = installer_says(case);
-        let refused = said.contains("forbidden") && said.contains("node other cannot be labelled");
+        let refused = said.contains("forbidden") && said.contains("node other cannot be labeled");
         refused.then_some(())
     };
     let refused = poll(PATIENCE, refused);
@@ -177,7 +180,7 @@ pub fn the_installer_changes_no_other_node(case: &Case) {
     set_node_name(case, json!({ "value": null, "valueFrom": own }));
     await_rollout(case);
 
-    // Whoever got hold of what it does that with gets no further.
+    // A person with the installer's credentials can do no more than that.
     for words in [
         "label node other usher/installed=true",
         "annotate node other usher/note=text",
@@ -197,7 +200,7 @@ pub fn the_installer_changes_no_other_node(case: &Case) {
     }
     assert_eq!(label(case.cluster, OTHER), None);
 
-    // And nobody else has been given anything.
+    // No other account got permissions.
     for account in ["default", "usher"] {
         let user = format!("--as=system:serviceaccount:kube-system:{account}");
         let may = case
@@ -209,12 +212,12 @@ pub fn the_installer_changes_no_other_node(case: &Case) {
     uninstall(case);
 }
 
-pub fn what_only_calls_itself_kubelet_is_not_believed(case: &Case) {
+pub fn a_process_that_pretends_to_be_kubelet_is_not_trusted(case: &Case) {
     await_account(case);
     let stays = case.shared_dir().join("stays");
     fs::write(&stays, "").expect("a file");
-    // One is root in a container that sees the node's processes, one is somebody on the node. By their
-    // numbers both are found before kubelet.
+    // One is root in a container that sees the node's processes, the other an unprivileged user of
+    // the node. Their low process ids make both come before kubelet.
     let script = r#"echo 100 >/proc/sys/kernel/ns_last_pid
         unshare --mount bash -c "$1" --kubeconfig=/theirs &
         setpriv --reuid 65534 --clear-groups bash -c "$1" --kubeconfig=/theirs &"#;
@@ -238,15 +241,19 @@ pub fn what_only_calls_itself_kubelet_is_not_believed(case: &Case) {
             .all(|rest| rest.starts_with("/theirs "));
         two && kubelets.next().is_some()
     };
-    eventually("they are found before kubelet", PATIENCE, found);
+    eventually(
+        "the pretenders come before kubelet in /proc",
+        PATIENCE,
+        found,
+    );
     install(case);
     uninstall(case);
     fs::remove_file(&stays).expect("a file");
 }
 
-// === the DaemonSet ===
+// == the DaemonSet ===
 
-/// As the heads of the files tell people to do it; says what the image is called.
+/// Installs as the heads of the files say, and returns the image's name.
 fn install(case: &Case) -> String {
     assert_first_process_is_the_nodes(case);
     case.cluster.must(&["apply", "--filename", RUNTIME_CLASS]);
@@ -260,7 +267,7 @@ fn apply(case: &Case, image: &str) {
     apply_with_image(case.cluster, DAEMON_SET, image);
 }
 
-/// Applies a manifest with an image in the place of the one that is none.
+/// Applies a manifest with its placeholder replaced by an image.
 pub fn apply_with_image(cluster: &Cluster, manifest: &str, image: &str) {
     let text = fs::read_to_string(manifest).expect("a manifest");
     let lines = text.lines().map(|line| match line.split_once("image: ") {
@@ -283,19 +290,19 @@ fn uninstall(case: &Case) {
     remove_objects(case);
 }
 
-/// With the words of the file's head.
+/// Uninstalls with the command in the file's head.
 fn ask_for_uninstall(case: &Case) {
     let text = daemon_set_file();
     let patch = text.split("--patch '").nth(1).expect("a patch");
     let patch = patch
         .split('\'')
         .next()
-        .expect("its end")
+        .expect("the end of the patch")
         .replace("\n#", "");
     system(case, &["patch", "daemonset", "usher", "--patch", &patch]);
 }
 
-/// Which node the installer believes to be on.
+/// Sets the node name that the installer believes in.
 fn set_node_name(case: &Case, mut variable: Value) {
     variable["name"] = "NODE_NAME".into();
     let container = json!({ "name": "install", "env": [variable] });
@@ -311,7 +318,7 @@ fn remove_objects(case: &Case) {
     eventually("the installer's pod is gone", PATIENCE, gone);
 }
 
-/// `kubectl` where the DaemonSet lives.
+/// Runs `kubectl` in the DaemonSet's namespace.
 #[track_caller]
 fn system(case: &Case, words: &[&str]) -> String {
     case.cluster
@@ -346,14 +353,14 @@ fn installer_pod(case: &Case) -> Value {
 
 /// Runs a script in the container that stays.
 #[track_caller]
-fn in_what_stays(case: &Case, script: &str) -> String {
+fn in_staying_container(case: &Case, script: &str) -> String {
     let pod = installer_pod(case);
     let name = pod["metadata"]["name"].as_str().expect("a name");
     let words = ["exec", name, "--container=stay", "--", "sh", "-c", script];
     system(case, &words)
 }
 
-/// What its pods are and have written, those before the last start too.
+/// Status and logs of the installer's pods, also of the previous start.
 fn installer_says(case: &Case) -> String {
     let say = |words: &[&str]| {
         let finished = case
@@ -371,7 +378,8 @@ fn installer_says(case: &Case) -> String {
     [say(&["describe", "pods"]), say(&log), say(&previous)].join("\n---\n")
 }
 
-/// Before anything enters the namespaces of process 1: is that the node, and not this machine?
+/// Checks, before anything enters the namespaces of process 1, that this is the node and not this
+/// computer.
 #[track_caller]
 fn assert_first_process_is_the_nodes(case: &Case) {
     await_account(case);
@@ -411,20 +419,20 @@ fn assert_first_process_is_the_nodes(case: &Case) {
     case.await_gone("look");
 }
 
-// === its image ===
+// == its image ===
 
-/// The image in containerd's store, and what it is called there; its shim has some more bytes at its end.
+/// Imports the image with `more` appended to the shim, and returns the image's name.
 fn import(cluster: &Cluster, more: &[u8]) -> String {
-    ours::import(cluster, "usher", REPOSITORY, |parts| {
+    own_images::import(cluster, "usher", REPOSITORY, |parts| {
         let shim = parts.join("containerd-shim-usher-v2");
         let bytes = fs::read(&shim).expect("the shim is in the image");
         fs::write(&shim, [&bytes, more].concat()).expect("the shim");
     })
 }
 
-// === the node ===
+// == the node ===
 
-/// A line about each file in `/etc` and `/usr/local` of the node, with its mode and what is in it.
+/// A line for each file in `/etc` and `/usr/local` of the node, with mode and checksum.
 fn files_of_node(cluster: &Cluster) -> BTreeSet<String> {
     let script = r"find /etc /usr/local -printf '%y %#m %p %l\n'
         find /etc /usr/local -type f -exec sha256sum {} +";
@@ -433,7 +441,7 @@ fn files_of_node(cluster: &Cluster) -> BTreeSet<String> {
     finished.out().lines().map(str::to_owned).collect()
 }
 
-/// Files of the installer that are still on the node.
+/// The installer's files left on the node.
 fn left_in_run(case: &Case) -> String {
     let words = ["find", "/run", "-maxdepth", "1", "-name", "usher*"];
     run(case.cluster.on_node(&words), PATIENCE).out()
@@ -445,9 +453,9 @@ fn label(cluster: &Cluster, node: &str) -> Option<String> {
     label.as_str().map(str::to_owned)
 }
 
-// === pods ===
+// == pods ===
 
-/// One that uses no token, which kubelet would wait for.
+/// A pod without a token, for which kubelet would wait.
 fn unmanaged(pod: Pod) -> Pod {
     pod.spec("automountServiceAccountToken", false)
         .spec("runtimeClassName", Value::Null)
@@ -457,7 +465,7 @@ fn others_pod() -> Pod {
     unmanaged(Pod::new("others").container(witness("others", &[])))
 }
 
-/// An app that comes before its sidecar in the list; their records have the pod's name in theirs.
+/// A pod that lists its app before its sidecar. The containers' records include the pod's name.
 fn pod(name: &str) -> Pod {
     let (app, proxy) = (format!("{name}-app"), format!("{name}-proxy"));
     Pod::new(name)
@@ -468,7 +476,7 @@ fn pod(name: &str) -> Pod {
         .spec("automountServiceAccountToken", false)
 }
 
-/// The service account that every pod of a namespace has is made after the namespace.
+/// A namespace gets its service account a moment later.
 fn await_account(case: &Case) {
     let words = [
         "--namespace",
@@ -503,7 +511,7 @@ fn ends_in_order(case: &Case, name: &str) {
     case.await_gone(name);
 }
 
-/// Creates it unless it waits already.
+/// Creates the pod unless it exists and waits.
 fn runs_in_order(case: &Case, name: &str) {
     if case.pod(name).is_none() {
         case.create(&pod(name));

@@ -2,14 +2,14 @@
 
 use crate::pod::{Case, Pod, exit_code, restarts, script, witness};
 
-/// A mesh's proxy that would never end, and an app that does.
+/// A Job's pod with a proxy that never ends by itself, and an app that does.
 fn job(policy: &str, app: &[&str]) -> Pod {
     Pod::new("job")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
         .annotation("usher/restart-policy", policy)
         .probed("proxy")
-        // Its own exit code is not what the Job is judged by.
+        // The proxy's own exit code must not decide the Job.
         .container(witness("proxy", &["--ready-after", "1s", "--exit", "143"]))
         .container(witness("app", app))
         .spec("restartPolicy", policy)
@@ -18,7 +18,7 @@ fn job(policy: &str, app: &[&str]) -> Pod {
 /// KEP draft: "Pod with sidecars terminates sidecars once non-sidecars have completed when
 /// `restartPolicy` != `Always`", "Pod phase should be `Succeeded` if all containers, including
 /// sidecars, exit with success".
-pub fn a_job_is_complete_when_its_apps_are(case: &Case) {
+pub fn a_job_completes_when_its_apps_do(case: &Case) {
     case.create_job(&job("Never", &["--run-for", "2s"]), 0);
     case.await_job("job", "complete");
     let record = case.record();
@@ -31,7 +31,7 @@ pub fn a_job_is_complete_when_its_apps_are(case: &Case) {
     assert_eq!(exit_code(&pods[0], "app"), Some(0));
 }
 
-pub fn a_job_on_failure_is_complete_when_its_apps_have_succeeded(case: &Case) {
+pub fn an_on_failure_job_completes_when_its_apps_succeeded(case: &Case) {
     case.create_job(&job("OnFailure", &["--run-for", "2s"]), 3);
     case.await_job("job", "complete");
     let record = case.record();
@@ -50,9 +50,9 @@ pub fn a_job_fails_when_its_app_does(case: &Case) {
     assert_eq!(exit_code(&pods[0], "proxy"), Some(0));
 }
 
-/// KEP-753: "Restartable init containers should restart always", under the policies by which kubelet
-/// does not do it: nobody but the containers sees it.
-pub fn a_sidecar_that_ends_is_started_again_in_place(case: &Case) {
+/// KEP-753: "Restartable init containers should restart always", even under policies by which
+/// kubelet does not restart. Only the containers see the restart.
+pub fn a_sidecar_that_ends_is_restarted_in_place(case: &Case) {
     let app = "witness mark app start; until test -e /shared/may-end; do sleep 0.1; done
         exec witness mark app exit";
     let pod = Pod::new("pod")
@@ -74,8 +74,8 @@ pub fn a_sidecar_that_ends_is_started_again_in_place(case: &Case) {
 }
 
 /// KEP draft: "Pod phase should be `Failed` if any sidecar exits in failure when `restartPolicy` !=
-/// `Always`": one that fails by itself, and that nobody is to restart.
-pub fn a_pod_whose_sidecar_failed_has_failed(case: &Case) {
+/// `Always`": here a sidecar that fails by itself and is not restarted.
+pub fn a_pod_with_a_failed_sidecar_has_failed(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")

@@ -1,4 +1,4 @@
-//! `kubectl usher`, as kubectl calls it, against the node's own `usher` behind a real API server.
+//! `kubectl usher`, run by kubectl, against the node's `usher` behind a real API server.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, NODE, PATIENCE};
 use crate::harness::{Finished, poll, run, shim_dir};
 use crate::installer::{REPOSITORY, apply_with_image};
-use crate::ours::{find, import};
+use crate::own_images::{find, import};
 use crate::pod::{Case, Pod, witness};
 
 const MANIFEST: &str = concat!(
@@ -16,10 +16,10 @@ const MANIFEST: &str = concat!(
     "/scripts/kubernetes/kubectl.yaml"
 );
 
-/// Another node than the only one that there is.
+/// A second node besides the real one.
 const OTHER: &str = "other";
 
-/// The plugin, and what it asks nodes through; that is gone when this is.
+/// The plugin, and the pods by which it queries nodes. Removed on drop.
 struct View<'a> {
     cluster: &'a Cluster,
 }
@@ -42,14 +42,14 @@ impl<'a> View<'a> {
         view
     }
 
-    /// `kubectl` where it lives.
+    /// Runs `kubectl` in the namespace of those pods.
     #[track_caller]
     fn must(&self, words: &[&str]) -> String {
         self.cluster
             .must(&[&["--namespace", "usher"], words].concat())
     }
 
-    /// The pod by which a node is asked.
+    /// The pod by which a node is queried.
     fn pod(&self, node: &str) -> Option<Value> {
         let pods = self.must(&["get", "pods", "--output=json"]);
         let pods: Value = serde_json::from_str(&pods).expect("a list");
@@ -62,7 +62,7 @@ impl<'a> View<'a> {
         pods.into_iter().find(is_there)
     }
 
-    /// Runs a script where a person's commands are executed.
+    /// Runs a script in the container that executes users' commands.
     fn script(&self, script: &str) -> Finished {
         let pod = self.pod(NODE).expect("the pod on the node");
         let name = pod["metadata"]["name"].as_str().expect("a name");
@@ -78,7 +78,7 @@ impl Drop for View<'_> {
     }
 }
 
-/// `kubectl usher`, which gives a node ten seconds: one that is busy is asked again.
+/// Runs `kubectl usher`, and repeats it if a busy node did not answer within its ten seconds.
 fn usher(cluster: &Cluster, words: &[&str]) -> Finished {
     let ask = || ask_once(cluster, words);
     let in_time = || Some(ask()).filter(|finished| !finished.err().contains(LATE));
@@ -89,7 +89,7 @@ fn ask_once(cluster: &Cluster, words: &[&str]) -> Finished {
     cluster.kubectl(&[&["usher"], words].concat())
 }
 
-/// What it says then.
+/// The message about a node that did not answer.
 const LATE: &str = "does not answer: no answer within 10s";
 
 #[track_caller]
@@ -97,12 +97,12 @@ fn says(cluster: &Cluster, words: &[&str]) -> String {
     let finished = usher(cluster, words);
     let said = format!("kubectl usher {words:?}: {}", finished.err());
     assert!(finished.ok(), "{said}");
-    // Nobody was silent.
+    // No node was silent.
     assert_eq!(finished.err(), "", "{said}");
     finished.out()
 }
 
-/// Words of the line that begins with these.
+/// The words of the line that begins with these.
 fn row<'a>(table: &'a str, begin: &[&str]) -> Option<Vec<&'a str>> {
     let mut rows = table
         .lines()
@@ -110,7 +110,7 @@ fn row<'a>(table: &'a str, begin: &[&str]) -> Option<Vec<&'a str>> {
     rows.find(|words| words.starts_with(begin))
 }
 
-/// An app that is listed before its sidecar.
+/// A pod that lists its app before its sidecar.
 fn pod(name: &str) -> Pod {
     Pod::new(name)
         .annotation("usher/sidecars", "proxy")
@@ -130,7 +130,7 @@ fn go_on(case: &Case, name: &str) {
     case.await_ready(name);
 }
 
-pub fn pods_are_seen_wherever_they_are(case: &Case) {
+pub fn pods_are_listed_on_all_nodes(case: &Case) {
     let cluster = case.cluster;
     let _view = View::install(cluster);
     let here = &*case.namespace;
@@ -139,7 +139,7 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
     start(&there, "bank");
     go_on(&there, "bank");
 
-    // What waits says for what, and how else it may go on.
+    // A waiting container names its reason, and how else it may continue.
     let waits = poll(PATIENCE, || {
         let text = usher(cluster, &["inspect", "shop", "-n", here]).out();
         text.contains("waiting for sidecar proxy").then_some(text)
@@ -148,7 +148,7 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
     assert!(waits.starts_with("shop waits: Sidecar:0/1 (app"), "{waits}");
     go_on(case, "shop");
 
-    // The API calls a pod ready whose app is held.
+    // The API reports a pod as ready whose app is held.
     let pods = [(here, "shop"), (&*there.namespace, "bank")];
     let list = || says(cluster, &["ps", "-A"]);
     let all_run = |all: &String| {
@@ -174,14 +174,14 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
     let one = says(cluster, &["ps", "-n", here]);
     assert!(row(&one, &[here, "shop"]).is_some(), "{one}");
     assert_eq!(row(&one, &[&there.namespace]), None, "{one}");
-    let nobody = usher(cluster, &["ps", "-n", "kube-public"]);
-    assert!(nobody.ok() && nobody.out().is_empty(), "{nobody:?}");
+    let none = usher(cluster, &["ps", "-n", "kube-public"]);
+    assert!(none.ok() && none.out().is_empty(), "{none:?}");
     assert_eq!(
-        nobody.err(),
+        none.err(),
         "no pods run under usher in namespace kube-public\n"
     );
 
-    // As on the node, and what the kernel has there.
+    // The node's own output, and values that its kernel reports.
     let text = says(cluster, &["inspect", &format!("{here}/shop")]);
     assert!(
         text.starts_with("shop waits for nothing: Running"),
@@ -191,7 +191,7 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
     assert_eq!(words, ["Node", NODE], "{text}");
     let container = row(&text, &["app", "app", "list"]).unwrap_or_else(|| panic!("{text}"));
     assert_eq!(container[3], "running", "{text}");
-    // The score that kubelet gives a pod without requests.
+    // kubelet's score of a pod without requests.
     assert_eq!(container.last(), Some(&"1000"), "{text}");
     assert!(row(&text, &["(pod)"]).is_some(), "{text}");
     let facts = says(cluster, &["inspect", "-n", here, "shop", "-o", "json"]);
@@ -200,7 +200,7 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
         (&facts["node"], &facts["phase"]),
         (&json!(NODE), &json!("Running"))
     );
-    // By its id from wherever.
+    // By its id, from any namespace.
     let id = facts["id"].as_str().expect("an id");
     let by_id = says(cluster, &["inspect", "-n", "default", id, "-o", "json"]);
     assert!(by_id.contains(id), "{by_id}");
@@ -215,7 +215,7 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
         "{explained}"
     );
 
-    // To its end, and after it.
+    // To the end of the pod, and after it.
     case.delete("shop", &[]);
     case.await_gone("shop");
     let ended = poll(PATIENCE, || {
@@ -249,7 +249,7 @@ pub fn pods_are_seen_wherever_they_are(case: &Case) {
     }
 }
 
-/// The app had exited when the proxy got its signal.
+/// Checks that the app had exited when the proxy got its signal.
 fn assert_ended_in_order(pod: &Value) {
     let events = pod["events"].as_array().expect("events");
     let at = |name: &str, what: &str| {
@@ -262,7 +262,7 @@ fn assert_ended_in_order(pod: &Value) {
     assert!(at("app", "exited") <= at("proxy", "signalled"), "{pod:#}");
 }
 
-/// A token for an account of the case's namespace: up to 1.23 kubectl has no word for that.
+/// A token for an account of the case's namespace; up to 1.23 kubectl has no command for that.
 fn token_of(case: &Case, account: &str) -> String {
     let request = case.cluster.path(&format!("etc/{account}-token.json"));
     let text =
@@ -304,7 +304,7 @@ fn account(case: &Case, name: &str) -> PathBuf {
     config
 }
 
-pub fn the_role_is_enough_and_who_has_it_not_is_told_what_is_missing(case: &Case) {
+pub fn the_role_suffices_and_without_it_the_error_names_the_missing_permission(case: &Case) {
     let view = View::install(case.cluster);
     start(case, "shop");
     let config = account(case, "developer").display().to_string();
@@ -325,7 +325,7 @@ pub fn the_role_is_enough_and_who_has_it_not_is_told_what_is_missing(case: &Case
     refuses(&["ps"], list);
     refuses(&["timeline", "shop"], list);
 
-    // Half of it.
+    // Half of the permissions.
     let user = format!("{}:developer", case.namespace);
     let rules = ["create", "role", "lists", "--verb=list", "--resource=pods"];
     view.must(&rules);
@@ -347,7 +347,7 @@ pub fn the_role_is_enough_and_who_has_it_not_is_told_what_is_missing(case: &Case
     let inspected = ask(&["inspect", "shop"]);
     assert!(inspected.ok(), "{inspected:?}");
     assert!(inspected.out().starts_with("shop waits"), "{inspected:?}");
-    // What it has no right to is the pod itself.
+    // The role does not permit reading the pod itself.
     let explained = ask(&["explain", "shop"]);
     let said = explained.err();
     let missing = format!(
@@ -357,11 +357,11 @@ pub fn the_role_is_enough_and_who_has_it_not_is_told_what_is_missing(case: &Case
     assert!(!explained.ok() && said.contains(&missing), "{said}");
 }
 
-pub fn a_node_that_does_not_answer_does_not_keep_the_others(case: &Case) {
+pub fn a_silent_node_does_not_hide_the_others(case: &Case) {
     let cluster = case.cluster;
     let view = View::install(cluster);
     start(case, "shop");
-    // A node that nobody is on: the pod that is for it waits.
+    // A node without a kubelet: its pod never starts.
     let labels = json!({ "kubernetes.io/os": "linux", "usher/installed": "true" });
     let metadata = json!({ "name": OTHER, "labels": labels });
     cluster.apply(&[json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })]);
@@ -376,7 +376,7 @@ pub fn a_node_that_does_not_answer_does_not_keep_the_others(case: &Case) {
         assert!(listed.err().contains(&silent), "{listed:?}");
         assert_eq!(listed.err().lines().count(), 1, "{listed:?}");
     }
-    // Where it is known on which node a pod is no other is asked.
+    // If the pod's node is known, no other node is queried.
     let words = ["inspect", "--namespace", &case.namespace, "shop"];
     assert!(says(cluster, &words).starts_with("shop waits"));
     let elsewhere = usher(
@@ -390,7 +390,7 @@ pub fn a_node_that_does_not_answer_does_not_keep_the_others(case: &Case) {
     );
     cluster.must(&["delete", "node", OTHER]);
 
-    // One that takes the question and says nothing.
+    // A node that takes the request and does not answer.
     let paused = cluster.pause_part("kubelet");
     let listed = ask_once(cluster, &["ps", "-A"]);
     drop(paused);
@@ -400,7 +400,7 @@ pub fn a_node_that_does_not_answer_does_not_keep_the_others(case: &Case) {
     cluster.await_node();
 }
 
-pub fn what_is_executed_on_a_node_can_only_look(case: &Case) {
+pub fn commands_executed_on_a_node_are_read_only(case: &Case) {
     let view = View::install(case.cluster);
     start(case, "shop");
     go_on(case, "shop");
@@ -428,15 +428,16 @@ pub fn what_is_executed_on_a_node_can_only_look(case: &Case) {
         assert!(of_node.starts_with(kind), "{of_node}");
         assert_ne!(ok(&format!("readlink {link}")), of_node);
     }
-    // Of the node there are the shims' sockets for people and the pods that have ended, and no file to write.
+    // Of the node the container sees only the shims' control sockets and the history of ended pods,
+    // and it can write no file.
     assert_eq!(ok("ls /run/containerd"), "usher\n");
     let writable = "$file != /proc/* && $file != /dev && $file != /dev/* && ! -L $file && ! -S $file && -w $file";
-    // The pod's own, which kubelet lets its containers change.
+    // The pod's own file, which kubelet lets its containers change.
     assert_eq!(ok(&find("", writable)), "/etc/hosts\n");
     assert_eq!(ok(&find("/dev", "-b $file")), "");
     ok("test ! -e /run/secrets && test ! -e /node");
 
-    // Whoever comes from there is told, and obeyed in nothing.
+    // A client in this container can look, but command nothing.
     assert!(ok("/usher/usher ps").contains("shop"));
     for command in ["stop shop", "stop --all", "release shop app"] {
         let refused = view.script(&format!("/usher/usher {command}"));

@@ -1,5 +1,5 @@
-//! What pods of one container take of a node under usher and under containerd's own shim: one after another, at once,
-//! and many.
+//! The load of one-container pods on a node under usher and under containerd's own shim: one after
+//! another, at once, and many.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,34 +11,34 @@ use crate::figures::{sandbox_created, summary};
 use crate::harness::{Record, processor_time, proportional_memory};
 use crate::pod::{Case, Pod, witness};
 
-/// Pods one after another, of either, in turn.
+/// The number of pods one after another, alternately under both.
 const IN_A_ROW: usize = 20;
 
-/// Pods at once, and how often.
+/// The number of pods created at once, and of such rounds.
 const AT_ONCE: usize = 20;
 const ROUNDS: usize = 4;
 
-/// Pods on the node; kubelet takes 110.
+/// The number of pods on the node; kubelet accepts 110.
 const MANY: usize = 100;
 
-/// For how long they are watched at rest.
+/// Measurement time of idle pods.
 const REST: Duration = Duration::from_secs(20);
 
-/// Under what pods run: a title, and their runtime class.
+/// The runtimes: a title, and the runtime class.
 const WAYS: [(&str, Option<&str>); 2] = [("usher", Some("usher")), ("runc.v2", None)];
 
-/// What many pods take.
-struct Crowd {
+/// The cost of many pods.
+struct ManyPods {
     running: Duration,
     ready: Duration,
     gone: Duration,
-    /// Of the shims of all, proportionally, in MB.
+    /// Proportional memory of all shims, in MB.
     memory: f64,
-    /// Processor time of all shims in a second, in ms.
+    /// Processor time of all shims per second, in ms.
     at_rest: f64,
 }
 
-/// Prints it as Markdown.
+/// Measures everything, and prints it as Markdown.
 pub fn print(cluster: &Cluster) {
     println!(
         "\n| pods of one container | {} | {} |",
@@ -82,25 +82,23 @@ pub fn print(cluster: &Cluster) {
     of_ways("the same, created to all Ready", readies);
     of_ways("the same, deleted to all gone", ends);
 
-    let crowds = WAYS.map(|(title, class)| crowd(cluster, title, class));
-    let of_crowds = |what: &str, unit: &str, figure: fn(&Crowd) -> f64| {
-        let [ours, theirs] = [0, 1].map(|way| format!("{:.2} {unit}", figure(&crowds[way])));
+    let many = WAYS.map(|(title, class)| many_pods(cluster, title, class));
+    let of_many = |what: &str, unit: &str, figure: fn(&ManyPods) -> f64| {
+        let [ours, theirs] = [0, 1].map(|way| format!("{:.2} {unit}", figure(&many[way])));
         println!("| {MANY} on the node, {what} | {ours} | {theirs} |");
     };
-    of_crowds("created to the last program's first line", "s", |crowd| {
-        crowd.running.as_secs_f64()
+    of_many("created to the last program's first line", "s", |pods| {
+        pods.running.as_secs_f64()
     });
-    of_crowds("created to all Ready", "s", |crowd| {
-        crowd.ready.as_secs_f64()
+    of_many("created to all Ready", "s", |pods| pods.ready.as_secs_f64());
+    of_many("deleted to all gone", "s", |pods| pods.gone.as_secs_f64());
+    of_many("memory of a pod's shim", "MB", |pods| {
+        pods.memory / MANY as f64
     });
-    of_crowds("deleted to all gone", "s", |crowd| crowd.gone.as_secs_f64());
-    of_crowds("memory of a pod's shim", "MB", |crowd| {
-        crowd.memory / MANY as f64
-    });
-    of_crowds(
+    of_many(
         "processor time of all shims in a second at rest",
         "ms",
-        |crowd| crowd.at_rest,
+        |pods| pods.at_rest,
     );
 }
 
@@ -115,7 +113,8 @@ fn pod(n: usize, class: Option<&str>) -> Pod {
         .container(witness(&format!("app-{n}"), &[]))
 }
 
-/// From the pod's sandbox to its program's first line, and from its creation until the API says that it is ready.
+/// Times from the pod's sandbox to its program's first record, and from its creation until the API
+/// reports it as ready.
 fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
     let (pod, app) = (format!("pod-{n}"), format!("app-{n}"));
     let created = Instant::now();
@@ -128,11 +127,11 @@ fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
     (Duration::from_nanos(started), ready)
 }
 
-/// How long pods that are created at once take.
+/// Times of pods that are created at once.
 struct Burst {
-    /// Until the program of each has begun.
+    /// Until the last program has started.
     running: Duration,
-    /// Until the API says of each that it is ready: kubelet tells that once a second or so.
+    /// Until the API reports every pod as ready; kubelet updates it about once a second.
     ready: Duration,
 }
 
@@ -156,15 +155,15 @@ fn burst(case: &Case, count: usize, class: Option<&str>) -> Burst {
 
 fn all_gone(case: &Case) -> Duration {
     let deleted = Instant::now();
-    // It returns when they are gone.
+    // The command returns when they are gone.
     case.kubectl_waits(&["delete", "pod", "--all"]);
     deleted.elapsed()
 }
 
-fn crowd(cluster: &Cluster, title: &str, class: Option<&str>) -> Crowd {
+fn many_pods(cluster: &Cluster, title: &str, class: Option<&str>) -> ManyPods {
     let case = Case::new(cluster, &format!("many-{}", name(title)));
     let Burst { running, ready } = burst(&case, MANY, class);
-    // What follows a start is over then.
+    // The work after the starts is done by then.
     std::thread::sleep(REST);
     let shims = shims(cluster);
     assert_eq!(shims.len(), MANY, "one shim a pod");
@@ -172,7 +171,7 @@ fn crowd(cluster: &Cluster, title: &str, class: Option<&str>) -> Crowd {
     let before: f64 = shims.iter().map(processor_time).sum();
     std::thread::sleep(REST);
     let after: f64 = shims.iter().map(processor_time).sum();
-    Crowd {
+    ManyPods {
         running,
         ready,
         gone: all_gone(&case),
@@ -181,7 +180,7 @@ fn crowd(cluster: &Cluster, title: &str, class: Option<&str>) -> Crowd {
     }
 }
 
-/// The processes of shims on this cluster's node, which is on this machine.
+/// Process ids of the shims on this cluster's node, which is on this computer.
 fn shims(cluster: &Cluster) -> Vec<u32> {
     let is_shim = |pid: &u32| {
         let program = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -1,10 +1,10 @@
 //! The machine of a cluster: processes in namespaces of their own.
 //!
-//! Their mount namespace has `/run`, `/var/lib` and `/var/log` of its own, and what is written to `/etc`
-//! and `/usr/local` stays in it; their network namespace has a loopback and a bridge, so that nothing of
-//! what they run on is touched and any number of clusters can run beside each other. The first process of
-//! their PID namespace is the machine: when it is killed, everything is gone at once, as when the power
-//! fails; and who enters the namespaces of process 1 there is on that machine.
+//! The mount namespace has its own `/run`, `/var/lib` and `/var/log`, and keeps changes of `/etc`
+//! and `/usr/local` to itself. The network namespace has a loopback and a bridge. So the computer
+//! is not changed, and any number of clusters run side by side. The first process of the PID
+//! namespace is the machine: killing it ends everything at once, as a power failure does. Entering
+//! the namespaces of process 1 there leads to that machine.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -19,18 +19,18 @@ use crate::harness::poll;
 
 use super::cluster::PATIENCE;
 
-/// The device that leads to a node of its own.
+/// The device that connects the machine with the guest.
 pub const CABLE: &str = "cable";
 
-/// What the machine does when it is switched on: `$1` is the cluster's directory, and `$2`
-/// what leads to its node, if that is another.
+/// The machine's boot script. `$1` is the cluster's directory, `$2` the device that connects the
+/// guest, if there is one.
 const BOOT: &str = r#"
 set -e
-# Not changed by kubelet if they are as it wants them; they are the whole machine's.
+# kubelet leaves these sysctls alone if they have its values; the real ones belong to the whole computer.
 fake() { echo "$2" > "$dir/sysctl/$1" && mount --bind "$dir/sysctl/$1" "/proc/sys/$(echo "$1" | tr . /)"; }
 dir=$1
 mkdir -p "$dir/sysctl" "$dir/var-lib" "$dir/var-log"
-# As on Debian's nodes: nothing that lies there can be executed.
+# As on Debian's nodes: no file there can be executed.
 mount -t tmpfs -o nosuid,nodev,noexec run /run
 for name in etc usr-local; do
     mkdir -p "$dir/over/$name" "$dir/over/work-$name"
@@ -47,13 +47,13 @@ fake kernel.panic 10
 fake kernel.panic_on_oops 1
 fake kernel.keys.root_maxkeys 1000000
 fake kernel.keys.root_maxbytes 25000000
-# One that shows all: without it no user namespace may mount another (mount_namespaces(7), "fully visible").
+# A complete /proc: without one no user namespace can mount another (mount_namespaces(7), "fully visible").
 mkdir /run/proc && mount -t proc proc /run/proc
 ip link set lo up
-# What all know the API server by: nobody has to lead them from there to where it is.
+# The API server's service address, so that no proxy has to redirect it.
 ip addr add 10.96.0.1/32 dev lo
 if [ "${2-}" ]; then
-    # To a node of its own, and to its pods, who know the way back to the API server alone.
+    # To the guest and its pods, which only have a route back to the API server.
     ip tuntap add dev "$2" mode tap
     ip addr add 10.88.0.2/24 dev "$2"
     ip link set "$2" up
@@ -63,20 +63,20 @@ else
 fi
 echo 1 > /proc/sys/net/ipv4/ip_forward
 touch "$dir/booted"
-# Fetches whatever has ended: bash does so with children that it has inherited, too.
+# Collects ended processes: bash also collects inherited children.
 while :; do sleep 3600 & wait; done
 "#;
 
 pub struct Machine {
-    /// `unshare`, our child.
+    /// `unshare`, a child of the test.
     outer: Child,
-    /// Its child, the first process of the namespaces, as seen from here.
+    /// The child of `unshare`, the first process of the namespaces; its process id outside of them.
     init: u32,
 }
 
 impl Machine {
-    /// Starts one with nothing on it. `dir` is the cluster's directory; what goes wrong goes to `log`. A
-    /// `cable` leads to its node, if that is another.
+    /// Starts an empty machine. `dir` is the cluster's directory; errors go to `log`. A `cable`
+    /// leads to the guest, if there is one.
     pub fn switch_on(dir: &Path, cable: Option<&str>, log: impl Fn() -> File) -> Self {
         let booted = dir.join("booted");
         let _ = fs::remove_file(&booted);
@@ -96,20 +96,20 @@ impl Machine {
         Self { outer, init }
     }
 
-    /// Ends everything at once, as when the power fails. Files are kept, but what lay in memory.
+    /// Ends everything at once, as when the power fails. Files stay; memory is lost.
     pub fn switch_off(mut self) {
         let init = i32::try_from(self.init).expect("a PID");
         let _ = kill(Pid::from_raw(init), Signal::SIGKILL);
         let _ = self.outer.wait();
     }
 
-    /// Whether a process runs there.
+    /// True if a process runs on this machine.
     pub fn has(&self, pid: u32) -> bool {
         let namespace = |pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
         namespace(pid).is_some_and(|own| Some(own) == namespace(self.init))
     }
 
-    /// A command that runs there.
+    /// A command that runs on this machine.
     pub fn command<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new("nsenter");
         command.arg("--target").arg(self.init.to_string());
@@ -120,9 +120,9 @@ impl Machine {
     }
 }
 
-/// A process that ends with this one, whatever becomes of this one.
+/// Makes a process end with the test process, however that ends.
 pub fn with_us(command: &mut Command) {
     let end_with_us = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
-    // SAFETY: one system call.
+    // SAFETY: a single system call.
     unsafe { command.pre_exec(end_with_us) };
 }

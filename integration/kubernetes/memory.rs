@@ -1,5 +1,6 @@
-//! Who loses when memory runs out, in a pod and on the node; and what kubelet says of memory beside its
-//! limits. Most of it needs rights that root has on a node of its own only, and cgroup v2.
+//! The kernel's and kubelet's choice of victim when memory runs out in a pod or on the node, and
+//! kubelet's memory settings besides limits. Most cases need cgroup v2 and privileges that root has
+//! only on a node of its own.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,8 @@ use crate::cluster::PATIENCE;
 use crate::harness::{Finished, run};
 use crate::pod::{Case, Pod, restarts, script, status_of, with, witness};
 
-/// Takes so many mebibytes and keeps them: a line without an end. `then` is done when they are taken.
+/// A command that takes this many mebibytes as one endless line and keeps them. Runs `then` once
+/// they are taken.
 fn taking(mebibytes: u64, then: &str) -> String {
     let bytes = mebibytes << 20;
     format!("{{ head -c {bytes} /dev/zero; {then}; exec sleep 100000; }} | tail >/dev/null")
@@ -21,8 +23,8 @@ fn asks_for(container: Value, mebibytes: u64) -> Value {
     with(container, json!({ "resources": { "requests": requests } }))
 }
 
-/// A sidecar that asks for little and takes much, and an app that asks for much: by kubelet's scores the
-/// sidecar would be the first, whatever the app takes. Its size is left alone, and `app` is what it does.
+/// A pod whose sidecar requests little memory and takes much, and whose app requests much: by
+/// kubelet's scores the sidecar would die first. Sizing is off. `app` is the app's script.
 fn pod(of_sidecar: u64, app: &str) -> Pod {
     let proxy = format!(
         "witness mark proxy start; {}",
@@ -38,9 +40,9 @@ fn pod(of_sidecar: u64, app: &str) -> Pod {
         .spec("terminationGracePeriodSeconds", 2)
 }
 
-/// The scores of all processes of a container but those of the shim's, each once.
+/// The distinct OOM scores of all processes of a container.
 fn scores(case: &Case, container: &str) -> BTreeSet<i64> {
-    // What is executed gets its score when the OCI runtime is done with it, and some end meanwhile.
+    // An exec gets its score after the OCI runtime has finished, and some processes end meanwhile.
     let text = "sleep 3; cat /proc/[0-9]*/oom_score_adj 2>/dev/null; true";
     let container = format!("--container={container}");
     let said = case.kubectl(&["exec", "pod", &container, "--", "sh", "-c", text]);
@@ -48,7 +50,7 @@ fn scores(case: &Case, container: &str) -> BTreeSet<i64> {
     numbers.collect::<Result<_, _>>().expect("scores")
 }
 
-/// Waits until the app was killed for memory's sake and is there again, and sees that nobody else was.
+/// Waits until the app was killed for memory and runs again; checks that nothing else was killed.
 fn assert_only_the_app_was_killed(case: &Case) {
     let pod = case.await_pod("pod", "seen to have lost its app", |pod| {
         restarts(pod, "app") == 1
@@ -63,13 +65,13 @@ fn assert_only_the_app_was_killed(case: &Case) {
     assert!(!record.has("proxy", "signal"), "{record}");
 }
 
-/// Waits at the gate the first time, takes memory without end, and only sleeps the second.
+/// The first time: waits for the gate, then takes memory without end. The second time: sleeps.
 const EATS_ONCE: &str = "witness mark app start
     test -e /shared/eats && exec sleep 100000
     until test -e /shared/go; do sleep 0.2; done
     touch /shared/eats; tail /dev/zero; witness mark app survives; exec sleep 100000";
 
-/// The limit is the pod's own: no container has one, so all of them are asked.
+/// The limit is the pod's own; no container has one, so the kernel chooses among all of them.
 pub fn a_sidecar_is_not_the_first_when_its_pods_memory_runs_out(case: &Case) {
     let resources = json!({ "limits": { "memory": "1300Mi" } });
     case.create(&pod(500, EATS_ONCE).spec("resources", resources));
@@ -80,11 +82,11 @@ pub fn a_sidecar_is_not_the_first_when_its_pods_memory_runs_out(case: &Case) {
     assert_eq!(scores(case, "proxy"), of_app);
     case.touch("go");
     assert_only_the_app_was_killed(case);
-    // All of it at once, as kubelet has it (`memory.oom.group`).
+    // All processes of the container at once, as kubelet configures it (`memory.oom.group`).
     assert!(!case.record().has("app", "survives"), "{}", case.record());
 }
 
-/// The kernel is asked to choose somebody of the whole node, as it does when there is nothing left.
+/// sysrq makes the kernel choose a victim of the whole node, as it does when memory is exhausted.
 pub fn a_sidecar_is_not_the_first_when_the_nodes_memory_runs_out(case: &Case) {
     let app = format!(
         "witness mark app start; test -e /shared/eats && exec sleep 100000; touch /shared/eats
@@ -100,7 +102,7 @@ pub fn a_sidecar_is_not_the_first_when_the_nodes_memory_runs_out(case: &Case) {
     assert_only_the_app_was_killed(case);
 }
 
-/// What kubelet gives a pod that has all it asks for to itself, in the sidecar and in what is executed in it.
+/// kubelet's score of a Guaranteed pod, in the sidecar and in its execs.
 pub fn scores_of_a_guaranteed_pod_are_below_zero(case: &Case) {
     let limits = json!({ "cpu": "500m", "memory": "64Mi" });
     let limited = |container| with(container, json!({ "resources": { "limits": limits } }));
@@ -123,7 +125,7 @@ pub fn scores_of_a_guaranteed_pod_are_below_zero(case: &Case) {
     assert_eq!(scores(case, "proxy"), BTreeSet::from([-997]));
 }
 
-/// Swap on the node, until this goes.
+/// Swap on the node. Removed on drop.
 struct Swap<'a>(&'a Case<'a>);
 
 const SWAP: &str = "/var/swap";
@@ -153,9 +155,10 @@ impl Drop for Swap<'_> {
     }
 }
 
-/// MemoryQoS (KEP-2570), LimitedSwap (KEP-2400) and `singleProcessOOMKill`, which are not on by default:
-/// what kubelet has put into cgroups is there in a container's next life, and when usher has sized the pod.
-pub fn what_kubelet_says_of_memory_holds(case: &Case) {
+/// MemoryQoS (KEP-2570), LimitedSwap (KEP-2400) and `singleProcessOOMKill`, which are off by
+/// default. kubelet's values in cgroups must survive a restart in place, and usher's sizing of the
+/// pod.
+pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     let _swap = Swap::on(case);
     let _kubelet = case.cluster.with_kubelet(&json!({
         "featureGates": { "MemoryQoS": true },
@@ -166,12 +169,12 @@ pub fn what_kubelet_says_of_memory_holds(case: &Case) {
     let amounts = |mebibytes: u64| json!({ "cpu": "500m", "memory": format!("{mebibytes}Mi") });
     let resources = json!({ "requests": amounts(64), "limits": amounts(128) });
     let of = |container| with(container, json!({ "resources": resources }));
-    // The sidecar ends when it is told to, and is started again in its place.
+    // The sidecar exits when the test says so, and is restarted in place.
     let proxy = "witness mark proxy start; touch /shared/ready-proxy
         until test -e /shared/ends && ! test -e /shared/ended; do sleep 0.2; done; touch /shared/ended";
     let app = "witness mark app start; until test -e /shared/go; do sleep 0.2; done
         tail /dev/zero; witness mark app survives; exec sleep 100000";
-    // Its last phase needs less than all of its containers: it is sized.
+    // The pod's last phase needs less than all containers, so usher sizes it.
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
@@ -200,7 +203,7 @@ pub fn what_kubelet_says_of_memory_holds(case: &Case) {
     let (first, pods) = (of_proxy(), of_pod());
     let number = |text: &str| text.parse::<u64>().unwrap_or_default();
     let [min, low, high, max, swap, group] = &first;
-    // What it has asked for, and a part of what is between that and its limit.
+    // The request, and a part of the difference between request and limit.
     assert!(number(min).max(number(low)) == 64 << 20, "{first:?}");
     assert!((64 << 20..128 << 20).contains(&number(high)), "{first:?}");
     assert_eq!(number(max), 128 << 20, "{first:?}");
@@ -213,13 +216,13 @@ pub fn what_kubelet_says_of_memory_holds(case: &Case) {
     assert_eq!(of_proxy(), first);
     reload_systemd(case);
     assert_eq!((of_proxy(), of_pod()), (first, pods));
-    // The process that has taken too much is killed, and no other.
+    // Only the process that took too much is killed.
     case.touch("go");
     case.await_event("app", "survives");
 }
 
-/// Kubelet ends a pod when too little is left, with the time that it is told to give (hard eviction gives a
-/// second): in order, as any other end.
+/// kubelet evicts a pod when memory is short, with the configured grace period (hard eviction gives
+/// one second). The pod ends in order, as at any other end.
 pub fn a_pod_that_is_evicted_for_memory_ends_in_order(case: &Case) {
     let _kubelet = case.cluster.with_kubelet(&json!({
         "evictionSoft": { "memory.available": "1800Mi" },

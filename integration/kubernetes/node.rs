@@ -1,4 +1,4 @@
-//! What kubelet does of its own accord: pods of files, and figures.
+//! kubelet's own tasks: static pods, and metrics.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ fn pod() -> Pod {
         .container(witness("proxy", &["--ready-after", "500ms"]))
 }
 
-/// It is there before the API knows it, and ends when its file has gone.
+/// A static pod exists before the API knows it, and ends when its file is removed.
 pub fn a_static_pod_starts_and_ends_in_order(case: &Case) {
     let file = case.create_static(&pod());
     let record = case.await_event("app", "start");
@@ -28,8 +28,8 @@ pub fn a_static_pod_starts_and_ends_in_order(case: &Case) {
     case.await_gone(&name);
 }
 
-/// What `kubelet` tells of a container and its pod (KEP-4205): how long they have waited for CPU, memory and
-/// disk.
+/// The pressure metrics of a container and its pod in kubelet's summary (KEP-4205): time spent
+/// waiting for CPU, memory and disk.
 pub fn pressure_is_measured(case: &Case) {
     case.create(&pod());
     case.await_ready("pod");

@@ -1,4 +1,4 @@
-//! A case of the tests: a namespace, the pods in it, and what their containers have recorded.
+//! A test case: a namespace, its pods, and the records of their containers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use super::cluster::{Cluster, NODE, PATIENCE};
 use super::images::WITNESS;
 use super::settings;
 
-/// One case, which has a Kubernetes namespace and a shared directory.
+/// A case with a Kubernetes namespace and a shared directory of its own.
 pub struct Case<'a> {
     pub cluster: &'a Cluster,
     pub namespace: String,
 }
 
-/// A pod to be.
+/// The manifest of a pod.
 #[derive(Clone)]
 pub struct Pod {
     name: String,
@@ -29,7 +29,7 @@ pub struct Pod {
     spec: Map<String, Value>,
 }
 
-/// A pod of a file, which is over when the file is gone.
+/// A static pod. Dropping it removes the file, which ends the pod.
 pub struct StaticPod {
     pub name: String,
     file: PathBuf,
@@ -41,7 +41,7 @@ impl Drop for StaticPod {
     }
 }
 
-// === containers ===
+// == containers ===
 
 /// A container that runs the witness under its own name.
 pub fn witness(name: &str, options: &[&str]) -> Value {
@@ -50,14 +50,14 @@ pub fn witness(name: &str, options: &[&str]) -> Value {
     json!({ "name": name, "image": WITNESS, "command": command, "volumeMounts": mounts() })
 }
 
-/// A container that runs a script.
+/// A container that runs a shell script.
 pub fn script(name: &str, text: &str) -> Value {
     json!({
         "name": name, "image": WITNESS, "command": ["/bin/sh", "-c", text], "volumeMounts": mounts(),
     })
 }
 
-/// The same with more fields.
+/// Adds fields to a container.
 pub fn with(mut container: Value, fields: Value) -> Value {
     let fields = fields.as_object().expect("an object").clone();
     container
@@ -71,7 +71,7 @@ fn mounts() -> Value {
     json!([{ "name": "shared", "mountPath": "/shared" }])
 }
 
-/// The startup probe that is satisfied when a witness has said that it is ready.
+/// A startup probe that succeeds once the witness is ready.
 pub fn ready_probe(name: &str) -> String {
     json!({
         "exec": { "command": ["test", "-e", format!("/shared/ready-{name}")] },
@@ -79,8 +79,6 @@ pub fn ready_probe(name: &str) -> String {
     })
     .to_string()
 }
-
-// === impl Pod ===
 
 impl Pod {
     pub fn new(name: &str) -> Self {
@@ -99,13 +97,13 @@ impl Pod {
         self
     }
 
-    /// Beside `app`, which is its name.
+    /// Adds a label besides `app`, which is the pod's name.
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.into());
         self
     }
 
-    /// A sidecar that is started when its witness says so.
+    /// Adds a startup probe for a sidecar that succeeds once its witness is ready.
     pub fn probed(self, name: &str) -> Self {
         self.annotation(&format!("startup-probe.usher/{name}"), ready_probe(name))
     }
@@ -115,7 +113,7 @@ impl Pod {
         self
     }
 
-    /// One of Kubernetes' own init containers.
+    /// Adds an init container of Kubernetes.
     pub fn init_container(mut self, container: Value) -> Self {
         self.init_containers.push(container);
         self
@@ -149,12 +147,10 @@ impl Pod {
     }
 }
 
-// === impl Case ===
-
 impl<'a> Case<'a> {
     pub fn new(cluster: &'a Cluster, name: &str) -> Self {
         let mut namespace = name.replace("::", "-").replace('_', "-");
-        // The API's longest name.
+        // The longest name that the API accepts.
         namespace.truncate(60);
         let case = Self {
             cluster,
@@ -165,12 +161,13 @@ impl<'a> Case<'a> {
         case
     }
 
-    /// Mounted on `/shared` in every container.
+    /// The directory mounted on `/shared` in every container.
     pub fn shared_dir(&self) -> PathBuf {
         self.cluster.path("shared").join(&self.namespace)
     }
 
-    /// Its pods have no use for a token, and would wait for it. Who else makes that account may be faster.
+    /// Creates the namespace, with a service account whose token is not mounted: pods would wait
+    /// for it. The controller may create that account first.
     fn create_namespace(&self) {
         let name = &self.namespace;
         let namespace = json!({
@@ -192,14 +189,14 @@ impl<'a> Case<'a> {
         assert!(finished.ok(), "kubectl apply: {}", finished.err());
     }
 
-    /// By one command.
+    /// Creates pods with one command.
     #[track_caller]
     pub fn create_all(&self, pods: &[Pod]) {
         let objects: Vec<Value> = pods.iter().map(|pod| self.pod_object(pod)).collect();
         self.cluster.apply(&objects);
     }
 
-    /// For a pod that the API may refuse.
+    /// Creates a pod that the API may refuse.
     pub fn try_create(&self, pod: &Pod) -> Finished {
         self.cluster.try_apply(&[self.pod_object(pod)])
     }
@@ -213,12 +210,13 @@ impl<'a> Case<'a> {
         object
     }
 
-    /// As a file that kubelet reads by itself. The API knows it by the name that is given back.
+    /// Creates a static pod: a file that kubelet reads by itself. Returns its name in the API.
     pub fn create_static(&self, pod: &Pod) -> StaticPod {
         let file = self.cluster.path(settings::STATIC_PODS);
         let file = file.join(format!("{}.json", self.namespace));
         let object = self.pod_object(pod).to_string();
-        // Whole, at once: kubelet reads whatever lies there, but for what begins with a dot.
+        // Renamed into place once complete: kubelet reads every file except those that begin with a
+        // dot.
         let unfinished = file.with_file_name(".unfinished");
         fs::write(&unfinished, object).expect("a file");
         fs::rename(unfinished, &file).expect("a file");
@@ -234,7 +232,7 @@ impl<'a> Case<'a> {
             .apply(&[pod.object(self, "batch/v1", "Job", spec)]);
     }
 
-    /// As a Deployment of one, which is never without it.
+    /// Creates a Deployment of one replica, which is never without a ready pod.
     pub fn create_deployment(&self, pod: &Pod) {
         let spec = json!({
             "replicas": 1,
@@ -257,7 +255,7 @@ impl<'a> Case<'a> {
             .apply(&[pod.object(self, "apps/v1", "StatefulSet", spec)]);
     }
 
-    /// `kubectl` in the case's namespace.
+    /// Runs `kubectl` in the case's namespace.
     #[track_caller]
     pub fn kubectl(&self, words: &[&str]) -> String {
         let mut all = vec!["--namespace", self.namespace.as_str()];
@@ -265,7 +263,7 @@ impl<'a> Case<'a> {
         self.cluster.must(&all)
     }
 
-    /// What `kubectl` waits for by itself.
+    /// Runs a `kubectl` command that waits by itself.
     #[track_caller]
     pub fn kubectl_waits(&self, words: &[&str]) {
         let words = [&["--namespace", &*self.namespace], words].concat();
@@ -312,12 +310,12 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// A file that a script waits for.
+    /// Makes a file for which a script waits.
     pub fn touch(&self, name: &str) {
         fs::write(self.shared_dir().join(name), "").expect("a file");
     }
 
-    // --- what the API says ---
+    // --- the API's view ---
 
     pub fn pod(&self, name: &str) -> Option<Value> {
         let finished = self.cluster.kubectl(&[
@@ -336,7 +334,7 @@ impl<'a> Case<'a> {
         None
     }
 
-    /// Waits until what the API says of a pod satisfies a condition.
+    /// Waits until a pod in the API meets a condition.
     #[track_caller]
     pub fn await_pod(&self, name: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let probe = || {
@@ -376,7 +374,7 @@ impl<'a> Case<'a> {
         );
     }
 
-    /// The pods that have a label `app`.
+    /// The pods with this `app` label.
     pub fn pods_of(&self, app: &str) -> Vec<Value> {
         let label = format!("app={app}");
         let text = self.kubectl(&["get", "pods", "--selector", &label, "--output", "json"]);
@@ -384,14 +382,14 @@ impl<'a> Case<'a> {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Asks for a pod's deletion and does not wait for it.
+    /// Deletes a pod without waiting.
     pub fn delete(&self, name: &str, options: &[&str]) {
         let mut words = vec!["delete", "pod", name, "--wait=false"];
         words.extend(options);
         self.kubectl(&words);
     }
 
-    /// Asks for other resources of a pod's container in place, and does not wait for it.
+    /// Requests new resources for a pod's container in place, without waiting.
     #[track_caller]
     pub fn resize(&self, name: &str, container: &str, resources: &Value) {
         let change =
@@ -408,7 +406,7 @@ impl<'a> Case<'a> {
         ]);
     }
 
-    /// By the API's own means, which respects what a pod is promised.
+    /// Evicts a pod by the API, which respects disruption budgets.
     pub fn evict(&self, name: &str) {
         let version = if self.cluster.programs.version >= (1, 22) {
             "policy/v1"
@@ -427,14 +425,14 @@ impl<'a> Case<'a> {
             .must(&["create", "--raw", &path, "--filename", &file]);
     }
 
-    // --- what containerd says ---
+    // --- containerd's view ---
 
     /// The tasks that run on the node.
     fn tasks(&self) -> Vec<String> {
         self.listed(&["tasks", "ls", "--quiet"])
     }
 
-    /// Those of the case's own pods.
+    /// The tasks of the case's own pods.
     pub fn own_tasks(&self) -> Vec<String> {
         let own = label("pod.namespace", &self.namespace);
         let own = self.listed(&["containers", "ls", "--quiet", &own]);
@@ -443,15 +441,16 @@ impl<'a> Case<'a> {
         tasks
     }
 
-    /// The lines that `ctr` writes.
+    /// The output lines of `ctr`.
     fn listed(&self, words: &[&str]) -> Vec<String> {
         let finished = run(self.cluster.on_node(&self.cluster.ctr(words)), PATIENCE);
         assert!(finished.ok(), "ctr {words:?}: {}", finished.err());
         finished.out().lines().map(str::to_owned).collect()
     }
 
-    /// Waits until kubelet has created the container of this name. containerd knows by then that the one before is
-    /// started: if it dies before that it does not want it back, and kubelet makes another.
+    /// Waits until kubelet has created the container of this name. By then containerd knows that
+    /// the previous one has started: if containerd dies earlier, it drops that container, and
+    /// kubelet makes another.
     #[track_caller]
     pub fn await_container(&self, name: &str) {
         let filter = [
@@ -496,7 +495,7 @@ impl<'a> Case<'a> {
 
 impl Drop for Case<'_> {
     fn drop(&mut self) {
-        // What comes next has the machine for itself.
+        // The next case has the machine to itself.
         let all = [
             "--namespace",
             &self.namespace,
@@ -511,12 +510,12 @@ impl Drop for Case<'_> {
     }
 }
 
-/// What containerd chooses containers by that CRI has labelled so.
+/// A filter of containerd for containers with this label of CRI.
 fn label(key: &str, value: &str) -> String {
     format!("labels.\"io.kubernetes.{key}\"=={value}")
 }
 
-/// A container's state and counts in what the API says of its pod.
+/// A container's status in a pod from the API.
 pub fn status_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     let status = &pod["status"];
     let lists = [
@@ -532,7 +531,7 @@ pub fn status_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     found.unwrap_or(&Value::Null)
 }
 
-/// The exit code that the API gives of a container that has ended.
+/// The exit code of an ended container, from the API.
 pub fn exit_code(pod: &Value, container: &str) -> Option<i64> {
     status_of(pod, container)["state"]["terminated"]["exitCode"].as_i64()
 }

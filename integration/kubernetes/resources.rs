@@ -1,4 +1,4 @@
-//! What a pod may use: what others than its author add to it, and the size of its cgroup.
+//! Resources of a pod: additions by parties other than its author, and the size of its cgroup.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::pod::{Case, Pod, ready_probe, status_of, with, witness};
 
 const MI: u64 = 1 << 20;
 
-/// What is charged to no container, and what runc's parked processes take: a bound of what the shim
+/// Tolerance for memory charged to no container and for runc's parked processes, which the shim
 /// adds to a size.
 const SOME: u64 = 24 * MI;
 
-/// CPU time in thousandths of a CPU, and mebibytes.
+/// CPU time in thousandths of a CPU, memory in MiB.
 fn amounts(millis: u64, mebibytes: u64) -> Value {
     json!({ "cpu": format!("{millis}m"), "memory": format!("{mebibytes}Mi") })
 }
@@ -30,14 +30,14 @@ fn memory(case: &Case, pod: &Value) -> u64 {
     text.parse().unwrap_or(u64::MAX)
 }
 
-/// Thousandths of a CPU, with the usual period of a tenth of a second.
+/// The CPU quota in thousandths of a CPU, for the usual period of a tenth of a second.
 fn millis(case: &Case, pod: &Value) -> u64 {
     let text = read(case, pod, "cpu.cfs_quota_us", "cpu.max");
     let quota = text.split(' ').next().and_then(|quota| quota.parse().ok());
     quota.map_or(u64::MAX, |quota: u64| quota / 100)
 }
 
-/// Waits until a pod's cgroup has a size.
+/// Waits until a pod's cgroup has this size.
 #[track_caller]
 fn await_size(case: &Case, pod: &Value, cpu: u64, mebibytes: u64) {
     let is_so = || {
@@ -54,8 +54,9 @@ fn await_size(case: &Case, pod: &Value, cpu: u64, mebibytes: u64) {
     );
 }
 
-/// KEP-753: "Validate that the pod overhead will be accounted for when scheduling a Pod with sidecar
-/// container". The scheduler does that; the pod's cgroup keeps it in all phases.
+/// KEP-753: "Validate that the pod overhead will be accounted for when scheduling a Pod with
+/// sidecar container". The scheduler does that; the pod's cgroup must keep the overhead in all
+/// phases.
 pub fn a_pods_overhead_is_kept(case: &Case) {
     runtime_class(case.cluster);
     let pod = Pod::new("pod")
@@ -73,7 +74,7 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     let phase = |pod: &Value| pod["status"]["phase"] == "Running";
     let pod = case.await_pod("pod", "running", phase);
     assert_eq!(pod["spec"]["overhead"], amounts(OVERHEAD.0, OVERHEAD.1));
-    // Whichever of them run by now: it is what the last phase needs, the largest.
+    // Whichever containers run by now: the last phase is the largest.
     let cpu = 150 + 350 + OVERHEAD.0;
     await_size(case, &pod, cpu, 64 + 48 + OVERHEAD.1);
     case.touch("done");
@@ -83,8 +84,8 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     case.await_ready("pod");
 }
 
-/// KEP-2837: what the pod itself asks for and may use. The shim sees its containers' alone, so it is told to
-/// leave the cgroup as kubelet has made it: the same as that of a pod that has nothing to do with usher.
+/// KEP-2837: requests and limits of the pod itself. The shim sees only those of containers, so
+/// sizing is off, and kubelet's cgroup must equal that of a pod without usher.
 pub fn a_pods_own_resources_are_kept(case: &Case) {
     let of_pod = json!({ "requests": amounts(400, 96), "limits": amounts(600, 160) });
     let container = |name| {
@@ -112,8 +113,8 @@ pub fn a_pods_own_resources_are_kept(case: &Case) {
     }
 }
 
-/// An init container that needs most of the CPU, and a sidecar and an app that need most of the memory
-/// together: 500 thousandths and 112 MiB at any time, where all of them have 900 and 208.
+/// The init container needs most of the CPU, and the sidecar and app together most of the memory:
+/// 500 thousandths and 112 MiB at any time, while the sums are 900 and 208.
 fn sized() -> Pod {
     Pod::new("pod")
         .annotation("usher/init", "init")
@@ -124,8 +125,7 @@ fn sized() -> Pod {
         .container(limited(witness("app", &[]), 350, 48))
 }
 
-/// systemd has made the pod's cgroup, and puts in force what it knows of it whenever it reads its
-/// configuration.
+/// systemd made the pod's cgroup, and applies its own values whenever it reloads its configuration.
 pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
     case.create(&sized());
     let pod = case.await_ready("pod");
@@ -207,7 +207,7 @@ pub fn a_limit_ranges_defaults_apply(case: &Case) {
             .container(witness("proxy", &["--ready-after", "500ms"]))
             .container(witness("clean-up", &["--run-for", "500ms"]))
     };
-    // All that a pod has counts, whenever it runs.
+    // All containers count, whenever they run.
     let refused = case.try_create(&pod().container(limited(witness("app", &[]), 600, 64)));
     assert!(
         refused.err().contains("maximum cpu usage per Pod is 900m"),

@@ -1,12 +1,12 @@
-//! kubelet, containerd and the whole node restarted at each phase of a pod's life.
+//! Restarts of kubelet, containerd and the whole node in each phase of a pod.
 
 use serde_json::{Value, json};
 
 use crate::harness::Record;
 use crate::pod::{Case, Pod, exit_code, restarts, script, with, witness};
 
-/// An init container, two sidecars of which the second is ready when the test says so, and an app whose
-/// end takes a while.
+/// An init container, two sidecars, of which the second becomes ready when the test says so, and an
+/// app that takes a while to stop.
 fn pod() -> Pod {
     pod_with(witness("init", &["--run-for", "500ms"]))
 }
@@ -31,7 +31,7 @@ fn run(case: &Case) {
     case.await_ready("pod");
 }
 
-/// A blocking Start that is cut short counts one restart, and no program was executed for it.
+/// A blocking Start that was interrupted counts as one restart, but no program ran for it.
 fn assert_started_once(case: &Case) {
     let pod = case.await_ready("pod");
     let record = case.record();
@@ -85,7 +85,7 @@ fn while_sidecars_start(case: &Case, part: &'static str) {
 fn while_a_pod_runs(case: &Case, part: &'static str) {
     run(case);
     case.cluster.restart_part(part, "KILL");
-    // When all of them work together again, kubelet has seen what there is.
+    // Once another pod starts, kubelet has also looked at this one.
     case.create(&Pod::new("other").container(witness("other", &[])));
     case.await_event("other", "start");
     case.kubectl(&["exec", "pod", "--container=app", "--", "/bin/true"]);
@@ -137,8 +137,8 @@ pub fn containerd_restarted_while_a_pod_ends(case: &Case) {
     while_a_pod_ends(case, "containerd");
 }
 
-/// An app that ends with 42 when the test says so, after which a rule has kubelet take this action; and what it
-/// executes from then on.
+/// An app that exits with 42 when the test says so, with a restart rule of kubelet for that code,
+/// and the program that it runs after the restart.
 fn app_under_a_rule(action: &str, again: &str) -> Value {
     let rule = json!({
         "action": action, "exitCodes": { "operator": "In", "values": [42] },
@@ -154,15 +154,15 @@ fn app_under_a_rule(action: &str, again: &str) -> Value {
     )
 }
 
-/// What has been executed, in its order.
+/// The names in the order in which programs started.
 fn starts(record: &Record) -> Vec<&str> {
     let starts = record.0.iter().filter(|event| event.what == "start");
     starts.map(|event| &*event.name).collect()
 }
 
-/// KEP-5532: an exit code by which kubelet starts all containers of a pod anew, in the same sandbox. All of
-/// them are told to stop, and come again.
-pub fn all_containers_are_restarted_by_a_rule(case: &Case) {
+/// KEP-5532: for an exit code kubelet restarts all containers of a pod in the same sandbox. All are
+/// stopped, and start again.
+pub fn a_rule_restarts_all_containers_in_order(case: &Case) {
     let app = app_under_a_rule("RestartAllContainers", "witness app");
     let pod = Pod::new("pod")
         .annotation("usher/init", "init")
@@ -185,10 +185,10 @@ pub fn all_containers_are_restarted_by_a_rule(case: &Case) {
     case.await_ready("pod");
 }
 
-/// KEP-5307: an exit code after which kubelet starts one container again, in a pod that nothing else is started
-/// again in. usher is not told of it: the run is complete, what has done its part has done it, and the app runs
-/// once more when the end is over.
-pub fn an_app_that_a_rule_restarts_runs_when_the_end_is_over(case: &Case) {
+/// KEP-5307: for an exit code kubelet restarts one container in a pod that restarts nothing else.
+/// usher does not know the rule: the run is complete, finished containers stay finished, and the
+/// app runs once more after the termination.
+pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
     let app = app_under_a_rule("Restart", "witness app --run-for 1s");
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
@@ -211,7 +211,7 @@ pub fn an_app_that_a_rule_restarts_runs_when_the_end_is_over(case: &Case) {
     case.touch("go");
     let pod = case.await_phase("pod", "Succeeded");
     let record = case.record();
-    // The first of each name, and the app's last.
+    // The first event of each name, and the app's last.
     for (earlier, later) in [
         (("proxy", "ready"), ("app", "start")),
         (("app", "exit"), ("flush", "start")),
@@ -234,10 +234,10 @@ pub fn an_app_that_a_rule_restarts_runs_when_the_end_is_over(case: &Case) {
 }
 
 /// KEP-753: "It should restart the containers in the right order after the node reboot".
-pub fn a_node_that_was_switched_off_starts_its_pods_in_order(case: &Case) {
+pub fn a_node_that_lost_power_starts_its_pods_in_order(case: &Case) {
     run(case);
     let before = case.record();
-    // Whether it is ready the test says once more.
+    // The proxy becomes ready again only when the test says so.
     std::fs::remove_file(case.shared_dir().join("ready-proxy")).expect("the file");
     case.cluster.switch_off();
     case.cluster.boot();

@@ -1,4 +1,4 @@
-//! What the cluster's programs are told: their configuration and their arguments.
+//! Configuration and arguments of the cluster's programs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,49 +11,47 @@ use crate::harness::{installed_program, run};
 
 use super::cluster::{Cluster, NODE, Node};
 
-/// Where the programs are. `scripts/test-kubernetes` says it in the environment.
+/// The locations of the programs, which `scripts/test-kubernetes` passes in the environment.
 pub struct Programs {
     /// Kubernetes' own, in `bin`.
     pub kubernetes: PathBuf,
-    /// Which it is, like `1.34`.
+    /// Kubernetes' version, like `1.34`.
     pub version: (u32, u32),
-    /// etcd and the CNI plugins, as their Debian packages have them.
+    /// etcd and the CNI plugins, from their Debian packages.
     pub parts: PathBuf,
     /// containerd and ctr.
     pub containerd: PathBuf,
-    /// Our own, as images have them.
+    /// Our own programs, as in images.
     pub statically_linked: PathBuf,
-    /// What else the DaemonSet's image has.
+    /// Further programs of the DaemonSet's image.
     pub image_tools: PathBuf,
-    /// What a node of its own runs on, if there is to be one.
+    /// The disk image of a guest, if there is to be one.
     pub node_image: Option<PathBuf>,
     /// The node's runc, if it is not the machine's.
     pub runc: Option<PathBuf>,
 }
 
 const TOKEN: &str = "of-the-test";
-/// The only node's.
+/// The token of the only node.
 const NODE_TOKEN: &str = "of-the-node";
 
-/// Where containerd's own package has it.
+/// The path used by containerd's own package.
 pub const CONTAINERD_CONFIG: &str = "/etc/containerd/config.toml";
 
-/// Kubelet's configuration, in the cluster's directory, and that of its static pods.
+/// kubelet's configuration in the cluster's directory, and its static pods.
 pub const KUBELET: &str = "etc/kubelet.json";
 pub const STATIC_PODS: &str = "etc/static-pods";
 
-/// How systemd runs containerd: whatever became of it, it comes back, and its children live on; and it is
-/// restarted when somebody asks for it.
+/// Runs containerd as systemd does: restarts it after its end, keeps its children, and restarts it
+/// on request.
 const CONTAINERD_SERVICE: &str = r#"
 mkfifo /run/containerd.restart
 while :; do "$@" & echo $! >/run/containerd.service; wait; done &
 while read -r _; do kill "$(cat /run/containerd.service)"; done <>/run/containerd.restart
 "#;
 
-// === impl Programs ===
-
 impl Programs {
-    /// None if nothing was said: it is not this test's turn.
+    /// Reads the environment; `None` without it, since this is not a run of the cluster tests.
     pub fn from_environment() -> Option<Self> {
         let kubernetes = PathBuf::from(std::env::var_os("USHER_TEST_KUBERNETES")?);
         let directory = |name| PathBuf::from(std::env::var_os(name).expect(name));
@@ -74,7 +72,7 @@ impl Programs {
         })
     }
 
-    /// Can the node's runc join a user namespace with its mounts (1.2 and later)?
+    /// True if the node's runc can join a user namespace with its mounts (1.2 and later).
     pub fn has_user_namespaces(&self) -> bool {
         let runc = self.runc.clone().unwrap_or_else(|| PathBuf::from("runc"));
         let mut version = Command::new(runc);
@@ -83,13 +81,13 @@ impl Programs {
         version_after("runc version ", &said).is_some_and(|version| version >= (1, 2))
     }
 
-    /// Does kubelet know sidecars (`restartPolicy` of an init container)?
+    /// True if kubelet knows native sidecars (`restartPolicy` of an init container).
     pub fn has_native_sidecars(&self) -> bool {
         self.version >= (1, 29)
     }
 }
 
-/// Major and minor of what a program says of itself, like `Kubernetes v1.34.4`.
+/// Major and minor version in a program's output, like `Kubernetes v1.34.4`.
 fn version_after(words: &str, said: &str) -> Option<(u32, u32)> {
     let mut numbers = said.trim().trim_start_matches(words).split('.');
     let mut next = || numbers.next()?.parse().ok();
@@ -128,7 +126,7 @@ pub fn write(cluster: &Cluster) {
     assert!(finished.ok(), "openssl: {}", finished.err());
 }
 
-/// As nodes have it, without usher: that is the installer's part.
+/// containerd's usual configuration on nodes, before the installation of usher.
 fn containerd(cluster: &Cluster) -> String {
     let dir = cluster.directory();
     let (places, cri, plugins, runc) = match cluster.is_in_guest() {
@@ -168,7 +166,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
     )
 }
 
-/// What gives pods an address.
+/// The network that gives pods an address.
 pub fn network() -> String {
     json!({
         "cniVersion": "0.4.0",
@@ -181,7 +179,7 @@ pub fn network() -> String {
                 "type": "host-local",
                 "dataDir": "/run/cni",
                 "ranges": [[{ "subnet": "10.89.0.0/16" }]],
-                // To the API server, and nowhere else.
+                // Pods reach only the API server.
                 "routes": [{ "dst": "10.96.0.0/16" }],
             },
         }],
@@ -212,7 +210,7 @@ fn kubelet(cluster: &Cluster) -> String {
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": format!("/{}", cluster.name()),
         "enforceNodeAllocatable": [],
-        // The machine's disk is not the cluster's.
+        // The machine's disk does not belong to the cluster.
         "evictionHard": {
             "memory.available": "1Mi", "nodefs.available": "1Mi", "nodefs.inodesFree": "10",
             "imagefs.available": "1Mi",
@@ -223,7 +221,7 @@ fn kubelet(cluster: &Cluster) -> String {
         "protectKernelDefaults": true,
         "kubeAPIQPS": 100, "kubeAPIBurst": 200,
         "staticPodPath": cluster.path(STATIC_PODS),
-        // In a guest nothing tells it of a new file.
+        // In a guest kubelet gets no notification of a new file.
         "fileCheckFrequency": "5s",
     });
     if cluster.programs.version >= (1, 27) {
@@ -242,8 +240,8 @@ fn kubelet(cluster: &Cluster) -> String {
     config.to_string()
 }
 
-/// How systemd runs what it runs on the guest, as the projects' own units have it; but that what has ended
-/// stays so until it is started again.
+/// The systemd unit of a program on the guest, like the project's own; but an ended program stays
+/// down until it is started again.
 pub fn unit(cluster: &Cluster, name: &str) -> String {
     let own = match name {
         "containerd" => {
@@ -265,7 +263,7 @@ pub fn unit(cluster: &Cluster, name: &str) -> String {
 
 const SOCKET: &str = "unix:///run/containerd/containerd.sock";
 
-/// What pods choose the runtime by, as users have it.
+/// The RuntimeClass for users.
 pub fn runtime_class() -> String {
     concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -284,7 +282,7 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
     };
     let bare = cluster.node == Node::Bare;
     let mut words = vec![name.to_owned()];
-    // In a guest systemd restarts it.
+    // In a guest systemd restarts containerd.
     if name == "containerd" && bare && !cluster.is_in_guest() {
         let service = ["sh", "-c", CONTAINERD_SERVICE, "service"].map(str::to_owned);
         words.splice(0..0, service);
@@ -298,14 +296,15 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         "kube-apiserver" => &[
             "--etcd-servers=http://127.0.0.1:2379",
             "--service-cluster-ip-range=10.96.0.0/16",
-            // A node is what its credentials say, and changes no other.
+            // A node is identified by its credentials and can change no other one.
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--service-account-issuer=https://kubernetes.test",
             "--secure-port=443",
             "--advertise-address=10.88.0.1",
             "--endpoint-reconciler-type=none",
-            // Nothing leads from a Service to its pods; it calls webhooks at their own addresses.
+            // Nothing forwards a Service to its pods, so the API server calls webhooks at the pods'
+            // addresses.
             "--enable-aggregator-routing",
             "--kubelet-preferred-address-types=InternalIP",
             "--allow-privileged",
@@ -320,7 +319,8 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         _ => &[],
     };
     words.extend(fixed.iter().map(|word| word.to_string()));
-    // What cases are about, where it is off by itself; and what `kubectl debug` needs.
+    // Features that cases need and that are off by default, and ephemeral containers for `kubectl
+    // debug`.
     let gates = match cluster.programs.version {
         (..1, _) | (1, ..23) => Some("EphemeralContainers=true"),
         (1, 34) => Some("ContainerRestartRules=true"),

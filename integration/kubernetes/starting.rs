@@ -1,8 +1,8 @@
-//! From a pod's creation to its being ready: both test plans' cases about starting.
+//! From the creation of a pod until it is ready: the cases about starting of both test plans.
 
 use crate::pod::{Case, Pod, exit_code, ready_probe, restarts, script, status_of, with, witness};
 
-/// Two sidecars that need a while, and an app.
+/// Two sidecars that take a while to become ready, and an app.
 fn pod() -> Pod {
     Pod::new("pod")
         .annotation("usher/sidecars", "logs, proxy")
@@ -40,8 +40,8 @@ pub fn sidecars_start_before_apps(case: &Case) {
     assert_in_order(case);
 }
 
-/// Kubelet waits for the app's Start before it creates what the app waits for.
-pub fn an_app_that_is_listed_first_waits(case: &Case) {
+/// kubelet waits for the app's Start before it creates the sidecars that the app waits for.
+pub fn an_app_listed_before_its_sidecar_waits(case: &Case) {
     case.create(
         &pod()
             .container(witness("app", &[]))
@@ -70,9 +70,9 @@ pub fn sidecars_start_after_the_init_phase(case: &Case) {
     record.assert_before(("second", "exit"), ("proxy", "start"));
 }
 
-/// KEP-753: "Init containers should start after the previous restartable init container has started",
-/// "Regular containers should start in parallel after all regular init containers have completed and
-/// all restartable init containers have started".
+/// KEP-753: "Init containers should start after the previous restartable init container has
+/// started", "Regular containers should start in parallel after all regular init containers have
+/// completed and all restartable init containers have started".
 pub fn sidecars_start_among_the_init_containers(case: &Case) {
     let init = |name| witness(name, &["--run-for", "1s"]);
     let pod = pod()
@@ -91,11 +91,11 @@ pub fn sidecars_start_among_the_init_containers(case: &Case) {
     record.assert_before(("second", "exit"), ("app", "start"));
 }
 
-/// KEP-753, "Pod lifecycle scenarios without sidecar containers": "Init containers should start after
-/// the previous init container has completed", "Regular containers should start in parallel after all
-/// init containers have completed".
+/// KEP-753, "Pod lifecycle scenarios without sidecar containers": "Init containers should start
+/// after the previous init container has completed", "Regular containers should start in parallel
+/// after all init containers have completed".
 fn assert_apps_start_together(case: &Case, pod: Pod) {
-    // Each goes on when both are there.
+    // Each app continues once both run.
     let text = |own: &str, other: &str| {
         format!(
             "witness mark {own} start; touch /shared/{own}
@@ -122,15 +122,15 @@ pub fn apps_start_together_after_the_init_containers(case: &Case) {
     assert_apps_start_together(case, pod.container(init("first")).container(init("second")));
 }
 
-/// All of it is Kubernetes' own.
-pub fn without_annotations_all_is_as_under_runc(case: &Case) {
+/// All ordering is Kubernetes' own.
+pub fn a_pod_without_annotations_behaves_as_under_runc(case: &Case) {
     let init = |name| witness(name, &["--run-for", "1s"]);
     let pod = Pod::new("pod").init_container(init("first"));
     assert_apps_start_together(case, pod.init_container(init("second")));
 }
 
-/// The pod's events say what is wrong, and when it is mended the pod starts.
-pub fn what_is_wrong_with_an_annotation_is_told(case: &Case) {
+/// The pod's events contain the error, and the corrected pod starts.
+pub fn an_invalid_annotation_is_reported_in_the_pods_events(case: &Case) {
     let pod = pod().annotation("usher/sidecar-stop-order", "Random");
     let pod = pod.container(logs()).container(proxy());
     case.create(&pod.container(witness("app", &[])));
@@ -146,7 +146,7 @@ pub fn what_is_wrong_with_an_annotation_is_told(case: &Case) {
 }
 
 /// KEP-753: "Restart behavior of the init containers".
-pub fn an_init_container_that_fails_is_run_again(case: &Case) {
+pub fn a_failed_init_container_runs_again(case: &Case) {
     let text = "witness mark init tries
         test -e /shared/tried && exec witness mark init succeeds
         touch /shared/tried; exit 3";
@@ -166,7 +166,7 @@ pub fn an_init_container_that_fails_is_run_again(case: &Case) {
     assert_eq!(restarts(&pod, "app"), 0);
 }
 
-/// Kubernetes' own init containers come before all others; usher leaves them alone.
+/// Kubernetes' own init containers run before all others; usher leaves them alone.
 pub fn a_native_init_container_runs_beside_annotated_sidecars(case: &Case) {
     let pod = pod().annotation("usher/native-init", "prepare");
     let pod = pod.init_container(witness("prepare", &["--run-for", "1s"]));
@@ -190,7 +190,7 @@ pub fn a_pod_starts_while_the_api_server_is_down(case: &Case) {
         .annotation("usher/apps", "app")
         .container(witness("app", &[]));
     for name in ["one", "two", "three"] {
-        // Ready when the test says so.
+        // Becomes ready when the test says so.
         let text = format!(
             "witness mark {name} start; until test -e /shared/go; do sleep 0.1; done
             witness mark {name} ready; touch /shared/ready-{name}; exec sleep 1000"
@@ -211,8 +211,8 @@ pub fn a_pod_starts_while_the_api_server_is_down(case: &Case) {
     assert_eq!(restarts(&pod, "app"), 0, "{}", case.diagnosis());
 }
 
-/// `kubectl debug` helps also with a pod that does not get anywhere.
-pub fn a_debug_container_is_a_guest(case: &Case) {
+/// `kubectl debug` must work on a pod that waits.
+pub fn a_debug_container_does_not_wait(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
@@ -248,7 +248,7 @@ pub fn a_debug_container_is_a_guest(case: &Case) {
 }
 
 /// KEP-753: "Restartable init containers should restart always".
-pub fn a_sidecar_that_ends_is_started_again(case: &Case) {
+pub fn a_sidecar_that_ends_is_restarted(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app");
@@ -261,7 +261,7 @@ pub fn a_sidecar_that_ends_is_started_again(case: &Case) {
     assert!(!record.has("app", "signal"), "{record}");
 }
 
-/// A pod without annotations is Kubernetes' own business, its native sidecars among them.
+/// usher leaves a pod without annotations alone, including its native sidecars.
 pub fn native_sidecars_work_as_under_runc(case: &Case) {
     let sidecar = |name| {
         with(
@@ -283,8 +283,9 @@ pub fn native_sidecars_work_as_under_runc(case: &Case) {
     case.await_gone("pod");
 }
 
-/// KEP-3857: kubelet refuses the pod where containerd has not told it that the runtime can do this.
-pub fn a_recursive_read_only_mount_is_one(case: &Case) {
+/// KEP-3857: kubelet refuses the pod unless containerd reports that the runtime supports such
+/// mounts.
+pub fn recursive_read_only_mounts_work(case: &Case) {
     let volume = serde_json::json!({
         "name": "shared", "mountPath": "/shared-too", "readOnly": true, "recursiveReadOnly": "Enabled",
     });
@@ -305,7 +306,7 @@ pub fn a_recursive_read_only_mount_is_one(case: &Case) {
     assert!(mounts.iter().any(enabled), "{mounts:?}");
 }
 
-/// KEP-1287's resize subresource: the container's cgroup is changed, and nobody is restarted.
+/// KEP-1287's resize subresource: the container's cgroup changes, and no container restarts.
 pub fn a_container_is_resized_in_place(case: &Case) {
     let of = |cpu: &str| serde_json::json!({ "cpu": cpu, "memory": "64Mi" });
     let resources =
@@ -332,7 +333,7 @@ pub fn a_container_is_resized_in_place(case: &Case) {
     );
 }
 
-/// KEP-127: root in the pod is nobody on the node, and the order is the same.
+/// KEP-127: root in the pod is unprivileged on the node, and the order is the same.
 pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
@@ -354,7 +355,7 @@ pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
     let map = in_app(&["cat", "/proc/self/uid_map"]);
     let map: Vec<&str> = map.split_whitespace().collect();
     assert!(map[0] == "0" && map[1] != "0", "{map:?}");
-    // Its containers have written where only they can.
+    // The containers wrote their records in a volume of their own.
     std::fs::write(
         case.shared_dir().join("record"),
         in_app(&["cat", "/shared/record"]),
@@ -367,7 +368,7 @@ pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
 }
 
 /// KEP-4639: the files of an image as a volume.
-pub fn an_image_is_a_volume(case: &Case) {
+pub fn an_image_can_be_a_volume(case: &Case) {
     let volumes = serde_json::json!([
         { "name": "shared", "hostPath": { "path": case.shared_dir() } },
         { "name": "image", "image": { "reference": crate::images::WITNESS, "pullPolicy": "Never" } },

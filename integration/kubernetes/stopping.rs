@@ -1,4 +1,4 @@
-//! The ends of pods, of all kinds; and what looks like one and is none.
+//! Terminations of pods of all kinds, and events that only look like one.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::cluster::{PATIENCE, pauseless};
 use crate::images::STOPPED_BY_USR1;
 use crate::pod::{Case, Pod, restarts, with, witness};
 
-/// Two sidecars that start one after another, and an app that needs a while to end.
+/// Two sidecars that start one after another, and an app that takes a while to stop.
 fn pod() -> Pod {
     Pod::new("pod")
         .annotation("usher/sidecars", "logs, proxy")
@@ -43,7 +43,7 @@ pub fn apps_end_before_sidecars(case: &Case) {
 }
 
 /// KEP draft: "Termination grace period is still respected when terminating a Pod with sidecars".
-/// Here the one that was asked for, which the pod's annotations do not tell.
+/// Here it is the one of the request, which the pod's annotations do not contain.
 pub fn a_shorter_grace_period_is_kept(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
@@ -57,9 +57,9 @@ pub fn a_shorter_grace_period_is_kept(case: &Case) {
     let record = case.record();
     let last = record.all("proxy", "beat").last().expect("a beat").at_ns;
     let took = Duration::from_nanos(last.saturating_sub(record.at("app", "signal")));
-    // Of the ten minutes nothing like that.
+    // Far less than the ten minutes in the spec.
     assert!(took < Duration::from_secs(120), "{record}");
-    // The app has all of the six seconds before the proxy is told.
+    // The app has all six seconds before the proxy gets its signal.
     let (from, to) = (record.at("app", "signal"), record.at("proxy", "signal"));
     let between = |at: u64| from < at && at < to;
     let beats = record.all("app", "beat").filter(|beat| between(beat.at_ns));
@@ -93,7 +93,7 @@ pub fn an_evicted_pod_ends_in_order(case: &Case) {
 }
 
 /// `kubectl rollout restart`: the new pod is ready before the old one ends.
-pub fn a_pod_that_is_rolled_over_ends_in_order(case: &Case) {
+pub fn a_pod_replaced_by_a_rollout_ends_in_order(case: &Case) {
     let pod = pod();
     case.create_deployment(&pod);
     case.await_event("app", "start");
@@ -111,20 +111,20 @@ pub fn a_pod_that_is_rolled_over_ends_in_order(case: &Case) {
     assert!(second < record.at("app", "signal"), "{record}");
 }
 
-/// An image's own STOPSIGNAL.
+/// The STOPSIGNAL of an image.
 pub fn another_stop_signal_is_delivered(case: &Case) {
     let image = json!({ "image": STOPPED_BY_USR1 });
     assert_stopped_by(case, "10", &image, Pod::new("pod"));
 }
 
-/// A pod of containers that are so stops in order, each by that signal and no other.
-fn assert_stopped_by(case: &Case, signal: &str, so: &serde_json::Value, pod: Pod) {
+/// Checks that a pod of such containers stops in order, each by this signal only.
+fn assert_stopped_by(case: &Case, signal: &str, fields: &serde_json::Value, pod: Pod) {
     let options = ["--stop-signal", signal, "--stop-after", "1s"];
     let pod = pod
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
-        .container(with(witness("proxy", &options), so.clone()))
-        .container(with(witness("app", &options), so.clone()));
+        .container(with(witness("proxy", &options), fields.clone()))
+        .container(with(witness("app", &options), fields.clone()));
     run(case, &pod);
     case.delete("pod", &[]);
     let record = case.await_event("proxy", "exit");
@@ -136,7 +136,7 @@ fn assert_stopped_by(case: &Case, signal: &str, so: &serde_json::Value, pod: Pod
     case.await_gone("pod");
 }
 
-/// KEP draft's TerminationHook: before anything of the pod is stopped, and waited for.
+/// KEP draft's TerminationHook: runs before anything of the pod stops, and is awaited.
 pub fn termination_hooks_come_first(case: &Case) {
     let hook = |name: &str, wait: &str| {
         let text = format!("witness mark {name} hook; {wait}; witness mark {name} hooked");
@@ -160,7 +160,7 @@ pub fn termination_hooks_come_first(case: &Case) {
     case.await_gone("pod");
 }
 
-/// What logind says before a node goes down, and when it does not after all.
+/// Emits logind's signal before a shutdown, or at its cancellation.
 fn prepare_for_shutdown(case: &Case, begins: bool) {
     let words = [
         "busctl",
@@ -175,20 +175,20 @@ fn prepare_for_shutdown(case: &Case, begins: bool) {
     assert!(finished.ok(), "busctl: {}", finished.err());
 }
 
-/// The node stays when a case has ended.
-struct GoesDown<'a>(&'a Case<'a>);
+/// A shutdown that is canceled on drop.
+struct Shutdown<'a>(&'a Case<'a>);
 
-impl Drop for GoesDown<'_> {
+impl Drop for Shutdown<'_> {
     fn drop(&mut self) {
         prepare_for_shutdown(self.0, false);
         self.0.cluster.await_node();
     }
 }
 
-/// Kubelet's graceful node shutdown (KEP-2000), for which it delays systemd's.
-pub fn a_pod_of_a_node_that_goes_down_ends_in_order(case: &Case) {
+/// kubelet's graceful node shutdown (KEP-2000), for which it delays systemd's.
+pub fn a_pod_ends_in_order_when_its_node_shuts_down(case: &Case) {
     run(case, &pod());
-    let down = GoesDown(case);
+    let shutdown = Shutdown(case);
     prepare_for_shutdown(case, true);
     assert_ended_in_order(case);
     case.await_pod("pod", "over", |pod| {
@@ -196,19 +196,19 @@ pub fn a_pod_of_a_node_that_goes_down_ends_in_order(case: &Case) {
             .iter()
             .any(|phase| pod["status"]["phase"] == *phase)
     });
-    drop(down);
+    drop(shutdown);
 }
 
-/// One that the pod itself names (KEP-4960), the image's notwithstanding.
+/// The pod's own stop signal (KEP-4960), which overrides the image's.
 pub fn a_pods_own_stop_signal_is_delivered(case: &Case) {
     let signal = json!({ "lifecycle": { "stopSignal": "SIGUSR2" } });
     let pod = Pod::new("pod").spec("os", json!({ "name": "linux" }));
     assert_stopped_by(case, "12", &signal, pod);
 }
 
-// === no end of the pod ===
+// == restarts without an end of the pod ===
 
-/// Unhealthy as long as there is a file.
+/// A container that is unhealthy while a file exists.
 fn with_liveness(name: &str) -> serde_json::Value {
     let command = json!(["test", "!", "-e", format!("/shared/sick-{name}")]);
     let probe = json!({
@@ -258,7 +258,7 @@ pub fn an_unhealthy_sidecar_is_restarted_alone(case: &Case) {
     assert!(!record.has("app", "signal"), "{record}");
 }
 
-/// Kubelet stops one after the other: that is no end of the pod, and both come again.
+/// kubelet stops one after the other. That is not the end of the pod, and both restart.
 pub fn an_app_and_a_sidecar_that_are_unhealthy_are_both_restarted(case: &Case) {
     run_with_liveness(case);
     make_sick(case, &["app", "proxy"]);

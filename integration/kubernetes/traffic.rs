@@ -1,4 +1,4 @@
-//! What reaches a sidecar from outside the pod, and what its probes say to the API.
+//! Traffic from outside the pod to a sidecar, and the effect of its readiness probe.
 
 use serde_json::{Value, json};
 
@@ -6,13 +6,14 @@ use crate::cluster::PATIENCE;
 use crate::harness::{Background, poll};
 use crate::pod::{Case, Pod, script, with};
 
-/// Told to end, it waits until the test lets it.
+/// An app that waits for the test after its stop signal.
 const APP: &str = "trap 'witness mark app signal
         until test -e /shared/may-end; do sleep 0.1; done
         witness mark app exit; exit' TERM
     while :; do sleep 0.1; done";
 
-/// A sidecar that answers on a port and is ready while there is no file, an app, and a Service.
+/// Runs a pod with an app and a sidecar that serves a port and is ready while a file is absent, and
+/// a Service.
 fn run(case: &Case) {
     let text = "mkdir -p /tmp/www && echo served > /tmp/www/index.html
         trap 'witness mark proxy told; kill $!; exit 0' TERM
@@ -40,7 +41,7 @@ fn run(case: &Case) {
     case.await_ready("pod");
 }
 
-/// The addresses that the Service sends its callers to.
+/// The addresses behind the Service.
 fn endpoints(case: &Case) -> Vec<String> {
     let text = case.kubectl(&["get", "endpoints", "service", "--output", "json"]);
     let endpoints: Value = serde_json::from_str(&text).expect("endpoints");
@@ -68,9 +69,9 @@ fn await_answer(case: &Case, address: &str) {
     assert!(answered.is_some(), "{}", case.diagnosis());
 }
 
-/// KEP-753: "Pod with sidecar container exposing the port can receive Service traffic to this Port",
-/// and "during Pod termination".
-pub fn a_sidecar_is_reached_until_the_apps_have_ended(case: &Case) {
+/// KEP-753: "Pod with sidecar container exposing the port can receive Service traffic to this
+/// Port", and "during Pod termination".
+pub fn a_sidecar_is_reachable_until_the_apps_have_ended(case: &Case) {
     run(case);
     let addresses = await_endpoints(case, 1);
     await_answer(case, &addresses[0]);
@@ -83,8 +84,8 @@ pub fn a_sidecar_is_reached_until_the_apps_have_ended(case: &Case) {
     case.await_gone("pod");
 }
 
-/// KEP-753: "Pod with sidecar container exposing the port with readiness probe marks the Endpoint not
-/// ready when probe fails and switched back on when readiness probe succeed".
+/// KEP-753: "Pod with sidecar container exposing the port with readiness probe marks the Endpoint
+/// not ready when probe fails and switched back on when readiness probe succeed".
 pub fn a_sidecar_that_is_not_ready_has_no_endpoint(case: &Case) {
     run(case);
     await_endpoints(case, 1);
@@ -94,8 +95,8 @@ pub fn a_sidecar_that_is_not_ready_has_no_endpoint(case: &Case) {
     await_endpoints(case, 1);
 }
 
-/// A way into a pod that nobody else needs: containerd enters the network of its sandbox for it.
-pub fn a_port_of_a_pod_is_forwarded(case: &Case) {
+/// For a forwarded port containerd enters the network namespace of the pod's sandbox.
+pub fn ports_of_a_pod_can_be_forwarded(case: &Case) {
     run(case);
     let words = ["kubectl", "--namespace", &case.namespace];
     let words = [&words[..], &["port-forward", "pod/pod", ":8080"]].concat();

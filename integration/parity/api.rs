@@ -1,4 +1,4 @@
-//! The Task API itself: states that `ctr` cannot bring about, and the codes of refusals.
+//! The Task API itself: states that `ctr` cannot bring about, and error codes.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) fn bare<'a>(host: &'a Containerd, runtime: &str, args: &[&str]) -> Ba
     BareShim::start(host, runtime, "a", args, |_| ())
 }
 
-/// A shim whose task sleeps.
+/// A shim whose task runs `sleep`.
 pub(super) fn running<'a>(host: &'a Containerd, runtime: &str) -> (BareShim<'a>, TaskApi) {
     let shim = bare(host, runtime, &["/bin/sleep", "1000"]);
     let api = shim.api();
@@ -30,8 +30,8 @@ pub(super) fn code<T>(answer: Answer<T>) -> Code {
     answer.map_or_else(|(code, _)| code, |_| Code::OK)
 }
 
-/// As far as callers tell codes apart: the reference refuses most calls with UNKNOWN, and a better
-/// code is no difference to anybody.
+/// The outcome as far as callers distinguish codes: containerd's own shim refuses most calls with
+/// UNKNOWN, and no caller depends on that.
 pub(super) fn outcome<T>(answer: Answer<T>) -> &'static str {
     match code(answer) {
         Code::OK => "done",
@@ -40,9 +40,9 @@ pub(super) fn outcome<T>(answer: Answer<T>) -> &'static str {
     }
 }
 
-/// The pod validation of the CRI does this on nodes without systemd too.
+/// The pod validation of the CRI sends such a path on nodes without systemd too.
 #[test]
-fn options_decide_whose_the_cgroup_is_and_not_the_form_of_its_path() {
+fn the_options_not_the_form_of_the_path_choose_the_cgroup_manager() {
     let path = "usher-test.slice:options:a";
     let seen = both(|host, runtime| {
         let shim = BareShim::start(host, runtime, "a", &["/bin/sleep", "1000"], |config| {
@@ -57,7 +57,7 @@ fn options_decide_whose_the_cgroup_is_and_not_the_form_of_its_path() {
         let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroups");
         cgroups.lines().any(|line| line.ends_with(path))
     });
-    assert!(seen, "it is where a cgroup file system has that path");
+    assert!(seen, "the container is in that cgroup");
 }
 
 #[test]
@@ -94,9 +94,9 @@ fn a_created_task_can_be_killed_and_deleted() {
     );
 }
 
-/// As `WithProcessKill` of containerd's client does, which takes anything else for a failure.
+/// containerd's client option `WithProcessKill` does this, and takes any other code for a failure.
 #[test]
-fn who_kills_everything_in_a_container_that_ends_just_then_is_told_that_it_has_ended() {
+fn a_kill_of_all_processes_of_a_container_that_ends_meanwhile_returns_not_found() {
     let seen = both(|host, runtime| {
         let mut odd = Vec::new();
         for _ in 0..times(10, 100) {
@@ -127,7 +127,7 @@ fn a_created_task_can_be_deleted_without_a_kill() {
         let pid = api.create(&shim.create_request()).expect("Create").pid;
         let deleted = code(api.delete("a", ""));
         let process = format!("/proc/{pid}/exe");
-        eventually("its process is gone", PATIENCE, || {
+        eventually("the container's process is gone", PATIENCE, || {
             std::fs::read_link(&process).is_err()
         });
         deleted
@@ -136,7 +136,7 @@ fn a_created_task_can_be_deleted_without_a_kill() {
 }
 
 #[test]
-fn states_follow_the_life_of_a_task() {
+fn states_follow_the_calls_for_a_task() {
     let states = both(|host, runtime| {
         let shim = bare(host, runtime, &["/bin/sleep", "1000"]);
         let api = shim.api();
@@ -166,7 +166,7 @@ fn states_follow_the_life_of_a_task() {
 }
 
 #[test]
-fn an_exit_is_told_to_all_who_wait_and_afterwards() {
+fn every_wait_gets_the_exit_even_a_later_one() {
     let seen = both(|host, runtime| {
         let (shim, api) = running(host, runtime);
         let waiters: Vec<_> = (0..3).map(|_| shim.api()).collect();
@@ -174,7 +174,7 @@ fn an_exit_is_told_to_all_who_wait_and_afterwards() {
             .into_iter()
             .map(|api| std::thread::spawn(move || api.wait("a", "").expect("Wait")))
             .collect();
-        // Other calls are answered while they wait.
+        // Other calls are answered during the Waits.
         api.state("a", "").expect("State");
         api.kill("a", "", 9, false).expect("Kill");
         let mut answers: Vec<_> = waiting
@@ -240,7 +240,7 @@ fn calls_for_an_unknown_exec_are_refused() {
 }
 
 #[test]
-fn calls_out_of_turn_are_refused_and_the_task_lives() {
+fn calls_in_the_wrong_state_are_refused_and_the_task_continues() {
     let seen = both(|host, runtime| {
         let (shim, api) = running(host, runtime);
         let outcomes = vec![
@@ -259,7 +259,7 @@ fn calls_out_of_turn_are_refused_and_the_task_lives() {
 }
 
 #[test]
-fn calls_after_the_exit_have_their_codes() {
+fn calls_after_the_exit_return_the_expected_codes() {
     let outcomes = both(|host, runtime| {
         let (shim, api) = running(host, runtime);
         api.kill("a", "", 9, false).expect("Kill");
@@ -314,7 +314,7 @@ fn an_exec_goes_through_its_states() {
 }
 
 #[test]
-fn limits_are_updated() {
+fn an_update_changes_the_limits() {
     let limit = both(|host, runtime| {
         let (shim, api) = running(host, runtime);
         let resources = Any {
@@ -340,7 +340,7 @@ fn limits_are_updated() {
 }
 
 #[test]
-fn the_end_of_input_is_passed_on() {
+fn close_io_ends_the_input() {
     let seen = both(|host, runtime| {
         let shim = bare(
             host,
@@ -352,7 +352,7 @@ fn the_end_of_input_is_passed_on() {
         api.create(&create).expect("Create");
         api.start("a", "").expect("Start");
         std::fs::write(&create.stdin, "words\n").expect("write the input");
-        // The writer has gone, but only the caller says that no other will come.
+        // The writer has closed the FIFO, but only CloseIO says that no other writer will come.
         let copy = host.shared_dir().join("copy");
         let arrived = || std::fs::read_to_string(&copy).is_ok_and(|text| text == "words\n");
         eventually("the words have arrived", PATIENCE, arrived);
@@ -375,7 +375,7 @@ fn shutdown_is_ignored_while_a_task_exists() {
 }
 
 #[test]
-fn a_caller_that_goes_away_while_it_waits_harms_nothing() {
+fn a_caller_that_vanishes_during_wait_does_no_harm() {
     let seen = both(|host, runtime| {
         let (shim, api) = running(host, runtime);
         let wait = WaitRequest {

@@ -1,4 +1,4 @@
-//! Checkpoint and restore, by a real criu where one works with the running kernel.
+//! Checkpoint and restore by a real criu, on kernels where criu works.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use crate::harness::{
     runtime_under_test,
 };
 
-/// Starts the shim as [`BareShim::start`] does, with a directory for criu's log.
+/// As [`BareShim::start`], with a directory for criu's log.
 #[track_caller]
 fn start(shim: &mut BareShim<'_>) {
-    // As containerd makes it.
+    // containerd makes the same directory.
     fs::create_dir(shim.bundle().join("work")).unwrap();
     let command = shim.command("start");
     shim.try_start(command, &Any::new()).expect("start");
 }
 
-/// Counts, from one on, into a file and into its memory.
+/// Counts up from one, in memory and into a file.
 const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i > /shared/count; sleep 0.05; done";
 
 fn count(host: &Containerd) -> u64 {
@@ -34,11 +34,14 @@ fn count(host: &Containerd) -> u64 {
 
 #[track_caller]
 fn await_more(host: &Containerd, than: u64) -> u64 {
-    eventually("it counts on", PATIENCE * 3, || count(host) > than);
+    eventually("the program continues to count", PATIENCE * 3, || {
+        count(host) > than
+    });
     count(host)
 }
 
-/// A shim whose container counts, in the host's network namespace: criu needs iptables for another.
+/// A shim whose container counts. It is in the host's network namespace: for another one criu needs
+/// iptables.
 fn counting<'host>(host: &'host Containerd, runtime: &str, id: &str) -> BareShim<'host> {
     let args = ["/bin/sh", "-c", COUNT];
     let mut shim = BareShim::prepare(host, runtime, id, &args, |config| {
@@ -78,7 +81,7 @@ fn state(api: &TaskApi, id: &str) -> (String, bool) {
 }
 
 #[test]
-fn a_container_goes_on_where_its_checkpoint_was_made() {
+fn a_restored_container_continues_where_its_checkpoint_was_made() {
     if !criu_works() {
         return;
     }
@@ -100,7 +103,7 @@ fn a_container_goes_on_where_its_checkpoint_was_made() {
 
         fs::remove_file(host.shared_dir().join("count")).unwrap();
         fs::remove_dir_all(host.dir().join("bundles/a")).unwrap();
-        // Under the same name: criu restores the cgroup as well.
+        // Under the same name, since criu restores the cgroup too.
         let shim = counting(host, runtime, "a");
         let api = shim.api().deadline(PATIENCE * 3);
         let (request, _output) = shim.create_request_with_stdio();
@@ -132,17 +135,13 @@ fn a_container_goes_on_where_its_checkpoint_was_made() {
             Code::NOT_FOUND,
         ),
         (word("RUNNING", true), true, true, true, 137),
-        [LIFE, LIFE]
-            .concat()
-            .into_iter()
-            .map(str::to_owned)
-            .collect(),
+        [RUN, RUN].concat().into_iter().map(str::to_owned).collect(),
     );
     assert_eq!(seen, expected);
 }
 
 #[test]
-fn a_container_is_deleted_while_its_checkpoint_ends_it() {
+fn a_container_can_be_deleted_while_its_checkpoint_ends_it() {
     if !criu_works() {
         return;
     }
@@ -168,7 +167,7 @@ fn a_container_is_deleted_while_its_checkpoint_ends_it() {
 }
 
 #[test]
-fn a_held_container_is_restored_when_its_turn_comes() {
+fn a_held_container_is_restored_on_release() {
     if !criu_works() {
         return;
     }
@@ -213,33 +212,32 @@ fn a_held_container_is_restored_when_its_turn_comes() {
     api.create(&sidecar.create_request()).expect("Create");
     api.start("b", "").expect("Start");
     assert!(await_more(&host, 0) >= before);
-    // It counts before the OCI runtime has said that it does.
-    eventually("its process is known", PATIENCE, || {
+    // The container counts before the OCI runtime reports its process.
+    eventually("the restored process is known", PATIENCE, || {
         state(&api, "app") == ("RUNNING".to_owned(), true)
     });
     api.kill("app", "", 9, false).expect("Kill");
     assert_eq!(api.wait("app", "").expect("Wait").exit_status, 137);
 }
 
-/// The events of a life, and the codes of its end.
-const LIFE: [&str; 4] = [
+/// Events of a task from create to delete, with the exit codes at its end.
+const RUN: [&str; 4] = [
     "/tasks/create",
     "/tasks/start",
     "/tasks/exit 137",
     "/tasks/delete 137",
 ];
 
-/// The events of a task that has been deleted so many times.
+/// The events of a task, once it was deleted `times` times.
 #[track_caller]
 fn topics(host: &Containerd, id: &str, times: usize) -> Vec<String> {
-    host.await_events("it is deleted", |events| {
+    host.await_events("the task is deleted", |events| {
         let deleted = |event: &&CtrEvent| event.topic == "/tasks/delete" && event.container() == id;
         events.iter().filter(deleted).count() == times
     });
     host.topics(id)
 }
 
-/// A directory without a checkpoint in it.
 fn empty_image(host: &Containerd) -> PathBuf {
     let image = host.dir().join("no-image");
     fs::create_dir_all(&image).unwrap();
@@ -247,7 +245,7 @@ fn empty_image(host: &Containerd) -> PathBuf {
 }
 
 #[test]
-fn a_restore_that_fails_says_why_and_the_task_can_be_deleted() {
+fn a_failed_restore_gives_its_reason_and_the_task_can_be_deleted() {
     let seen = both(|host, runtime| {
         let shim = counting(host, runtime, "a");
         let api = shim.api();
@@ -258,7 +256,7 @@ fn a_restore_that_fails_says_why_and_the_task_can_be_deleted() {
         let again = api.start("a", "").is_err();
         let waits = state(&api, "a");
         let deleted = api.delete("a", "").expect("Delete").pid;
-        // That the image lacks everything, or else that there is no criu.
+        // Either the image is empty, or criu is missing.
         let reason = ["open", "CRIU version check failed"]
             .iter()
             .any(|reason| message.contains(&format!("OCI runtime restore failed: {reason}")));
@@ -270,7 +268,7 @@ fn a_restore_that_fails_says_why_and_the_task_can_be_deleted() {
 }
 
 #[test]
-fn a_checkpoint_that_fails_says_where_criu_says_why_and_the_task_runs_on() {
+fn a_failed_checkpoint_names_the_log_of_criu_and_the_task_continues() {
     let seen = both(|host, runtime| {
         let shim = counting(host, runtime, "a");
         let api = shim.api();
@@ -289,7 +287,7 @@ fn a_checkpoint_that_fails_says_where_criu_says_why_and_the_task_runs_on() {
 }
 
 #[test]
-fn a_held_container_that_was_to_be_restored_can_be_killed() {
+fn a_container_held_before_its_restore_can_be_killed() {
     let host = Containerd::start();
     let annotations = [
         ("io.kubernetes.cri.sandbox-id", "pod"),
@@ -307,5 +305,5 @@ fn a_held_container_that_was_to_be_restored_can_be_killed() {
     api.kill("a", "", 9, false).expect("Kill");
     assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
     api.delete("a", "").expect("Delete");
-    assert_eq!(topics(&host, "a", 1), LIFE);
+    assert_eq!(topics(&host, "a", 1), RUN);
 }

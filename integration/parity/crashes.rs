@@ -1,4 +1,4 @@
-//! Shims and daemons that are killed.
+//! Shims and containerds that are killed.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -8,7 +8,7 @@ use crate::harness::{Containerd, PATIENCE, Status, Version, eventually};
 
 pub(super) fn kill_shim(host: &Containerd, id: &str) {
     if host.is_reference() {
-        // Nobody removes the socket of the reference shim.
+        // containerd does not remove the socket of its own shim.
         host.tolerate("/run/s/");
     }
     let pid = host.shim(id).pid;
@@ -16,7 +16,7 @@ pub(super) fn kill_shim(host: &Containerd, id: &str) {
 }
 
 #[test]
-fn a_killed_shim_takes_its_container_along() {
+fn a_container_ends_with_its_killed_shim() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &["--ignore-term"]));
         kill_shim(host, "a");
@@ -38,7 +38,7 @@ fn a_killed_shim_takes_its_container_along() {
 }
 
 #[test]
-fn a_killed_shim_takes_its_whole_pod_along() {
+fn all_containers_of_a_pod_end_with_their_killed_shim() {
     let codes = both(|host, runtime| {
         for id in ["a", "b"] {
             run_witness(host, &witness(runtime, id, &[]).in_pod("pod1", id));
@@ -52,12 +52,12 @@ fn a_killed_shim_takes_its_whole_pod_along() {
 }
 
 #[test]
-fn a_pod_starts_again_after_its_shim_was_killed() {
+fn a_pod_can_start_again_after_its_shim_was_killed() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]).in_pod("pod1", "a"));
         kill_shim(host, "a");
         host.wait_exit("a");
-        // The same address as before, of which a dead socket may be left.
+        // The same address as before; a dead socket may be left there.
         run_witness(host, &witness(runtime, "b", &[]).in_pod("pod1", "b"));
         (host.status("b"), host.shims().len())
     });
@@ -73,7 +73,9 @@ fn a_running_container_outlives(end: fn(&Containerd)) {
         let shim = host.shim("a");
         end(host);
         let beats = host.record().all("a", "beat").count();
-        host.await_record("it goes on", |r| r.all("a", "beat").count() > beats + 3);
+        host.await_record("the container goes on", |r| {
+            r.all("a", "beat").count() > beats + 3
+        });
         host.start_again();
         let found = (host.status("a"), host.shim("a") == shim);
         let echo = host.exec("a", &["/bin/echo", "alive"]).out();
@@ -99,7 +101,7 @@ fn a_running_container_outlives_a_restart_of_containerd() {
 }
 
 #[test]
-fn an_exit_while_containerd_is_away_is_known_afterwards() {
+fn an_exit_while_containerd_is_down_is_known_afterwards() {
     let seen = both(|host, runtime| {
         run_witness(
             host,
@@ -122,7 +124,7 @@ fn an_exit_while_containerd_is_away_is_known_afterwards() {
 }
 
 #[test]
-fn a_shim_that_died_while_containerd_was_away_is_cleaned_up() {
+fn a_shim_that_died_while_containerd_was_down_is_cleaned_up() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         host.crash();

@@ -1,10 +1,10 @@
-//! Programs executed in a running container.
+//! Programs executed in a running container (execs).
 
 use super::{both, run_witness, script, witness};
 use crate::harness::{PATIENCE, Status, words_for_missing};
 
 #[test]
-fn an_executed_program_reports_its_output_and_code() {
+fn an_exec_reports_its_output_and_exit_code() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         let finished = host.exec("a", &["/bin/sh", "-c", "echo out; echo err >&2; exit 7"]);
@@ -21,7 +21,7 @@ fn an_executed_program_reports_its_output_and_code() {
 }
 
 #[test]
-fn an_executed_program_is_in_the_container() {
+fn an_exec_runs_in_the_container() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         host.exec("a", &["/bin/witness", "mark", "b", "here", "it is"]);
@@ -36,7 +36,7 @@ fn an_executed_program_is_in_the_container() {
 }
 
 #[test]
-fn executed_programs_publish_their_events() {
+fn execs_publish_their_events() {
     let topics = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         host.spawn_exec("a", "one", &["/bin/sh", "-c", "exit 7"])
@@ -63,7 +63,7 @@ fn executed_programs_publish_their_events() {
 }
 
 #[test]
-fn an_executed_program_is_listed_and_can_be_killed() {
+fn an_exec_is_listed_and_can_be_killed() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         let exec = host.spawn_exec("a", "sleeper", &["/bin/sleep", "1000"]);
@@ -87,7 +87,7 @@ fn an_executed_program_is_listed_and_can_be_killed() {
 }
 
 #[test]
-fn many_programs_at_once_keep_their_own_codes() {
+fn concurrent_execs_keep_their_own_exit_codes() {
     let codes = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         let start = |n: usize| {
@@ -119,7 +119,7 @@ fn a_program_that_does_not_exist_is_refused() {
 }
 
 #[test]
-fn an_executed_program_ends_with_the_container() {
+fn an_exec_ends_with_its_container() {
     let seen = both(|host, runtime| {
         host.run(&script(runtime, "a", "sleep 1000"));
         let exec = host.spawn_exec("a", "sleeper", &["/bin/sleep", "1000"]);

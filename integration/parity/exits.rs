@@ -1,13 +1,14 @@
-//! How containers end.
+//! Exit codes and exit events of containers.
 
 use super::{both, run_witness, script, witness};
 use crate::harness::{ContainerSpec, PATIENCE, Status, Version, eventually, words_for_missing};
 
-/// Processes of such a container are no first processes of a PID namespace: signals kill them.
+/// In the host's PID namespace the container's process is not process 1, so unhandled signals kill
+/// it.
 const HOST_PIDS: &[&str] = &["--with-ns", "pid:/proc/self/ns/pid"];
 
 #[test]
-fn exit_codes_of_programs_arrive() {
+fn exit_codes_of_programs_are_reported() {
     let codes = both(|host, runtime| {
         [0, 1, 3, 127, 255].map(|code| {
             let id = format!("exit-{code}");
@@ -23,7 +24,7 @@ fn exit_codes_of_programs_arrive() {
 }
 
 #[test]
-fn a_death_by_signal_is_128_and_the_signal() {
+fn a_death_by_signal_reports_128_plus_the_signal() {
     let codes = both(|host, runtime| {
         ["SIGTERM", "SIGKILL", "SIGSEGV"].map(|signal| {
             let id = signal.to_lowercase();
@@ -71,7 +72,7 @@ fn kill_all_reaches_every_process() {
         eventually("three processes run", PATIENCE, || {
             host.pids("a").len() == 3
         });
-        // The shell, as the first process of its namespace, ignores TERM.
+        // The shell is process 1 of its namespace and ignores SIGTERM.
         host.must(&["tasks", "kill", "--all", "--signal", "SIGTERM", "a"]);
         host.wait_exit("a")
     });
@@ -79,9 +80,10 @@ fn kill_all_reaches_every_process() {
 }
 
 #[test]
-fn what_a_container_without_pid_namespace_started_ends_with_it() {
+fn child_processes_without_a_pid_namespace_end_with_their_container() {
     let seen = both(|host, runtime| {
-        // The reference of 1.7 and 2.x forgets it where the exit overtakes the answer to Start.
+        // containerd's own shim of 1.7 and 2.x loses processes whose container exits before Start
+        // is answered.
         let first = if host.is_reference() {
             "until test -e /shared/go; do sleep 0.01; done"
         } else {
@@ -102,7 +104,7 @@ fn what_a_container_without_pid_namespace_started_ends_with_it() {
 }
 
 #[test]
-fn events_come_in_order_with_one_exit_status() {
+fn events_arrive_in_order_with_one_exit_status() {
     let topics = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &["--exit", "9"]));
         host.kill("a", "SIGTERM");
@@ -131,7 +133,7 @@ fn events_come_in_order_with_one_exit_status() {
 }
 
 #[test]
-fn the_shortest_program_still_starts_before_it_exits() {
+fn a_very_short_program_starts_before_it_exits() {
     let topics = both(|host, runtime| {
         (0..10)
             .map(|n| {
@@ -174,7 +176,7 @@ fn a_program_that_does_not_exist_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_stopped_task_is_stopped_until_it_is_deleted() {
+fn a_stopped_task_stays_stopped_until_its_deletion() {
     let seen = both(|host, runtime| {
         host.run(&script(runtime, "a", "exit 0"));
         host.wait_exit("a");

@@ -1,4 +1,4 @@
-//! Containers from images: the shim mounts their root file system and unmounts it again.
+//! Containers from images: the shim mounts and unmounts their root file system.
 
 use super::{both, script};
 use crate::harness::{ContainerSpec, PATIENCE, eventually};
@@ -20,7 +20,7 @@ fn from_image_with(snapshotter: &'static str) {
             let at = format!("mount {}/rootfs", host.bundle_dir(id).display());
             host.remains().iter().filter(|what| **what == at).count()
         };
-        // Another container of the same image does not see what the first has written.
+        // A second container of the image must not see the first one's file.
         let other = host.run_attached(&container("b", "cat /file 2> /dev/null || echo none"));
         let (while_running, read) = (mounts("a"), host.exec("a", &["/bin/cat", "/file"]).out());
         host.kill("a", "SIGKILL");
@@ -43,7 +43,7 @@ fn an_image_is_mounted_by_bind_mounts() {
 }
 
 #[test]
-fn an_images_mount_goes_when_the_start_fails() {
+fn an_image_is_unmounted_when_the_start_fails() {
     let ok = both(|host, runtime| {
         let image = host.import_image();
         let spec = ContainerSpec::new("a")

@@ -1,4 +1,4 @@
-//! Output that goes to a file or a program instead of a client.
+//! Output to a file or a logging program instead of a client.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,17 +12,17 @@ use crate::harness::{
     BareShim, Containerd, PATIENCE, TaskApi, eventually, runtime_under_test, write_program,
 };
 
-/// Writes a logging program; its path.
+/// Writes a logging program, and returns its path.
 fn program(host: &Containerd, script: &str) -> String {
     let path = host.dir().join("logger");
     let dir = host.dir().display();
-    // It has neither an environment nor a directory that it could rely on.
+    // The program gets no useful environment or working directory.
     let head = format!("#!/bin/busybox sh\nexport PATH=/usr/bin:/bin\ncd {dir}\necho $$ > pid\n");
     write_program(&path, &format!("{head}{script}"));
     path.display().to_string()
 }
 
-/// Keeps both streams apart, and ends when they have ended.
+/// Writes both streams to separate files, and ends after both have ended.
 const KEEPS: &str = "echo \"$CONTAINER_ID $CONTAINER_NAMESPACE $*\" > args\n\
                      env | grep -c = > env\n\
                      cat <&3 3<&- 4<&- 5>&- > out & cat <&4 3<&- 4<&- 5>&- > err &\n\
@@ -35,7 +35,10 @@ fn read(host: &Containerd, name: &str) -> String {
 #[track_caller]
 fn program_has_ended(host: &Containerd) {
     let process = format!("/proc/{}", read(host, "pid").trim());
-    assert!(process.len() > "/proc/".len(), "it never ran");
+    assert!(
+        process.len() > "/proc/".len(),
+        "the logging program never ran"
+    );
     eventually("the logging program has ended", PATIENCE, || {
         !fs::exists(&process).unwrap_or(true)
     });
@@ -54,7 +57,7 @@ fn logging_to(request: CreateTaskRequest, uri: &str) -> CreateTaskRequest {
 }
 
 #[test]
-fn a_program_takes_the_output() {
+fn a_logging_program_gets_the_output() {
     let seen = both(|host, runtime| {
         let uri = format!("binary://{}?id=web%201", program(host, KEEPS));
         let talks = script(runtime, "a", "echo out; seq 1 40000; echo err >&2; exit 3");
@@ -63,7 +66,7 @@ fn a_program_takes_the_output() {
         host.delete("a");
         program_has_ended(host);
         let args = read(host, "args").replace(&host.namespace, "namespace");
-        // Its environment is its own, and the shell's.
+        // The environment has only the program's own variables and the shell's.
         let is_poor = read(host, "env").trim().parse::<u32>().expect("a number") < 8;
         (code, args, is_poor, read(host, "out"), read(host, "err"))
     });
@@ -75,7 +78,7 @@ fn a_program_takes_the_output() {
 }
 
 #[test]
-fn a_program_takes_the_output_of_an_executed_program() {
+fn a_logging_program_gets_the_output_of_an_exec() {
     let seen = both(|host, runtime| {
         let shim = bare(host, runtime, "sleep 1000");
         let api = shim.api();
@@ -97,7 +100,7 @@ fn a_program_takes_the_output_of_an_executed_program() {
 }
 
 #[test]
-fn a_program_takes_the_output_of_a_terminal() {
+fn a_logging_program_gets_the_output_of_a_terminal() {
     let seen = both(|host, runtime| {
         let shim = BareShim::start(
             host,
@@ -117,7 +120,7 @@ fn a_program_takes_the_output_of_a_terminal() {
             output().ends_with("\n2000\r\n")
         });
         if !host.is_reference() {
-            // The reference forgets its program.
+            // containerd's own shim forgets its logging program.
             program_has_ended(host);
         }
         output()
@@ -126,7 +129,7 @@ fn a_program_takes_the_output_of_a_terminal() {
     assert!(seen == format!("out\r\n{expected}"), "{}", seen.len());
 }
 
-/// What comes of a Create with this logging program, and how long that takes.
+/// Creates a container with this logging program. Returns the result and how long it took.
 #[track_caller]
 fn create(host: &Containerd, uri: &str) -> (Result<(), String>, Duration) {
     let shim = bare(host, &runtime_under_test(), "echo words");
@@ -146,7 +149,7 @@ fn open_files(pid: u32) -> usize {
 }
 
 #[test]
-fn a_program_that_cannot_be_run_is_an_error_and_leaves_nothing() {
+fn a_logging_program_that_cannot_start_is_an_error_and_leaves_nothing() {
     let host = Containerd::start();
     let (created, _) = create(&host, "binary:///nowhere/logger");
     let message = created.expect_err("there is no such program");
@@ -157,12 +160,12 @@ fn a_program_that_cannot_be_run_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
-fn a_program_that_ends_before_it_is_ready_is_an_error_and_leaves_nothing() {
-    // The reference takes its end for being ready.
+fn a_logging_program_that_exits_before_it_is_ready_is_an_error_and_leaves_nothing() {
+    // containerd's own shim would take the program's end for readiness.
     let host = Containerd::start();
     let uri = format!("binary://{}", program(&host, "exit 7\n"));
     let (created, _) = create(&host, &uri);
-    let message = created.expect_err("it is not ready");
+    let message = created.expect_err("the logging program failed");
     assert!(
         message.contains("logger\" ended with exit code 7"),
         "{message}"
@@ -171,8 +174,8 @@ fn a_program_that_ends_before_it_is_ready_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
-fn a_program_of_the_second_kind_has_to_say_that_it_is_ready() {
-    // As of containerd 2.4.
+fn a_binary_v2_logging_program_must_report_that_it_is_ready() {
+    // Supported by containerd 2.4.
     let host = Containerd::start();
     for (says, is_created) in [("exec 5>&-\n", false), ("echo >&5\n", true)] {
         let uri = format!("binary-v2://{}", program(&host, &format!("{says}{KEEPS}")));
@@ -190,19 +193,19 @@ fn a_program_of_the_second_kind_has_to_say_that_it_is_ready() {
 }
 
 #[test]
-fn a_program_that_is_never_ready_is_ended_and_an_error() {
-    // The reference waits for ever.
+fn a_logging_program_that_is_never_ready_is_killed_and_an_error() {
+    // containerd's own shim would wait forever.
     let host = Containerd::start();
     let uri = format!("binary://{}", program(&host, "exec sleep 1000\n"));
     let (created, took) = create(&host, &uri);
-    let message = created.expect_err("it is not ready");
+    let message = created.expect_err("the logging program was not ready");
     assert!(message.contains("was not ready within 10s"), "{message}");
     assert!(took < Duration::from_secs(15), "{took:?}");
     program_has_ended(&host);
 }
 
 #[test]
-fn a_program_ends_when_the_container_could_not_be_created() {
+fn a_logging_program_ends_when_its_container_cannot_be_created() {
     let host = Containerd::start();
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &["/bin/nope"], |_| ());
     let uri = format!("binary://{}", program(&host, KEEPS));
@@ -213,7 +216,7 @@ fn a_program_ends_when_the_container_could_not_be_created() {
 }
 
 #[test]
-fn a_program_that_goes_on_is_told_to_end_and_may_finish() {
+fn a_logging_program_that_outlives_its_container_gets_sigterm_and_may_finish() {
     let seen = both(|host, runtime| {
         let shim = bare(host, runtime, "echo words");
         let goes_on = "trap 'echo told > told; exit 0' TERM\nexec 5>&-\ncat <&3 > out\n\
@@ -236,7 +239,7 @@ fn run(api: &TaskApi, request: &CreateTaskRequest) {
 }
 
 #[test]
-fn a_log_file_is_made_and_appended_to() {
+fn a_log_file_is_created_and_appended_to() {
     let seen = both(|host, runtime| {
         let log = host.dir().join("logs/of a/container.log");
         let uri = format!("file://{}", log.display()).replace(' ', "%20");
@@ -262,7 +265,7 @@ fn a_log_file_is_made_and_appended_to() {
 }
 
 #[test]
-fn output_can_go_to_a_file_that_is_there() {
+fn output_is_appended_to_an_existing_file() {
     let seen = both(|host, runtime| {
         let log = host.dir().join("container.log");
         fs::write(&log, "before\n").expect("the log");
@@ -276,7 +279,7 @@ fn output_can_go_to_a_file_that_is_there() {
 
 #[test]
 fn a_terminals_output_can_go_to_a_file() {
-    // containerd 1.6's own shim takes the address for a FIFO's path.
+    // containerd 1.6's own shim takes the address for the path of a FIFO.
     let host = Containerd::start();
     let args = ["/bin/sh", "-c", "seq 1 2000"];
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, |config| {
@@ -293,7 +296,7 @@ fn a_terminals_output_can_go_to_a_file() {
 }
 
 #[test]
-fn a_full_disk_does_not_end_the_program() {
+fn a_full_disk_does_not_end_the_container() {
     let host = Containerd::start();
     let shim = bare(&host, &runtime_under_test(), "seq 1 100000; exit 6");
     let api = shim.api();
@@ -321,7 +324,7 @@ fn other_schemes_and_missing_files_are_refused() {
         };
         let refused = refusal("http://localhost/");
         if !host.is_reference() {
-            // The reference keeps the container that it could not connect.
+            // containerd's own shim keeps a container whose streams it could not connect.
             assert_eq!(refusal("/nowhere/fifo"), (false, true));
         }
         refused

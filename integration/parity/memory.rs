@@ -1,4 +1,4 @@
-//! Memory runs out: who is told, and when.
+//! OOM events: which container gets one, and when.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use crate::harness::{ContainerSpec, Containerd, PATIENCE, Status, eventually, ru
 
 const LIMIT: &str = "33554432";
 
-/// Fills memory until somebody is killed: looks for the end of a line that has none.
+/// Fills memory until it is killed: `tail` looks for the end of a line that has none.
 const EATER: &str = "tail /dev/zero";
 
-/// The limit is twice as high as the programs of the tests need, and reached in an instant.
+/// The limit is twice what the programs of the tests need, and reached in an instant.
 fn limited(spec: ContainerSpec) -> ContainerSpec {
     spec.option(&["--memory-limit", LIMIT])
 }
@@ -31,7 +31,7 @@ fn await_oom(host: &Containerd, id: &str) {
 }
 
 #[test]
-fn out_of_memory_is_told_before_the_exit() {
+fn an_oom_event_precedes_the_exit() {
     let seen = both(|host, runtime| {
         let eater = script(runtime, "a", &format!("exec {EATER}"));
         host.run(&limited(eater));
@@ -49,7 +49,7 @@ fn out_of_memory_is_told_before_the_exit() {
 }
 
 #[test]
-fn out_of_memory_of_a_container_that_lives_on_is_told_at_once() {
+fn an_oom_event_comes_at_once_if_the_container_survives() {
     let seen = both(|host, runtime| {
         let eater = format!("{EATER}; echo $? > /shared/code; exec sleep 1000");
         host.run(&limited(script(runtime, "a", &eater)));
@@ -57,17 +57,19 @@ fn out_of_memory_of_a_container_that_lives_on_is_told_at_once() {
         let status = host.status("a");
         let code = host.shared_dir().join("code");
         let read = || fs::read_to_string(&code).unwrap_or_default();
-        eventually("its parent knows", PATIENCE, || read() == "137\n");
+        eventually("the parent has printed the exit code", PATIENCE, || {
+            read() == "137\n"
+        });
         host.kill("a", "SIGKILL");
         host.wait_exit("a");
-        // One for one kill, and none for the SIGKILL.
+        // One event for the one kill by the kernel, and none for the SIGKILL.
         (status, count(host, "a", "/tasks/oom"))
     });
     assert_eq!(seen, (Some(Status::Running), 1));
 }
 
 #[test]
-fn a_sigkill_or_its_exit_code_is_no_want_of_memory() {
+fn a_sigkill_or_its_exit_code_causes_no_oom_event() {
     let seen = both(|host, runtime| {
         let code = limited(script(runtime, "a", "exit 137"));
         host.run(&code);
@@ -80,7 +82,7 @@ fn a_sigkill_or_its_exit_code_is_no_want_of_memory() {
 }
 
 #[test]
-fn out_of_memory_of_an_exec_is_told_before_its_exit() {
+fn an_oom_event_of_an_exec_precedes_its_exit() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
     host.run(&limited(script(&runtime, "a", "exec sleep 1000")));
@@ -97,10 +99,10 @@ fn out_of_memory_of_an_exec_is_told_before_its_exit() {
     assert_eq!(host.status("a"), Some(Status::Running));
 }
 
-/// Of version 1 the kernel notifies nobody of a kill in a cgroup below the container's own: it is
-/// found when the container ends, at the latest.
+/// With cgroup v1 the kernel sends no notification of a kill below the container's own cgroup. The
+/// shim finds it when the container ends, at the latest.
 #[test]
-fn out_of_memory_in_a_cgroup_that_the_container_made_is_told_before_the_exit() {
+fn an_oom_event_of_a_cgroup_below_the_containers_precedes_the_exit() {
     let host = Containerd::start();
     let child = format!("until test -e /shared/go; do sleep 0.01; done; exec {EATER}");
     let parent = format!("sh -c '{child}' & echo $! > /shared/up; wait; exit 6");
@@ -112,7 +114,7 @@ fn out_of_memory_in_a_cgroup_that_the_container_made_is_told_before_the_exit() {
         .join(&host.namespace)
         .join("a/below");
     if !below.parent().is_some_and(Path::exists) {
-        // Version 2 adds it up itself, and allows no cgroup below one with processes a limit.
+        // cgroup v2 adds up the kills itself, and allows no limit below a cgroup with processes.
         return;
     }
     fs::create_dir(&below).expect("a cgroup");
@@ -124,9 +126,10 @@ fn out_of_memory_in_a_cgroup_that_the_container_made_is_told_before_the_exit() {
     assert_eq!(topics[topics.len() - 2..], ["/tasks/oom", "/tasks/exit 6"]);
 }
 
-/// Of version 1 the kernel notifies all, and the reference tells all.
+/// With cgroup v1 the kernel notifies all containers of the pod, and containerd's own shim passes
+/// all on.
 #[test]
-fn when_a_pod_is_out_of_memory_only_the_container_that_was_killed_in_is_told() {
+fn only_the_killed_container_of_a_pod_gets_an_oom_event() {
     let host = Containerd::start();
     let pod = Pod::new(&host);
     for id in ["sandbox", "other"] {
@@ -149,7 +152,7 @@ fn when_a_pod_is_out_of_memory_only_the_container_that_was_killed_in_is_told() {
 }
 
 #[test]
-fn the_watch_goes_away_with_its_container() {
+fn the_oom_watch_ends_with_its_container() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
     let container =
@@ -166,13 +169,13 @@ fn the_watch_goes_away_with_its_container() {
         host.wait_exit(&id);
         host.delete(&id);
     }
-    // Those of connections come and go.
+    // Connections also open and close descriptors.
     eventually("nothing is open any more", PATIENCE, || {
         descriptors() <= before
     });
 }
 
-/// A cgroup that several containers share, as those of a Kubernetes pod do.
+/// A cgroup shared by several containers, like that of a Kubernetes pod.
 struct Pod {
     path: String,
 }
@@ -190,7 +193,7 @@ impl Pod {
             .option(&["--cgroup", &format!("{}/{id}", self.path)])
     }
 
-    /// Limits the memory of all together; the first container has made the cgroup.
+    /// Limits the memory of all containers together. The first container created the cgroup.
     fn limit(&self) {
         let below = self.path.trim_start_matches('/');
         let v1 = Path::new("/sys/fs/cgroup/memory").join(below);
@@ -203,7 +206,7 @@ impl Pod {
 }
 
 impl Drop for Pod {
-    /// Nobody but its maker removes it.
+    /// Neither containerd nor a shim removes this cgroup.
     fn drop(&mut self) {
         let below = self.path.trim_start_matches('/');
         let root = PathBuf::from("/sys/fs/cgroup");

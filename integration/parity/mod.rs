@@ -1,7 +1,9 @@
-//! Containers of a pod without usher annotations behave as with containerd's own shim.
+//! Containers of a pod without usher annotations behave as with containerd's own shim (the
+//! reference).
 //!
-//! Each scenario runs twice, once with each runtime and on a containerd of its own. What was
-//! observed must be equal, and must be what the test expects: two equal failures are no success.
+//! Each scenario runs twice, once with each runtime, each on a containerd of its own. The
+//! observations must be equal, and must be what the test expects: two equal failures are no
+//! success.
 
 mod api;
 mod checkpoint;
@@ -27,11 +29,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::harness::{ContainerSpec, Containerd, REFERENCE, Settings, Shims, runtime_under_test};
 
-/// How often the reference may try: at times it loses the output of a program that is over at once.
-/// Ours has one try.
+/// Attempts of the reference: at times it loses the output of a program that exits at once. Our
+/// shim has one attempt.
 const REFERENCE_TRIES: usize = 3;
 
-/// Runs a scenario under the reference runtime and under ours; what both showed.
+/// Runs a scenario under the reference and under our shim. Returns the common observation.
 #[track_caller]
 fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
     let ours = scenario(&Containerd::start(), &runtime_under_test());
@@ -42,7 +44,7 @@ fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
         });
         scenario(&host, REFERENCE)
     };
-    // What a scenario cannot do without may be what the reference lost.
+    // A lost output may also make the reference's scenario panic.
     for _ in 1..REFERENCE_TRIES {
         if catch_unwind(AssertUnwindSafe(show_reference)).is_ok_and(|seen| seen == ours) {
             return ours;
@@ -57,7 +59,7 @@ fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
     ours
 }
 
-/// A container that runs a script.
+/// A container that runs a shell script.
 fn script(runtime: &str, id: &str, script: &str) -> ContainerSpec {
     ContainerSpec::new(id).runtime(runtime).script(script)
 }

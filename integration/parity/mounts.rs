@@ -1,4 +1,4 @@
-//! The mounts of the root file system, of every kind that containerd's snapshotters give.
+//! Mounts of the root file system, of every kind that containerd's snapshotters return.
 
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
@@ -27,7 +27,7 @@ fn mount(kind: &str, source: &Path, options: &[&str]) -> Mount {
     }
 }
 
-/// A container with these mounts as its root, in which a shell runs a script.
+/// A container that runs a shell script. Its bundle's `rootfs` is its root.
 fn shim_of<'host>(
     host: &'host Containerd,
     runtime: &str,
@@ -40,7 +40,8 @@ fn shim_of<'host>(
     })
 }
 
-/// What the script has written to `/shared/seen`, and its exit code; nothing stays mounted.
+/// Runs the container. Returns the content of `/shared/seen` and the exit code, and checks that
+/// nothing stays mounted.
 #[track_caller]
 fn seen_by(host: &Containerd, shim: &BareShim<'_>, request: &CreateTaskRequest) -> (String, u32) {
     let api = shim.api();
@@ -53,7 +54,7 @@ fn seen_by(host: &Containerd, shim: &BareShim<'_>, request: &CreateTaskRequest) 
     (seen, code)
 }
 
-/// What is mounted in the bundle.
+/// The mounts left in the bundle.
 fn mounts_of(host: &Containerd) -> Vec<String> {
     let bundle = format!("mount {}", host.dir().join("bundles").display());
     let remains = host.remains().into_iter();
@@ -69,7 +70,7 @@ fn run_with(host: &Containerd, runtime: &str, mounts: Vec<Mount>, script: &str) 
     seen_by(host, &shim, &request)
 }
 
-/// Why a Create with this mount is refused; nothing stays mounted.
+/// The error of a Create with this mount. Checks that nothing stays mounted.
 fn refusal(host: &Containerd, runtime: &str, mount: Mount) -> String {
     let shim = shim_of(host, runtime, "exit 0", |_| {});
     let request = CreateTaskRequest {
@@ -81,7 +82,7 @@ fn refusal(host: &Containerd, runtime: &str, mount: Mount) -> String {
     message
 }
 
-/// Empty directories for an overlay, beside the root file system that the harness has made.
+/// The harness's root file system, and options for an overlay with new empty directories.
 fn overlay_dirs(host: &Containerd) -> (PathBuf, [String; 2]) {
     let [upper, work] = ["upper", "work"].map(|name| {
         let path = host.dir().join(name);
@@ -96,8 +97,8 @@ fn overlay_dirs(host: &Containerd) -> (PathBuf, [String; 2]) {
 }
 
 #[test]
-fn a_bind_mount_can_be_written_to_unless_it_is_read_only() {
-    // crun makes a root file system that the configuration does not call read-only writable.
+fn a_bind_mount_is_writable_unless_it_is_read_only() {
+    // crun makes the root file system writable unless the configuration says read-only.
     let read_only = match oci_runtime().as_str() {
         "crun" => "written\n",
         _ => "refused\n",
@@ -114,7 +115,7 @@ fn a_bind_mount_can_be_written_to_unless_it_is_read_only() {
 }
 
 #[test]
-fn an_overlay_of_more_layers_than_fit_into_a_page_is_mounted() {
+fn an_overlay_whose_options_exceed_a_page_is_mounted() {
     let seen = both(|host, runtime| {
         let (base, [upper, work]) = overlay_dirs(host);
         let layers = host
@@ -144,7 +145,7 @@ fn an_overlay_of_more_layers_than_fit_into_a_page_is_mounted() {
 }
 
 #[test]
-fn an_image_file_is_mounted_by_a_loop_device_which_goes_with_it() {
+fn an_image_file_is_mounted_by_a_loop_device_that_is_freed_with_it() {
     let seen = both(|host, runtime| {
         let image = host.dir().join("image");
         let mut make = Command::new("mke2fs");
@@ -173,7 +174,7 @@ fn an_image_file_is_mounted_by_a_loop_device_which_goes_with_it() {
 }
 
 #[test]
-fn a_mount_that_fails_is_named_and_leaves_nothing() {
+fn a_failed_mount_is_named_and_leaves_nothing() {
     let named = both(|host, runtime| {
         let (base, _) = overlay_dirs(host);
         let wrong = format!("lowerdir={}", base.join("nowhere").display());
@@ -192,7 +193,7 @@ fn a_mount_that_fails_is_named_and_leaves_nothing() {
             let words = words.to_owned();
             let refusal = refusal(host, runtime, mount);
             fs::remove_dir_all(host.dir().join("bundles/a")).unwrap();
-            // From 1.7 on the reference does not say which mount it was.
+            // From 1.7 on the reference does not name the failed mount.
             host.is_reference() || refusal.contains(&words)
         })
     });
@@ -200,11 +201,11 @@ fn a_mount_that_fails_is_named_and_leaves_nothing() {
 }
 
 #[test]
-fn options_that_do_not_fit_are_refused_in_one_sentence() {
+fn mount_options_that_exceed_a_page_are_refused_in_one_line() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
     let (base, [upper, work]) = overlay_dirs(&host);
-    // They have nothing in common that could be left out.
+    // The layers have no common prefix that the shim could shorten.
     let lower = format!("lowerdir={}:/{}", base.display(), "x".repeat(5000));
     let overlay = mount("overlay", Path::new("overlay"), &[&upper, &work, &lower]);
     let said = refusal(&host, &runtime, overlay);
@@ -215,8 +216,8 @@ fn options_that_do_not_fit_are_refused_in_one_sentence() {
 }
 
 #[test]
-fn a_mount_below_the_root_stays_below_it_wherever_the_images_links_lead() {
-    // The shim of containerd 1.6 takes no notice of a target.
+fn a_mount_target_stays_below_the_root_despite_symbolic_links() {
+    // The shim of containerd 1.6 ignores a mount's target.
     let host = Containerd::start();
     let outside = host.dir().join("outside");
     fs::create_dir(&outside).unwrap();
@@ -239,11 +240,11 @@ fn a_mount_below_the_root_stays_below_it_wherever_the_images_links_lead() {
     );
 }
 
-/// Ids 0 and 1 and more on the file system are these outside, in two parts.
+/// Mappings in two parts: id 0, and the ids from 1 on.
 const UIDS: &str = "uidmap=0:100000:1,1:100001:65535";
 const GIDS: &str = "gidmap=0:200000:1,1:200001:65535";
 
-/// The owners of files that belong to 0:0 and 7:8 on the file system.
+/// Prints the owners of files that belong to 0:0 and 7:8 on the file system.
 const OWNERS: &str = "/bin/busybox stat -c %u:%g /bin/busybox /seven > /shared/seen";
 
 /// A root file system with a file that belongs to 7:8.
@@ -255,7 +256,7 @@ fn file_of_seven(host: &Containerd) -> PathBuf {
 }
 
 #[test]
-fn an_id_mapped_bind_mount_has_other_owners() {
+fn an_id_mapped_bind_mount_maps_the_owners() {
     let host = Containerd::start();
     let base = file_of_seven(&host);
     let root = mount("bind", &base, &["rbind", "rw", UIDS, GIDS]);
@@ -264,7 +265,7 @@ fn an_id_mapped_bind_mount_has_other_owners() {
 }
 
 #[test]
-fn an_id_mapped_overlay_has_other_owners_in_all_of_its_layers() {
+fn an_id_mapped_overlay_maps_the_owners_in_all_layers() {
     let host = Containerd::start();
     let base = file_of_seven(&host);
     let (_, [upper, work]) = overlay_dirs(&host);
@@ -282,7 +283,7 @@ fn an_id_mapped_overlay_has_other_owners_in_all_of_its_layers() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_refused_with_the_reason() {
+fn an_impossible_id_mapping_is_refused_with_the_reason() {
     let host = Containerd::start();
     let base = host.dir().join("rootfs");
     let of = |source: &Path, options: &[&str]| mount("bind", source, options);
@@ -306,7 +307,7 @@ fn what_cannot_be_mapped_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_container_in_a_user_namespace_has_its_files_and_can_open_its_output_anew() {
+fn a_container_in_a_user_namespace_owns_its_files_and_can_reopen_its_output() {
     let host = Containerd::start();
     let base = file_of_seven(&host);
     let (_, [upper, work]) = overlay_dirs(&host);

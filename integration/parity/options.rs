@@ -1,4 +1,4 @@
-//! The options of the runtime, and what `start` does with them and with its environment.
+//! The runtime's options, and the environment of the shim's `start`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,7 +23,7 @@ fn any(options: &Options) -> Any {
     }
 }
 
-/// The program with these words, in the environment and directory of a command.
+/// A command for `program` with these arguments, in the environment and directory of `command`.
 fn instead_of(command: &Command, host: &Containerd, program: &OsStr, words: &[&OsStr]) -> Command {
     let mut other = Command::new(program);
     let set = command.get_envs();
@@ -39,7 +39,7 @@ fn prepare<'host>(host: &'host Containerd, runtime: &str) -> BareShim<'host> {
     BareShim::prepare(host, runtime, "a", &["/bin/sleep", "1000"], |_| {})
 }
 
-/// A shim with these options, and its process id.
+/// Starts a shim with these options. Returns it and its process id.
 #[track_caller]
 fn started<'host>(host: &'host Containerd, runtime: &str, options: &Any) -> (BareShim<'host>, u32) {
     let mut shim = prepare(host, runtime);
@@ -49,7 +49,7 @@ fn started<'host>(host: &'host Containerd, runtime: &str, options: &Any) -> (Bar
     (shim, pid)
 }
 
-/// The directories of a cgroup, one in each hierarchy; removed when dropped.
+/// The directories of a cgroup, one in each hierarchy. Removed on drop.
 struct Cgroup(Vec<PathBuf>);
 
 impl Cgroup {
@@ -87,8 +87,8 @@ impl Drop for Cgroup {
 }
 
 #[test]
-fn the_shim_is_in_the_cgroup_that_the_options_name() {
-    // What the shim does of its own when it begins may come before it is moved, or after.
+fn the_shim_runs_in_the_cgroup_of_the_options() {
+    // The shim's own first actions may come before or after its move, so try several times.
     const ROUNDS: usize = 5;
     let seen = both(|host, runtime| {
         let path = format!("/{}/shims", host.namespace);
@@ -111,7 +111,7 @@ fn the_shim_is_in_the_cgroup_that_the_options_name() {
 }
 
 #[test]
-fn a_shim_whose_cgroup_does_not_exist_is_refused_and_does_not_run() {
+fn a_shim_with_a_missing_cgroup_is_refused_and_does_not_run() {
     let seen = both(|host, runtime| {
         let mut options = Options::new();
         options.shim_cgroup = "/no-such-cgroup".to_owned();
@@ -125,12 +125,12 @@ fn a_shim_whose_cgroup_does_not_exist_is_refused_and_does_not_run() {
 }
 
 #[test]
-fn the_shims_oom_score_is_just_above_its_callers_and_never_too_high() {
+fn the_shims_oom_score_is_one_above_its_callers_within_the_limit() {
     let scores = both(|host, runtime| {
         ["0", "7", "1000"].map(|score| {
             let mut shim = prepare(host, runtime);
             let direct = shim.command("start");
-            // A caller of its own: without privileges a score is never lowered again.
+            // A caller of its own: without privileges a process cannot lower its score again.
             let script = format!("echo {score} > /proc/$$/oom_score_adj; \"$0\" \"$@\"; exit $?");
             let mut words = vec!["-c".as_ref(), script.as_ref(), direct.get_program()];
             words.extend(direct.get_args());
@@ -147,7 +147,7 @@ fn the_shims_oom_score_is_just_above_its_callers_and_never_too_high() {
 }
 
 #[test]
-fn core_scheduling_is_begun_or_refused() {
+fn core_scheduling_is_enabled_or_refused() {
     let refused = both(|host, runtime| {
         let mut shim = prepare(host, runtime);
         let mut command = shim.command("start");
@@ -158,16 +158,16 @@ fn core_scheduling_is_begun_or_refused() {
         }
         refused.map(|said| said.contains("SCHED_CORE") || said.contains("sched core"))
     });
-    // Where the kernel can do it there is nothing to refuse.
+    // A kernel that supports core scheduling refuses nothing.
     assert!(refused.unwrap_or(true));
 }
 
 #[test]
-fn a_shim_that_logs_for_debugging_has_no_second_socket() {
+fn a_shim_with_debug_logs_has_no_second_socket() {
     let host = Containerd::start();
     let mut shim = prepare(&host, &runtime_under_test());
     let quiet = shim.command("start");
-    // Flags come before the action.
+    // Flags precede the action.
     let mut words = vec![OsStr::new("-debug")];
     words.extend(quiet.get_args());
     let command = instead_of(&quiet, &host, quiet.get_program(), &words);
@@ -178,14 +178,14 @@ fn a_shim_that_logs_for_debugging_has_no_second_socket() {
     api.create(&shim.create_request()).expect("Create");
     api.start("a", "").expect("Start");
     let log = host.dir().join("bare-shim.log");
-    eventually("it logs", PATIENCE, || {
+    eventually("the OCI runtime logs", PATIENCE, || {
         fs::read_to_string(&log).is_ok_and(|log| log.contains("DEBUG"))
     });
 }
 
-/// An OCI runtime that notes what it is asked, then lets runc do it.
-fn noting_runtime(host: &Containerd) -> (String, PathBuf) {
-    let (program, notes) = (host.dir().join("noting-runc"), host.dir().join("notes"));
+/// An OCI runtime that records its arguments, then runs runc.
+fn recording_runtime(host: &Containerd) -> (String, PathBuf) {
+    let (program, notes) = (host.dir().join("recording-runc"), host.dir().join("notes"));
     let script = format!(
         "#!/bin/sh\necho \"$@\" >> {}\nexec runc \"$@\"\n",
         notes.display()
@@ -197,7 +197,7 @@ fn noting_runtime(host: &Containerd) -> (String, PathBuf) {
 #[test]
 fn the_options_reach_the_oci_runtime() {
     let seen = both(|host, runtime| {
-        let (program, notes) = noting_runtime(host);
+        let (program, notes) = recording_runtime(host);
         let root = host.dir().join("run/own-root");
         let mut options = Options::new();
         options.binary_name = program;
@@ -229,7 +229,7 @@ fn the_options_reach_the_oci_runtime() {
 }
 
 #[test]
-fn the_pipes_belong_to_whom_the_options_say() {
+fn the_pipes_belong_to_the_owner_in_the_options() {
     let owners = both(|host, runtime| {
         let mut options = Options::new();
         (options.io_uid, options.io_gid) = (1234, 2345);
@@ -245,7 +245,8 @@ fn the_pipes_belong_to_whom_the_options_say() {
             (pipe.uid(), pipe.gid())
         })
     });
-    // runc makes the program's user the owner in the end, and crun its group as well; youki lets them be.
+    // In the end runc makes the program's user the owner, and crun its group as well; youki leaves
+    // the owner.
     let owner = match oci_runtime().as_str() {
         "runc" => (0, 2345),
         "crun" => (0, 0),
@@ -255,7 +256,7 @@ fn the_pipes_belong_to_whom_the_options_say() {
 }
 
 #[test]
-fn an_oci_runtime_that_is_not_there_is_named() {
+fn a_missing_oci_runtime_in_the_options_is_named() {
     let named = both(|host, runtime| {
         let mut options = Options::new();
         options.binary_name = "no-runc".to_owned();
@@ -270,9 +271,9 @@ fn an_oci_runtime_that_is_not_there_is_named() {
 }
 
 #[test]
-fn the_table_in_containerds_configuration_counts_as_well() {
+fn options_from_containerds_configuration_take_effect() {
     let host = Containerd::start();
-    let (program, notes) = noting_runtime(&host);
+    let (program, notes) = recording_runtime(&host);
     let table = format!("BinaryName = {program:?}\nNoNewKeyring = true\n");
     let mut value = vec![(3 << 3) | 2, table.len() as u8];
     value.extend(table.as_bytes());

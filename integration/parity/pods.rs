@@ -30,7 +30,7 @@ fn containers_grouped_by_containerds_own_annotation_share_a_shim() {
 }
 
 #[test]
-fn one_containers_end_leaves_the_other_alone() {
+fn the_end_of_one_container_leaves_the_other_alone() {
     let seen = both(|host, runtime| {
         for id in ["a", "b"] {
             run_witness(
@@ -38,7 +38,7 @@ fn one_containers_end_leaves_the_other_alone() {
                 &witness(runtime, id, &["--exit", "4"]).in_pod("pod1", id),
             );
         }
-        // The first one is the one that the shim was started for.
+        // The shim was started for this container.
         host.kill("a", "SIGTERM");
         let first = host.wait_exit("a");
         host.delete("a");
@@ -56,7 +56,7 @@ fn one_containers_end_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_new_container_joins_a_pod_whose_first_one_is_gone() {
+fn a_new_container_joins_a_pod_whose_first_container_is_gone() {
     let seen = both(|host, runtime| {
         for id in ["a", "b"] {
             run_witness(host, &witness(runtime, id, &[]).in_pod("pod1", id));

@@ -1,4 +1,4 @@
-//! Signals, and how far they reach.
+//! Signals, and the processes that they reach.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use super::api::{bare, outcome};
 use super::both;
 use crate::harness::{BareShim, Containerd, PATIENCE, TaskApi, eventually, move_below};
 
-/// Processes of such a container are no first processes of a PID namespace: signals kill them.
+/// In the host's PID namespace the container's process is not process 1, so unhandled signals kill
+/// it.
 fn host_pids(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
     namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
@@ -27,8 +28,8 @@ fn start<'a>(
     (shim, api)
 }
 
-/// Waits until a process of the reference executes `sleep`: it answers a Start while runc's own code is
-/// still executed, which takes signals for itself.
+/// Waits until a process of the reference runs `sleep`: the reference answers Start while runc's
+/// own code, which handles signals itself, still runs.
 fn await_sleep(host: &Containerd, pid: u32) {
     if !host.is_reference() {
         return;
@@ -39,11 +40,11 @@ fn await_sleep(host: &Containerd, pid: u32) {
     });
 }
 
-/// Starts two processes, one of which has left its session, and tells their numbers.
+/// Starts two processes, one in a session of its own, and writes their process ids to files.
 const FAMILY: &str =
     "sleep 1001 & echo $! > /shared/one; setsid sleep 1002 & echo $! > /shared/two";
 
-/// Whether the processes that [`FAMILY`] has started are gone.
+/// The process ids of the processes that [`FAMILY`] starts.
 fn family(host: &Containerd) -> Vec<u32> {
     let mut pids = Vec::new();
     for name in ["one", "two"] {
@@ -66,7 +67,7 @@ fn await_gone(pids: &[u32]) {
 }
 
 #[test]
-fn signals_are_sent_by_their_numbers() {
+fn signals_are_sent_by_number() {
     let seen = both(|host, runtime| {
         let codes = [1, 10, 31, 34, 37, 63, 64].map(|number| {
             let id = format!("s{number}");
@@ -105,7 +106,7 @@ fn a_real_time_signal_reaches_all_processes() {
         let (_shim, api) = start(host, runtime, &["/bin/sh", "-c", script], |_| ());
         let count = || api.pids("a").expect("Pids").processes.len();
         eventually("three processes run", PATIENCE, || count() == 3);
-        // The shell, as the first process of its namespace, ignores it.
+        // The shell is process 1 of its namespace and ignores the signal.
         api.kill("a", "", 40, true).expect("Kill");
         api.wait("a", "").expect("Wait").exit_status
     });
@@ -113,7 +114,7 @@ fn a_real_time_signal_reaches_all_processes() {
 }
 
 #[test]
-fn a_killed_init_takes_its_pid_namespace_along() {
+fn all_processes_of_a_pid_namespace_end_with_its_killed_init() {
     let code = both(|host, runtime| {
         let script = "setsid sleep 1001 & (setsid sleep 1002 &) ; sleep 1000";
         let (_shim, api) = start(host, runtime, &["/bin/sh", "-c", script], |_| ());
@@ -131,9 +132,9 @@ fn a_killed_init_takes_its_pid_namespace_along() {
     assert_eq!(code, 137);
 }
 
-/// Without a PID namespace of its own the rest of a container ends with its init, however that
-/// ends; its execs are told of.
-fn the_rest_ends_when(edit: fn(&mut Value), script: &str, end: fn(&TaskApi)) -> (u32, u32) {
+/// Without a PID namespace the container's other processes end with its init, for whatever reason
+/// init ends. The exits of its execs are published.
+fn run_until_init_ends(edit: fn(&mut Value), script: &str, end: fn(&TaskApi)) -> (u32, u32) {
     both(|host, runtime| {
         let args = ["/bin/sh", "-c", &format!("{FAMILY}; {script}")];
         let (shim, api) = start(host, runtime, &args, edit);
@@ -157,32 +158,32 @@ fn the_rest_ends_when(edit: fn(&mut Value), script: &str, end: fn(&TaskApi)) -> 
 const UNTIL_TOLD: &str = "while ! test -e /shared/end; do sleep 0.05; done; exit 4";
 
 #[test]
-fn without_a_pid_namespace_the_rest_ends_with_a_killed_init() {
+fn without_a_pid_namespace_all_processes_end_with_a_killed_init() {
     let kill = |api: &TaskApi| drop(api.kill("a", "", 9, false).expect("Kill"));
-    let seen = the_rest_ends_when(host_pids, "sleep 1000", kill);
+    let seen = run_until_init_ends(host_pids, "sleep 1000", kill);
     assert_eq!(seen, (137, 137));
 }
 
 #[test]
-fn without_a_pid_namespace_the_rest_ends_with_an_init_that_exits() {
-    let seen = the_rest_ends_when(host_pids, UNTIL_TOLD, |_| ());
+fn without_a_pid_namespace_all_processes_end_with_an_init_that_exits() {
+    let seen = run_until_init_ends(host_pids, UNTIL_TOLD, |_| ());
     assert_eq!(seen, (4, 137));
 }
 
 #[test]
-fn without_a_pid_namespace_the_rest_ends_even_if_it_has_moved_to_cgroups_below() {
+fn without_a_pid_namespace_all_processes_end_even_in_cgroups_below() {
     let move_all = |api: &TaskApi| {
-        // Its script has a short sleep now and then, which may be over.
+        // The script's short `sleep` may have ended meanwhile.
         let processes = api.pids("a").expect("Pids").processes;
         let moved = processes.iter().filter(|process| move_below(process.pid));
         assert!(moved.count() >= 4, "init, what it started, an exec");
     };
-    let seen = the_rest_ends_when(host_pids, UNTIL_TOLD, move_all);
+    let seen = run_until_init_ends(host_pids, UNTIL_TOLD, move_all);
     assert_eq!(seen, (4, 137));
 }
 
 #[test]
-fn in_a_shared_pid_namespace_the_rest_ends_with_its_init() {
+fn in_a_shared_pid_namespace_a_containers_processes_end_with_its_init() {
     let seen = both(|host, runtime| {
         let first = bare(host, runtime, &["/bin/sleep", "1000"]);
         let api = first.api();
@@ -200,7 +201,7 @@ fn in_a_shared_pid_namespace_the_rest_ends_with_its_init() {
         let b = second.api();
         b.create(&second.create_request()).expect("Create");
         b.start("b", "").expect("Start");
-        // As the pod's own PID namespace numbers them: told by their words.
+        // The files have process ids of the pod's namespace, so ask the shim for those of the host.
         family(host);
         let count = || b.pids("b").expect("Pids").processes.len();
         eventually("all processes run", PATIENCE, || count() >= 3);
@@ -225,7 +226,7 @@ fn in_a_shared_pid_namespace_the_rest_ends_with_its_init() {
 }
 
 #[test]
-fn what_was_executed_in_a_created_container_without_a_pid_namespace_ends_with_its_delete() {
+fn without_a_pid_namespace_execs_of_a_created_container_end_with_its_delete() {
     let seen = both(|host, runtime| {
         let args = ["/bin/sleep", "1000"];
         let shim = BareShim::start(host, runtime, "a", &args, host_pids);

@@ -1,4 +1,4 @@
-//! The figures of containers.
+//! Metrics of containers.
 
 use std::collections::BTreeMap;
 use std::os::linux::fs::MetadataExt;
@@ -18,18 +18,18 @@ use crate::harness::{
     BareShim, Containerd, PATIENCE, REFERENCE, TaskApi, eventually, oci_runtime, runtime_under_test,
 };
 
-/// Every field that is set, by its path, with its value.
+/// Each field that is set: path and value.
 type Fields = BTreeMap<String, String>;
 
 const MEMORY_LIMIT: u64 = 64 << 20;
 
-/// Uses the disk, memory and the processor, in a part of a second.
+/// Uses disk, memory and processor for part of a second.
 const WORK: &str = "dd if=/dev/zero of=/shared/block bs=65536 count=64 conv=fsync; \
     i=0; while test $i -lt 100000; do i=$((i+1)); done; \
     touch /shared/up; exec sleep 1000";
 
-/// Fields that are zero or not as it happens.
-const CHANCE: &[&str] = &[
+/// Fields that are zero in some runs.
+const VARYING: &[&str] = &[
     // Version 1.
     "rss",
     "total_rss",
@@ -69,7 +69,7 @@ const CHANCE: &[&str] = &[
     "workingset_nodereclaim",
 ];
 
-/// Fields that shims of a containerd before 1.7, or even of a newer one, do not know.
+/// Fields that shims of older containerds (before 1.7, or later) do not report.
 const MORE: &[&str] = &[
     "psi",
     "max_usage",
@@ -80,7 +80,7 @@ const MORE: &[&str] = &[
     "failcnt",
 ];
 
-/// Fields whose values are the same at every time.
+/// Fields with constant values.
 const STATIC: &[&str] = &[
     "limit",
     "usage_limit",
@@ -94,14 +94,14 @@ const STATIC: &[&str] = &[
     "op",
 ];
 
-/// What the container is sure to have done with the disk, in version 1. What it reads may be in memory,
-/// and what it writes gets there at once or later.
+/// Disk operations that the container certainly did, in cgroup v1. Reads may come from memory, and
+/// writes may reach the disk later.
 const SURE_OPERATIONS: [&str; 2] = ["[Write]", "[Total]"];
 
-/// Whether a field is zero or not as it happens.
-fn is_chance(field: &str) -> bool {
+/// True if the field is zero in some runs.
+fn is_varying(field: &str) -> bool {
     let of_operation = field.strip_suffix(".value");
-    CHANCE.contains(&name(field))
+    VARYING.contains(&name(field))
         || field.contains(".psi.")
         || of_operation.is_some_and(|entry| !SURE_OPERATIONS.iter().any(|op| entry.ends_with(op)))
 }
@@ -114,7 +114,7 @@ fn name(field: &str) -> &str {
 #[track_caller]
 fn stats(api: &TaskApi) -> (String, Fields) {
     let any = api.stats("a").expect("Stats").stats.unwrap();
-    // The reference gives sizes of huge pages in any order.
+    // The reference lists the sizes of huge pages in random order.
     let fields = match any.type_url.as_str() {
         "io.containerd.cgroups.v1.Metrics" => {
             let mut metrics = V1::parse_from_bytes(&any.value).expect("metrics");
@@ -138,7 +138,7 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
     for line in print_to_string_pretty(metrics).lines() {
         let line = line.trim();
         if let Some(name) = line.strip_suffix(" {") {
-            // Messages of one name are a list: numbered.
+            // Repeated messages form a list, and are numbered.
             path.push(name.to_owned());
             let count = seen.entry(path.join(".")).or_default();
             *count += 1;
@@ -151,7 +151,7 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
         } else if line == "}" {
             path.pop();
         } else if let Some((name, value)) = line.split_once(": ") {
-            // Those of operations are known by them, whatever their order.
+            // Entries with an operation are identified by it, whatever their order.
             if name == "op"
                 && let Some(last) = path.last_mut()
             {
@@ -160,14 +160,14 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
             }
             let at = path.iter().map(String::as_str).chain([name]);
             let values = fields.entry(at.collect::<Vec<_>>().join(".")).or_default();
-            // Of a list there are several.
+            // A list field has several values.
             *values = format!("{values} {value}").trim().to_owned();
         }
     }
     fields
 }
 
-/// Limits of everything; that on the disk has the kernel count what goes there.
+/// Limits for everything. The limit for the disk makes the kernel count disk operations.
 fn limits(host: &Containerd, config: &mut Value) {
     let resources = &mut config["linux"]["resources"];
     resources["memory"] = json!({ "limit": MEMORY_LIMIT });
@@ -188,7 +188,7 @@ fn has_cgroup(host: &Containerd) -> bool {
     places.into_iter().any(|root| place(root).exists())
 }
 
-/// What a shim says of a container that has done its work.
+/// The shim's metrics for a container after its work.
 #[track_caller]
 fn figures_of_work(runtime: &str) -> (String, Fields) {
     let host = Containerd::start();
@@ -198,16 +198,16 @@ fn figures_of_work(runtime: &str) -> (String, Fields) {
     api.create(&shim.create_request()).expect("Create");
     api.start("a", "").expect("Start");
     let up = host.shared_dir().join("up");
-    eventually("it has done its work", PATIENCE, || up.exists());
-    // When it has become a sleep there is nothing left to come.
-    eventually("it sleeps", PATIENCE, || {
+    eventually("the program has done its work", PATIENCE, || up.exists());
+    // After the work only the final `sleep` remains.
+    eventually("only one process is left", PATIENCE, || {
         stats(&api).1.get("pids.current").is_some_and(|n| n == "1")
     });
     stats(&api)
 }
 
 #[test]
-fn every_figure_of_the_reference_is_given() {
+fn our_metrics_have_every_field_of_the_reference() {
     let (url, ours) = figures_of_work(&runtime_under_test());
     let (expected, reference) = figures_of_work(REFERENCE);
     assert_eq!(url, expected);
@@ -218,14 +218,14 @@ fn every_figure_of_the_reference_is_given() {
                     .split('.')
                     .map(|name| name.split('[').next().unwrap_or(name))
             };
-            !is_chance(field) && !names().any(|name| MORE.contains(&name))
+            !is_varying(field) && !names().any(|name| MORE.contains(&name))
         });
         fields.cloned().collect()
     };
     assert_eq!(set(&ours), set(&reference), "left: ours");
     for (field, expected) in &reference {
         let Some(value) = ours.get(field) else {
-            assert!(is_chance(field), "{field} is {expected} in the reference");
+            assert!(is_varying(field), "{field} is {expected} in the reference");
             continue;
         };
         if STATIC.contains(&name(field)) {
@@ -233,7 +233,7 @@ fn every_figure_of_the_reference_is_given() {
         }
         // The same work costs about the same.
         if let (Ok(value), Ok(expected)) = (value.parse::<u128>(), expected.parse::<u128>())
-            && !is_chance(field)
+            && !is_varying(field)
         {
             let alike = value <= expected * 8 && expected <= value * 8;
             assert!(alike, "{field} is {value}, and {expected} in the reference");
@@ -244,7 +244,7 @@ fn every_figure_of_the_reference_is_given() {
 }
 
 #[test]
-fn figures_are_given_in_every_state() {
+fn metrics_are_reported_in_every_state() {
     let seen = both(|host, runtime| {
         let script = ["/bin/sh", "-c", WORK];
         let shim = BareShim::start(host, runtime, "a", &script, |c| limits(host, c));
@@ -253,7 +253,7 @@ fn figures_are_given_in_every_state() {
         let created = stats(&api).1;
         api.start("a", "").expect("Start");
         let up = host.shared_dir().join("up");
-        eventually("it has done its work", PATIENCE, || up.exists());
+        eventually("the program has done its work", PATIENCE, || up.exists());
         let pause = PauseRequest {
             id: "a".into(),
             ..Default::default()
@@ -264,18 +264,20 @@ fn figures_are_given_in_every_state() {
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");
         if !host.is_reference() {
-            // Ours has it removed at once, and remembers.
-            eventually("its cgroup is gone", PATIENCE, || !has_cgroup(host));
+            // Our shim removes the cgroup at once, and remembers the metrics.
+            eventually("the container's cgroup is gone", PATIENCE, || {
+                !has_cgroup(host)
+            });
         }
         let stopped = stats(&api).1;
         api.delete("a", "").expect("Delete");
         let deleted = api.stats("a").map_or_else(|(code, _)| code, |_| Code::OK);
-        // The limits as they were set, some processor time, and how many processes.
+        // The configured limits, some processor time, and the number of processes.
         let told = |fields: &Fields| {
             let limits = fields
                 .iter()
                 .filter(|(field, _)| STATIC.contains(&name(field)));
-            // What goes to the disk is known when it has gone there.
+            // Disk operations are counted only once they reach the disk.
             let limits = limits.filter(|(field, _)| !field.contains("io"));
             let used = ["cpu.usage.total", "cpu.usage_usec"].map(|f| fields.contains_key(f));
             let processes = fields.get("pids.current").map(|n| n == "1");
@@ -295,7 +297,8 @@ fn figures_are_given_in_every_state() {
         assert!(used);
     }
     let processes = [created.2, paused.2, stopped.2];
-    // A parked runc has several threads, which count, others have one; an ended container has none.
+    // runc's parked process has several threads, which count; other runtimes' has one. An ended
+    // container has none.
     let parked_has_one = oci_runtime() != "runc";
     assert_eq!(processes, [Some(parked_has_one), Some(true), None]);
     assert_eq!(deleted, Code::NOT_FOUND);

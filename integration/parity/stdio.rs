@@ -12,7 +12,7 @@ use crate::harness::{
 };
 
 #[test]
-fn output_and_error_are_kept_apart() {
+fn output_and_errors_are_kept_apart() {
     let seen = both(|host, runtime| {
         let finished = host.run_attached(&script(runtime, "a", "echo out; echo err >&2; exit 3"));
         let error: Vec<String> = finished.err().lines().map(str::to_owned).collect();
@@ -22,7 +22,7 @@ fn output_and_error_are_kept_apart() {
 }
 
 #[test]
-fn much_output_arrives_whole() {
+fn large_output_arrives_completely() {
     let seen = both(|host, runtime| {
         // More than a pipe holds, on both streams at once.
         let script = script(runtime, "a", "seq 1 40000; seq 1 40000 >&2");
@@ -45,7 +45,7 @@ fn much_output_arrives_whole() {
 }
 
 #[test]
-fn the_last_words_of_short_programs_arrive() {
+fn the_last_output_of_short_programs_arrives() {
     let outputs = both(|host, runtime| {
         let output = |n| {
             let script = script(runtime, &format!("short-{n}"), &format!("echo word {n}"));
@@ -79,25 +79,25 @@ fn input_reaches_the_program() {
 }
 
 #[test]
-fn much_input_reaches_the_program() {
+fn large_input_reaches_the_program() {
     let seen = both(|host, runtime| {
         let mut container =
             host.spawn_attached(&script(runtime, "a", "head -c 200000 | sha256sum"));
         container.write(&[b'x'; 200_000]);
         container.finish(PATIENCE).out()
     });
-    // head -c 200000 /dev/zero | tr '\0' x | sha256sum
+    // Made by: head -c 200000 /dev/zero | tr '\0' x | sha256sum
     let expected = "91e3faafd322bcdf160f3f0ce886acb092b9b9e2a1e8526b40f21a8898a8700b  -\n";
     assert_eq!(seen, expected);
 }
 
 #[test]
-fn the_end_of_input_reaches_an_executed_program() {
+fn the_end_of_input_reaches_an_exec() {
     let seen = both(|host, runtime| {
         host.run(&script(runtime, "a", "sleep 1000"));
         let mut cat = host.spawn_exec("a", "cat", &["/bin/cat"]);
         cat.write(b"one\ntwo\n");
-        // Closes its input; `cat` ends only when it sees that.
+        // Closes the input; `cat` ends only when it sees that.
         let finished = cat.finish(PATIENCE);
         (finished.code, finished.out())
     });
@@ -109,9 +109,9 @@ fn the_end_of_input_reaches_a_container() {
     let seen = both(|host, runtime| {
         let mut cat = host.spawn_attached(&script(runtime, "a", "cat; echo over"));
         cat.write(b"one\ntwo\n");
-        // Under the reference the end must not come before the task is known to the client.
-        eventually("it answers", PATIENCE, || cat.stdout() == "one\ntwo\n");
-        // Closes its input.
+        // Under the reference the input must not end before `ctr` knows the task.
+        eventually("cat answers", PATIENCE, || cat.stdout() == "one\ntwo\n");
+        // Closes the input.
         let finished = cat.finish(PATIENCE);
         (finished.code, finished.out())
     });
@@ -119,14 +119,14 @@ fn the_end_of_input_reaches_a_container() {
 }
 
 #[test]
-fn a_client_that_waits_for_somebody_to_read_its_input_is_heard() {
+fn a_client_can_wait_until_its_input_is_opened() {
     let seen = both(|host, runtime| {
         let heard = "read line; echo $line > /shared/heard";
         let shim = BareShim::start(host, runtime, "a", &["/bin/sh", "-c", heard], |_| ());
         let (request, _output) = shim.create_request_with_stdio();
         let stdin = request.stdin.clone();
         let client = std::thread::spawn(move || {
-            // Returns when somebody has opened it for reading.
+            // Returns once the shim has opened the FIFO for reading.
             let mut input = std::fs::File::options().write(true).open(stdin)?;
             input.write_all(b"words\n")
         });
@@ -136,15 +136,15 @@ fn a_client_that_waits_for_somebody_to_read_its_input_is_heard() {
         api.start("a", "").expect("Start");
         client.join().expect("the client").expect("write the input");
         api.wait("a", "").expect("Wait");
-        std::fs::read_to_string(host.shared_dir().join("heard")).expect("what was heard")
+        std::fs::read_to_string(host.shared_dir().join("heard")).expect("the program's input")
     });
     assert_eq!(seen, "words\n");
 }
 
 #[test]
-fn output_goes_on_after_the_reader_has_gone() {
+fn output_continues_after_the_reader_has_gone() {
     let beats = both(|host, runtime| {
-        // `ctr` was the reader, and is gone when `run` returns: writes must neither fail nor block.
+        // The reader, `ctr`, is gone once `run` returns. Writes must neither fail nor block.
         let lines = "n=0; while [ $n -lt 300 ]; do echo $n; n=$((n + 1)); done";
         host.run(&script(
             runtime,
@@ -176,7 +176,7 @@ fn output_can_go_to_a_file() {
     assert_eq!(seen, format!("out\n{expected}"));
 }
 
-/// How many lines name what is missing.
+/// The number of lines that name the missing program.
 fn namings(said: &str) -> usize {
     said.lines()
         .filter(|line| line.contains("/bin/nope"))
@@ -184,7 +184,7 @@ fn namings(said: &str) -> usize {
 }
 
 #[test]
-fn a_program_that_is_missing_is_named_once() {
+fn a_missing_program_is_named_once() {
     let seen = both(|host, runtime| {
         let spec = |id: &str| ContainerSpec::new(id).runtime(runtime).args(&["/bin/nope"]);
         let run = host.run_attached(&spec("a"));
@@ -200,9 +200,9 @@ fn a_program_that_is_missing_is_named_once() {
     assert_eq!(seen, [(false, 1); 3]);
 }
 
-/// A container with these ids of its own, started by a client that names no owner of the pipes.
+/// A container in a user namespace, started by a client that names no owner of the pipes.
 #[test]
-fn a_container_in_a_user_namespace_whose_caller_names_no_owner_can_open_its_output_anew() {
+fn a_container_in_a_user_namespace_can_reopen_its_output_without_a_named_owner() {
     let host = Containerd::start();
     for directory in ["rootfs", "shared"] {
         chown(host.dir().join(directory), Some(100_000), Some(200_000)).unwrap();

@@ -1,4 +1,4 @@
-//! Containers whose cgroups systemd makes, one scope for each. They run where systemd is the first
+//! Containers whose cgroups systemd makes, one scope for each. The tests need systemd as the first
 //! process, as in the guest.
 
 use std::fs;
@@ -13,7 +13,8 @@ use crate::harness::{
 
 fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
     let cgroup = format!("system.slice:{}:{}", host.namespace, spec.id);
-    // `ctr` gives options to runtimes of this name only; ours knows by the form of the path.
+    // `ctr` gives this option only to a runtime of this name; our shim recognizes the form of the
+    // path.
     let spec = match spec.runtime.as_str() {
         REFERENCE => spec.option(&["--runc-systemd-cgroup"]),
         _ => spec,
@@ -21,13 +22,13 @@ fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
     spec.option(&["--cgroup", &cgroup])
 }
 
-/// Where a process is, with the test's own name left out.
+/// The cgroup of a process, with the test's own name replaced.
 fn cgroup_of(host: &Containerd, pid: u32) -> String {
     let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroup");
     cgroup.trim().replace(&host.namespace, "test")
 }
 
-/// The scopes of a test that systemd knows.
+/// The scopes of a test that systemd lists.
 fn scopes(host: &Containerd) -> String {
     let mut systemctl = Command::new("systemctl");
     systemctl.args(["list-units", "--all", "--plain", "--no-legend"]);
@@ -37,7 +38,7 @@ fn scopes(host: &Containerd) -> String {
 
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
-fn a_container_and_what_is_executed_in_it_have_a_scope_until_it_ends() {
+fn a_container_and_its_execs_share_a_scope_until_it_ends() {
     let seen = both(|host, runtime| {
         let spec = witness(runtime, "a", &[]).option(&["--memory-limit", "67108864"]);
         run_witness(host, &in_scope(host, spec));
@@ -64,10 +65,10 @@ fn a_container_and_what_is_executed_in_it_have_a_scope_until_it_ends() {
     );
 }
 
-/// systemd keeps a scope as failed in which memory has run out, until it is told to forget it.
+/// systemd keeps a scope with an OOM kill as failed until it is reset.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
-fn nothing_is_left_of_a_scope_in_which_memory_ran_out() {
+fn a_scope_with_an_oom_kill_is_removed() {
     let seen = both(|host, runtime| {
         let spec = script(runtime, "a", "exec tail /dev/zero");
         let spec = spec.option(&["--memory-limit", "33554432"]);
@@ -80,8 +81,8 @@ fn nothing_is_left_of_a_scope_in_which_memory_ran_out() {
     assert_eq!(seen, 137);
 }
 
-/// A runc that says what it is asked for.
-fn have_runc_noted(host: &Containerd) -> PathBuf {
+/// Installs a runc that records its arguments.
+fn record_runc_calls(host: &Containerd) -> PathBuf {
     let note = host.dir().join("runc-was-asked");
     // The guest has no other shell.
     let script = format!(
@@ -93,14 +94,14 @@ fn have_runc_noted(host: &Containerd) -> PathBuf {
     note
 }
 
-/// It costs a process, and asks systemd for what it has done already. Where a busy systemd takes too long, runc is asked
-/// all the same.
+/// `runc delete` would cost a process, and ask systemd for a stop that has already happened. If
+/// systemd is too busy, the shim calls runc all the same.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
-fn a_scope_that_has_stopped_by_itself_is_not_stopped_by_runc() {
+fn runc_does_not_stop_a_scope_that_has_stopped_by_itself() {
     const IDS: [&str; 3] = ["a", "b", "c"];
     let host = Containerd::start();
-    let note = have_runc_noted(&host);
+    let note = record_runc_calls(&host);
     let runtime = runtime_under_test();
     for id in IDS {
         run_witness(&host, &in_scope(&host, witness(&runtime, id, &[])));
@@ -115,10 +116,10 @@ fn a_scope_that_has_stopped_by_itself_is_not_stopped_by_runc() {
     assert_eq!(scopes(&host), "");
 }
 
-/// As a container does in which systemd or a container engine runs.
+/// systemd or a container engine in a container does the same.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
-fn what_is_executed_where_an_init_has_cgroups_of_its_own_is_with_it() {
+fn an_exec_joins_the_cgroup_that_the_containers_init_moved_to() {
     for scoped in [true, false] {
         let seen = both(|host, runtime| {
             let spec = witness(runtime, "a", &[]);
@@ -148,7 +149,7 @@ fn what_is_executed_where_an_init_has_cgroups_of_its_own_is_with_it() {
 
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
-fn a_container_in_a_scope_is_paused_and_resumed() {
+fn a_container_in_a_scope_can_be_paused_and_resumed() {
     let seen = both(|host, runtime| {
         let spec = witness(runtime, "a", &["--beat", "20ms"]);
         run_witness(host, &in_scope(host, spec));
@@ -157,7 +158,9 @@ fn a_container_in_a_scope_is_paused_and_resumed() {
         let paused = host.status("a");
         let before = host.record().all("a", "beat").count();
         host.must(&["tasks", "resume", "a"]);
-        host.await_record("it beats again", |r| r.all("a", "beat").count() > before);
+        host.await_record("the container beats again", |r| {
+            r.all("a", "beat").count() > before
+        });
         paused
     });
     assert_eq!(seen, Some(Status::Paused));

@@ -1,10 +1,10 @@
-//! What can be asked of a running task.
+//! Calls for a running task.
 
 use super::{both, run_witness, script, witness};
 use crate::harness::{ContainerSpec, PATIENCE, Status, eventually};
 
 #[test]
-fn a_paused_container_stands_still() {
+fn a_paused_container_does_nothing() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &["--beat", "10ms"]));
         host.await_event("a", "beat");
@@ -14,7 +14,9 @@ fn a_paused_container_stands_still() {
         std::thread::sleep(std::time::Duration::from_millis(200));
         let while_paused = host.record().all("a", "beat").count() - before;
         host.must(&["tasks", "resume", "a"]);
-        host.await_record("it beats again", |r| r.all("a", "beat").count() > before);
+        host.await_record("the container beats again", |r| {
+            r.all("a", "beat").count() > before
+        });
         (paused, while_paused, host.status("a"))
     });
     assert_eq!(seen, (Some(Status::Paused), 0, Some(Status::Running)));
@@ -26,7 +28,7 @@ fn pause_and_resume_publish_events() {
         run_witness(host, &witness(runtime, "a", &[]));
         host.must(&["tasks", "pause", "a"]);
         host.must(&["tasks", "resume", "a"]);
-        host.await_events("it was resumed", |events| {
+        host.await_events("the container was resumed", |events| {
             events.iter().any(|e| e.topic == "/tasks/resumed")
         });
         host.topics("a")[3..].to_vec()
@@ -64,7 +66,7 @@ fn metrics_count_memory_processor_and_processes() {
             host,
             &witness(runtime, "a", &["--beat", "5ms"]).option(&limit),
         );
-        host.await_record("it beats", |r| r.all("a", "beat").count() > 5);
+        host.await_record("the container beats", |r| r.all("a", "beat").count() > 5);
         let metrics = host.metrics("a");
         let v1 = [
             ("memory used", "/memory/usage/usage"),
@@ -97,7 +99,7 @@ fn metrics_count_memory_processor_and_processes() {
 }
 
 #[test]
-fn a_running_task_is_not_deleted() {
+fn a_running_task_cannot_be_deleted() {
     let seen = both(|host, runtime| {
         run_witness(host, &witness(runtime, "a", &[]));
         let delete = host.ctr(&["tasks", "delete", "a"]);
@@ -107,7 +109,7 @@ fn a_running_task_is_not_deleted() {
 }
 
 #[test]
-fn a_second_task_of_a_container_is_refused_and_the_first_lives() {
+fn a_second_task_of_a_container_is_refused_and_the_first_continues() {
     let seen = both(|host, runtime| {
         host.create(&witness(runtime, "a", &[]));
         let first = host.try_start("a");
@@ -147,7 +149,7 @@ fn a_container_can_have_a_task_again() {
 #[test]
 fn unknown_tasks_are_not_found() {
     let found = both(|host, runtime| {
-        // A shim runs, and knows another container only.
+        // A shim runs, but knows only another container.
         run_witness(host, &witness(runtime, "a", &[]));
         host.create(&witness(runtime, "b", &[]));
         [
@@ -162,7 +164,7 @@ fn unknown_tasks_are_not_found() {
 }
 
 #[test]
-fn a_container_that_was_removed_at_once_leaves_nothing() {
+fn a_container_removed_at_its_exit_leaves_nothing() {
     let seen = both(|host, runtime| {
         let spec = script(runtime, "a", "echo hello").option(&["--rm"]);
         let finished = host.run_attached(&spec);

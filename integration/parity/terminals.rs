@@ -15,7 +15,7 @@ use crate::harness::{
     words_for_missing,
 };
 
-/// A shim with a task that runs a script, in a terminal.
+/// A shim with a task that runs a shell script in a terminal.
 fn in_terminal<'a>(
     host: &'a Containerd,
     runtime: &str,
@@ -34,7 +34,7 @@ fn in_terminal<'a>(
     (shim, request)
 }
 
-/// A shim whose task sleeps.
+/// A shim whose task runs `sleep`.
 fn sleeping<'a>(host: &'a Containerd, runtime: &str) -> (BareShim<'a>, TaskApi) {
     let shim = BareShim::start(host, runtime, "a", &["/bin/sleep", "1000"], |_| ());
     let api = shim.api();
@@ -43,7 +43,7 @@ fn sleeping<'a>(host: &'a Containerd, runtime: &str) -> (BareShim<'a>, TaskApi) 
     (shim, api)
 }
 
-/// A script to be executed in a terminal. Nothing but the request says so.
+/// An exec of a shell script in a terminal. Only the request's flag asks for the terminal.
 fn exec_in_terminal(shim: &BareShim, exec_id: &str, script: &str) -> ExecProcessRequest {
     ExecProcessRequest {
         stdin: shim.fifo(&format!("{exec_id}-stdin")),
@@ -53,7 +53,7 @@ fn exec_in_terminal(shim: &BareShim, exec_id: &str, script: &str) -> ExecProcess
     }
 }
 
-/// Runs such a script to its end and deletes it; its output, and its code.
+/// Runs such an exec to its end and deletes it. Returns its output and exit code.
 #[track_caller]
 fn run(shim: &BareShim, api: &TaskApi, exec_id: &str, script: &str) -> (String, u32) {
     let request = exec_in_terminal(shim, exec_id, script);
@@ -67,7 +67,7 @@ fn run(shim: &BareShim, api: &TaskApi, exec_id: &str, script: &str) -> (String, 
 }
 
 fn open_input(path: &str) -> File {
-    // For reading too: so it neither waits for the shim nor breaks.
+    // Also for reading, so that the open neither waits for the shim nor breaks.
     File::options()
         .read(true)
         .write(true)
@@ -76,7 +76,7 @@ fn open_input(path: &str) -> File {
 }
 
 #[test]
-fn a_program_has_its_terminal_for_its_own() {
+fn a_program_owns_its_terminal() {
     let seen = both(|host, runtime| {
         let asks = "tty; stty size; read line; echo got $line > /dev/tty; echo no >&2; exit 3";
         let (shim, request) = in_terminal(host, runtime, asks);
@@ -85,7 +85,7 @@ fn a_program_has_its_terminal_for_its_own() {
         api.create(&request).expect("Create");
         let state = api.state("a", "").expect("State");
         api.start("a", "").expect("Start");
-        eventually("it says its size", PATIENCE, || {
+        eventually("the program prints its size", PATIENCE, || {
             output.text().contains("11 22")
         });
         open_input(&request.stdin)
@@ -101,7 +101,7 @@ fn a_program_has_its_terminal_for_its_own() {
 }
 
 #[test]
-fn an_executed_program_has_its_terminal_for_its_own() {
+fn an_exec_owns_its_terminal() {
     let seen = both(|host, runtime| {
         let (shim, api) = sleeping(host, runtime);
         run(&shim, &api, "one", "tty; echo got > /dev/tty; exit 3")
@@ -109,11 +109,11 @@ fn an_executed_program_has_its_terminal_for_its_own() {
     assert_eq!(seen, ("/dev/pts/0\r\ngot\r\n".to_owned(), 3));
 }
 
-/// Says the size of its terminal whenever that changes.
+/// Prints the terminal's size whenever it changes.
 const SAYS_SIZES: &str = "trap 'stty size' WINCH; stty size; while sleep 0.05; do :; done";
 
 #[test]
-fn a_terminal_is_resized() {
+fn a_terminal_can_be_resized() {
     let seen = both(|host, runtime| {
         let (shim, request) = in_terminal(host, runtime, SAYS_SIZES);
         let api = shim.api();
@@ -138,7 +138,7 @@ fn a_terminal_is_resized() {
 }
 
 #[test]
-fn the_terminal_of_an_executed_program_is_resized() {
+fn the_terminal_of_an_exec_can_be_resized() {
     let seen = both(|host, runtime| {
         let (shim, api) = sleeping(host, runtime);
         let request = exec_in_terminal(&shim, "one", SAYS_SIZES);
@@ -148,11 +148,13 @@ fn the_terminal_of_an_executed_program_is_resized() {
             .expect("ResizePty before Start");
         api.start("a", "one").expect("Start");
         api.resize("a", "one", 120, 40).expect("ResizePty");
-        eventually("it says so", PATIENCE, || output.text().contains("40 120"));
+        eventually("the program prints the new size", PATIENCE, || {
+            output.text().contains("40 120")
+        });
         api.kill("a", "one", 9, false).expect("Kill");
         api.wait("a", "one").expect("Wait");
         if !host.is_reference() {
-            // The reference refuses, and `ctr` then complains of programs that end at once.
+            // The reference refuses, and `ctr` complains if a program exits at once.
             api.resize("a", "one", 90, 30)
                 .expect("ResizePty afterwards");
         }
@@ -164,8 +166,8 @@ fn the_terminal_of_an_executed_program_is_resized() {
 }
 
 #[test]
-fn a_size_that_comes_before_the_start_is_there_when_the_program_runs() {
-    // The reference forgets it.
+fn a_size_set_before_the_start_applies_when_the_program_runs() {
+    // The reference forgets the size.
     let host = Containerd::start();
     let (shim, api) = sleeping(&host, &runtime_under_test());
     let request = exec_in_terminal(&shim, "one", "stty size");
@@ -180,7 +182,7 @@ fn a_size_that_comes_before_the_start_is_there_when_the_program_runs() {
 }
 
 #[test]
-fn what_has_no_terminal_is_not_resized_and_that_is_no_error() {
+fn resizing_a_program_without_a_terminal_is_no_error() {
     let seen = both(|host, runtime| {
         let (shim, api) = sleeping(host, runtime);
         api.exec(&shim.exec_request("one", &["/bin/sleep", "1000"]))
@@ -196,7 +198,7 @@ fn what_has_no_terminal_is_not_resized_and_that_is_no_error() {
 }
 
 #[test]
-fn the_end_of_input_hangs_a_terminal_up() {
+fn the_end_of_input_hangs_up_the_terminal() {
     let seen = both(|host, runtime| {
         let (shim, api) = sleeping(host, runtime);
         let request = exec_in_terminal(&shim, "one", "echo up; exec cat");
@@ -212,19 +214,19 @@ fn the_end_of_input_hangs_a_terminal_up() {
             output.text().matches("words\r\n").count() == 2
         });
         drop(input);
-        let lives = format!("{:?}", api.state("a", "one").expect("State").status);
+        let state = format!("{:?}", api.state("a", "one").expect("State").status);
         api.close_stdin("a", "one").expect("CloseIO");
         let code = api.wait("a", "one").expect("Wait").exit_status;
         output.await_open();
         api.delete("a", "one").expect("Delete");
         output.finish();
-        (lives, code)
+        (state, code)
     });
     assert_eq!(seen, ("RUNNING".to_owned(), 129));
 }
 
 #[test]
-fn a_terminal_ends_with_its_program_though_others_have_it_open() {
+fn a_terminal_ends_with_its_program_even_if_other_processes_have_it_open() {
     let seen = both(|host, runtime| {
         let (shim, api) = sleeping(host, runtime);
         let begun = Instant::now();
@@ -236,7 +238,7 @@ fn a_terminal_ends_with_its_program_though_others_have_it_open() {
 }
 
 #[test]
-fn a_terminal_that_is_closed_and_opened_again_goes_on() {
+fn a_terminal_that_is_closed_and_reopened_continues() {
     let seen = both(|host, runtime| {
         let (shim, api) = sleeping(host, runtime);
         let reopens = "echo one; tty=$(tty); exec < /dev/null > /dev/null 2>&1; \
@@ -251,7 +253,7 @@ fn lines(count: usize) -> String {
 }
 
 #[test]
-fn the_tail_of_a_terminals_output_is_never_lost() {
+fn the_last_output_in_an_execs_terminal_is_never_lost() {
     let host = Containerd::start();
     let (shim, api) = sleeping(&host, &runtime_under_test());
     let expected = lines(100_000);
@@ -260,7 +262,7 @@ fn the_tail_of_a_terminals_output_is_never_lost() {
         assert_eq!((output.len(), code), (expected.len(), 0), "the {n}th");
         assert!(output == expected, "the {n}th");
     }
-    // Over at once: what is left is all of it.
+    // Short programs: only the final read sees their output.
     for n in 0..50 {
         let (output, _) = run(&shim, &api, &format!("s{n}"), "seq 1 500");
         assert!(output == lines(500), "the {n}th short one: {output:?}");
@@ -268,14 +270,14 @@ fn the_tail_of_a_terminals_output_is_never_lost() {
 }
 
 #[test]
-fn the_tail_of_a_terminals_output_waits_for_a_slow_reader() {
+fn the_last_output_in_a_terminal_waits_for_a_slow_reader() {
     let host = Containerd::start();
     let (shim, api) = sleeping(&host, &runtime_under_test());
     let request = exec_in_terminal(&shim, "one", "seq 1 10000");
-    // Reads nothing until the exit is told.
+    // Reads nothing until the exit is reported.
     let (told, is_told) = mpsc::channel::<()>();
     let output = Reader::with(&request.stdout, move |_| {
-        // Nothing is ever sent.
+        // The channel only closes; nothing is sent.
         let _ = is_told.recv();
     });
     api.exec(&request).expect("Exec");
@@ -289,7 +291,7 @@ fn the_tail_of_a_terminals_output_waits_for_a_slow_reader() {
 }
 
 #[test]
-fn the_tail_of_a_containers_terminal_is_never_lost() {
+fn the_last_output_in_a_containers_terminal_is_never_lost() {
     let host = Containerd::start();
     for n in 0..3 {
         let (shim, request) = in_terminal(&host, &runtime_under_test(), "seq 1 100000");
@@ -307,7 +309,7 @@ fn the_tail_of_a_containers_terminal_is_never_lost() {
     }
 }
 
-/// `ctr` in a terminal, which it wants for `--tty`.
+/// Runs `ctr` in a terminal, which `--tty` requires.
 pub(super) fn ctr_in_terminal(command: &Command) -> Background {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let quoted: Vec<String> = words
@@ -321,7 +323,7 @@ pub(super) fn ctr_in_terminal(command: &Command) -> Background {
 }
 
 #[test]
-fn clients_run_programs_in_terminals() {
+fn ctr_runs_programs_in_terminals() {
     let seen = both(|host, runtime| {
         let fifos = host.dir().join("fifo").display().to_string();
         let spec = script(runtime, "a", "tty; read line; echo got $line; exit 5");
@@ -343,11 +345,11 @@ fn clients_run_programs_in_terminals() {
         ];
         let exec = ctr_in_terminal(&host.ctr_command(&exec)).finish(PATIENCE);
         run.write(b"words\n");
-        eventually("it answers", PATIENCE, || {
+        eventually("the program answers", PATIENCE, || {
             run.stdout().contains("got words")
         });
         let run = run.finish(PATIENCE);
-        // There may be other words: under the reference `ctr` adds that it was too late to resize.
+        // Under the reference `ctr` also prints that it was too late to resize.
         let has_its_own = exec.out().contains("/dev/pts/1");
         (exec.code, has_its_own, run.code)
     });
@@ -355,7 +357,7 @@ fn clients_run_programs_in_terminals() {
 }
 
 #[test]
-fn nothing_of_a_console_is_left_when_the_runtime_fails() {
+fn no_console_is_left_when_the_runtime_fails() {
     let seen = both(|host, runtime| {
         let (shim, api) = sleeping(host, runtime);
         let request = exec_in_terminal(&shim, "one", "true");

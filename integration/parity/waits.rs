@@ -1,4 +1,4 @@
-//! Wait, whenever it comes, and states that last.
+//! Wait calls at any time, and pauses.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::api::{bare, code, outcome, running};
 use super::both;
 use crate::harness::{Answer, TaskApi};
 
-/// Long enough for an answer to come that should not.
+/// Long enough for a wrong answer to arrive.
 const MOMENT: Duration = Duration::from_millis(300);
 
 fn freeze(api: &TaskApi, method: &str) -> Answer<Empty> {
@@ -54,7 +54,7 @@ fn a_paused_task_can_be_killed() {
 }
 
 #[test]
-fn what_a_paused_task_refuses() {
+fn a_paused_task_refuses_exec_start_and_delete() {
     let seen = both(|host, runtime| {
         let (shim, api) = running(host, runtime);
         let exec = |id: &str| api.exec(&shim.exec_request(id, &["/bin/sleep", "1000"]));
@@ -80,7 +80,7 @@ fn what_a_paused_task_refuses() {
 }
 
 #[test]
-fn a_wait_may_come_before_the_start() {
+fn wait_may_precede_start() {
     let codes = both(|host, runtime| {
         let shim = bare(host, runtime, &["/bin/sh", "-c", "exit 3"]);
         let api = shim.api();
@@ -92,21 +92,21 @@ fn a_wait_may_come_before_the_start() {
             })
             .collect();
         let early = shim.api().deadline(MOMENT).wait("a", "").is_ok();
-        assert!(!early, "it has not even been started");
+        assert!(!early, "a Wait returned before Start");
         api.start("a", "").expect("Start");
         let mut codes: Vec<_> = waiting
             .into_iter()
             .map(|waiting| waiting.join().expect("an answer"))
             .collect();
         codes.push(api.wait("a", "").expect("a later Wait").exit_status);
-        codes.push(api.wait("a", "").expect("one more").exit_status);
+        codes.push(api.wait("a", "").expect("a later Wait").exit_status);
         codes
     });
     assert_eq!(codes, [3; 5]);
 }
 
 #[test]
-fn a_wait_for_an_exec_may_come_at_any_time() {
+fn wait_for_an_exec_may_come_at_any_time() {
     let seen = both(|host, runtime| {
         let (shim, api) = running(host, runtime);
         api.exec(&shim.exec_request("e", &["/bin/sh", "-c", "sleep 0.2; exit 6"]))

@@ -1,5 +1,5 @@
-//! A stand-in of the containerd that is to come: it takes no process for a sandbox, and joins containers to
-//! namespaces by the paths that the shim names.
+//! Stands in for a future containerd, which expects no process for a sandbox and joins containers
+//! to namespaces by the paths that the shim returns.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -48,7 +48,8 @@ fn config() -> Any {
     }
 }
 
-/// What the shim says of a sandbox that it makes for whoever takes paths.
+/// Makes a sandbox for a caller that takes paths. Returns the process id and the spec that the shim
+/// reports.
 fn make(sandboxes: &TaskApi, bundle: &Path) -> (u32, Value) {
     let request = CreateSandboxRequest {
         sandbox_id: POD.to_owned(),
@@ -69,7 +70,7 @@ fn make(sandboxes: &TaskApi, bundle: &Path) -> (u32, Value) {
     (started.pid, spec)
 }
 
-/// What tells a namespace from others.
+/// The inode that identifies a namespace.
 fn inode(path: impl AsRef<Path>) -> u64 {
     let path = path.as_ref();
     let metadata = fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -77,14 +78,14 @@ fn inode(path: impl AsRef<Path>) -> u64 {
 }
 
 #[test]
-fn containers_join_what_no_process_holds() {
+fn containers_join_namespaces_that_no_process_holds() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
     if runtime == crate::harness::REFERENCE {
         return;
     }
     let pod = BareShim::start(&host, &runtime, POD, &[], |_| ());
-    // As containerd makes it for each bundle.
+    // containerd makes the same link in each bundle.
     let on_disk = host.dir().join("on-disk");
     fs::create_dir(&on_disk).expect("a directory");
     std::os::unix::fs::symlink(&on_disk, pod.bundle().join("work")).expect("a link");
@@ -131,7 +132,7 @@ fn containers_join_what_no_process_holds() {
     }
     drop(app);
 
-    // What containerd calls when kubelet has resized the pod.
+    // containerd calls this after kubelet has resized the pod.
     let request = UpdateSandboxRequest {
         sandbox_id: POD.to_owned(),
         ..UpdateSandboxRequest::new()

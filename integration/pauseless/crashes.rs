@@ -1,5 +1,5 @@
-//! Everything dies at some time, with SIGKILL: the process that holds a pod, its shim, containerd. Kubelet then has
-//! to be told, and can remove what is there; nothing may be left.
+//! SIGKILL for the process that holds a pod, its shim, or containerd. Afterwards kubelet has to see
+//! it and can remove the pod; nothing may be left.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -16,21 +16,20 @@ use crate::harness::{
 };
 use usher::cri::{ContainerState, NamespaceMode, PodSandboxState};
 
-/// How far a pod has come.
 const STEPS: [Step; 3] = [Step::Empty, Step::Created, Step::Running];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// It has no container.
+    /// No container.
     Empty,
-    /// One that was not started.
+    /// A container that is not started.
     Created,
-    /// Two that run.
+    /// Two running containers.
     Running,
 }
 
 impl Step {
-    /// A pod that has come so far, and its containers.
+    /// A pod in this state, and its containers.
     fn of<'a>(self, node: &'a Cri, handler: Handler) -> (Pod<'a>, Vec<Container<'a>>) {
         let pod = node.run_pod(&PodSpec::new("mortal", handler));
         let containers = match self {
@@ -44,17 +43,17 @@ impl Step {
 
 fn destroy(pid: u32) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a PID"));
-    kill(pid, Signal::SIGKILL).expect("it lives");
+    kill(pid, Signal::SIGKILL).expect("the process exists");
 }
 
 #[test]
-fn a_pod_whose_holder_dies_is_not_ready_and_can_be_made_again() {
+fn a_pod_whose_holder_dies_is_not_ready_and_can_be_recreated() {
     with_each(|node, handler| {
         for step in STEPS {
             let (pod, containers) = step.of(node, handler);
             destroy(pod.pid());
             pod.await_not_ready();
-            // What kubelet does then.
+            // kubelet does the same.
             for container in &containers {
                 container.stop(1);
             }
@@ -68,7 +67,7 @@ fn a_pod_whose_holder_dies_is_not_ready_and_can_be_made_again() {
 }
 
 #[test]
-fn a_pod_whose_shim_dies_is_not_ready_and_takes_its_containers_along() {
+fn a_pod_whose_shim_dies_is_not_ready_and_its_containers_end() {
     with_each(|node, handler| {
         for step in STEPS {
             let (pod, containers) = step.of(node, handler);
@@ -91,7 +90,7 @@ fn a_pod_whose_shim_dies_is_not_ready_and_takes_its_containers_along() {
 }
 
 #[test]
-fn a_pod_is_found_again_by_a_containerd_that_died() {
+fn a_restarted_containerd_finds_its_pods() {
     with_each(|node, handler| {
         for step in STEPS {
             let (pod, containers) = step.of(node, handler);
@@ -110,7 +109,7 @@ fn a_pod_is_found_again_by_a_containerd_that_died() {
                 if step == Step::Running { 2 } else { 0 },
                 "{step:?}"
             );
-            // It goes on.
+            // The pod continues to work.
             pod.witness("late", &[]).sh("true");
             for container in &containers {
                 if step == Step::Running {
@@ -125,7 +124,7 @@ fn a_pod_is_found_again_by_a_containerd_that_died() {
 }
 
 #[test]
-fn what_dies_while_containerd_is_away_is_known_when_it_is_back() {
+fn deaths_while_containerd_is_down_are_known_afterwards() {
     with_each(|node, handler| {
         for kills_shim in [false, true] {
             let (pod, _) = Step::Running.of(node, handler);
@@ -143,9 +142,10 @@ fn what_dies_while_containerd_is_away_is_known_when_it_is_back() {
     });
 }
 
-/// Any process can be called as another is: the kernel knows which one holds a pod.
+/// Any process can take the holder's name; the shim identifies the holder by the kernel's data
+/// instead.
 #[test]
-fn a_process_that_is_called_like_a_holder_is_not_ended_with_the_pod() {
+fn a_process_with_the_holders_name_is_not_killed_with_the_pod() {
     if !is_known() {
         return;
     }
@@ -161,20 +161,20 @@ fn a_process_that_is_called_like_a_holder_is_not_ended_with_the_pod() {
     forger.arg(&bundle).stdin(Stdio::piped());
     let mut forger = forger.spawn().expect("a shell");
     let holder = pod.pid();
-    // So that it cannot see that its shim is gone: `delete` has to end it.
+    // A stopped holder cannot notice that its shim is gone, so `delete` has to kill it.
     let number = Pid::from_raw(i32::try_from(holder).expect("a PID"));
-    kill(number, Signal::SIGSTOP).expect("it lives");
+    kill(number, Signal::SIGSTOP).expect("the process exists");
     destroy(node.shims()[0]);
     pod.await_not_ready();
     pod.end();
-    // One that has ended has no program any more.
+    // A process that has ended has no executable.
     assert!(fs::read_link(format!("/proc/{holder}/exe")).is_err());
     assert_eq!(forger.try_wait().expect("a child"), None);
     drop(forger.stdin.take());
     forger.wait().expect("a child");
 }
 
-/// No command of containerd's is needed for that.
+/// The holder ends without any call by containerd.
 #[test]
 fn a_holder_ends_with_its_shim() {
     if !is_known() {
@@ -198,11 +198,11 @@ fn a_holder_ends_with_its_shim() {
 
 const MI: u64 = 1 << 20;
 
-/// What kubelet allows the sized pod.
+/// The memory limit that kubelet gave the pod.
 const CEILING: u64 = 512 * MI;
 
-/// A pod whose cgroup is smaller than kubelet has made it, and its containers: several, for who would note what it was in
-/// the bundle of any of them would seldom choose the right one.
+/// A pod whose cgroup is smaller than kubelet made it, and its containers. Several, so that a shim
+/// that records the original size in one container's bundle would be caught.
 fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     let spec = PodSpec::new("sized", handler)
         .memory(CEILING)
@@ -226,9 +226,10 @@ fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     (pod, containers.into())
 }
 
-/// Or the pod's next life, which kubelet begins in the same cgroup, gets on with what the last one needed.
+/// Otherwise the pod's next sandbox, which kubelet starts in the same cgroup, would be limited to
+/// the old pod's needs.
 #[test]
-fn what_a_dead_shim_has_changed_of_a_pods_cgroup_is_put_back() {
+fn the_size_of_a_pods_cgroup_is_restored_after_its_shim_dies() {
     with_each(|node, handler| {
         for restarts in [false, true] {
             let (pod, containers) = sized(node, handler);
@@ -247,8 +248,8 @@ fn what_a_dead_shim_has_changed_of_a_pods_cgroup_is_put_back() {
     });
 }
 
-/// A shim of containerd's own that says what it is run for, and does nothing.
-fn have_another_shim(node: &Cri) -> PathBuf {
+/// Installs a fake containerd-shim-runc-v2 that records its arguments and fails.
+fn install_fake_shim(node: &Cri) -> PathBuf {
     let note = node.dir().join("another-shim");
     let script = format!(
         "#!/bin/busybox sh\necho \"$*\" >> {}\nexit 1\n",
@@ -259,11 +260,12 @@ fn have_another_shim(node: &Cri) -> PathBuf {
     note
 }
 
-/// Though a restarted containerd knows a container by its runtime's type alone.
+/// A restarted containerd knows a container's runtime only by its type, and could choose the wrong
+/// shim.
 #[test]
-fn what_is_left_of_a_pod_is_cleared_away_by_the_shim_that_it_had() {
+fn a_dead_pod_is_cleaned_up_by_its_own_kind_of_shim() {
     with_each(|node, handler| {
-        let note = have_another_shim(node);
+        let note = install_fake_shim(node);
         let (pod, containers) = Step::Running.of(node, handler);
         node.crash();
         node.restart();
@@ -279,13 +281,14 @@ fn what_is_left_of_a_pod_is_cleared_away_by_the_shim_that_it_had() {
     });
 }
 
-/// How long after the shim is there it dies, or containerd, in milliseconds.
+/// Times in milliseconds after the start of the shim at which it, or containerd, dies.
 const MOMENTS: [u64; 5] = [0, 3, 8, 15, 40];
 
-/// A shim whose containerd has died before it was asked for a pod ends by itself, but not at once.
+/// A shim whose containerd died before it asked for a pod ends by itself, but not at once.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(45);
 
-/// Asks for a pod, and does something a moment after its shim is there; what came of the pod.
+/// Asks for a pod, and calls `interrupt` this many milliseconds after its shim has started. Returns
+/// the outcome.
 fn interrupted(
     node: &Cri,
     handler: Handler,
@@ -306,7 +309,7 @@ fn interrupted(
     })
 }
 
-/// The shim that serves, and none of the commands by which containerd starts and deletes.
+/// The shim that serves; not the commands by which containerd starts and deletes.
 fn serving(node: &Cri) -> Option<u32> {
     let mut commands = node.commands().into_iter();
     let serves = |words: &str| {
@@ -320,7 +323,7 @@ fn serving(node: &Cri) -> Option<u32> {
         .map(|(pid, _)| pid)
 }
 
-/// The next pod finds all in order, and nothing is left after it.
+/// Checks that the next pod works, and that nothing is left after it.
 #[track_caller]
 fn assert_recovered(node: &Cri, handler: Handler) {
     let pod = node.run_pod(&PodSpec::new("young", handler));
@@ -357,7 +360,7 @@ fn a_shim_that_dies_while_it_makes_a_pod_leaves_nothing() {
 }
 
 #[test]
-fn a_containerd_that_dies_while_it_makes_a_pod_can_remove_it_when_it_is_back() {
+fn a_containerd_that_dies_while_it_makes_a_pod_can_remove_it_later() {
     with_each(|node, handler| {
         for moment in MOMENTS {
             let _ = interrupted(node, handler, moment, |_| node.crash());

@@ -1,4 +1,4 @@
-//! What a container in shared PIDs can do to the process that holds them.
+//! Attacks from containers with shared PIDs on the process that holds the pod.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ fn pod<'a>(node: &'a Cri, handler: Handler) -> Pod<'a> {
     node.run_pod(&spec.namespaces(|options| options.pid = NamespaceMode::POD.into()))
 }
 
-/// A container of root's with everything that it takes to look into other processes.
+/// A root container with the capabilities to inspect other processes.
 fn curious<'a>(pod: &Pod<'a>) -> Container<'a> {
     pod.run_with("curious", &["/bin/sleep", "1000"], |config| {
         let linux = config.linux.mut_or_insert_default();
@@ -21,7 +21,7 @@ fn curious<'a>(pod: &Pod<'a>) -> Container<'a> {
     })
 }
 
-/// A container without rights, but of the same user as the holder.
+/// An unprivileged container with the holder's user.
 fn of_the_holders_user<'a>(pod: &Pod<'a>) -> Container<'a> {
     pod.run_with("same", &["/bin/sleep", "1000"], |config| {
         let linux = config.linux.mut_or_insert_default();
@@ -30,9 +30,10 @@ fn of_the_holders_user<'a>(pod: &Pod<'a>) -> Container<'a> {
     })
 }
 
-/// A pause process exits when it is told to, and the kernel ends all of its PID namespace. It signals no process.
+/// A pause process exits on SIGTERM, and the kernel kills all processes of its PID namespace
+/// without delivering a signal to them.
 #[test]
-fn a_signal_from_inside_does_what_it_does_to_a_pause_process() {
+fn the_holder_treats_signals_from_inside_like_a_pause_process() {
     with_each(|node, handler| {
         let pod = pod(node, handler);
         let a = match handler {
@@ -55,10 +56,11 @@ fn a_signal_from_inside_does_what_it_does_to_a_pause_process() {
 }
 
 #[test]
-fn what_holds_a_pod_is_in_the_pods_cgroup() {
+fn the_holder_is_in_the_pods_cgroup() {
     with_each(|node, handler| {
         let pod = node.run_pod(&PodSpec::new("pays", handler));
-        let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", pod.pid())).expect("it lives");
+        let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", pod.pid()))
+            .expect("the sandbox's process exists");
         let below = format!("{}/", pod.cgroup().path);
         let of = |controller: &str| {
             let mut lines = cgroup.lines().filter_map(|line| {
@@ -70,7 +72,8 @@ fn what_holds_a_pod_is_in_the_pods_cgroup() {
             });
             lines.next()
         };
-        // On version 2 there is one for all. The harness, as kubelet's stand-in, makes these two.
+        // cgroup v2 has a single line. The harness, in kubelet's place, makes these two
+        // hierarchies.
         for controller in ["cpu", "memory"] {
             let path = of(controller).or_else(|| of("")).unwrap_or_default();
             assert!(path.starts_with(&below), "{controller}: {cgroup}");
@@ -79,7 +82,7 @@ fn what_holds_a_pod_is_in_the_pods_cgroup() {
 }
 
 #[test]
-fn the_holder_leads_nowhere_on_the_node() {
+fn the_holder_gives_no_access_to_the_node() {
     if !is_known() {
         return;
     }
@@ -89,7 +92,7 @@ fn the_holder_leads_nowhere_on_the_node() {
     let secret = node.dir().join("config.toml");
     let secret = secret.display();
     for way in ["root", "cwd"] {
-        // Root of whatever it is: nothing of the node lies there.
+        // Whichever directory `root` is, no file of the node is there.
         let through = curious.sh(&format!("cat /proc/1/{way}{secret} 2>&1 || true"));
         assert!(!through.contains("version"), "{way}: {through}");
         let listed = curious.sh(&format!("ls /proc/1/{way}/ 2>/dev/null || true"));
@@ -100,7 +103,7 @@ fn the_holder_leads_nowhere_on_the_node() {
     let open = curious.sh("for fd in /proc/1/fd/*; do readlink $fd; done");
     let shims = node.shims();
     for file in open.lines() {
-        // Pipes of which nobody but the shim has another end.
+        // Pipes whose other end only the shim has.
         assert!(file.starts_with("pipe:["), "{open}");
         let mut others = holders_of(file);
         others.retain(|holder| *holder != pod.pid() && !shims.contains(holder));
@@ -108,7 +111,7 @@ fn the_holder_leads_nowhere_on_the_node() {
     }
     assert_eq!(curious.sh("cat /proc/1/environ"), "");
     assert_eq!(curious.sh("tr '\\0' ' ' </proc/1/cmdline"), "usher-sandbox");
-    // Nobody can change what the next pod is held by.
+    // A container must not be able to change the holder's program of later pods.
     let written = curious.exec(&["/bin/sh", "-c", "echo changed >/proc/1/exe"]);
     assert!(!written.ok());
     let size: u64 = curious.sh("wc -c </proc/1/exe").parse().expect("a number");
@@ -116,7 +119,7 @@ fn the_holder_leads_nowhere_on_the_node() {
     pod.end();
 }
 
-/// The processes that have a file open, as a link in `/proc` names it.
+/// Process ids of the processes that have this file open, named by its link in `/proc`.
 fn holders_of(file: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

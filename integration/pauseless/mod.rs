@@ -1,5 +1,5 @@
-//! Pods as kubelet makes them, with a pause container and without: what is promised of both is tried with
-//! both. Only containerd 2.3 and later has pods without one.
+//! Pods made as kubelet makes them, with and without a pause container. Common promises are tried
+//! with both. Only containerd 2.3 and later has pods without a pause container.
 
 use crate::harness::{Cri, Handler, PodSpec, Version};
 
@@ -8,21 +8,21 @@ mod crashes;
 mod isolation;
 mod namespaces;
 mod order;
-mod resized;
-mod seen;
+mod reports;
+mod resizing;
 mod sharing;
 mod sysctls;
 mod users;
 
 const BOTH: [Handler; 2] = [Handler::Usher, Handler::Pauseless];
 
-/// Does the containerd that is tested with let a shim make sandboxes? Before 2.3 it ends by itself when such a pod
-/// is in the node's network.
+/// True if the tested containerd lets shims make sandboxes. Before 2.3 such a pod in the node's
+/// network ends by itself.
 fn is_known() -> bool {
     Version::of_containerd() >= Version(2, 3)
 }
 
-/// Tries the same with a pause container and without, and sees to it that nothing is left of either.
+/// Runs a test with and without a pause container, and checks after each that nothing is left.
 #[track_caller]
 fn with_each(test: impl Fn(&Cri, Handler)) {
     if !is_known() {
@@ -35,7 +35,7 @@ fn with_each(test: impl Fn(&Cri, Handler)) {
     }
 }
 
-/// The same for what needs a network of the pod's own.
+/// As `with_each`, for pods with a network of their own.
 #[track_caller]
 fn with_each_in_a_network(test: impl Fn(&Cri, PodSpec)) {
     if !Cri::has_networks() {

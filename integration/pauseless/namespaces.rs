@@ -1,4 +1,4 @@
-//! The node's namespaces, and a PID namespace that containers share.
+//! The node's namespaces, and a PID namespace shared by containers.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ fn of(container: &Container, kind: &str) -> String {
 }
 
 #[test]
-fn a_pod_in_the_nodes_network_has_the_nodes_name() {
+fn a_pod_in_the_nodes_network_has_the_nodes_hostname() {
     with_each(|node, handler| {
         let pod = node.run_pod(&PodSpec::new("host", handler));
         let app = pod.witness("app", &[]);
@@ -34,7 +34,7 @@ fn a_pod_in_the_nodes_network_has_the_nodes_name() {
 }
 
 #[test]
-fn a_pod_in_the_nodes_network_cannot_have_a_name_of_its_own() {
+fn a_pod_in_the_nodes_network_cannot_have_its_own_hostname() {
     with_each(|node, handler| {
         let spec = PodSpec::new("host", handler).with(|config| config.hostname = "own".to_owned());
         let refused = node.try_run_pod(&spec).map(|pod| pod.id);
@@ -44,7 +44,7 @@ fn a_pod_in_the_nodes_network_cannot_have_a_name_of_its_own() {
 }
 
 #[test]
-fn a_pod_can_have_the_nodes_pids_and_its_ipc() {
+fn a_pod_can_use_the_nodes_pid_and_ipc_namespaces() {
     with_each(|node, handler| {
         let spec = PodSpec::new("host", handler).namespaces(|options| {
             options.pid = NamespaceMode::NODE.into();
@@ -55,7 +55,7 @@ fn a_pod_can_have_the_nodes_pids_and_its_ipc() {
         for kind in ["pid", "ipc", "net"] {
             assert_eq!(of(&app, kind), of_node(node, kind), "{kind}");
         }
-        // The node's memory, too.
+        // Shared memory is the node's too.
         let device = app.sh("stat -c %d /dev/shm");
         let of_node = fs::metadata("/dev/shm").expect("the node's");
         assert_eq!(device, of_node.dev().to_string());
@@ -70,7 +70,7 @@ fn sharing_pids(name: &str, handler: Handler) -> PodSpec {
 }
 
 #[test]
-fn the_first_of_shared_pids_collects_what_has_lost_its_parent() {
+fn process_1_of_shared_pids_collects_orphans() {
     with_each(|node, handler| {
         let pod = node.run_pod(&sharing_pids("pids", handler));
         let (a, b) = (pod.witness("a", &[]), pod.witness("b", &[]));
@@ -90,7 +90,7 @@ fn the_first_of_shared_pids_collects_what_has_lost_its_parent() {
 }
 
 #[test]
-fn a_container_that_dies_in_shared_pids_takes_none_along() {
+fn a_container_that_dies_in_shared_pids_leaves_the_others_running() {
     with_each(|node, handler| {
         let pod = node.run_pod(&sharing_pids("pids", handler));
         let (a, b) = (pod.witness("a", &[]), pod.witness("b", &[]));

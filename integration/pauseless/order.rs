@@ -1,9 +1,9 @@
-//! The order of a pod's containers, as its annotations have it.
+//! The annotated order of a pod's containers.
 
 use super::{BOTH, is_known, with_each};
 use crate::harness::{Container, Cri, CriSettings, Handler, Pod, PodSpec};
 
-/// A sidecar that is first and last, and a cleanup when the app has gone.
+/// A sidecar that starts first and stops last, and a cleanup after the app.
 const SHOP: &[(&str, &str)] = &[
     ("usher/sidecars", "proxy"),
     ("usher/apps", "app"),
@@ -16,7 +16,7 @@ const SHOP: &[(&str, &str)] = &[
     ),
 ];
 
-/// A pod that runs.
+/// A running pod.
 struct Shop<'a> {
     node: &'a Cri,
     pod: Pod<'a>,
@@ -26,7 +26,7 @@ struct Shop<'a> {
 }
 
 impl<'a> Shop<'a> {
-    /// Makes it as kubelet would.
+    /// Creates the pod as kubelet does.
     fn open(node: &'a Cri, handler: Handler) -> Self {
         let pod = node.run_pod(&PodSpec::new("shop", handler).annotations(SHOP));
         let app = pod.run("app", &["/bin/witness", "app", "--stop-after", "200ms"]);
@@ -53,7 +53,7 @@ impl<'a> Shop<'a> {
         }
     }
 
-    /// Ends it as kubelet would, which asks all at once.
+    /// Ends the pod as kubelet does, with all stop requests at once.
     fn close(self) {
         std::thread::scope(|scope| {
             for container in [&self.proxy, &self.app, &self.clean_up] {
@@ -75,12 +75,12 @@ fn play(node: &Cri, handler: Handler) {
 }
 
 #[test]
-fn the_sidecar_is_first_and_last_and_the_cleanup_comes_in_between() {
+fn the_sidecar_starts_first_and_stops_last_and_the_cleanup_runs_before_that() {
     with_each(play);
 }
 
 #[test]
-fn without_a_pause_container_no_annotation_has_to_be_passed_on() {
+fn without_a_pause_container_annotations_need_not_be_passed_on() {
     if !is_known() {
         return;
     }
@@ -91,9 +91,9 @@ fn without_a_pause_container_no_annotation_has_to_be_passed_on() {
     play(&node, Handler::Pauseless);
 }
 
-/// A node is switched over, or back, with pods on it.
+/// An administrator switches the runtime handlers of a node while pods run.
 #[test]
-fn a_pod_keeps_the_sandbox_that_it_was_made_with() {
+fn a_pod_keeps_its_sandbox_when_the_handlers_change() {
     if !is_known() {
         return;
     }
@@ -111,7 +111,7 @@ fn a_pod_keeps_the_sandbox_that_it_was_made_with() {
         assert_eq!(new.run("app", &["/bin/true"]).await_exit(), 0);
         let holders = [&shop.pod, &new].map(|pod| {
             let comm = std::fs::read_to_string(format!("/proc/{}/comm", pod.pid()));
-            comm.expect("it is there").trim().to_owned()
+            comm.expect("the process exists").trim().to_owned()
         });
         let mut expected = ["pause", "usher-sandbox"];
         if handler == Handler::Pauseless {
@@ -128,9 +128,9 @@ fn a_pod_keeps_the_sandbox_that_it_was_made_with() {
     }
 }
 
-/// What is wrong in an annotation is said before anything runs.
+/// The error comes before anything runs.
 #[test]
-fn a_pod_with_annotations_that_cannot_be_is_refused_by_the_name_of_what_is_wrong() {
+fn a_pod_with_an_invalid_annotation_is_refused_with_an_error_that_names_it() {
     if !is_known() {
         return;
     }
@@ -138,16 +138,16 @@ fn a_pod_with_annotations_that_cannot_be_is_refused_by_the_name_of_what_is_wrong
     let spec = PodSpec::new("wrong", Handler::Pauseless);
     let spec = spec.annotations(&[("usher/sidecars", "proxy"), ("usher/grace-period", "soon")]);
     let refused = node.try_run_pod(&spec).map(|pod: Pod| pod.id);
-    let error = refused.expect_err("it cannot be");
+    let error = refused.expect_err("the pod is refused");
     assert!(error.contains("usher/grace-period"), "{error}");
     assert!(error.contains("soon"), "{error}");
     assert!(node.pods().is_empty());
     node.clear();
 }
 
-/// Kubelet's stop carries a deadline, and a signal that a person sends carries none.
+/// kubelet's stop request carries a deadline; a signal sent by a person carries none.
 #[test]
-fn a_reload_by_hand_is_no_stop_and_kubelets_stop_delivers_the_authors_signal() {
+fn a_persons_signal_is_no_stop_and_kubelets_stop_delivers_the_annotated_signal() {
     const WEB: &[(&str, &str)] = &[
         ("usher/sidecars", "proxy"),
         ("stop-signal.usher/web", "SIGINT"),
@@ -162,11 +162,11 @@ fn a_reload_by_hand_is_no_stop_and_kubelets_stop_delivers_the_authors_signal() {
             (of_web("start"), of_web("signal"))
         };
         let web = pod.run("web", &["/bin/witness", "web"]);
-        node.await_record("it runs", |record| {
+        node.await_record("web runs", |record| {
             record.all("web", "start").count() == starts + 1
         });
         web.kill("SIGUSR1");
-        node.await_record("its signal", |record| {
+        node.await_record("web has recorded the signal", |record| {
             record.all("web", "signal").count() == count + 1
         });
         web.stop(10);

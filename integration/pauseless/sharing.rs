@@ -1,4 +1,4 @@
-//! What the containers of a pod have in common: its name, its files, its memory and its network.
+//! Resources that the containers of a pod share: hostname, files, memory and network.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,13 +7,13 @@ use std::path::Path;
 use super::{with_each, with_each_in_a_network};
 use crate::harness::{Cri, Handler, PodSpec};
 
-/// The namespace of a kind that a process is in.
+/// The shell command that prints the namespace of a process.
 fn namespace(of: &str, kind: &str) -> String {
     format!("readlink /proc/{of}/ns/{kind}")
 }
 
 #[test]
-fn a_container_has_the_pods_name_and_the_files_that_say_it() {
+fn a_container_has_the_pods_hostname_and_network_files() {
     with_each_in_a_network(|node, spec| {
         let spec = spec.with(|config| {
             let dns = config.dns_config.mut_or_insert_default();
@@ -33,7 +33,7 @@ fn a_container_has_the_pods_name_and_the_files_that_say_it() {
     });
 }
 
-/// Some of what is below a directory has this inode. Links are not followed.
+/// True if an entry below the directory has this inode. Does not follow links.
 fn has_below(directory: &Path, inode: u64) -> bool {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
@@ -41,9 +41,9 @@ fn has_below(directory: &Path, inode: u64) -> bool {
         .any(|(path, found)| found.ino() == inode || found.is_dir() && has_below(&path, inode))
 }
 
-/// containerd's state directory is the node's memory: a container could fill it.
+/// containerd's state directory is in the node's memory, which a container could fill.
 #[test]
-fn the_files_that_a_container_can_write_to_are_in_containerds_root_directory() {
+fn writable_files_of_a_pod_are_in_containerds_root_directory() {
     with_each(|node, handler| {
         let pod = node.run_pod(&PodSpec::new("writes", handler));
         let app = pod.witness("app", &[]);
@@ -56,7 +56,7 @@ fn the_files_that_a_container_can_write_to_are_in_containerds_root_directory() {
             let inode = app.sh(&format!("stat -c %i {file}"));
             let inode = inode.parse().expect("a number");
             let is_below = |part: &str| {
-                // containerd's own part of it, for pods.
+                // containerd's own directories for pods.
                 let all = fs::read_dir(node.dir().join(part)).expect(part).flatten();
                 let mut parts = all.filter(|entry| {
                     let name = entry.file_name().to_string_lossy().into_owned();
@@ -74,7 +74,7 @@ fn the_files_that_a_container_can_write_to_are_in_containerds_root_directory() {
 }
 
 #[test]
-fn without_a_word_on_dns_a_pod_has_what_the_node_has() {
+fn without_dns_settings_a_pod_has_the_nodes() {
     with_each(|node, handler| {
         let pod = node.run_pod(&PodSpec::new("plain", handler));
         let app = pod.witness("app", &[]);
@@ -84,7 +84,7 @@ fn without_a_word_on_dns_a_pod_has_what_the_node_has() {
 }
 
 #[test]
-fn memory_is_shared_as_large_as_usual_and_open_to_all() {
+fn shared_memory_has_the_usual_size_and_is_open_to_all() {
     with_each(|node, handler| {
         let pod = node.run_pod(&PodSpec::new("shared", handler));
         let (a, b) = (pod.witness("a", &[]), pod.witness("b", &[]));
@@ -95,7 +95,7 @@ fn memory_is_shared_as_large_as_usual_and_open_to_all() {
         }
         a.sh("echo shared >/dev/shm/file");
         assert_eq!(b.sh("cat /dev/shm/file"), "shared");
-        // As for whoever is not root.
+        // A user other than root can write too.
         let c = pod.run_with("c", &["/bin/sleep", "1000"], |config| {
             let linux = config.linux.mut_or_insert_default();
             let context = linux.security_context.mut_or_insert_default();
@@ -109,7 +109,7 @@ fn memory_is_shared_as_large_as_usual_and_open_to_all() {
 }
 
 #[test]
-fn containers_share_what_a_pod_shares_and_nothing_more() {
+fn containers_share_only_the_pods_namespaces() {
     with_each_in_a_network(|node, spec| {
         let pod = node.run_pod(&spec);
         let (a, b) = (pod.witness("a", &[]), pod.witness("b", &[]));
@@ -126,13 +126,13 @@ fn containers_share_what_a_pod_shares_and_nothing_more() {
                 "{kind}"
             );
         }
-        // The semaphores, queues and segments of System V.
+        // System V shared memory segments: only the header line.
         assert_eq!(a.sh("wc -l </proc/sysvipc/shm"), "1");
     });
 }
 
 #[test]
-fn a_container_is_in_the_network_that_was_set_up_for_its_pod() {
+fn a_container_is_in_its_pods_network() {
     with_each_in_a_network(|node, spec| {
         let pod = node.run_pod(&spec);
         let ip = pod.status().network.ip.clone();
@@ -148,7 +148,7 @@ fn a_container_is_in_the_network_that_was_set_up_for_its_pod() {
 }
 
 #[test]
-fn output_is_logged_and_commands_are_executed_with_their_codes() {
+fn output_is_logged_and_execs_report_their_exit_codes() {
     with_each(|node, handler| {
         let pod = node.run_pod(&PodSpec::new("talks", handler));
         let app = pod.run("app", &["/bin/sh", "-c", "echo out; echo err >&2; exit 3"]);
@@ -164,9 +164,9 @@ fn output_is_logged_and_commands_are_executed_with_their_codes() {
 }
 
 #[test]
-fn no_image_of_a_pause_container_is_needed() {
+fn no_pause_image_is_needed() {
     use crate::harness::{CriSettings, Version};
-    // Before, containerd looks for one though nobody uses it.
+    // An older containerd insists on the image though no pod uses it.
     if Version::of_containerd() < Version(2, 4) {
         return;
     }

@@ -1,11 +1,11 @@
-//! Settings of the kernel that a pod has for itself.
+//! Kernel settings that belong to a pod's namespaces.
 
 use super::{with_each, with_each_in_a_network};
 use crate::harness::PodSpec;
 use usher::cri::NamespaceMode;
 
 #[test]
-fn sysctls_of_the_pods_own_namespaces_are_set_in_all_containers() {
+fn sysctls_of_the_pods_namespaces_apply_in_all_containers() {
     with_each_in_a_network(|node, spec| {
         let spec = spec
             .sysctl("kernel.shm_rmid_forced", "1")
@@ -27,9 +27,9 @@ fn sysctls_of_the_pods_own_namespaces_are_set_in_all_containers() {
 }
 
 #[test]
-fn a_sysctl_that_is_the_nodes_is_refused_by_its_name_and_nothing_is_left() {
+fn a_sysctl_of_the_node_is_refused_by_name_and_leaves_nothing() {
     with_each(|node, handler| {
-        // The last two are of namespaces that are the node's here.
+        // The last two belong to namespaces that this pod shares with the node.
         for (name, value) in [
             ("vm.swappiness", "7"),
             ("kernel.nonesuch", "1"),
@@ -48,7 +48,7 @@ fn a_sysctl_that_is_the_nodes_is_refused_by_its_name_and_nothing_is_left() {
 }
 
 #[test]
-fn a_sysctl_is_no_path_to_another_file() {
+fn a_sysctl_cannot_name_another_file() {
     with_each(|node, handler| {
         for name in [
             "kernel/../vm/swappiness",

@@ -1,4 +1,4 @@
-//! Pods in a user namespace: who is root in them is nobody on the node.
+//! Pods in a user namespace: root in the pod is an unprivileged user on the node.
 
 use std::process::Command;
 
@@ -6,11 +6,11 @@ use super::{with_each, with_each_in_a_network};
 use crate::harness::{PodSpec, Version, oci_runtime};
 use usher::cri::{IDMapping, NamespaceMode, UserNamespace};
 
-/// Who is root in the pod, to the node.
+/// The node's user id of root in the pod.
 const ROOT: u32 = 100_000;
 const USERS: u32 = 65_536;
 
-/// runc can mount a pod's files for its users from 1.2 on, and containerd asks for that.
+/// From 1.2 on, runc can mount a pod's files with mapped ids; containerd requires it.
 fn is_known() -> bool {
     let said = Command::new(oci_runtime()).arg("--version").output();
     let said = said.expect("the OCI runtime").stdout;
@@ -41,7 +41,7 @@ fn with_users(spec: PodSpec) -> PodSpec {
 }
 
 #[test]
-fn a_mode_that_no_pod_can_have_is_refused() {
+fn an_impossible_user_namespace_mode_is_refused() {
     with_each(|node, handler| {
         for mode in [NamespaceMode::CONTAINER, NamespaceMode::TARGET] {
             let spec = PodSpec::new("wrong", handler).namespaces(|options| {
@@ -56,7 +56,7 @@ fn a_mode_that_no_pod_can_have_is_refused() {
 }
 
 #[test]
-fn root_in_the_pod_is_nobody_on_the_node() {
+fn root_in_the_pod_is_unprivileged_on_the_node() {
     if !is_known() {
         return;
     }
@@ -67,7 +67,7 @@ fn root_in_the_pod_is_nobody_on_the_node() {
         let map = app.sh("cat /proc/self/uid_map");
         let map: Vec<&str> = map.split_whitespace().collect();
         assert_eq!(map, ["0", "100000", "65536"]);
-        // All that it shares is of one user namespace, and its files are root's there.
+        // All shared namespaces belong to the pod's user namespace, in which root owns the files.
         for file in ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"] {
             assert_eq!(app.sh(&format!("stat -c %u {file}")), "0", "{file}");
         }

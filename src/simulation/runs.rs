@@ -35,9 +35,9 @@ const SOUND: &str = "the simulation goes through";
 /// | a creation whose caller has gone is not undone | a seed | `pod::sim` |
 /// | what is to live again is cleared away by a timer that was set before | reading | `pod::sim` |
 /// | an exec whose caller has gone before it was told of it runs on | reading | `pod::sim` |
-/// | a Delete that comes while its task is created is answered too early | chaos | `pod::sim`, `integration/callers.rs` |
-/// | a shim stays when containerd dies, or hangs up, between its start and its Create | chaos | `pod::shim_end`, `integration/shimless.rs` |
-/// | sockets of dead shims, and mounts of a killed create, stay | chaos | `integration/shimless.rs` |
+/// | a Delete that comes while its task is created is answered too early | chaos | `pod::sim`, `integration/vanishing_callers.rs` |
+/// | a shim stays when containerd dies, or hangs up, between its start and its Create | chaos | `pod::shim_end`, `integration/shim_death.rs` |
+/// | sockets of dead shims, and mounts of a killed create, stay | chaos | `integration/shim_death.rs` |
 /// | a shim whose Create has failed keeps the bundle for five minutes | chaos, its seed 77040 | `pod::shim_end` |
 /// | a panic in an undone creation leaves its mount and its process | reading | `pod::sim`, `integration/engine.rs` |
 /// | a run is taken for complete though its app is wanted in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |

@@ -9,33 +9,29 @@ use super::{
     cri, eventually, pod_cgroup, poll, uid_of,
 };
 
-/// A pod to be.
 #[derive(Clone)]
 pub struct PodSpec {
     pub handler: Handler,
     pub config: cri::PodSandboxConfig,
-    /// What kubelet allows the pod's cgroup, in bytes.
+    /// Memory limit of the pod's cgroup in bytes.
     memory: Option<u64>,
 }
 
-/// A pod that is there.
+/// A created pod.
 pub struct Pod<'a> {
     node: &'a Cri,
     pub id: String,
     pub spec: PodSpec,
 }
 
-/// A container of a pod.
 pub struct Container<'a> {
     node: &'a Cri,
     pub id: String,
     pub name: String,
 }
 
-// === impl PodSpec ===
-
 impl PodSpec {
-    /// In the node's network, which costs least.
+    /// A pod in the node's network, which is cheapest.
     pub fn new(name: &str, handler: Handler) -> Self {
         let mut config = cri::PodSandboxConfig::new();
         let metadata = config.metadata.mut_or_insert_default();
@@ -52,7 +48,7 @@ impl PodSpec {
         }
     }
 
-    /// In a network of its own, as the network plugins make it, and with its name as its host name.
+    /// Gives the pod a network of its own by the network plugins, and its name as hostname.
     pub fn with_network(mut self) -> Self {
         namespaces(&mut self.config).network = cri::NamespaceMode::POD.into();
         self.config.hostname = self.config.metadata.name.clone();
@@ -66,19 +62,19 @@ impl PodSpec {
         self
     }
 
-    /// Limits the memory of the pod's cgroup, to so many bytes.
+    /// Limits the memory of the pod's cgroup, in bytes.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// Changes what kubelet asks for.
+    /// Changes kubelet's configuration of the pod.
     pub fn with(mut self, edit: impl FnOnce(&mut cri::PodSandboxConfig)) -> Self {
         edit(&mut self.config);
         self
     }
 
-    /// Changes the namespaces that it shares.
+    /// Changes the pod's namespaces.
     pub fn namespaces(mut self, edit: impl FnOnce(&mut cri::NamespaceOption)) -> Self {
         edit(namespaces(&mut self.config));
         self
@@ -97,8 +93,6 @@ fn namespaces(config: &mut cri::PodSandboxConfig) -> &mut cri::NamespaceOption {
     context.namespace_options.mut_or_insert_default()
 }
 
-// === impl Cri ===
-
 impl Cri {
     #[track_caller]
     pub fn run_pod(&self, spec: &PodSpec) -> Pod<'_> {
@@ -106,7 +100,7 @@ impl Cri {
         pod.unwrap_or_else(|e| panic!("RunPodSandbox: {e}"))
     }
 
-    /// Makes a pod, whatever comes of it. It has a cgroup below the test's own.
+    /// Makes a pod in a cgroup below the test's own, whether that succeeds or not.
     pub fn try_run_pod(&self, spec: &PodSpec) -> Result<Pod<'_>, String> {
         let mut spec = spec.clone();
         let parent = self.cgroup_of(&spec.config.metadata.name);
@@ -135,10 +129,8 @@ impl Cri {
     }
 }
 
-// === impl Pod ===
-
 impl<'a> Pod<'a> {
-    /// A container that runs.
+    /// Creates and starts a container.
     #[track_caller]
     pub fn run(&self, name: &str, command: &[&str]) -> Container<'a> {
         self.run_with(name, command, |_| {})
@@ -156,7 +148,7 @@ impl<'a> Pod<'a> {
         container
     }
 
-    /// A witness under its own name.
+    /// Runs a witness named like the container, and waits for its start.
     #[track_caller]
     pub fn witness(&self, name: &str, options: &[&str]) -> Container<'a> {
         let words = [&["/bin/witness", name][..], options].concat();
@@ -176,7 +168,7 @@ impl<'a> Pod<'a> {
         created.unwrap_or_else(|e| panic!("CreateContainer {name}: {e}"))
     }
 
-    /// Makes a container, whatever comes of it.
+    /// Creates a container, whether that succeeds or not.
     pub fn try_create(
         &self,
         name: &str,
@@ -192,7 +184,7 @@ impl<'a> Pod<'a> {
         shared.container_path = "/shared".to_owned();
         shared.host_path = self.node.shared_dir().display().to_string();
         config.mounts.push(shared);
-        // As kubelet has it: what a pod shares is said of each of its containers too.
+        // kubelet repeats the pod's shared namespaces in each container.
         let linux = config.linux.mut_or_insert_default();
         let context = linux.security_context.mut_or_insert_default();
         let of_pod = &self.spec.config.linux.security_context.namespace_options;
@@ -215,7 +207,7 @@ impl<'a> Pod<'a> {
         self.told(false).status.unwrap_or_default()
     }
 
-    /// What the runtime says of itself, by its keys.
+    /// The runtime's verbose information, by key.
     #[track_caller]
     pub fn info(&self) -> HashMap<String, String> {
         self.told(true).info
@@ -234,13 +226,13 @@ impl<'a> Pod<'a> {
         self.node.call("PodSandboxStatus", &request)
     }
 
-    /// Its cgroup, which stays as long as the pod.
+    /// The pod's cgroup, which exists as long as the pod.
     pub fn cgroup(&self) -> CgroupFiles {
         let path = self.node.cgroup_of(&self.spec.config.metadata.name);
         CgroupFiles { path }
     }
 
-    /// Resizes the pod as kubelet does: changes the limit of its cgroup, and tells the runtime.
+    /// Resizes the pod as kubelet does: changes its cgroup's limit, and calls the runtime.
     #[track_caller]
     pub fn resize_memory(&self, bytes: u64) {
         self.cgroup().limit_memory(bytes);
@@ -260,7 +252,7 @@ impl<'a> Pod<'a> {
     #[track_caller]
     pub fn await_not_ready(&self) {
         let not_ready = cri::PodSandboxState::SANDBOX_NOTREADY.into();
-        // There is no answer until containerd has seen that a shim has gone.
+        // containerd gives no answer until it has noticed that the shim is gone.
         eventually("the pod is not ready", PATIENCE, || {
             let answer = self.try_told(false);
             answer.is_ok_and(|answer| answer.status.state == not_ready)
@@ -291,7 +283,8 @@ impl<'a> Pod<'a> {
         answer.map(|_| ())
     }
 
-    /// As kubelet it tries again: while containerd clears away what a dead shim has left, it refuses.
+    /// Removes the pod, with retries like kubelet: containerd refuses while it cleans up after a
+    /// dead shim.
     #[track_caller]
     pub fn remove(&self) {
         let mut request = cri::RemovePodSandboxRequest::new();
@@ -311,7 +304,7 @@ impl<'a> Pod<'a> {
         pod_cgroup::remove(&self.node.cgroup_of(&self.spec.config.metadata.name));
     }
 
-    /// Stops and removes it, after which nothing of it may be there.
+    /// Stops and removes the pod, and checks that no trace is left.
     #[track_caller]
     pub fn end(&self) {
         self.stop();
@@ -321,7 +314,7 @@ impl<'a> Pod<'a> {
         assert!(remains.is_empty(), "left behind:\n{}", remains.join("\n"));
     }
 
-    /// The process whose namespaces are the pod's, as its runtime says.
+    /// The process whose namespaces are the pod's, as reported by the runtime.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         let info = self.info();
@@ -332,8 +325,6 @@ impl<'a> Pod<'a> {
         found.unwrap_or_else(|| panic!("no pid in {info:?}"))
     }
 }
-
-// === impl Container ===
 
 impl Container<'_> {
     #[track_caller]
@@ -350,7 +341,7 @@ impl Container<'_> {
         answer.map(|_| ())
     }
 
-    /// With so many seconds until SIGKILL.
+    /// Stops the container with this many seconds until SIGKILL.
     #[track_caller]
     pub fn stop(&self, timeout: i64) {
         let mut request = cri::StopContainerRequest::new();
@@ -361,7 +352,7 @@ impl Container<'_> {
         answer.unwrap_or_else(|e| panic!("StopContainer {}: {e}", self.name));
     }
 
-    /// Writes an archive of its processes, which go on.
+    /// Writes an archive of the container's processes, which continue.
     #[track_caller]
     pub fn checkpoint(&self, archive: &Path) {
         let mut request = cri::CheckpointContainerRequest::new();
@@ -395,7 +386,7 @@ impl Container<'_> {
         self.status().state.enum_value_or_default()
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits for the container's exit, and returns the exit code.
     #[track_caller]
     pub fn await_exit(&self) -> i32 {
         eventually(&format!("{} has ended", self.name), PATIENCE, || {
@@ -404,7 +395,7 @@ impl Container<'_> {
         self.status().exit_code
     }
 
-    /// Runs a command in it, to its end.
+    /// Runs a command in the container to its end.
     #[track_caller]
     pub fn exec(&self, words: &[&str]) -> Finished {
         let executed = self.try_exec(words);
@@ -424,7 +415,7 @@ impl Container<'_> {
         })
     }
 
-    /// What a shell prints in it.
+    /// The output of a shell script in the container.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         let finished = self.exec(&["/bin/sh", "-c", script]);
@@ -432,12 +423,12 @@ impl Container<'_> {
         finished.out().trim().to_owned()
     }
 
-    /// What it has written, as its log has it.
+    /// The container's output, read from its log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.status().log_path).unwrap_or_default()
     }
 
-    /// Its first process, as seen from here.
+    /// The process id of the container's first process, outside its namespace.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         let task = self
@@ -449,7 +440,7 @@ impl Container<'_> {
             .pid
     }
 
-    /// Sends its first process a signal.
+    /// Sends a signal to the container's first process.
     #[track_caller]
     pub fn kill(&self, signal: &str) {
         self.node.kill(&self.id, signal);

@@ -1,5 +1,5 @@
-//! 20,000 addresses in a network namespace of the container's own making, at which a port is probed that
-//! is closed: whoever asks for all of them each time has much to read.
+//! 20,000 addresses in a network namespace made by the container, with probes of a closed port. A
+//! prober that lists all addresses each time has much to read.
 
 use super::{Container, Pod, sleeper};
 
@@ -16,8 +16,8 @@ pub const PODS: &[Pod] = &[Pod {
         ("startup-probe.usher/two", PROBE),
     ],
     containers: &[
-        Container::new("one", &["/bin/villain", "addresses", "20000"]),
-        Container::new("two", &["/bin/villain", "addresses", "20000"]),
+        Container::new("one", &["/bin/attacker", "addresses", "20000"]),
+        Container::new("two", &["/bin/attacker", "addresses", "20000"]),
         sleeper("web"),
     ],
     cpu_millis: 1000,

@@ -1,5 +1,5 @@
-//! Servers that are asked by gRPC every millisecond, and answer nothing, half of it, questions without
-//! end, or a farewell as long as they can make it.
+//! Servers probed by gRPC every millisecond. They answer nothing, half of an answer, endless
+//! SETTINGS, or the longest possible GOAWAY.
 
 use super::super::stage::may;
 use super::{Container, Pod, sleeper};
@@ -22,10 +22,10 @@ pub const PODS: &[Pod] = &[Pod {
         ("startup-probe.usher/goaway", GRPC),
     ],
     containers: &[
-        server("silent", &["/bin/villain", "serve", "8080", "silent"]),
-        server("half", &["/bin/villain", "serve", "8080", "half"]),
-        server("settings", &["/bin/villain", "serve", "8080", "settings"]),
-        server("goaway", &["/bin/villain", "serve", "8080", "goaway"]),
+        server("silent", &["/bin/attacker", "serve", "8080", "silent"]),
+        server("half", &["/bin/attacker", "serve", "8080", "half"]),
+        server("settings", &["/bin/attacker", "serve", "8080", "settings"]),
+        server("goaway", &["/bin/attacker", "serve", "8080", "goaway"]),
         sleeper("web"),
     ],
     cpu_millis: 1000,

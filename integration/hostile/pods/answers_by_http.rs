@@ -1,5 +1,5 @@
-//! Servers that are asked by HTTP every millisecond, and answer nothing, half of it, or without end; one
-//! that is asked by HTTPS says nothing at all.
+//! Servers probed by HTTP every millisecond. They answer nothing, half of an answer, or without
+//! end; the one probed by HTTPS answers nothing.
 
 use super::super::stage::may;
 use super::{Container, Pod, sleeper};
@@ -23,10 +23,10 @@ pub const PODS: &[Pod] = &[Pod {
         ("startup-probe.usher/secret", HTTPS),
     ],
     containers: &[
-        server("silent", &["/bin/villain", "serve", "8080", "silent"]),
-        server("half", &["/bin/villain", "serve", "8080", "half"]),
-        server("endless", &["/bin/villain", "serve", "8080", "endless"]),
-        server("secret", &["/bin/villain", "serve", "8080", "half"]),
+        server("silent", &["/bin/attacker", "serve", "8080", "silent"]),
+        server("half", &["/bin/attacker", "serve", "8080", "half"]),
+        server("endless", &["/bin/attacker", "serve", "8080", "endless"]),
+        server("secret", &["/bin/attacker", "serve", "8080", "half"]),
         sleeper("web"),
     ],
     cpu_millis: 1000,

@@ -1,4 +1,4 @@
-//! Nobody takes the pod's events: containerd stands still while it ends.
+//! containerd is stopped while the pod ends, so its events are not received.
 
 use nix::sys::signal::Signal;
 
@@ -6,10 +6,10 @@ use super::{Container, Pod, sleeper};
 
 pub const PODS: &[Pod] = &[Pod {
     name: "containerd stopped",
-    about: "nobody takes the events of the end",
+    about: "containerd is stopped during the end",
     annotations: &[("usher/sidecars", "proxy"), ("usher/pre-exit", "before")],
     containers: &[
-        Container::new("proxy", &["/bin/villain", "forks"]),
+        Container::new("proxy", &["/bin/attacker", "forks"]),
         sleeper("web"),
         sleeper("before"),
     ],

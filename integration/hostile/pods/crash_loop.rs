@@ -1,5 +1,5 @@
-//! Sidecars that fail soon after they have started and come back in place, and one that waits for
-//! the end to fail.
+//! Sidecars that fail soon after each start and restart in place, and one that fails during the
+//! termination.
 
 use super::{Container, Pod, sleeper};
 
@@ -12,7 +12,7 @@ const AT_THE_END: &[&str] = &[
 
 pub const PODS: &[Pod] = &[Pod {
     name: "crash loop",
-    about: "sidecars that fail again and again, and during the end",
+    about: "sidecars fail again and again, and during the end",
     annotations: &[
         ("usher/sidecars", "one two three"),
         ("usher/apps", "web"),

@@ -1,10 +1,10 @@
-//! Defers that hang, fork, leave orphans, fail again and again, and are deaf all the while.
+//! Defers that hang, fork, leave orphans or fail again and again, and ignore stop signals.
 
 use super::{Container, Pod, sleeper};
 
 pub const PODS: &[Pod] = &[Pod {
     name: "defers",
-    about: "defers hang, fork, leave orphans, fail and come back",
+    about: "defers hang, fork, leave orphans, fail and restart",
     annotations: &[
         ("usher/sidecars", "proxy"),
         ("usher/pre-exit", "fails forks"),
@@ -16,8 +16,8 @@ pub const PODS: &[Pod] = &[Pod {
         sleeper("proxy"),
         sleeper("web"),
         Container::new("fails", &["/bin/false"]),
-        Container::new("forks", &["/bin/villain", "forks"]),
-        Container::new("orphans", &["/bin/villain", "orphans"]),
+        Container::new("forks", &["/bin/attacker", "forks"]),
+        Container::new("orphans", &["/bin/attacker", "orphans"]),
         sleeper("hangs"),
     ],
     is_plain: false,

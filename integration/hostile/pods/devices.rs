@@ -1,5 +1,5 @@
-//! A sidecar puts devices and links in the place of what the OCI runtime reads, mounts on and writes to
-//! when it makes the container again, and fails.
+//! A sidecar replaces files that the OCI runtime reads, mounts on and writes to by devices and
+//! links, and fails. The runtime meets them when it creates the container again.
 
 use super::super::stage::own_root;
 use super::{Container, Pod, sleeper};

@@ -1,5 +1,5 @@
-//! A container that lives has put FIFOs in the place of what the OCI runtime reads when a command is
-//! executed in it: probes and hooks never get to their program.
+//! A running container has replaced files that the OCI runtime reads for an exec by FIFOs, so that
+//! no probe or hook gets to its program.
 
 use super::super::stage::{own_root, without_rights};
 use super::{Container, Pod, sleeper};
@@ -9,7 +9,7 @@ const SCRIPT: &str = "cd /etc; rm -f passwd group; busybox mkfifo passwd group; 
 
 pub const PODS: &[Pod] = &[Pod {
     name: "exec at a fifo",
-    about: "probes and hooks hang at /etc/passwd, a FIFO by now",
+    about: "probes and hooks hang at /etc/passwd, which is a FIFO",
     annotations: &[
         ("usher/sidecars", "proxy"),
         ("usher/start-mode", "Hold"),

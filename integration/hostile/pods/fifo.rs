@@ -1,5 +1,5 @@
-//! A sidecar without any rights puts a FIFO in the place of `/etc/passwd`, which the OCI runtime reads
-//! when it makes the container again, and fails.
+//! An unprivileged sidecar replaces `/etc/passwd` by a FIFO, and fails. The OCI runtime reads it
+//! when it creates the container again.
 
 use super::super::stage::{own_root, without_rights};
 use super::{Container, Pod, sleeper};

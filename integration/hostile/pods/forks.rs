@@ -1,5 +1,5 @@
-//! Processes that fork as fast as they can, up to the limit of processes, and are replaced by others
-//! when some of them are killed.
+//! Processes that fork as fast as possible up to the limit of processes; killed ones are replaced
+//! at once.
 
 use super::{Container, Pod, sleeper};
 
@@ -8,8 +8,8 @@ pub const PODS: &[Pod] = &[Pod {
     about: "a sidecar and an app fork without end",
     annotations: &[("usher/sidecars", "proxy"), ("usher/post-exit", "after")],
     containers: &[
-        Container::new("proxy", &["/bin/villain", "forks"]),
-        Container::new("web", &["/bin/villain", "forks"]),
+        Container::new("proxy", &["/bin/attacker", "forks"]),
+        Container::new("web", &["/bin/attacker", "forks"]),
         sleeper("after"),
     ],
     ..Pod::NEW

@@ -1,10 +1,10 @@
-//! Its containers are frozen by somebody else when they are told to end.
+//! Another process freezes the containers when they get their stop requests.
 
 use super::{Pod, sleeper};
 
 pub const PODS: &[Pod] = &[Pod {
     name: "frozen",
-    about: "frozen by somebody else when it is told to end",
+    about: "frozen by another process at the stop request",
     annotations: &[("usher/sidecars", "proxy"), ("usher/post-exit", "after")],
     containers: &[sleeper("proxy"), sleeper("web"), sleeper("after")],
     at_its_end: |stage| stage.freeze(true),

@@ -1,5 +1,5 @@
-//! Termination hooks that never end: commands that are deaf and fork, a server that does not answer, a
-//! sleep longer than any grace period.
+//! Termination hooks that never end: commands that ignore signals and fork, a server that does not
+//! answer, a sleep longer than any grace period.
 
 use super::super::stage::may;
 use super::{Container, Pod, sleeper};
@@ -12,7 +12,7 @@ pub const PODS: &[Pod] = &[Pod {
         ("usher/pre-exit", "before"),
         (
             "termination-hook.usher/proxy",
-            r#"{"exec":{"command":["/bin/villain","forks"]}}"#,
+            r#"{"exec":{"command":["/bin/attacker","forks"]}}"#,
         ),
         (
             "termination-hook.usher/server",
@@ -29,7 +29,7 @@ pub const PODS: &[Pod] = &[Pod {
     ],
     containers: &[
         sleeper("proxy"),
-        Container::new("server", &["/bin/villain", "serve", "8080", "silent"])
+        Container::new("server", &["/bin/attacker", "serve", "8080", "silent"])
             .edit(|_, config| may("CAP_NET_ADMIN", config)),
         sleeper("web"),
         sleeper("other"),

@@ -1,4 +1,4 @@
-//! Output without end for a logging program that hangs as soon as it says that it is there.
+//! Endless output for a logging program that hangs once it has reported that it is ready.
 
 use super::{Container, Pod, Stdio};
 

@@ -1,5 +1,5 @@
-//! Memory runs out all the time: in the containers' own cgroups, by children that are killed one after
-//! another while the first process lives.
+//! The containers' cgroups run out of memory all the time: children are killed one after another,
+//! and the first process survives.
 
 use super::super::stage::limit_memory;
 use super::{Container, Pod};
@@ -10,7 +10,7 @@ const fn eater(name: &'static str) -> Container {
         &[
             "/bin/sh",
             "-c",
-            "trap '' TERM INT; while :; do /bin/villain eat; done",
+            "trap '' TERM INT; while :; do /bin/attacker eat; done",
         ],
     )
     .edit(|_, config| limit_memory(16 << 20, config))

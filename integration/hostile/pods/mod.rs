@@ -1,10 +1,9 @@
-//! The hostile pods, each in a file of its own that says what it does.
+//! The hostile pods, each in a file that describes its attack.
 //!
-//! What a pod does it does within a CPU, a memory and a number of processes that are bounded, as on
-//! any node that means to live. The first process of a container is deaf to stop signals unless it
-//! asks for them: a plain `sleep` is.
+//! A pod's CPU, memory and number of processes are limited, as on any sensible node. The first
+//! process of a container ignores stop signals unless it handles them: even a plain `sleep` does.
 
-// Only the figures say what each pod is about.
+// Only the figures use `about`.
 #![allow(dead_code)]
 
 use std::time::Duration;
@@ -13,12 +12,11 @@ use serde_json::Value;
 
 use super::stage::Stage;
 
-/// Declares a file for each pod, and lists their pods.
+/// Declares a module for each file, and lists their pods.
 macro_rules! pods {
     ($($file:ident),* $(,)?) => {
         $(mod $file;)*
 
-        /// All of them.
         pub fn all() -> Vec<&'static Pod> {
             [$($file::PODS),*].into_iter().flatten().collect()
         }
@@ -31,8 +29,6 @@ pods! {
     answers_by_http,
     containerd_stopped,
     crash_loop,
-    crowd,
-    deaf,
     defers,
     devices,
     exec_at_a_fifo,
@@ -41,6 +37,7 @@ pods! {
     frozen,
     hooks,
     logger,
+    many_sidecars,
     memory,
     namespaces,
     orphans,
@@ -51,51 +48,49 @@ pods! {
     probes_in_a_slow_container,
     probes_that_talk,
     runtime_hangs,
+    unresponsive,
 }
 
-/// A hostile pod.
 pub struct Pod {
     pub name: &'static str,
-    /// For the report.
+    /// Description for the report.
     pub about: &'static str,
     pub annotations: &'static [(&'static str, &'static str)],
     /// In the order of their start.
     pub containers: &'static [Container],
-    /// The bound of its CPU time: little, so that several pods can be looked at side by side, and the
-    /// machine lives.
+    /// CPU limit: low, so that several pods run side by side and the machine survives.
     pub cpu_millis: u64,
-    /// What is done to it, once, while it lives.
+    /// An attack made once while the pod runs.
     pub meanwhile: fn(&Stage),
-    /// What is done to it right before its end; the file `/shared/end` appears then.
+    /// An attack made right before the end; the file `/shared/end` appears then.
     pub at_its_end: fn(&Stage),
-    /// The verbs at which the OCI runtime hangs from its end on.
+    /// The commands at which the OCI runtime hangs, from the end on.
     pub hangs: &'static [&'static str],
-    /// The time by which our shim may tell the exit late, for a client that still reads the output.
+    /// By how much our shim may report the exit later, for a client that still reads the output.
     pub told_late: Duration,
-    /// Is any of its harm done without annotations of ours?
+    /// True if the attack also works without usher's annotations.
     pub is_plain: bool,
 }
 
-/// A container of it.
 pub struct Container {
     pub name: &'static str,
     pub args: &'static [&'static str],
-    /// Changes `ctr`'s default configuration.
+    /// Changes the default configuration of `ctr`.
     pub edit: fn(&Stage, &mut Value),
     pub stdio: Stdio,
 }
 
-/// Who takes a container's output.
+/// The consumer of a container's output.
 #[derive(Clone, Copy)]
 pub enum Stdio {
-    /// Nobody: FIFOs without a reader.
+    /// FIFOs without a reader.
     Unread,
     /// A logging program.
     Logger(&'static str),
 }
 
 impl Pod {
-    /// To be filled in.
+    /// Defaults.
     pub const NEW: Pod = Pod {
         name: "",
         about: "",
@@ -129,7 +124,7 @@ impl Container {
     }
 }
 
-/// A container that does nothing, and does not end for a stop signal either.
+/// A container that does nothing, and does not end on a stop signal.
 const fn sleeper(name: &'static str) -> Container {
     Container::new(name, &["/bin/sleep", "100000"])
 }

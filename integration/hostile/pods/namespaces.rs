@@ -1,5 +1,5 @@
-//! Processes in ten namespaces of each kind, one inside another, and the container's first process in
-//! some of its own making.
+//! Processes in ten nested namespaces of each kind; the container's first process is in some of its
+//! own.
 
 use super::{Container, Pod};
 
@@ -19,8 +19,8 @@ pub const PODS: &[Pod] = &[Pod {
         ),
     ],
     containers: &[
-        Container::new("proxy", &["/bin/villain", "namespaces", "10"]),
-        Container::new("web", &["/bin/villain", "namespaces", "10"]),
+        Container::new("proxy", &["/bin/attacker", "namespaces", "10"]),
+        Container::new("web", &["/bin/attacker", "namespaces", "10"]),
     ],
     ..Pod::NEW
 }];

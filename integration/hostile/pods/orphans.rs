@@ -1,5 +1,5 @@
-//! Thousands of processes a second whose parents have ended: those of a container with a PID namespace
-//! go to its first process, which collects none of them; those of one without go to the shim.
+//! Thousands of orphans a second. With a PID namespace they go to the container's first process,
+//! which does not collect them; without one they go to the shim.
 
 use serde_json::Value;
 
@@ -15,20 +15,20 @@ fn in_the_hosts_pid_namespace(_: &Stage, config: &mut Value) {
 pub const PODS: &[Pod] = &[
     Pod {
         name: "orphans",
-        about: "orphans without end, that nobody collects",
+        about: "endless orphans that are not collected",
         annotations: &[("usher/sidecars", "proxy")],
         containers: &[
-            Container::new("proxy", &["/bin/villain", "orphans"]),
-            Container::new("web", &["/bin/villain", "orphans"]),
+            Container::new("proxy", &["/bin/attacker", "orphans"]),
+            Container::new("web", &["/bin/attacker", "orphans"]),
         ],
         ..Pod::NEW
     },
     Pod {
         name: "orphans for the shim",
-        about: "the same in the host's PID namespace, where they are the shim's",
+        about: "the same in the host's PID namespace, where the shim collects them",
         annotations: &[("usher/sidecars", "proxy")],
         containers: &[
-            Container::new("proxy", &["/bin/villain", "orphans"]).edit(in_the_hosts_pid_namespace),
+            Container::new("proxy", &["/bin/attacker", "orphans"]).edit(in_the_hosts_pid_namespace),
             sleeper("web"),
         ],
         ..Pod::NEW

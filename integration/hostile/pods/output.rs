@@ -1,4 +1,4 @@
-//! Output without end, into FIFOs that nobody reads, or that somebody reads a little at a time.
+//! Endless output into FIFOs without a reader, or with a slow one.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Container, Pod, Stage};
 
-/// Reads a few bytes of whatever there is to read, now and then, until it ends.
+/// Reads a few bytes at a time, with pauses, until the end.
 fn read_slowly(stage: &Stage) {
     let dirs = fs::read_dir(stage.host.dir().join("fifo"));
     let dirs = dirs.expect("FIFOs").flatten().map(|entry| entry.path());
@@ -32,7 +32,7 @@ pub const PODS: &[Pod] = &[Pod {
         Container::new("web", &["/bin/busybox", "yes"]),
     ],
     meanwhile: read_slowly,
-    // The reader never pauses for long, so the exit waits as long as an exit waits for any reader.
+    // The reader never pauses for long, so the exit waits for it as long as for any reader.
     told_late: Duration::from_secs(2),
     ..Pod::NEW
 }];

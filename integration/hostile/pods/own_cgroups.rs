@@ -1,5 +1,5 @@
-//! Containers that make cgroups below their own, deep and many, and move their processes there, as a
-//! privileged one can.
+//! Containers that make deep and many cgroups below their own, and move their processes there, as a
+//! privileged container can.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ for root in /sys/fs/cgroup /sys/fs/cgroup/*; do
     for n in $(seq 100); do mkdir $root/a/b/$n; done
     echo 0 > $root/a/b/c/d/e/f/g/h/cgroup.procs
 done 2>/dev/null
-exec /bin/villain forks
+exec /bin/attacker forks
 "#;
 
 const fn mover(name: &'static str) -> Container {

@@ -1,4 +1,4 @@
-//! Its caller has paused one container when all are told to end, another stops itself.
+//! The caller has paused one container when the pod ends; the other stops itself.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::harness::eventually;
 
 use super::{Container, Pod};
 
-/// How long a caller goes on trying to pause what forks all the time: on cgroup v1 runc's freezer does not always
-/// catch all of it on a busy machine, and says that it is "unable to freeze".
+/// Time for which the caller retries to pause a forking container: on cgroup v1 and a busy machine,
+/// runc's freezer does not always catch all processes, and fails with "unable to freeze".
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);
 
 pub const PODS: &[Pod] = &[Pod {
@@ -15,7 +15,7 @@ pub const PODS: &[Pod] = &[Pod {
     about: "one container paused by its caller, one stopped by itself",
     annotations: &[("usher/sidecars", "proxy")],
     containers: &[
-        Container::new("proxy", &["/bin/villain", "forks"]),
+        Container::new("proxy", &["/bin/attacker", "forks"]),
         Container::new(
             "web",
             &["/bin/sh", "-c", "while :; do (kill -STOP -1); done"],

@@ -1,5 +1,4 @@
-//! Three sidecars that are asked by a command every millisecond whether they have started, and never
-//! have.
+//! Three sidecars with an exec startup probe every millisecond, which never succeeds.
 
 use super::{Pod, sleeper};
 

@@ -1,5 +1,5 @@
-//! Commands every millisecond in containers that have a twentieth of a CPU: what the OCI runtime takes for
-//! them is many times that. In one of them attempts never end before their time runs out.
+//! Exec probes every millisecond in containers limited to a twentieth of a CPU; the OCI runtime
+//! needs many times that. In one container, attempts end only by their timeout.
 
 use super::super::stage::limit_cpu;
 use super::{Container, Pod, sleeper};

@@ -1,4 +1,4 @@
-//! Commands of probes that write without end, and leave children behind that do.
+//! Exec probes that write without end, and leave children that do.
 
 use super::{Pod, sleeper};
 

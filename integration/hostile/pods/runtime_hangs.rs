@@ -1,11 +1,11 @@
-//! From the pod's end on, the OCI runtime hangs at one of its verbs, in every container.
+//! From the pod's end on, the OCI runtime hangs at one of its commands, in every container.
 
 use serde_json::Value;
 
 use super::{Container, Pod, Stage, sleeper};
 use crate::harness::add_poststart_hook;
 
-/// Makes the OCI runtime's `start` necessary for a release.
+/// Makes a release need the OCI runtime's `start`.
 fn with_a_hook(_: &Stage, config: &mut Value) {
     add_poststart_hook(config);
 }
@@ -42,14 +42,14 @@ const POD: Pod = Pod {
 pub const PODS: &[Pod] = &[
     Pod {
         name: "runtime hangs at create",
-        about: "a sidecar that comes back in place during the end never does",
+        about: "a sidecar's restart in place during the end hangs",
         hangs: &["create"],
         is_plain: false,
         ..POD
     },
     Pod {
         name: "runtime hangs at start",
-        about: "a defer that is released by the runtime never runs",
+        about: "a defer released by the runtime never runs",
         hangs: &["start"],
         is_plain: false,
         ..POD
@@ -63,19 +63,19 @@ pub const PODS: &[Pod] = &[
     },
     Pod {
         name: "runtime hangs at kill",
-        about: "no signal by the runtime gets there",
+        about: "no signal sent by the runtime arrives",
         hangs: &["kill"],
         ..POD
     },
     Pod {
         name: "runtime hangs at delete",
-        about: "nothing of a container is taken away by the runtime",
+        about: "the runtime deletes no container",
         hangs: &["delete"],
         ..POD
     },
     Pod {
         name: "runtime hangs at everything",
-        about: "whatever is asked of the runtime",
+        about: "every command of the runtime hangs",
         hangs: &["create", "start", "exec", "kill", "delete"],
         ..POD
     },

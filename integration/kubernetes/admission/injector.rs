@@ -1,4 +1,4 @@
-//! Another webhook, which injects a container: before ours is asked, or after.
+//! Another mutating webhook, which injects a container before or after ours is called.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,8 @@ use crate::pod::Case;
 
 const ADDRESS: &str = "127.0.0.1:9443";
 
-/// The program (`src/webhook/injector.rs`), and the configurations by which it is asked; gone with this.
+/// The injector's program (`src/webhook/injector.rs`) and its webhook configurations. Removed on
+/// drop.
 pub struct Injector<'a> {
     case: &'a Case<'a>,
     program: Child,
@@ -26,7 +27,7 @@ impl<'a> Injector<'a> {
         fs::create_dir_all(&directory).expect("a directory");
         let _ = fs::remove_file(directory.join("authority.json"));
         let program = shim_dir().join("examples/injector").display().to_string();
-        // Who enters the machine's namespaces is not the program, but its parent.
+        // The test's child is nsenter; the program itself writes its process id.
         let script = "echo $$ >\"$1/pid\"; exec \"$2\" \"$3\" \"$1\"";
         let words = ["sh", "-c", script, "sh"];
         let path = directory.display().to_string();
@@ -48,8 +49,8 @@ impl<'a> Injector<'a> {
         injector
     }
 
-    /// Injects a container into the pods of the case that have the label `inject: CONFIGURATION`. Webhooks
-    /// are asked in the order of their configurations' names.
+    /// Injects a container into the case's pods with the label `inject: CONFIGURATION`. The API
+    /// server calls webhooks in the order of their configurations' names.
     pub fn inject(&mut self, configuration: &str, list: &str, container: &Value) {
         let directory = directory(self.case);
         let injected = json!({ "list": list, "container": container });

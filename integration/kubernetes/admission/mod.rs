@@ -1,20 +1,20 @@
-//! The admission webhook, asked by a real API server: its image, its two replicas, its account and its
-//! certificate are those of `scripts/kubernetes/webhook.yaml`.
+//! The admission webhook, called by a real API server. Image, replicas, account and certificate are
+//! those of `scripts/kubernetes/webhook.yaml`.
 
+mod failures;
 mod injector;
 mod proxies;
-mod trouble;
 mod webhook;
 
 use serde_json::{Value, json};
 
 use crate::pod::{Case, Pod, exit_code, with, witness};
 
+pub use failures::*;
 pub use proxies::*;
-pub use trouble::*;
 use webhook::{NAME, Webhook, dry_run, wrong};
 
-/// What its author has to write, and no more; and what the spec of any pod says.
+/// A Job's pod with the one annotation that its author has to write.
 fn job() -> Pod {
     let probe = json!({
         "exec": { "command": ["test", "-e", "/shared/ready-proxy"] },
@@ -31,7 +31,7 @@ fn job() -> Pod {
         .spec("runtimeClassName", Value::Null)
 }
 
-pub fn a_job_with_one_annotation_behaves_as_with_all(case: &Case) {
+pub fn a_job_with_one_annotation_behaves_as_with_all_annotations(case: &Case) {
     let _webhook = Webhook::install(case.cluster);
     case.create_job(&job(), 0);
     case.await_job("job", "complete");
@@ -54,7 +54,7 @@ pub fn a_job_with_one_annotation_behaves_as_with_all(case: &Case) {
     }
 }
 
-pub fn what_the_shim_would_refuse_is_refused_when_it_is_applied(case: &Case) {
+pub fn objects_that_the_shim_would_refuse_are_refused_by_the_api_server(case: &Case) {
     let webhook = Webhook::install(case.cluster);
     let pod = wrong();
     let template = json!({
@@ -108,7 +108,7 @@ pub fn what_the_shim_would_refuse_is_refused_when_it_is_applied(case: &Case) {
     assert!(said.err().contains("Warning: later: "), "{}", said.err());
 }
 
-pub fn it_has_no_right_that_it_does_not_need(case: &Case) {
+pub fn the_webhook_has_only_the_permissions_that_it_needs(case: &Case) {
     let webhook = Webhook::install(case.cluster);
     let account = format!("--as=system:serviceaccount:{NAME}:{NAME}");
     let may = |words: &[&str]| {

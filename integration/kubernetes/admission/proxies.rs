@@ -1,4 +1,4 @@
-//! Proxies that another webhook injects, and those that a pod has anyway.
+//! Proxies that another webhook injects, and proxies of the pod itself.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use crate::cluster::PATIENCE;
 use crate::harness::{eventually, run};
 use crate::pod::{Case, Pod, exit_code, restarts, with, witness};
 
-/// A proxy that never ends by itself, and takes a second until it is ready. Only kubelet can say that of a
-/// native one.
+/// A proxy that runs until it is stopped, and takes a second to become ready. For a native sidecar
+/// only kubelet sees that.
 fn proxy(name: &str) -> Value {
     let probe = json!({
         "exec": { "command": ["test", "-e", format!("/shared/ready-{name}")] },
@@ -25,7 +25,7 @@ fn native(container: Value) -> Value {
     with(container, json!({ "restartPolicy": "Always" }))
 }
 
-/// A Job's pod, in which the app is named like the pod and nobody says what its spec says.
+/// A Job's pod whose annotations and runtime class the webhook completes.
 fn job(name: &str) -> Pod {
     Pod::new(name)
         .label("inject", name)
@@ -41,7 +41,7 @@ fn await_complete(case: &Case, names: &[&str]) {
     }
 }
 
-/// The proxy is there before the app, and ends after it without a word about that.
+/// Checks that the proxy was ready before the app started, and was stopped after the app.
 #[track_caller]
 fn assert_ordered(case: &Case, app: &str, proxy: &str) {
     let record = case.record();
@@ -57,10 +57,10 @@ fn only_pod_of(case: &Case, job: &str) -> Value {
     pods.remove(0)
 }
 
-/// Names of configurations that come before `usher-webhook`, and after it.
+/// Configuration names that sort before and after `usher-webhook`.
 const WHEN: [&str; 2] = ["another", "zealous"];
 
-pub fn a_job_with_an_injected_proxy_is_complete(case: &Case) {
+pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
     let _webhook = Webhook::install(case.cluster);
     let mut injector = Injector::start(case);
     let mut names = Vec::new();
@@ -77,11 +77,11 @@ pub fn a_job_with_an_injected_proxy_is_complete(case: &Case) {
         }
     }
     for name in &names {
-        // The same words whatever the form is that it comes in.
+        // The same annotation works for both forms of the proxy.
         let annotated = format!("proxy-{name}?");
         case.create_job(&job(name).annotation("usher/sidecars", annotated), 0);
     }
-    // Said without a question mark it stays a sidecar of usher's, and behaves as well.
+    // Without a question mark the proxy stays a sidecar of usher, and behaves the same.
     injector.inject("named", "initContainers", &native(proxy("proxy-named")));
     case.create_job(&job("named").annotation("usher/sidecars", "proxy-named"), 0);
     await_complete(case, &["named"]);
@@ -97,7 +97,7 @@ pub fn a_job_with_an_injected_proxy_is_complete(case: &Case) {
         let annotations = &pod["metadata"]["annotations"];
         assert_eq!(annotations["usher/apps"], app, "{annotations:#}");
         match name.ends_with("native") {
-            // Kubelet looks after it.
+            // kubelet handles a native sidecar.
             true => {
                 assert_eq!(annotations["usher/native-init"], proxy, "{annotations:#}");
                 assert_eq!(annotations["usher/sidecars"], Value::Null);
@@ -121,8 +121,8 @@ pub fn a_job_whose_proxy_was_not_injected_runs(case: &Case) {
     assert_eq!(restarts(&pod, "app-alone"), 0);
 }
 
-/// Kubelet's init containers in their order, a sidecar of kubelet's among them, and then ours.
-pub fn native_init_containers_and_sidecars_beside_ours(case: &Case) {
+/// Init containers and a native sidecar of kubelet in their order, then ours.
+pub fn native_init_containers_and_sidecars_work_beside_ushers(case: &Case) {
     let _webhook = Webhook::install(case.cluster);
     let mixed = job("mixed")
         .annotation("usher/sidecars", "ours")
@@ -139,7 +139,7 @@ pub fn native_init_containers_and_sidecars_beside_ours(case: &Case) {
         (("second", "exit"), ("ours", "start")),
         (("ours", "ready"), ("app-mixed", "start")),
         (("app-mixed", "exit"), ("ours", "signal")),
-        // Ours is one of its containers to kubelet, whose own sidecars end after those.
+        // To kubelet our sidecar is an ordinary container, and native sidecars end after those.
         (("ours", "exit"), ("theirs", "signal")),
     ] {
         record.assert_before(earlier, later);
@@ -151,10 +151,10 @@ pub fn native_init_containers_and_sidecars_beside_ours(case: &Case) {
     assert_eq!(exit_code(&pod, "ours"), Some(0));
 }
 
-/// The node's `config.toml`, which the webhook has to know, too.
+/// The node's `config.toml`, which the webhook has to know too.
 const ROLES: &str = "[roles]\nsidecars = ['*-mesh']\neverywhere = true\n";
 
-pub fn a_proxy_that_the_node_knows_needs_no_annotation(case: &Case) {
+pub fn a_proxy_in_the_nodes_roles_needs_no_annotation(case: &Case) {
     let config = NodeConfig::write(case);
     let mut injector = Injector::start(case);
     for (name, list, container) in [
@@ -164,7 +164,8 @@ pub fn a_proxy_that_the_node_knows_needs_no_annotation(case: &Case) {
     ] {
         injector.inject(name, list, &container);
     }
-    // Kubelet's own sidecar is one of usher's too to a node whose webhook was not asked, and ends as well.
+    // If the webhook is not called for a pod, the node's roles make even a native sidecar one of
+    // usher's, and it ends too.
     let unasked = job("unasked").spec("runtimeClassName", "usher");
     case.create_job(&unasked, 0);
     await_complete(case, &["unasked"]);
@@ -186,7 +187,7 @@ pub fn a_proxy_that_the_node_knows_needs_no_annotation(case: &Case) {
         let finished = case.cluster.give(&words, &[pod]);
         finished.out().contains(r#""runtimeClassName": "usher""#)
     };
-    eventually("its pods are completed", PATIENCE, completed);
+    eventually("the webhook completes pods", PATIENCE, completed);
     let names = ["ordinary", "native"];
     for name in names {
         case.create_job(&job(name), 0);
@@ -201,7 +202,7 @@ pub fn a_proxy_that_the_node_knows_needs_no_annotation(case: &Case) {
 
 const CONFIG: &str = "/etc/usher/config.toml";
 
-/// The node's configuration; gone with this.
+/// The node's configuration file. Removed on drop.
 struct NodeConfig<'a>(&'a Case<'a>);
 
 impl<'a> NodeConfig<'a> {
@@ -212,7 +213,7 @@ impl<'a> NodeConfig<'a> {
         config
     }
 
-    /// The same file, where the machine has it.
+    /// The path of the same file on the machine.
     fn copy(&self) -> String {
         let file = self.0.cluster.path("tmp").join("config.toml");
         file.display().to_string()

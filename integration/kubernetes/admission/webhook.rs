@@ -1,4 +1,4 @@
-//! The webhook, installed in the cluster as its manifest says.
+//! The webhook, installed in the cluster by its manifest.
 
 use std::fs;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE};
 use crate::harness::{Finished, eventually, poll, run};
-use crate::ours;
+use crate::own_images;
 
 pub const NAME: &str = "usher-webhook";
 pub const MANIFEST: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/webhook.yaml"
 );
-/// Its two configurations.
+/// The kinds of its two configurations.
 pub const CONFIGURATIONS: [&str; 2] = [
     "mutatingwebhookconfiguration",
     "validatingwebhookconfiguration",
 ];
-/// Where the image would come from, if it had to.
+/// The repository in the image's name; nothing is pulled from it.
 const REPOSITORY: &str = "registry.example.com/usher-webhook";
 
-/// The webhook with all that belongs to it; it is gone when this is.
+/// The installed webhook. Removed with all its objects on drop.
 pub struct Webhook<'a> {
     pub cluster: &'a Cluster,
 }
 
 impl<'a> Webhook<'a> {
-    /// As the head of the manifest tells people to do it.
+    /// Installs the webhook as the head of the manifest says.
     pub fn install(cluster: &'a Cluster) -> Self {
         let webhook = Self::prepare(cluster);
         let file = cluster.path("tmp/webhook.yaml").display().to_string();
@@ -38,9 +38,9 @@ impl<'a> Webhook<'a> {
         webhook
     }
 
-    /// The image is there, and the manifest names it (`tmp/webhook.yaml`).
+    /// Imports the image, and writes the manifest with the image's name to `tmp/webhook.yaml`.
     pub fn prepare(cluster: &'a Cluster) -> Self {
-        let image = ours::import(cluster, "usher-webhook", REPOSITORY, |_| ());
+        let image = own_images::import(cluster, "usher-webhook", REPOSITORY, |_| ());
         let text = fs::read_to_string(MANIFEST).expect("the manifest");
         let lines = text.lines().map(|line| match line.split_once("image: ") {
             Some((space, _)) if space.trim().is_empty() => format!("{space}image: {image}\n"),
@@ -51,7 +51,7 @@ impl<'a> Webhook<'a> {
         Self { cluster }
     }
 
-    /// `kubectl` where it lives.
+    /// Runs `kubectl` in the webhook's namespace.
     #[track_caller]
     pub fn kubectl(&self, words: &[&str]) -> String {
         self.cluster.must(&[&["--namespace", NAME], words].concat())
@@ -63,14 +63,14 @@ impl<'a> Webhook<'a> {
         assert!(finished.ok(), "{}\n{}", finished.err(), self.diagnosis());
     }
 
-    /// Until the API server believes it.
+    /// Waits until the API server trusts the webhook's certificate.
     pub fn await_answers(&self) {
         let answers = || self.refuses(&wrong()).then_some(());
         let found = poll(PATIENCE, answers);
         assert!(found.is_some(), "it is not asked:\n{}", self.diagnosis());
     }
 
-    /// Whether an object is refused by it, and not for another reason. Nothing is created.
+    /// True if the webhook refuses an object, and not another reason. Creates nothing.
     pub fn refuses(&self, object: &Value) -> bool {
         let said = dry_run(self.cluster, object);
         !said.ok() && said.err().contains("denied the request")
@@ -92,13 +92,13 @@ impl<'a> Webhook<'a> {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Nobody answers any more.
+    /// Removes all replicas.
     pub fn shut_down(&self) {
         self.scale(0);
         eventually("both are gone", PATIENCE, || self.pods().is_empty());
     }
 
-    /// Sets `failurePolicy` in all of it.
+    /// Sets `failurePolicy` in all configurations.
     pub fn set_failure_policy(&self, policy: &str) {
         for kind in CONFIGURATIONS {
             let change = json!([
@@ -110,16 +110,22 @@ impl<'a> Webhook<'a> {
         }
     }
 
-    /// Kills the process of one of its pods, as the kernel does that has no memory left.
+    /// Kills the process of one of its pods, as the kernel's OOM killer does.
     pub fn kill(&self, pod: &Value) {
         let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
         let id = id.and_then(|id| id.strip_prefix("containerd://"));
-        let words = ["tasks", "kill", "--signal", "KILL", id.expect("it runs")];
+        let words = [
+            "tasks",
+            "kill",
+            "--signal",
+            "KILL",
+            id.expect("the webhook runs"),
+        ];
         let finished = run(self.cluster.on_node(&self.cluster.ctr(&words)), PATIENCE);
         assert!(finished.ok(), "ctr tasks kill: {}", finished.err());
     }
 
-    /// What they say, from when their process began.
+    /// Logs of its pods since their processes started.
     pub fn log(&self) -> String {
         let words = [
             "logs",
@@ -148,7 +154,7 @@ impl<'a> Webhook<'a> {
 
 impl Drop for Webhook<'_> {
     fn drop(&mut self) {
-        // What ends by itself takes ten seconds for it.
+        // A replica would take ten seconds to end by itself.
         let pods = ["delete", "pods", "--all", "--force", "--grace-period=0"];
         let deployment = ["delete", "deployment", NAME, "--ignore-not-found"];
         for words in [&deployment[..], &pods] {
@@ -167,7 +173,7 @@ pub fn dry_run(cluster: &Cluster, object: &Value) -> Finished {
     )
 }
 
-/// A pod of the default namespace, with these annotations.
+/// A pod of the default namespace with these annotations.
 pub fn pod(annotations: Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -176,10 +182,10 @@ pub fn pod(annotations: Value) -> Value {
     })
 }
 
-/// One that the shim would refuse.
+/// A pod that the shim would refuse.
 pub fn wrong() -> Value {
     pod(json!({ "usher/sidecars": "proxy, proxy" }))
 }
 
-/// How long it may take until what is in a Secret is in the files of a pod, or until it looks at them.
+/// The time until a Secret's content is in a pod's files and the webhook has looked at them.
 pub const SEEN_WITHIN: Duration = Duration::from_secs(180);

@@ -1,8 +1,10 @@
-//! Kubernetes' own tests of a node (`e2e_node`), once with containerd's own shim and once with usher as the default
-//! runtime, all else alike; and in what the two differ. `scripts/test-kubernetes --upstream` runs it.
+//! Runs Kubernetes' own node tests (`e2e_node`) with containerd's own shim and with usher as the
+//! default runtime, all else equal, and lists the differences. `scripts/test-kubernetes --upstream`
+//! runs this.
 //!
-//! The tests bring etcd and an API server along and start kubelet. They run on a [machine](super::machine) whose
-//! cgroups are all that there are of them ([node](node)), so that they look for them where they are.
+//! The tests bring etcd and an API server, and start kubelet. They run on a
+//! [machine](super::machine) that sees only its own cgroups ([node](node)), so that the tests find
+//! them at the usual paths.
 
 mod outcomes;
 
@@ -23,13 +25,13 @@ use super::machine::Machine;
 use super::settings;
 use outcomes::{Count, Named, Outcome, Outcomes, quoted};
 
-/// In what the two may differ.
+/// Accepted differences.
 const DIFFERENCES: &str = include_str!("differences");
-/// Which tests are left out, by regular expressions of Go's.
+/// Tests that are left out, as Go regular expressions.
 const LEFT_OUT: &str = include_str!("left-out");
 
-/// Which are run if nothing else is said, in ginkgo's words about labels: those that run beside others and take
-/// minutes at most, of what Kubernetes does without being told to, and that want no other node than this.
+/// The default selection, as a ginkgo label filter: tests that run in parallel, take minutes at
+/// most, concern default features, and need no special node.
 const USUAL: &str = "!Serial && !Slow && !Flaky && !Disruptive && !Alpha && !BetaOffByDefault \
     && !(Feature: containsAny {CriProxy, KubeletCredentialProviders, NodeProblemDetector, StandaloneMode})";
 
@@ -40,15 +42,14 @@ enum Runtime {
     Usher,
 }
 
-/// Where the programs are. `scripts/test-kubernetes` says it in the environment.
+/// The locations of the programs, which `scripts/test-kubernetes` passes in the environment.
 struct Parts {
     tests: PathBuf,
     images: PathBuf,
     kubernetes: PathBuf,
-    /// etcd's package has no part in this; that of the network's plugins has.
+    /// Packages with the network plugins.
     packages: PathBuf,
     runc: PathBuf,
-    /// What is of use afterwards goes there.
     reports: PathBuf,
 }
 
@@ -58,7 +59,7 @@ struct Suite<'a> {
     machine: Option<Machine>,
 }
 
-/// Runs both, and says in what they differ; words choose tests, as expressions of Go's.
+/// Runs both, and prints the differences. Words choose tests, as Go regular expressions.
 pub fn run(words: &[String]) -> ExitCode {
     match difference(words) {
         Ok(true) => ExitCode::SUCCESS,
@@ -70,13 +71,13 @@ pub fn run(words: &[String]) -> ExitCode {
     }
 }
 
-/// Is there none but those that are named?
+/// True if all differences are accepted ones.
 fn difference(words: &[String]) -> Result<bool, String> {
     let named = Named::of(DIFFERENCES)?;
     let parts = Parts::from_environment();
     let mut control = parts.run(Runtime::Runc, words, "")?;
     let mut ours = parts.run(Runtime::Usher, words, "")?;
-    // On a busy machine one test or other fails by accident, under either.
+    // On a busy machine a test may fail by accident under either runtime.
     let again = control.differences(&ours);
     if !again.is_empty() {
         let names: Vec<String> = again.iter().map(|d| quoted(&d.name)).collect();
@@ -151,8 +152,6 @@ fn list(title: &str, lines: impl IntoIterator<Item = String>) {
     }
 }
 
-// === impl Runtime ===
-
 impl Runtime {
     fn name(self) -> &'static str {
         match self {
@@ -161,8 +160,6 @@ impl Runtime {
         }
     }
 }
-
-// === impl Parts ===
 
 impl Parts {
     fn from_environment() -> Self {
@@ -177,7 +174,7 @@ impl Parts {
         }
     }
 
-    /// Kubelet and the tests know it by its name.
+    /// The pause image's name, as kubelet and the tests know it.
     fn name_of_pause(&self) -> String {
         let names = self.images.join("names");
         let names = fs::read_to_string(names).expect("the names of images");
@@ -185,8 +182,8 @@ impl Parts {
         found.next().expect("an image of that name").to_owned()
     }
 
-    /// Runs those tests whose names fit one of the words, or all that there are, and keeps their report under
-    /// the runtime's name and `mark`.
+    /// Runs the tests whose names match one of the words, or all, and keeps the report under the
+    /// runtime's name and `mark`.
     fn run(&self, runtime: Runtime, words: &[String], mark: &str) -> Result<Outcomes, String> {
         let begin = Instant::now();
         let name = runtime.name();
@@ -206,8 +203,6 @@ impl Parts {
         Ok(outcomes)
     }
 }
-
-// === impl Suite ===
 
 impl<'a> Suite<'a> {
     fn start(parts: &'a Parts, runtime: Runtime) -> Self {
@@ -261,7 +256,7 @@ impl<'a> Suite<'a> {
         put("over/etc/cni/net.d/pods.conflist", settings::network());
         put(CONTAINERD_CONFIG, self.containerd());
         put("kubelet.json", kubelet());
-        // What the machine is does not matter: both run on the same.
+        // The machine's type does not matter: both runs use the same.
         put("system.json", json!({ "os": "Linux" }).to_string());
     }
 
@@ -288,7 +283,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
         )
     }
 
-    /// With the installer that users have; then pods that name no runtime have it.
+    /// Installs usher with the installer that users have, and makes it the default runtime.
     fn install_usher(&self) {
         let usher = shim_dir().join("usher").display().to_string();
         let mut command = self.machine().command(&[&usher, "install"]);
@@ -307,10 +302,10 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
     }
 
     fn machine(&self) -> &Machine {
-        self.machine.as_ref().expect("it is on")
+        self.machine.as_ref().expect("the machine is on")
     }
 
-    /// What becomes of the tests is in their report.
+    /// Runs the tests; the outcomes are in their report.
     fn run(&self, words: &[String]) {
         let node = concat!(
             env!("CARGO_MANIFEST_DIR"),
@@ -325,7 +320,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
         let filter = choice("USHER_TEST_UPSTREAM_FILTER", USUAL);
         let procs = choice("USHER_TEST_UPSTREAM_PROCS", "6");
         let timeout = choice("USHER_TEST_UPSTREAM_TIMEOUT", "30m");
-        // The same order for both.
+        // The same order for both runtimes.
         command.args(["--seed", "1", "--procs", &procs, "--timeout", &timeout]);
         command.args(["--label-filter", &filter]);
         let left_out = Named::of(LEFT_OUT).expect("what is left out, with reasons");
@@ -373,7 +368,7 @@ fn search_path() -> &'static str {
     "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-/// What the tests have kubelet told if nothing else is said, but for what another machine needs.
+/// The tests' own default configuration of kubelet, except for values of another machine.
 fn kubelet() -> String {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -388,7 +383,7 @@ fn kubelet() -> String {
         "fileCheckFrequency": "10s",
         "volumeStatsAggPeriod": "10s",
         "evictionPressureTransitionPeriod": "30s",
-        // The machine's disk is not the tests'.
+        // The machine's disk does not belong to the tests.
         "evictionHard": {
             "memory.available": "1Mi", "nodefs.available": "1Mi", "nodefs.inodesFree": "10",
             "imagefs.available": "1Mi",

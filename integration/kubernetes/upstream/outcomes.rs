@@ -1,29 +1,29 @@
-//! What became of Kubernetes' own tests, by ginkgo's report, and in what two runs of them differ.
+//! Outcomes of Kubernetes' own tests, from ginkgo's report, and differences between two runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// What became of a test, and in the end its words.
+/// The outcome of a test, with its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
-    /// It failed, ran out of time or was interrupted.
+    /// Failed, timed out or interrupted.
     Failed(String),
-    /// It found that it has no business on this node.
+    /// Skipped by the test itself, because it does not apply to this node.
     Inapplicable(String),
 }
 
-/// By the full name of the test. One that was not chosen is not among them.
+/// Outcomes by full test name, without tests that were not selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes(BTreeMap<String, Outcome>);
 
-/// Names of tests with what a person has to say of each: a line with the name, and below it lines that are
-/// indented. `#` begins a comment.
+/// Names of tests, each with a reason: a line with the name, and indented lines below. `#` begins a
+/// comment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Named(BTreeMap<String, String>);
 
-/// A test that has not ended alike.
+/// A test with different outcomes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
     pub name: String,
@@ -31,7 +31,7 @@ pub struct Difference {
     pub ours: Option<Outcome>,
 }
 
-/// How many ended in which way.
+/// Numbers of outcomes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub passed: usize,
@@ -39,10 +39,9 @@ pub struct Count {
     pub inapplicable: usize,
 }
 
-// === impl Outcome ===
-
 impl Outcome {
-    /// None if it was not to be run. Ginkgo gives a reason only to what has been.
+    /// Parses a spec of the report; `None` if it was not selected. ginkgo gives a message only to
+    /// tests that ran.
     fn of(spec: &Value) -> Option<Self> {
         let words = spec["Failure"]["Message"].as_str().unwrap_or_default();
         match spec["State"].as_str()? {
@@ -55,12 +54,13 @@ impl Outcome {
         }
     }
 
-    /// The same, whatever it says: times and names are in the words.
+    /// True if both outcomes are of the same kind. Messages contain times and names, so they may
+    /// differ.
     fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    /// In one line.
+    /// The outcome in one line.
     pub fn brief(&self) -> String {
         let (kind, words) = match self {
             Self::Passed => return "passed".to_owned(),
@@ -73,10 +73,8 @@ impl Outcome {
     }
 }
 
-// === impl Outcomes ===
-
 impl Outcomes {
-    /// Of what ginkgo writes for `--json-report`: a list of suites.
+    /// Parses ginkgo's `--json-report`, a list of suites.
     pub fn of_report(text: &str) -> Result<Self, String> {
         let report: Value =
             serde_json::from_str(text).map_err(|e| format!("ginkgo's report: {e}"))?;
@@ -85,7 +83,7 @@ impl Outcomes {
         for suite in suites {
             let specs = suite["SpecReports"].as_array();
             for spec in specs.into_iter().flatten() {
-                // What is done before all tests and after them is none.
+                // Setup and teardown nodes are not tests.
                 if spec["LeafNodeType"] != "It" {
                     continue;
                 }
@@ -113,7 +111,7 @@ impl Outcomes {
         self.0.iter().map(|(name, outcome)| (&**name, outcome))
     }
 
-    /// The tests that have not ended alike in both.
+    /// The tests whose outcomes differ between two runs.
     pub fn differences(&self, ours: &Self) -> Vec<Difference> {
         let names: BTreeSet<&String> = self.0.keys().chain(ours.0.keys()).collect();
         let difference = |name: &String| Difference {
@@ -125,7 +123,7 @@ impl Outcomes {
         all.filter(Difference::is_one).collect()
     }
 
-    /// Puts what became of the same tests in a later run in the place of what is known.
+    /// Replaces outcomes by those of a later run of the same tests.
     pub fn replace_by(&mut self, later: &Self) {
         for (name, outcome) in &later.0 {
             self.0.insert(name.clone(), outcome.clone());
@@ -141,8 +139,6 @@ fn full_name(spec: &Value) -> String {
     words.join(" ")
 }
 
-// === impl Difference ===
-
 impl Difference {
     fn is_one(&self) -> bool {
         match (&self.control, &self.ours) {
@@ -151,8 +147,6 @@ impl Difference {
         }
     }
 }
-
-// === impl Named ===
 
 impl Named {
     pub fn of(text: &str) -> Result<Self, String> {
@@ -190,7 +184,7 @@ impl Named {
     }
 }
 
-/// A regular expression of Go's that fits this text, and what contains it.
+/// A Go regular expression that matches texts containing this text.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::new();
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Pods in the form that injectors leave them in (`integration/injected`): what the judgement makes of
+//! Pods in the form that injectors leave them in (`integration/injected_pods`): what the judgement makes of
 //! them when it has completed them, as one table.
 
 use std::fmt::Write;
@@ -50,7 +50,7 @@ fn row(pod: &Pod, entry: &Entry) -> [String; 6] {
 
 /// The rows of all pods, and below each what is written into it, what is taken out, and what is said.
 fn table(rules: &Rules) -> String {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected_pods");
     let files = fs::read_dir(directory).unwrap();
     let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|it| it == "yaml"));
@@ -94,7 +94,7 @@ fn table(rules: &Rules) -> String {
 
 #[test]
 fn what_injectors_leave_is_ordered() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected/plans.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected_pods/plans.txt");
     let table = table(&config::parse(NODE).unwrap());
     let expected = fs::read_to_string(&path).unwrap_or_default();
     assert!(table == expected, "{} should be\n{table}", path.display());

@@ -1,4 +1,4 @@
-//! Pods as injectors leave them (`integration/injected`). After the webhook, each means the same to
+//! Pods as injectors leave them (`integration/injected_pods`). After the webhook, each means the same to
 //! `usher explain`, which knows the spec, and to the shim, which only sees the annotations that
 //! containerd passes on, and containers that are created one after another.
 
@@ -22,7 +22,7 @@ const NODE: &str = "[roles]\nsidecars = ['datadog-agent-*']\neverywhere = true\n
 
 /// The pods, as their controllers create them.
 fn corpus() -> Vec<Value> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/injected");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/injected_pods");
     let files = fs::read_dir(directory).expect("the corpus");
     let files = files.map(|file| file.expect("a file").path());
     let manifests = files.filter(|file| file.extension().is_some_and(|it| it == "yaml"));

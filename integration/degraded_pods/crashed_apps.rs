@@ -1,0 +1,138 @@
+//! Termination of a pod whose app has crashed and waits in kubelet's back-off.
+
+use crate::harness::{Stopped, times};
+
+use super::kubelet::{CRASHES, Kubelet, QUICK, WINDOW};
+
+/// A pod whose app has crashed; the other containers run or are held.
+#[track_caller]
+fn in_crash_loop(annotations: &'static [(&'static str, &'static str)], others: &[&str]) -> Kubelet {
+    let pod = Kubelet::run_pod(annotations, 20);
+    for name in others {
+        let is_sidecar = *name == "proxy";
+        pod.run(name, if is_sidecar { &[] } else { QUICK });
+    }
+    pod.run("web", CRASHES);
+    assert_eq!(pod.ended("web"), 1);
+    pod
+}
+
+/// All ended in time, and no exit code makes the caller restart the pod.
+#[track_caller]
+fn assert_well(stopped: &[Stopped], pod: &Kubelet) {
+    let well = |stop: &Stopped| !stop.killed && stop.code == 0;
+    let record = pod.host.record();
+    assert!(stopped.iter().all(well), "{stopped:?}\n{record}");
+}
+
+#[test]
+fn a_defer_runs_when_it_is_the_only_container_to_stop() {
+    for annotations in [
+        &[("usher/pre-exit", "before")],
+        &[("usher/post-exit", "before")],
+    ] {
+        let pod = in_crash_loop(annotations, &["before"]);
+        let stopped = pod.delete(&["before"]);
+        assert!(pod.host.record().has("before", "exit"), "{stopped:?}");
+        assert_well(&stopped, &pod);
+    }
+}
+
+#[test]
+fn a_defer_runs_before_its_sidecar_stops_in_any_order_of_stop_requests() {
+    const POD: &[(&str, &str)] = &[
+        ("usher/sidecars", "proxy"),
+        ("usher/pre-exit", "before"),
+        WINDOW,
+    ];
+    for _ in 0..times(2, 8) {
+        for asked in [["before", "proxy"], ["proxy", "before"]] {
+            let pod = in_crash_loop(POD, &["proxy", "before"]);
+            let stopped = pod.delete(&asked);
+            let record = pod.host.record();
+            record.assert_before(("before", "exit"), ("proxy", "signal"));
+            assert!(!record.has("before", "signal"), "{record}");
+            assert_well(&stopped, &pod);
+        }
+    }
+}
+
+#[test]
+fn two_defers_run_in_their_order() {
+    const POD: &[(&str, &str)] = &[
+        ("usher/pre-exit", "before"),
+        ("usher/post-exit", "after"),
+        WINDOW,
+    ];
+    for asked in [["before", "after"], ["after", "before"]] {
+        let pod = in_crash_loop(POD, &["before", "after"]);
+        let stopped = pod.delete(&asked);
+        let record = pod.host.record();
+        record.assert_before(("before", "exit"), ("after", "start"));
+        assert!(record.has("after", "exit"), "{record}");
+        assert_well(&stopped, &pod);
+    }
+}
+
+#[test]
+fn a_defer_runs_while_the_exit_of_an_init_container_is_withheld() {
+    const POD: &[(&str, &str)] = &[
+        ("usher/init", "setup"),
+        ("usher/pre-exit", "before"),
+        WINDOW,
+    ];
+    let pod = in_crash_loop(POD, &["setup", "before"]);
+    let stopped = pod.delete(&["setup", "before"]);
+    assert!(pod.host.record().has("before", "exit"), "{stopped:?}");
+    assert_well(&stopped, &pod);
+}
+
+/// From 1.29 on, kubelet stops native sidecars after the other containers have ended.
+#[test]
+fn a_defer_runs_before_the_native_sidecars_stop_request() {
+    const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy"), ("usher/pre-exit", "before")];
+    let pod = in_crash_loop(POD, &["proxy", "before"]);
+    let first = pod.stop(&["before"]);
+    let record = pod.host.record();
+    assert!(record.has("before", "exit"), "{first:?}\n{record}");
+    let last = pod.delete(&["proxy"]);
+    let record = pod.host.record();
+    record.assert_before(("before", "exit"), ("proxy", "signal"));
+    assert_well(&[first, last].concat(), &pod);
+}
+
+#[test]
+fn the_hook_of_a_sidecar_runs_when_it_is_the_only_container_to_stop() {
+    const POD: &[(&str, &str)] = &[
+        ("usher/sidecars", "proxy"),
+        (
+            "termination-hook.usher/proxy",
+            r#"{"exec":{"command":["/bin/witness","mark","proxy","hook"]}}"#,
+        ),
+    ];
+    let pod = in_crash_loop(POD, &["proxy"]);
+    let stopped = pod.delete(&["proxy"]);
+    let record = pod.host.record();
+    record.assert_before(("proxy", "hook"), ("proxy", "signal"));
+    assert_well(&stopped, &pod);
+}
+
+#[test]
+fn a_defer_runs_again_after_a_create_disproves_the_termination() {
+    const POD: &[(&str, &str)] = &[("usher/pre-exit", "before")];
+    let pod = in_crash_loop(POD, &["before"]);
+    // kubelet recreates the defer because its image changed. The restarted app shows that the pod
+    // is not ending.
+    pod.stop(&["before"]);
+    assert_eq!(pod.starts("before"), 1);
+    pod.run("web.1", &[]);
+    pod.await_starts("web", 2);
+    pod.run("before.1", QUICK);
+    assert_eq!(pod.starts("before"), 1);
+    let stopped = pod.delete(&["web.1", "before.1"]);
+    let record = pod.host.record();
+    let last = record.all("before", "exit").nth(1);
+    let last = last.unwrap_or_else(|| panic!("{record}"));
+    assert!(last.at_ns < record.at("web", "signal"), "{record}");
+    assert_well(&stopped, &pod);
+}
