@@ -27,3 +27,4 @@ mod starting;
 mod stopping;
 mod trouble;
 mod view;
+mod waits;
