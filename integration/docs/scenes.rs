@@ -287,7 +287,7 @@ const HELD: &str = "usher: migrate has been held for 5.001s: it waits for sideca
 const PROBED: &str = "sidecar proxy is running for 4.67s, waiting for its startup probe, which has failed 46 of 50 times";
 const ENDED: &str =
     "usher: app has not been started for 5.00108076s: it waits for sidecar proxy (not started yet)";
-const REFUSED: &str = "… usher/sidecar: \"proxy\" belongs to no setting of usher; expected usher/ and one of init, native-init, sidecars, …";
+const REFUSED: &str = "… unknown annotation usher/sidecar; expected usher/ and one of init, native-init, sidecars, …; did you mean usher/sidecars?";
 const REFUSED_AS_WELL: &str =
     "usher/startup-timeout: \"2min\" is not a duration; expected one such as 300ms, 90s or 1h30m";
 const IN_VAIN: &str =
