@@ -110,6 +110,28 @@ scenes! {
         stage.shows("usher inspect checkout2");
     };
 
+    a_cleanup_hangs_and_another_waits_for_an_app_that_hangs: [
+        (TROUBLESHOOTING, "usher inspect orders"),
+        (TROUBLESHOOTING, "usher inspect billing"),
+    ] => |stage| {
+        let deaf = ["--ignore-term"];
+        let plan = [("usher/sidecars", "proxy, logs"), ("usher/post-exit", "clean-up")];
+        for name in ["proxy", "logs", "web"] {
+            stage.host.run(&stage.witness("orders", name, &plan, &[]));
+        }
+        stage.host.run(&stage.witness("orders", "clean-up", &plan, &deaf));
+        let plan = [("usher/apps", "api"), ("usher/post-exit", "clean-up")];
+        stage.host.run(&stage.witness("billing", "api", &plan, &deaf));
+        stage.host.run(&stage.witness("billing", "clean-up", &plan, &[]));
+        stage.host.await_event("api", "start");
+        for pod in ["orders", "billing"] {
+            let stopped = stage.type_in(&format!("usher stop {pod} --no-wait --grace-period 16s"));
+            assert!(stopped.ok(), "{stopped:?}");
+        }
+        stage.shows("usher inspect billing");
+        stage.shows("usher inspect orders");
+    };
+
     a_job_waits_for_apps_that_may_still_come: [(TROUBLESHOOTING, "usher inspect job")] => |stage| {
         let plan = [("usher/sidecars", "proxy"), ("usher/restart-policy", "Never")];
         stage.host.run(&stage.witness("job", "proxy", &plan, &[]));

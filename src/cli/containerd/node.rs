@@ -124,9 +124,31 @@ impl Node {
     pub(in crate::cli) fn unloaded(&self) -> Option<String> {
         match self.told.as_ref()? {
             Ok(told) => loaded::difference(self.dump.as_ref().ok()?, told.config.as_ref()?),
+            // So it is configured, for Docker say.
+            Err(Untold::NoCri)
+                if self
+                    .dump
+                    .as_ref()
+                    .is_ok_and(|dump| self.disabled_cri(dump).is_some()) =>
+            {
+                None
+            }
             Err(Untold::NoCri) => Some("it has no CRI plugin".to_owned()),
             Err(Untold::Because(_)) => None,
         }
+    }
+
+    /// The name by which a configuration switches the CRI plugin off, if it does.
+    pub(in crate::cli) fn disabled_cri<'a>(&self, dump: &'a Effective) -> Option<&'a str> {
+        let disabled = dump.table().get("disabled_plugins");
+        let names = disabled.and_then(Value::as_array).into_iter().flatten();
+        let mut names = names.filter_map(Value::as_str);
+        names.find(|name| *name == "cri" || *name == self.cri_name() || *name == CRI_2)
+    }
+
+    /// True if the configuration file is not there, without which containerd starts by its usual name alone.
+    pub(in crate::cli) fn lacks_config(&self) -> bool {
+        self.config != Path::new(CONFIG) && !self.config.exists()
     }
 
     pub(in crate::cli) fn facts(&self) -> Facts {

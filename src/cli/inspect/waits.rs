@@ -1,4 +1,4 @@
-//! What a pod's containers wait for: the first lines of `usher inspect`.
+//! Waits of a pod's containers: the first lines of `usher inspect`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

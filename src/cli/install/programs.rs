@@ -46,6 +46,7 @@ fn have_equal_bytes(one: &Path, other: &Path) -> bool {
 /// or another processor, than what they were built for.
 pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<PathBuf>, String> {
     let mut news = Vec::new();
+    let directories = place::missing_directories(bin);
     let copied = programs.iter().try_for_each(|program| {
         let (source, place) = (from.join(program), bin.join(program));
         news.push(place.clone());
@@ -67,24 +68,36 @@ pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<
             for place in news {
                 let _ = fs::remove_file(place::beside(&place, "new"));
             }
+            place::remove_empty(directories);
             Err(format!("{error}; nothing was changed"))
         }
     }
 }
 
-/// Takes all away but what is needed and what belongs to a package. Says which that is.
-pub(super) fn remove(
-    bin: &Path,
-    is_needed: impl Fn(&Path) -> bool,
-) -> Result<Vec<PathBuf>, String> {
+/// Programs that were there when usher was taken away.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub removed: Vec<PathBuf>,
+    /// Programs that stay, since they belong to a package.
+    pub of_packages: Vec<PathBuf>,
+}
+
+/// Removes all programs but those that are needed and those that belong to a package.
+pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Taken, String> {
     let files = PROGRAMS.map(|program| bin.join(program));
-    let files = files.into_iter().filter(|file| !is_needed(file));
-    let (of_packages, ours): (Vec<_>, Vec<_>) = files.partition(|file| is_of_package(file));
-    for file in ours {
-        place::remove(&file)
+    let there = files
+        .into_iter()
+        .filter(|file| file.symlink_metadata().is_ok());
+    let files = there.filter(|file| !is_needed(file));
+    let (of_packages, removed): (Vec<_>, Vec<_>) = files.partition(|file| is_of_package(file));
+    for file in &removed {
+        place::remove(file)
             .map_err(|error| format!("{} cannot be removed: {error}", file.display()))?;
     }
-    Ok(of_packages)
+    Ok(Taken {
+        removed,
+        of_packages,
+    })
 }
 
 /// Has a Debian package brought this file, which takes it away when it goes?

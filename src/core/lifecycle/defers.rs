@@ -186,8 +186,8 @@ impl Pod {
         (place, container.number)
     }
 
-    /// When the defer containers of a turn are over at the latest whose step begins at `began` and has these
-    /// ends; those ahead of one of them, if one is given.
+    /// The latest end of the defer containers of a turn whose step begins at `began` and has these ends; of
+    /// those ahead of one of them, if one is given.
     pub(super) fn defers_over_by(
         &self,
         turn: DeferTurn,

@@ -117,14 +117,15 @@ pub enum Then {
     ExecutedAnew,
     /// It is stopped, since its startup probe has failed too often.
     Stopped,
-    /// It gets its stop signal, and has time left.
+    /// The container gets its stop signal, and has time left.
     StopSignal,
-    /// It gets its stop signal, once more if it has had it, and SIGKILL two seconds later at the latest.
+    /// The container gets its stop signal, for the second time if it had it before, and SIGKILL two seconds
+    /// later at the latest.
     LastSignal,
     Killed,
-    /// It is a defer container, and its program is executed.
+    /// The program of a defer container is executed.
     ItsTurn,
-    /// It is a defer container for which no time is left: its program is never executed.
+    /// No time is left for a defer container: its program is never executed.
     LeftOut,
 }
 
@@ -149,7 +150,8 @@ pub enum Obstacle {
     Work,
     /// Its turn to stop: the turn is that of this step, and of the defer container that runs in it.
     TurnToStop { step: Step, defer: Option<String> },
-    /// Its turn when the pod terminates. Then: the step under way, and the defer container that runs in it.
+    /// The turn of a defer container. While the pod terminates: the step under way, and the defer container
+    /// that runs in it.
     TurnAtTheEnd {
         step: Option<Step>,
         defer: Option<String>,

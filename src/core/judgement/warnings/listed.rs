@@ -11,7 +11,7 @@ use crate::plan::{
 use super::super::names::lists;
 use super::Warning;
 
-/// Names and keys that are compared with others: more would cost too much, and help nobody.
+/// The most names or keys of a pod that are compared with others, which bounds the cost.
 const COMPARED_AT_MOST: usize = 16;
 const CANDIDATES_AT_MOST: usize = 256;
 
@@ -61,7 +61,7 @@ fn is_missing(pod: &Pod, setting: PodSetting, name: &str) -> bool {
     }
 }
 
-/// What it means that a list names a container that is not there. A template has not what its pods will have.
+/// The consequence of a listed name that no container has. An injector may add the container to the pod later.
 fn then(list: PodSetting) -> String {
     let then = match role_of_list(list) {
         Some(Role::Init | Role::Sidecar) => "what waits for it never runs",

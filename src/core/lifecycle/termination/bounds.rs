@@ -70,7 +70,7 @@ impl Pod {
         is_for_it.then_some(termination)
     }
 
-    /// When a step begins at the latest; none if it is over.
+    /// The latest begin of a step; none if the step is over.
     fn begins_by(&self, termination: &Termination, step: Step) -> Option<Time> {
         if step <= termination.step {
             return (step == termination.step).then_some(termination.step_began);
@@ -90,7 +90,7 @@ impl Pod {
         )
     }
 
-    /// When a step that begins at `began` is over at the latest.
+    /// The latest end of a step that begins at `began`.
     fn over_by(&self, step: Step, began: Time) -> Time {
         let Some(ends) = self.ends_from(step, began) else {
             return began;
@@ -155,7 +155,7 @@ impl Subject<'_> {
         Some((at, then))
     }
 
-    /// When it gets its stop signal at the latest, in a step that begins at `began`.
+    /// The latest moment of its stop signal in a step that begins at `began`.
     fn told_by(&self, step: Step, began: Time, ends: Ends) -> Time {
         let is_next = self.pod.last_place() == Some(place(self.container));
         match step == Step::Sidecars && !is_next && !self.pod.is_parallel() {

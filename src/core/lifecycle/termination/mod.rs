@@ -270,7 +270,7 @@ impl Pod {
         self.ends_from(termination.step, termination.step_began)
     }
 
-    /// When a step of the termination ends that begins at `began`; none if it is to be skipped.
+    /// The ends of a step that begins at `began`; none if the step is to be skipped.
     fn ends_from(&self, step: Step, began: Time) -> Option<Ends> {
         let termination = self.termination.as_ref()?;
         let since = termination.since;

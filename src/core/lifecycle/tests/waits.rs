@@ -17,7 +17,7 @@ fn wait(world: &World, name: &str) -> Wait {
     container(world, name).wait.unwrap()
 }
 
-/// What the view says of the end of a wait: so long after `since`, and what comes then.
+/// The end of a wait as the view has it: milliseconds after `since`, and what comes then.
 fn bound(world: &World, name: &str, since: Time) -> (u64, Then) {
     let (until, then) = wait(world, name).until.unwrap();
     (u64::try_from(until.since(since).as_millis()).unwrap(), then)
