@@ -304,21 +304,21 @@ fn a_cleanup_hangs(node: &Node) {
 /// An app ignores its signal, and the cleanup behind it has no time left.
 fn an_app_hangs(node: &Node) {
     let host = &node.host;
-    let plan = [("usher/apps", "app"), ("usher/post-exit", "clean-up")];
+    let plan = [("usher/apps", "app"), ("usher/post-exit", "flush")];
     host.run(&ContainerSpec::witness_of(
         "stuck",
         "app",
         &plan,
         &["--ignore-term"],
     ));
-    host.run(&ContainerSpec::witness_of("stuck", "clean-up", &plan, &[]));
+    host.run(&ContainerSpec::witness_of("stuck", "flush", &plan, &[]));
     host.await_event("app", "start");
     let asked = ["stop", "stuck", "--no-wait", "--grace-period", "4s"];
     assert!(run(usher(host, &asked), PATIENCE).ok());
     let sentences = [
         "app app is stopping for ",
         "it gets a last signal, and SIGKILL two seconds later at the latest",
-        "post-exit clean-up is held for ",
+        "post-exit flush is held for ",
         "its turn to run: it is that of the apps",
         "its program is never executed",
     ];
@@ -327,11 +327,11 @@ fn an_app_hangs(node: &Node) {
         &["inspect", "stuck"],
         &["app app is stopping for ", "it is killed"],
     );
-    for name in ["stuck-app", "stuck-clean-up"] {
+    for name in ["stuck-app", "stuck-flush"] {
         host.wait_exit(name);
     }
-    assert!(host.record().first("clean-up", "start").is_none());
-    for name in ["stuck-app", "stuck-clean-up"] {
+    assert!(host.record().first("flush", "start").is_none());
+    for name in ["stuck-app", "stuck-flush"] {
         host.delete(name);
     }
 }

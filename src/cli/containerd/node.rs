@@ -23,6 +23,8 @@ pub(in crate::cli) struct Node {
     pub(in crate::cli) version: Option<Version>,
     /// Its configuration file.
     pub(in crate::cli) config: PathBuf,
+    /// The file is not there, and it is not the usual one, which may be missing.
+    pub(in crate::cli) lacks_config: bool,
     /// The owner of that file.
     pub(in crate::cli) flavor: Flavor,
     /// Its effective configuration; why it cannot be had.
@@ -109,6 +111,7 @@ impl Node {
         Node {
             program,
             version,
+            lacks_config: config != Path::new(CONFIG) && !config.exists(),
             config,
             flavor,
             dump,
@@ -144,11 +147,6 @@ impl Node {
         let names = disabled.and_then(Value::as_array).into_iter().flatten();
         let mut names = names.filter_map(Value::as_str);
         names.find(|name| *name == "cri" || *name == self.cri_name() || *name == CRI_2)
-    }
-
-    /// True if the configuration file is not there, without which containerd starts by its usual name alone.
-    pub(in crate::cli) fn lacks_config(&self) -> bool {
-        self.config != Path::new(CONFIG) && !self.config.exists()
     }
 
     pub(in crate::cli) fn facts(&self) -> Facts {
@@ -332,6 +330,7 @@ impl Node {
             program: Ok(PathBuf::from("/usr/bin/containerd")),
             version: Version::read(&format!("containerd github.com/x {version} abc")),
             config: PathBuf::from("/nowhere/config.toml"),
+            lacks_config: false,
             flavor: Flavor::Containerd,
             dump: Effective::parse(dump.to_owned()),
             path: "/nowhere".to_owned(),
