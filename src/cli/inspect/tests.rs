@@ -343,6 +343,44 @@ fn why_a_probe_fails_is_said_where_it_is_waited_for_and_else_at_the_end() {
 }
 
 #[test]
+fn a_sidecar_that_its_startup_probe_has_ended_is_named_where_it_is_waited_for() {
+    let mut pod = held();
+    let reason = "connection refused";
+    let failed = api::FailedProbe {
+        probe: api::Probe::PROBE_STARTUP.into(),
+        at: at(1010),
+        reason: reason.to_owned(),
+        ..api::FailedProbe::new()
+    };
+    let proxy = api::Container {
+        name: "proxy".to_owned(),
+        role: api::Role::ROLE_SIDECAR.into(),
+        state: api::State::STATE_STOPPED.into(),
+        failed_probe: MessageField::some(failed),
+        ..api::Container::new()
+    };
+    pod.containers.push(proxy);
+    let said = plain(&text(&pod, None, 1012.0));
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains(reason)).collect();
+    let expected = "    proxy: its startup probe failed last 2.00s ago: connection refused";
+    assert_eq!(lines, [expected], "{said}");
+    // It is being stopped for that, and does not heed its signal.
+    let obstacle = api::Obstacle {
+        missing: api::Missing::MISSING_EXIT.into(),
+        ..api::Obstacle::new()
+    };
+    pod.containers[1].state = api::State::STATE_STOPPING.into();
+    pod.containers[1].wait = MessageField::some(api::Wait {
+        obstacles: vec![obstacle],
+        ..api::Wait::new()
+    });
+    let said = plain(&text(&pod, None, 1012.0));
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains(reason)).collect();
+    let expected = "    its startup probe failed last 2.00s ago: connection refused";
+    assert_eq!(lines, [expected], "{said}");
+}
+
+#[test]
 fn a_role_comes_with_who_has_given_it() {
     let mut pod = held();
     let row = |pod: &api::Pod| {

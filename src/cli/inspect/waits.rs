@@ -55,6 +55,7 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     if let Some((container, wait)) = cleanup {
         lines.push(cleanup_line(pod, container, wait, now));
     }
+    let mut told = BTreeSet::new();
     let is_said = |container: &api::Container, wait: &api::Wait| {
         cleanup.is_some_and(|(cleanup, _)| {
             cleanup.name == container.name || waits_only_for(wait, &cleanup.name)
@@ -91,9 +92,13 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
             _ => String::new(),
         };
         lines.push(styled(FAINT, format!("  {then}{by_hand}")));
-        if is_waiting_for_a_probe(wait) {
+        if has_failed_to_start(container) {
             let failed = failed_probe(container, now);
             lines.extend(failed.map(|failed| format!("  {failed}")));
+        }
+        for culprit in culprits(pod, wait).filter(|it| told.insert(it.name.as_str())) {
+            let failed = failed_probe(culprit, now);
+            lines.extend(failed.map(|failed| format!("  {}: {failed}", culprit.name)));
         }
         if !are_several {
             let remedies = wait.remedies.iter().map(words::remedy);
@@ -222,10 +227,40 @@ fn kept(pod: &api::Pod, now: f64) -> Option<String> {
     ))
 }
 
-pub(super) fn is_waiting_for_a_probe(wait: &api::Wait) -> bool {
-    let mut obstacles = wait.obstacles.iter();
-    let probe = Ok(api::Missing::MISSING_STARTUP_PROBE);
-    obstacles.any(|obstacle| obstacle.missing.enum_value() == probe)
+/// True if it waits for its startup probe, or is stopped since the probe has failed too often.
+fn has_failed_to_start(container: &api::Container) -> bool {
+    let is_probed = |wait: &api::Wait| {
+        waits_for(wait, api::Missing::MISSING_STARTUP_PROBE)
+            || is_told(wait) && is_not_up(container)
+    };
+    container.wait.as_ref().is_some_and(is_probed)
+}
+
+/// True of a container that was never started, whose startup probe has failed.
+fn is_not_up(container: &api::Container) -> bool {
+    let failed = container.failed_probe.as_ref();
+    let is_startup =
+        failed.is_some_and(|it| it.probe.enum_value() == Ok(api::Probe::PROBE_STARTUP));
+    is_startup && !container.ready
+}
+
+/// The containers for which one waits, and which their startup probe has ended.
+fn culprits<'a>(
+    pod: &'a api::Pod,
+    wait: &'a api::Wait,
+) -> impl Iterator<Item = &'a api::Container> {
+    let containers = pod.containers.iter();
+    containers.filter(|it| {
+        let mut obstacles = wait.obstacles.iter();
+        let is_waited_for = obstacles.any(|obstacle| obstacle.container == it.name);
+        is_waited_for && it.wait.is_none() && is_not_up(it)
+    })
+}
+
+/// True if the lines about waits say why the container's probe failed.
+pub(super) fn is_said_with_a_wait(pod: &api::Pod, container: &api::Container) -> bool {
+    let is_culprit = |wait| culprits(pod, wait).any(|it| it.name == container.name);
+    has_failed_to_start(container) || waiting(pod).any(|(_, wait)| is_culprit(wait))
 }
 
 /// Why a probe of it failed when one did for the last time.

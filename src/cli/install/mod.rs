@@ -233,10 +233,8 @@ impl Installer {
             self.check()?;
         }
         let older = programs::running_shims(&self.bin.join(PROGRAM)).of_older;
-        if older > 0 {
-            note(&format!(
-                "pods that keep the shim of before until they end: {older}; usher ps -o wide shows which"
-            ));
+        if !older.is_empty() {
+            note(&keep_the_older(&older));
         }
         Ok(())
     }
@@ -435,6 +433,21 @@ impl Installer {
         }
         Ok(())
     }
+}
+
+/// The sentence about pods whose shims are of the version before.
+fn keep_the_older(shims: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let count = shims.len();
+    let mut shown: Vec<_> = shims.iter().take(SHOWN).map(u32::to_string).collect();
+    if let more @ 1.. = count.saturating_sub(SHOWN) {
+        shown.push(format!("and {more} more"));
+    }
+    let shown = shown.join(", ");
+    format!(
+        "pods that keep the shim of before until they end: {count} (processes {shown}); usher ps -o wide \
+         shows the version of each"
+    )
 }
 
 /// The directories that have to be made for the programs and for any of the files.

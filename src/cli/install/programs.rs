@@ -110,11 +110,11 @@ pub(super) fn is_of_package(file: &Path) -> bool {
 }
 
 /// The shims that run a program.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Shims {
     pub all: usize,
-    /// Those of a program that has been replaced, or removed, since they started.
-    pub of_older: usize,
+    /// The processes whose program has been replaced, or removed, since they started.
+    pub of_older: Vec<u32>,
 }
 
 /// Counts the shims that run this program. They keep it when it is replaced, but need it to clear away after
@@ -122,15 +122,15 @@ pub(super) struct Shims {
 pub(super) fn running_shims(shim: &Path) -> Shims {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = processes.filter_map(|process| {
-        let is_one = process.file_name().to_str()?.parse::<u32>().is_ok();
-        is_one.then(|| fs::read_link(process.path().join("exe")).ok())?
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        Some((pid, fs::read_link(process.path().join("exe")).ok()?))
     });
     count(programs, shim)
 }
 
-fn count(programs: impl Iterator<Item = PathBuf>, shim: &Path) -> Shims {
+fn count(programs: impl Iterator<Item = (u32, PathBuf)>, shim: &Path) -> Shims {
     let mut shims = Shims::default();
-    for program in programs {
+    for (pid, program) in programs {
         let program = program.to_string_lossy();
         let (path, is_older) = match program.strip_suffix(" (deleted)") {
             Some(path) => (path, true),
@@ -138,7 +138,7 @@ fn count(programs: impl Iterator<Item = PathBuf>, shim: &Path) -> Shims {
         };
         if Path::new(path) == shim {
             shims.all = shims.all.saturating_add(1);
-            shims.of_older = shims.of_older.saturating_add(usize::from(is_older));
+            shims.of_older.extend(is_older.then_some(pid));
         }
     }
     shims
@@ -151,10 +151,11 @@ mod tests {
     #[test]
     fn shims_of_a_replaced_program_are_counted_apart() {
         let programs = ["/a/shim", "/a/shim (deleted)", "/b/shim (deleted)", "/a/x"];
-        let shims = count(programs.iter().map(PathBuf::from), Path::new("/a/shim"));
+        let programs = (1..).zip(programs.iter().map(PathBuf::from));
+        let shims = count(programs, Path::new("/a/shim"));
         let expected = Shims {
             all: 2,
-            of_older: 1,
+            of_older: vec![2],
         };
         assert_eq!(shims, expected);
     }
