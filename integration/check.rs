@@ -77,10 +77,11 @@ impl Node {
         write_program(&self.dir.path().join("systemctl"), &text);
     }
 
+    /// Installs without a restart, and expects this exit status.
     #[track_caller]
-    fn install(&self) -> String {
+    fn install(&self, status: i32) -> String {
         let said = self.install_with(&[]);
-        assert!(said.ok(), "{}", said.err());
+        assert_eq!(said.code, Some(status), "{}", said.err());
         said.err()
     }
 
@@ -152,7 +153,8 @@ fn the_suggested_command_makes_a_node_ready() {
     assert_eq!(level(&findings, "runtime"), "problem");
     assert_eq!(level(&findings, "shim"), "ok", "{findings:#?}");
     assert_eq!(level(&findings, "containerd"), "warning", "{findings:#?}");
-    node.install();
+    // No containerd runs that would have to be restarted.
+    node.install(0);
     let (ok, findings) = node.findings();
     let config = fs::read_to_string(node.dir.path().join("config.toml")).unwrap();
     assert!(ok, "{findings:#?}\n{config}");
@@ -165,6 +167,74 @@ fn the_suggested_command_makes_a_node_ready() {
     ] {
         assert_eq!(level(&findings, about), "ok", "{findings:#?}");
     }
+}
+
+/// containerd 1 finds the shim on its PATH alone, and containerd 2 is told the path.
+#[test]
+fn the_command_that_comes_first_works_for_the_path_that_is_named() {
+    let node = Node::new();
+    node.place_systemctl();
+    let dir = node.dir.path();
+    let runc = installed_program(&oci_runtime());
+    let path = format!(
+        "{}:{}",
+        dir.join("srv/bin").display(),
+        runc.parent().unwrap().display()
+    );
+    let check = || {
+        let mut command = Command::new(shim_dir().join("usher"));
+        command.args(["check", "-o", "json", "--path", &path]);
+        command.arg("--config").arg(dir.join("config.toml"));
+        command
+            .arg("--containerd")
+            .arg(installed_program("containerd"));
+        command.env("USHER_CONFIG", dir.join("usher.toml"));
+        let path = format!(
+            "{}:{}:{}",
+            dir.display(),
+            shim_dir().display(),
+            installed_path()
+        );
+        command.env("PATH", path);
+        let said = run(command, PATIENCE);
+        serde_json::from_slice::<Value>(&said.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {said:?}"))
+    };
+    let first = check()["first"].as_str().unwrap().to_owned();
+    let mut command = Command::new("sh");
+    let prefix = match Version::of_containerd() {
+        Version(..2, _) => "",
+        // Nothing of the test is put into the node's own directories.
+        _ => " --prefix srv",
+    };
+    command
+        .current_dir(dir)
+        .args(["-c", &format!("{first}{prefix}")]);
+    command.env(
+        "PATH",
+        format!(
+            "{}:{}:{}",
+            dir.display(),
+            shim_dir().display(),
+            installed_path()
+        ),
+    );
+    let said = run(command, 6 * PATIENCE);
+    assert!(said.ok(), "{first}: {}", said.err());
+    let report = check();
+    assert_eq!(report["ok"], true, "{first}: {report:#}");
+}
+
+#[test]
+fn a_configuration_file_that_is_not_there_is_named_so() {
+    let node = Node::new();
+    fs::remove_file(node.dir.path().join("config.toml")).unwrap();
+    let said = node.check(&[]).out();
+    assert!(
+        said.starts_with("This node is not ready for usher. First of all config-missing:\n"),
+        "{said}"
+    );
+    assert!(!said.contains("config-refused"), "{said}");
 }
 
 /// For a handwritten runtime, the suggestion adds keys to its existing table.
@@ -216,10 +286,17 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
         "ok",
         "{findings:#?}"
     );
-    // The installer does not restart containerd, and says so. Until then containerd runs without
-    // the change.
-    let said = node.install();
-    assert!(said.contains("restart containerd"), "{said}");
+    // The installer leaves the restart to the administrator, and says so; it is not yet done.
+    for _ in 0..2 {
+        let said = node.install(3);
+        assert!(said.contains("restart containerd"), "{said}");
+        assert!(!said.contains("usher is installed"), "{said}");
+    }
+    let headline = node.check(&[]).out();
+    assert!(
+        headline.starts_with("This node is not ready for usher. First of all "),
+        "{headline}"
+    );
     let (ok, findings) = node.findings();
     assert!(!ok, "{findings:#?}");
     let stale = finding(&findings, "containerd-stale").unwrap();
@@ -243,7 +320,8 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
         "ok",
         "{findings:#?}"
     );
-    // containerd 1 reports nothing about its runtimes to kubelet.
+    node.install(0);
+    // containerd 1 tells nothing of its runtimes.
     let told = match Version::of_containerd() {
         Version(..2, _) => "none",
         _ => "ok",

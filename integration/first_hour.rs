@@ -176,6 +176,7 @@ fn the_first_hour_with_usher_succeeds() {
     run_a_pod_in_order(&node);
     make_mistakes(&node);
     let_a_cleanup_hang(&node);
+    let_an_app_hang(&node);
     upgrade_and_remove(&node);
 }
 
@@ -286,11 +287,52 @@ fn let_a_cleanup_hang(node: &Node) {
     let asked = ["stop", "hung", "--no-wait", "--grace-period", "5s"];
     assert!(run(usher(host, &asked), PATIENCE).ok());
     host.await_event("clean-up", "start");
-    node.says(&["inspect", "hung"], &["clean-up", "logs", "running"]);
+    let sentence = [
+        "clean-up (post-exit) has run for ",
+        " of its ",
+        "; logs waits for it; ",
+        "killed in ",
+    ];
+    node.says(&["inspect", "hung"], &sentence);
     // The shim masks the exit code of a defer container (usher/defer-exit-code); the timeline shows the real one.
     assert_eq!(names.map(|name| host.wait_exit(name)), [0, 0, 0]);
     node.says(&["timeline", "hung"], &["clean-up", "137"]);
     for name in names {
+        host.delete(name);
+    }
+}
+
+/// An app ignores its signal, and the cleanup behind it has no time left.
+fn let_an_app_hang(node: &Node) {
+    let host = &node.host;
+    let plan = [("usher/apps", "app"), ("usher/post-exit", "flush")];
+    host.run(&ContainerSpec::witness_of(
+        "stuck",
+        "app",
+        &plan,
+        &["--ignore-term"],
+    ));
+    host.run(&ContainerSpec::witness_of("stuck", "flush", &plan, &[]));
+    host.await_event("app", "start");
+    let asked = ["stop", "stuck", "--no-wait", "--grace-period", "4s"];
+    assert!(run(usher(host, &asked), PATIENCE).ok());
+    let sentences = [
+        "app app is stopping for ",
+        "it gets a last signal, and SIGKILL two seconds later at the latest",
+        "post-exit flush is held for ",
+        "its turn to run: it is that of the apps",
+        "its program is never executed",
+    ];
+    node.says(&["inspect", "stuck"], &sentences);
+    node.says(
+        &["inspect", "stuck"],
+        &["app app is stopping for ", "it is killed"],
+    );
+    for name in ["stuck-app", "stuck-flush"] {
+        host.wait_exit(name);
+    }
+    assert!(host.record().first("flush", "start").is_none());
+    for name in ["stuck-app", "stuck-flush"] {
         host.delete(name);
     }
 }

@@ -131,8 +131,11 @@ fn containerd() -> PathBuf {
     installed_program("containerd")
 }
 
+/// The names in a directory; none where it is not there.
 fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).expect("a directory");
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
     let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
     let mut names: Vec<_> = entries
         .map(|entry| name(entry).to_string_lossy().into_owned())
@@ -187,10 +190,29 @@ fn a_removal_restores_the_original_configuration() {
         let node = Node::with_config(before);
         node.must(&[]);
         assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
-        node.must(&["--remove"]);
+        let said = node.must(&["--remove"]);
         assert_eq!(node.text(), before);
-        assert_eq!(node.programs(), [""; 0]);
-        node.must(&["--remove"]);
+        // The directory of the programs was made for them.
+        let gone = [
+            "usr/bin/containerd-shim-usher-v2",
+            "usr/bin/usher",
+            "usr/bin",
+            "usr",
+        ];
+        for gone in gone.map(|name| node.path(name)) {
+            assert!(!gone.exists(), "{gone:?}: {said}");
+            assert!(
+                said.contains(&format!("removed: {}\n", gone.display())),
+                "{said}"
+            );
+        }
+        let file = node.config().display().to_string();
+        assert!(
+            said.contains(&format!("the runtime is taken out of {file}\n")),
+            "{said}"
+        );
+        let again = node.must(&["--remove"]);
+        assert!(!again.contains("removed: "), "{again}");
         assert_eq!(node.text(), before);
     }
 }
@@ -307,8 +329,16 @@ fn a_distributions_generated_configuration_is_kept_and_its_template_gets_the_run
     node.must(&["--flavor", "k3s"]);
     assert_eq!(node.text(), before);
     assert_eq!(names(&node.path("etc/config-v3.toml.d")), ["usher.toml"]);
+    // Somebody else has a file in it by now.
+    let other = node.path("etc/config-v3.toml.d/other.toml");
+    fs::write(&other, "version = 2\n").expect("a part");
     node.must(&["--flavor", "k3s", "--remove"]);
-    assert_eq!(names(&node.path("etc/config-v3.toml.d")), [""; 0]);
+    assert_eq!(names(&node.path("etc/config-v3.toml.d")), ["other.toml"]);
+    fs::remove_file(other).expect("the part");
+    fs::remove_dir(node.path("etc/config-v3.toml.d")).expect("an empty directory");
+    node.must(&["--flavor", "k3s"]);
+    let said = node.must(&["--flavor", "k3s", "--remove"]);
+    assert_eq!(names(&node.path("etc")), ["config.toml"], "{said}");
 }
 
 /// The complete default configuration of containerd, with typical changes by hand.
@@ -506,7 +536,7 @@ fn programs_that_do_not_run_on_the_node_are_never_installed() {
     let said = node.must_fail(&["--binaries", &binaries]);
     assert!(said.contains("does not run on this node"), "{said}");
     assert_eq!(node.text(), USUAL);
-    assert_eq!(node.programs(), [""; 0]);
+    assert!(!node.path("usr").exists());
 
     // The source files need not be executable.
     fs::copy(shim_dir().join("containerd-shim-usher-v2"), &shim).expect("a program");

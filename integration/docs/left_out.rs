@@ -53,7 +53,18 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "install target/release/containerd-shim-usher-v2",
         "changes the machine",
     ),
+    ("install target/release/usher", "changes the machine"),
+    (
+        "mv /usr/local/bin/containerd-shim-usher-v2",
+        "changes the machine",
+    ),
+    (
+        "rm /usr/local/bin/containerd-shim-usher-v2",
+        "changes the machine",
+    ),
     ("docker", "needs Docker"),
+    ("xargs docker", "needs Docker"),
+    ("usher timeline shop", "is about containers of Docker"),
     ("nerdctl", "needs nerdctl"),
     ("systemctl reload docker", "needs Docker"),
     (

@@ -110,6 +110,28 @@ scenes! {
         stage.shows("usher inspect checkout2");
     };
 
+    a_cleanup_hangs_and_another_waits_for_an_app_that_hangs: [
+        (TROUBLESHOOTING, "usher inspect orders"),
+        (TROUBLESHOOTING, "usher inspect billing"),
+    ] => |stage| {
+        let deaf = ["--ignore-term"];
+        let plan = [("usher/sidecars", "proxy, logs"), ("usher/post-exit", "clean-up")];
+        for name in ["proxy", "logs", "web"] {
+            stage.host.run(&stage.witness("orders", name, &plan, &[]));
+        }
+        stage.host.run(&stage.witness("orders", "clean-up", &plan, &deaf));
+        let plan = [("usher/apps", "api"), ("usher/post-exit", "clean-up")];
+        stage.host.run(&stage.witness("billing", "api", &plan, &deaf));
+        stage.host.run(&stage.witness("billing", "clean-up", &plan, &[]));
+        stage.host.await_event("api", "start");
+        for pod in ["orders", "billing"] {
+            let stopped = stage.type_in(&format!("usher stop {pod} --no-wait --grace-period 16s"));
+            assert!(stopped.ok(), "{stopped:?}");
+        }
+        stage.shows("usher inspect billing");
+        stage.shows("usher inspect orders");
+    };
+
     a_job_waits_for_further_apps: [(TROUBLESHOOTING, "usher inspect job")] => |stage| {
         let plan = [("usher/sidecars", "proxy"), ("usher/restart-policy", "Never")];
         stage.host.run(&stage.witness("job", "proxy", &plan, &[]));
@@ -287,7 +309,7 @@ const HELD: &str = "usher: migrate has been held for 5.001s: it waits for sideca
 const PROBED: &str = "sidecar proxy is running for 4.67s, waiting for its startup probe, which has failed 46 of 50 times";
 const ENDED: &str =
     "usher: app has not been started for 5.00108076s: it waits for sidecar proxy (not started yet)";
-const REFUSED: &str = "… usher/sidecar: \"proxy\" belongs to no setting of usher; expected usher/ and one of init, native-init, sidecars, …";
+const REFUSED: &str = "… unknown annotation usher/sidecar; expected usher/ and one of init, native-init, sidecars, …; did you mean usher/sidecars?";
 const REFUSED_AS_WELL: &str =
     "usher/startup-timeout: \"2min\" is not a duration; expected one such as 300ms, 90s or 1h30m";
 const IN_VAIN: &str =

@@ -222,3 +222,38 @@ fn a_container_continues_after_its_checkpoint() {
         pod.end();
     });
 }
+
+/// containerd sends SIGKILL to a task that has ended before it deletes it, and of that SIGKILL nothing is said.
+#[test]
+fn a_container_that_ended_by_itself_was_not_killed_by_its_caller() {
+    with_each(|node, handler| {
+        let plan = [("usher/sidecars", "proxy"), ("usher/apps", "done")];
+        let pod = node.run_pod(&PodSpec::new("ended", handler).annotations(&plan));
+        let proxy = pod.witness("proxy", &["--ignore-term"]);
+        let done = pod.run("done", &["/bin/true"]);
+        assert_eq!(done.await_exit(), 0);
+        // A container that its caller does kill is named.
+        proxy.stop(1);
+        let mut said = String::new();
+        let is_named = poll(PATIENCE, || {
+            said = run(usher(node, &["inspect", "ended"]), PATIENCE).out();
+            said.contains("proxy was killed").then_some(())
+        });
+        assert!(is_named.is_some(), "{said}");
+        assert!(!said.contains("done was killed"), "{said}");
+        let metrics = run(usher(node, &["metrics"]), PATIENCE).out();
+        let kills = metrics
+            .lines()
+            .filter(|line| line.starts_with("usher_container_kills"));
+        let kills: Vec<_> = kills.collect();
+        assert!(
+            kills.iter().any(|line| line.contains("\"proxy\"")),
+            "{metrics}"
+        );
+        assert!(
+            !kills.iter().any(|line| line.contains("\"done\"")),
+            "{kills:?}"
+        );
+        pod.end();
+    });
+}

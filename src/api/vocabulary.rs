@@ -171,8 +171,11 @@ impl From<Then> for api::Then {
             Then::Ended => api::Then::THEN_ENDED,
             Then::ExecutedAnew => api::Then::THEN_EXECUTED_ANEW,
             Then::Stopped => api::Then::THEN_STOPPED,
+            Then::StopSignal => api::Then::THEN_STOP_SIGNAL,
             Then::LastSignal => api::Then::THEN_LAST_SIGNAL,
             Then::Killed => api::Then::THEN_KILLED,
+            Then::ItsTurn => api::Then::THEN_ITS_TURN,
+            Then::LeftOut => api::Then::THEN_LEFT_OUT,
         }
     }
 }
@@ -216,20 +219,30 @@ impl From<&Obstacle> for api::Obstacle {
             Obstacle::Exit => api::Missing::MISSING_EXIT,
             Obstacle::Work => api::Missing::MISSING_WORK,
             Obstacle::TurnToStop { step, defer } => {
-                if let (Some(name), Some(turn)) = (defer, step.defer_turn()) {
-                    let its = role(ContainerKind::Workload, Role::Defer(turn));
-                    message.role = Some(its.into());
-                    message.container = name.clone();
-                }
-                message.step = Some(api::StepName::from(*step).into());
+                set_turn(&mut message, *step, defer.as_deref());
                 api::Missing::MISSING_TURN_TO_STOP
             }
-            Obstacle::TurnAtTheEnd => api::Missing::MISSING_TURN_AT_THE_END,
+            Obstacle::TurnAtTheEnd { step, defer } => {
+                if let Some(step) = step {
+                    set_turn(&mut message, *step, defer.as_deref());
+                }
+                api::Missing::MISSING_TURN_AT_THE_END
+            }
             Obstacle::TerminationWindow => api::Missing::MISSING_TERMINATION_WINDOW,
         };
         message.missing = missing.into();
         message
     }
+}
+
+/// Names the step whose turn it is, and the defer container that runs in it.
+fn set_turn(message: &mut api::Obstacle, step: Step, defer: Option<&str>) {
+    if let (Some(name), Some(turn)) = (defer, step.defer_turn()) {
+        let its = role(ContainerKind::Workload, Role::Defer(turn));
+        message.role = Some(its.into());
+        message.container = name.to_owned();
+    }
+    message.step = Some(api::StepName::from(step).into());
 }
 
 /// Converts what an awaited container lacks; `None` if the obstacle is no container, or if this

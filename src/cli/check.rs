@@ -118,14 +118,28 @@ impl Report {
             .all(|finding| matches!(finding.code, Some(Code::ContainerdStale | Code::CriFailed)))
     }
 
-    /// For people: the command to run first, then the findings in their groups.
-    fn text(&self) -> String {
-        let mut text = String::new();
+    /// The first step: a command, or else the first problem. Empty if all is well.
+    fn headline(&self) -> String {
+        let mut problems = self.findings.iter().filter(|finding| finding.is_problem());
+        let Some(problem) = problems.next() else {
+            return String::new();
+        };
+        const NOT_READY: &str = "This node is not ready for usher.";
         if let Some(command) = &self.first {
             let command = styled(output::BOLD, command);
-            text =
-                format!("This node is not ready for usher. First of all run\n\n    {command}\n\n");
+            return format!("{NOT_READY} First of all run\n\n    {command}\n\n");
         }
+        let code = problem.code.map(Code::word).unwrap_or_default();
+        let code = styled(output::BOLD, code);
+        format!(
+            "{NOT_READY} First of all {code}:\n\n    {}\n\n",
+            problem.says
+        )
+    }
+
+    /// For people: the headline, then the findings in their groups.
+    fn text(&self) -> String {
+        let mut text = self.headline();
         for group in Group::value_variants() {
             let findings = self.findings.iter().filter(|it| it.group == *group);
             let lines: String = findings.map(Finding::text).collect();
@@ -142,7 +156,11 @@ impl Report {
 /// The command that cures most: the installer puts right what it finds, and restarts containerd.
 fn first(findings: &[Finding]) -> Option<String> {
     let problems = || findings.iter().filter(|finding| finding.is_problem());
-    let is_installer = |command: &&String| command.starts_with("usher install");
+    // Most likely it is another file that is meant.
+    if problems().any(|finding| finding.code == Some(Code::ConfigMissing)) {
+        return None;
+    }
+    let is_installer = |command: &&String| command.contains("usher install");
     let commands = || problems().filter_map(|finding| finding.cure.run.as_ref());
     let command = commands().find(is_installer).or_else(|| commands().next());
     command.cloned()

@@ -173,19 +173,8 @@ impl Stops<'_> {
             response.containers.join(", "),
             time::span(within)
         ))?;
-        let began = Instant::now();
         let limit = Duration::try_from_secs_f64(within).unwrap_or_default();
-        let limit = limit.saturating_add(BEYOND_GRACE);
-        let title = title(&pod);
-        let containers = pod.containers.into_iter();
-        let one = Stopping {
-            title,
-            kills: containers.map(|it| (it.name, it.kills)).collect(),
-            began,
-            gives_up: began.checked_add(limit).unwrap_or(began),
-            states: BTreeMap::new(),
-        };
-        self.stopping.insert(socket, one);
+        self.stopping.insert(socket, Stopping::new(pod, limit));
         Ok(())
     }
 
@@ -230,6 +219,24 @@ impl Stops<'_> {
 }
 
 impl Stopping {
+    /// The stop of a pod as it is, within `limit` and what a busy machine takes.
+    fn new(pod: api::Pod, limit: Duration) -> Stopping {
+        let began = Instant::now();
+        let limit = limit.saturating_add(BEYOND_GRACE);
+        let title = title(&pod);
+        let kills = |it: &api::Container| (it.name.clone(), it.kills.clone());
+        let mut one = Stopping {
+            title,
+            kills: pod.containers.iter().map(kills).collect(),
+            began,
+            gives_up: began.checked_add(limit).unwrap_or(began),
+            states: BTreeMap::new(),
+        };
+        // Containers that ended before are no news.
+        one.news(&pod);
+        one
+    }
+
     /// Why a container has got SIGKILL, if it has since this began.
     fn killed(&self, container: &api::Container) -> Option<&'static str> {
         let before = self.kills.get(&container.name);
@@ -244,10 +251,21 @@ impl Stopping {
         Some(words::why(since.why))
     }
 
-    /// A line for each container of which there is something new to say.
+    /// Writes a line for each container that has news.
     fn show(&mut self, pod: &api::Pod, stdout: &mut Stdout) -> Result<(), Failure> {
+        for (name, news) in self.news(pod) {
+            let after = time::span(self.began.elapsed().as_secs_f64());
+            let after = styled(FAINT, format!("+{after}"));
+            stdout.text(format!("{}: {name} {news} {after}\n", self.title))?;
+        }
+        Ok(())
+    }
+
+    /// The containers of which something is to be said that was not said before, each with that.
+    fn news(&mut self, pod: &api::Pod) -> Vec<(String, String)> {
         use api::State::*;
         let sandbox = Ok(api::Role::ROLE_SANDBOX);
+        let mut all = Vec::new();
         for container in &pod.containers {
             let state = container.state.enum_value_or_default();
             let news = match (state, container.exit_code) {
@@ -267,15 +285,46 @@ impl Stopping {
             };
             let before = self.states.insert(container.name.clone(), news.clone());
             if before.as_ref() != Some(&news) && container.role.enum_value() != sandbox {
-                let after = time::span(self.began.elapsed().as_secs_f64());
-                stdout.text(format!(
-                    "{}: {} {news} {}\n",
-                    self.title,
-                    container.name,
-                    styled(FAINT, format!("+{after}"))
-                ))?;
+                all.push((container.name.clone(), news));
             }
         }
-        Ok(())
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(name: &str, state: api::State, exit_code: Option<u32>) -> api::Container {
+        api::Container {
+            name: name.to_owned(),
+            state: state.into(),
+            exit_code,
+            ..api::Container::new()
+        }
+    }
+
+    #[test]
+    fn containers_that_ended_before_the_stop_are_no_news() {
+        use api::State::{STATE_RUNNING, STATE_STOPPED, STATE_STOPPING};
+        let pod = |state, code| api::Pod {
+            name: "shop".to_owned(),
+            containers: vec![
+                container("proxy", STATE_STOPPED, Some(137)),
+                container("app", state, code),
+            ],
+            ..api::Pod::new()
+        };
+        let mut one = Stopping::new(pod(STATE_RUNNING, None), Duration::ZERO);
+        let mut news = |state, code| {
+            let news = one.news(&pod(state, code)).into_iter();
+            let news = news.map(|(name, news)| format!("{name} {news}"));
+            news.collect::<Vec<_>>()
+        };
+        assert_eq!(news(STATE_RUNNING, None), Vec::<String>::new());
+        assert_eq!(news(STATE_STOPPING, None), ["app is told to stop"]);
+        assert_eq!(news(STATE_STOPPED, Some(0)), ["app has exited with 0"]);
+        assert_eq!(news(STATE_STOPPED, Some(0)), Vec::<String>::new());
     }
 }

@@ -132,7 +132,12 @@ fn missing(obstacle: &api::Obstacle) -> String {
             let step = step(obstacle.step.unwrap_or_default());
             return format!("its turn to stop: it is that of the {step}");
         }
-        MISSING_TURN_AT_THE_END => "its turn when the pod terminates",
+        MISSING_TURN_AT_THE_END => match obstacle.step {
+            Some(step) => {
+                return format!("its turn to run: it is that of the {}", self::step(step));
+            }
+            None => "its turn when the pod terminates",
+        },
         MISSING_TERMINATION_WINDOW => {
             "the end of the termination window: is it the end of the pod?"
         }
@@ -195,8 +200,15 @@ pub(super) fn then(then: EnumOrUnknown<api::Then>) -> &'static str {
         api::Then::THEN_ENDED => "it is ended with exit code 1 (usher/startup-timeout)",
         api::Then::THEN_EXECUTED_ANEW => "its program is executed anew",
         api::Then::THEN_STOPPED => "it is stopped, since its startup probe has failed too often",
-        api::Then::THEN_LAST_SIGNAL => "it gets a last signal, and SIGKILL two seconds later",
+        api::Then::THEN_STOP_SIGNAL => "it gets its stop signal",
+        api::Then::THEN_LAST_SIGNAL => {
+            "it gets a last signal, and SIGKILL two seconds later at the latest"
+        }
         api::Then::THEN_KILLED => "it is killed",
+        api::Then::THEN_ITS_TURN => "its program is executed",
+        api::Then::THEN_LEFT_OUT => {
+            "its program is never executed, since too little of the grace period is left"
+        }
         api::Then::THEN_UNKNOWN => "something happens that this usher does not know",
     }
 }
@@ -411,7 +423,12 @@ mod tests {
             step: Some(api::StepName::STEP_PRE_EXIT.into()),
             ..of(api::Missing::MISSING_TURN_TO_STOP)
         };
+        let to_run = api::Obstacle {
+            step: Some(api::StepName::STEP_APPS.into()),
+            ..of(api::Missing::MISSING_TURN_AT_THE_END)
+        };
         for (told, sentence) in [
+            (to_run, "its turn to run: it is that of the apps"),
             (
                 sidecar(of(api::Missing::MISSING_NEVER_CREATED)),
                 "sidecar proxy (never created)",

@@ -1,8 +1,10 @@
 //! Commands and lines that put findings right, as this node needs them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::super::containerd::{ConfigFile, NAME, Node, configuration_files, runtime_table};
+use super::super::containerd::{
+    ConfigFile, NAME, Node, PROGRAM, configuration_files, runtime_table,
+};
 use super::super::install;
 use super::super::systemd::has_systemd;
 use super::finding::Cure;
@@ -16,6 +18,20 @@ pub(super) struct Cures {
     options: String,
     /// The unit by which systemd restarts containerd, where systemd runs.
     unit: Option<&'static str>,
+    place: Place,
+    /// containerd's CRI plugin is on, without which the installer refuses.
+    has_cri: bool,
+}
+
+/// The way by which the installer puts the shim where containerd looks for programs.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// Without an option: the usual directory is one of those, or containerd is told the path.
+    Usual,
+    /// By the parent of a directory called bin.
+    Prefix(PathBuf),
+    /// Not at all: no directory is called bin. The shim is copied into this one before.
+    Copied(PathBuf),
 }
 
 impl Cures {
@@ -36,6 +52,11 @@ impl Cures {
             files: configuration_files(&node.config),
             options: named.collect(),
             unit: has_systemd.then(|| node.flavor.unit()),
+            place: Place::on(node),
+            has_cri: node
+                .dump
+                .as_ref()
+                .is_ok_and(|dump| node.disabled_cri(dump).is_none()),
         }
     }
 
@@ -45,13 +66,31 @@ impl Cures {
 
     /// Installs usher, and has containerd load it.
     pub(super) fn install(&self) -> Cure {
-        Cure::run(self.install_with(""))
+        match self.has_cri {
+            true => Cure::run(self.install_with("")),
+            false => Cure::default(),
+        }
     }
 
     fn install_with(&self, option: &str) -> String {
         let options = &self.options;
         let restart = self.unit.map_or("", |_| " --restart");
-        format!("usher install{option}{restart}{options}")
+        let (before, prefix) = match &self.place {
+            Place::Usual => Default::default(),
+            Place::Prefix(prefix) => {
+                let prefix = quoted(&prefix.to_string_lossy());
+                (String::new(), format!(" --prefix {prefix}"))
+            }
+            Place::Copied(directory) => {
+                let shim = install::own_directory().unwrap_or_default().join(PROGRAM);
+                let [shim, directory] = [&shim, directory].map(|it| quoted(&it.to_string_lossy()));
+                (
+                    format!("install -m 755 {shim} {directory} && "),
+                    String::new(),
+                )
+            }
+        };
+        format!("{before}usher install{option}{restart}{prefix}{options}")
     }
 
     pub(super) fn restart(&self) -> Cure {
@@ -69,7 +108,7 @@ impl Cures {
 
     /// The sentence's end for a containerd that nothing here restarts.
     pub(super) fn by_hand(&self) -> &'static str {
-        self.unit.map_or(" by what has started it", |_| "")
+        self.unit.map_or(" the way you usually start it", |_| "")
     }
 
     /// Replaces keys in the table of a runtime: by the installer if it has written the table, else by hand.
@@ -105,6 +144,26 @@ impl Cures {
         match with_part.or(self.files.first()) {
             Some(file) => (file.path.clone(), file.cri_name()),
             None => (self.main.clone(), usual),
+        }
+    }
+}
+
+impl Place {
+    fn on(node: &Node) -> Place {
+        let usual = install::usual_prefix(install::own_directory().as_deref()).join("bin");
+        let beside = node.program.as_deref().ok().and_then(Path::parent);
+        let directories = node.path.split(':').map(Path::new).chain(beside);
+        let directories = || directories.clone().filter(|it| it.is_absolute());
+        // containerd 2 is told the path.
+        if !node.is_1() || directories().any(|it| it == usual) {
+            return Place::Usual;
+        }
+        let is_bin = |it: &&Path| it.file_name().is_some_and(|name| name == "bin");
+        let prefix = directories().find(is_bin).and_then(Path::parent);
+        match (prefix, directories().next()) {
+            (Some(prefix), _) => Place::Prefix(prefix.to_owned()),
+            (None, Some(directory)) => Place::Copied(directory.to_owned()),
+            (None, None) => Place::Usual,
         }
     }
 }

@@ -3,8 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use toml::Value;
-
 use crate::cgroup::Layout;
 
 use super::super::containerd::{
@@ -69,6 +67,15 @@ fn program(node: &Node, cures: &Cures) -> Finding {
 }
 
 fn configuration(node: &Node, cures: &Cures) -> Vec<Finding> {
+    // Some versions take the defaults when they are asked for their configuration, and do not start.
+    if node.lacks_config {
+        let says = format!(
+            "{} is not there, and containerd does not start with it; expected containerd's configuration \
+             file (--config)",
+            node.config.display()
+        );
+        return vec![FILES.problem(Code::ConfigMissing, says)];
+    }
     let dump = match &node.dump {
         Ok(dump) => dump,
         Err(error) => {
@@ -126,21 +133,13 @@ fn loaded(node: &Node, cures: &Cures, is_sound: bool) -> Option<Finding> {
 
 /// The CRI plugin is what kubelet talks to; some packages of containerd switch it off.
 fn cri(node: &Node, dump: &Effective) -> Finding {
-    let disabled = dump
-        .table()
-        .get("disabled_plugins")
-        .and_then(Value::as_array);
-    let off = disabled
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .find(|name| *name == "cri" || *name == node.cri_name() || *name == CRI_2);
-    match off {
+    match node.disabled_cri(dump) {
         Some(name) => CRI.problem(
             Code::CriDisabled,
             format!(
                 "disabled_plugins in {} has {name:?}: kubelet cannot use this containerd; expected \
-                 a list without it",
+                 a list without it. A node for Docker alone needs no CRI plugin, and no usher install: see \
+                 docs/docker.md",
                 node.config.display()
             ),
         ),
@@ -266,7 +265,11 @@ mod tests {
         );
         let without = program(&node, &Cures::with(&node, &[], false));
         assert_eq!(without.cure.run, None);
-        assert!(without.says.ends_with("start it by what has started it"));
+        assert!(
+            without
+                .says
+                .ends_with("start it the way you usually start it")
+        );
         node.pid = Some(7);
         assert_eq!(program(&node, &cures(&node)).level, Level::Ok);
         let old = program(&Node::with("1.5.11", ""), &cures(&node));
@@ -321,6 +324,16 @@ mod tests {
         let failed = of(Code::CriFailed);
         assert_eq!(failed.cure, Cure::default());
         assert!(failed.says.contains("solve the problems of the file"));
+    }
+
+    #[test]
+    fn a_configuration_file_that_is_missing_is_told_from_one_that_is_refused() {
+        let mut node = Node::with("1.7.24", "");
+        node.dump = Err("open /nowhere/config.toml: no such file or directory".to_owned());
+        let code = |node: &Node| configuration(node, &cures(node))[0].code;
+        assert_eq!(code(&node), Some(Code::ConfigRefused));
+        node.lacks_config = true;
+        assert_eq!(code(&node), Some(Code::ConfigMissing));
     }
 
     #[test]

@@ -78,6 +78,7 @@ pub(super) enum Code {
     CriSilent,
     CriDisabled,
     ConfigRefused,
+    ConfigMissing,
     ConfigParts,
     DefaultRuntime,
     RuntimeMissing,

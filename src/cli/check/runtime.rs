@@ -307,7 +307,8 @@ mod tests {
     #[test]
     fn a_runtime_that_containerd_does_not_know_comes_with_the_command_that_installs_it() {
         for (version, plugin) in [("1.6.20", V2), ("1.7.24", V2), ("2.1.4", V3)] {
-            let node = Node::with(version, &format!("[plugins.'{plugin}'.containerd]\nx = 1"));
+            let mut node = Node::with(version, &format!("[plugins.'{plugin}'.containerd]\nx = 1"));
+            node.path = "/sbin:/usr/local/bin:/bin".to_owned();
             let finding = entry(&node, &cures(&node));
             assert_eq!(finding.level, Level::Problem, "{version}");
             assert_eq!(finding.cure, Cure::run("usher install --restart"));
@@ -322,6 +323,31 @@ mod tests {
             let expected = r"usher install --restart --config '/it'\''s/c.toml'";
             assert_eq!(named.cure.run.as_deref(), Some(expected));
         }
+    }
+
+    /// containerd 1 looks for the shim on its PATH, and beside itself.
+    #[test]
+    fn the_command_that_installs_puts_the_shim_where_containerd_looks() {
+        let command = |version: &str, path: &str| {
+            let mut node = Node::with(version, &format!("[plugins.'{V2}'.containerd]\nx = 1"));
+            node.program = Ok("/opt/containerd/containerd".into());
+            node.path = path.to_owned();
+            let options = [("--path", Some(path.to_owned()))];
+            let cure = entry(&node, &Cures::with(&node, &options, true)).cure;
+            cure.run.unwrap()
+        };
+        assert_eq!(
+            command("1.7.24", "/srv/x:/opt/my/bin"),
+            "usher install --restart --prefix /opt/my --path /srv/x:/opt/my/bin"
+        );
+        let copied = command("1.6.20", "/srv/x");
+        let end = format!("/{PROGRAM} /srv/x && usher install --restart --path /srv/x");
+        assert!(
+            copied.starts_with("install -m 755 /") && copied.ends_with(&end),
+            "{copied}"
+        );
+        let told = command("2.1.4", "/srv/x");
+        assert_eq!(told, "usher install --restart --path /srv/x");
     }
 
     #[test]

@@ -46,7 +46,8 @@ fn the_names_of_json_fields_are_as_documented() {
 fn a_node_without_usher_is_told_the_command_that_installs_it_first_of_all() {
     let dump = "[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'runc'\n\
         [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'";
-    let node = Node::with("1.6.20", dump);
+    let mut node = Node::with("1.6.20", dump);
+    node.path = "/usr/local/bin".to_owned();
     let report = Report::of(&node, &Cures::with(&node, &[], true));
     assert!(!report.ok);
     let text = plain(&report.text());
@@ -80,6 +81,44 @@ fn the_installer_comes_before_other_commands() {
         Some("systemctl restart containerd")
     );
     assert_eq!(of(&[&restart, &install]).as_deref(), Some("usher install"));
+}
+
+#[test]
+fn a_problem_that_no_command_solves_is_the_headline() {
+    let report = |findings: Vec<Finding>| Report {
+        containerd: Node::with("2.1.4", "").facts(),
+        ok: !findings.iter().any(Finding::is_problem),
+        first: first(&findings),
+        findings,
+    };
+    let headline = |findings| {
+        let text = plain(&report(findings).text());
+        text.lines().take(3).collect::<Vec<_>>().join("\n")
+    };
+    let stale = SUBJECT.problem(Code::ContainerdStale, "restart containerd");
+    let expected = "This node is not ready for usher. First of all containerd-stale:\n\n    restart containerd";
+    assert_eq!(headline(vec![stale]), expected);
+    let missing = SUBJECT.problem(Code::ConfigMissing, "x is not there");
+    let install = SUBJECT
+        .problem(Code::ShimMissing, "x")
+        .cure(Cure::run("usher install --config x"));
+    let expected =
+        "This node is not ready for usher. First of all config-missing:\n\n    x is not there";
+    assert_eq!(headline(vec![missing, install]), expected);
+    let warning = SUBJECT.warning(Code::ContainerdStopped, "x");
+    assert!(!headline(vec![warning]).contains("not ready"));
+}
+
+/// The installer refuses a containerd without the plugin, as one for Docker alone is.
+#[test]
+fn no_install_is_advised_where_the_cri_plugin_is_off() {
+    let node = Node::with("1.7.24", "disabled_plugins = ['cri']");
+    let report = Report::of(&node, &Cures::with(&node, &[], true));
+    let text = plain(&report.text());
+    let begin = "This node is not ready for usher. First of all cri-disabled:\n";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(text.contains("docs/docker.md"), "{text}");
+    assert!(!text.contains("run: usher install"), "{text}");
 }
 
 #[test]

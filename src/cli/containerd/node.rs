@@ -23,6 +23,8 @@ pub(in crate::cli) struct Node {
     pub(in crate::cli) version: Option<Version>,
     /// Its configuration file.
     pub(in crate::cli) config: PathBuf,
+    /// The file is not there, and it is not the usual one, which may be missing.
+    pub(in crate::cli) lacks_config: bool,
     /// The owner of that file.
     pub(in crate::cli) flavor: Flavor,
     /// Its effective configuration; why it cannot be had.
@@ -109,6 +111,7 @@ impl Node {
         Node {
             program,
             version,
+            lacks_config: config != Path::new(CONFIG) && !config.exists(),
             config,
             flavor,
             dump,
@@ -124,9 +127,26 @@ impl Node {
     pub(in crate::cli) fn unloaded(&self) -> Option<String> {
         match self.told.as_ref()? {
             Ok(told) => loaded::difference(self.dump.as_ref().ok()?, told.config.as_ref()?),
+            // So it is configured, for Docker say.
+            Err(Untold::NoCri)
+                if self
+                    .dump
+                    .as_ref()
+                    .is_ok_and(|dump| self.disabled_cri(dump).is_some()) =>
+            {
+                None
+            }
             Err(Untold::NoCri) => Some("it has no CRI plugin".to_owned()),
             Err(Untold::Because(_)) => None,
         }
+    }
+
+    /// The name by which a configuration switches the CRI plugin off, if it does.
+    pub(in crate::cli) fn disabled_cri<'a>(&self, dump: &'a Effective) -> Option<&'a str> {
+        let disabled = dump.table().get("disabled_plugins");
+        let names = disabled.and_then(Value::as_array).into_iter().flatten();
+        let mut names = names.filter_map(Value::as_str);
+        names.find(|name| *name == "cri" || *name == self.cri_name() || *name == CRI_2)
     }
 
     pub(in crate::cli) fn facts(&self) -> Facts {
@@ -310,6 +330,7 @@ impl Node {
             program: Ok(PathBuf::from("/usr/bin/containerd")),
             version: Version::read(&format!("containerd github.com/x {version} abc")),
             config: PathBuf::from("/nowhere/config.toml"),
+            lacks_config: false,
             flavor: Flavor::Containerd,
             dump: Effective::parse(dump.to_owned()),
             path: "/nowhere".to_owned(),

@@ -32,8 +32,8 @@ use super::output::{self, Failure, Output, Stdout};
 ///
 /// Fields with `-o json`: `pods`, each with `file`, `kind`, `name`, `namespace`, `refused` (a
 /// sentence, or null), `alsoRefused` (more of them), `start` (`container`, `role`, `origin`, by what it has it (`list`, `node`, `nobody`),
-/// `optional`, `step`, `waitsFor`, `held`, `remedy`, the annotation
-/// for want of which it is held, `done`, and `liveness`, what a liveness probe of usher's does),
+/// `optional`, `missing`, true if the manifest has no such container, `step`, `waitsFor`, `held`, `remedy`,
+/// the annotation for want of which it is held, `done`, and `liveness`, what a liveness probe of usher's does),
 /// `addedLater` (the same of what `kubectl debug` adds, where it would wait, or null), `stop`
 /// (`policy`, `gracePeriodSeconds`, `worstCaseSeconds`, `steps` with `step`, `containers`,
 /// `inTurn`, `overAfterSeconds`, and `runAgain`, the defer containers that are run again while they
@@ -63,12 +63,15 @@ pub struct How {
     /// A node's /etc/usher/config.toml, by which pods are judged [default: no rules of a node]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Fails where there is a warning, too
+    /// Takes a warning for a failure: the exit status is 1
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
     output: Output,
 }
+
+/// Pods that the sentence of `--strict` names.
+const SHOWN_PODS: usize = 4;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -170,15 +173,34 @@ impl How {
                 stdout.text(pod.text(width))?;
             }
         }
-        Ok(match report.pods.iter().all(|pod| self.accepts(pod)) {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        let too_strict = self.strict.then(|| warned(&report.pods)).flatten();
+        if let Some(sentence) = &too_strict {
+            output::note(sentence);
+        }
+        let is_refused = report.pods.iter().any(|pod| pod.refused.is_some());
+        Ok(match is_refused || too_strict.is_some() {
+            true => ExitCode::FAILURE,
+            false => ExitCode::SUCCESS,
         })
     }
+}
 
-    fn accepts(&self, pod: &Explanation) -> bool {
-        pod.refused.is_none() && (pod.warnings.is_empty() || !self.strict)
+/// The sentence by which `--strict` fails.
+fn warned(pods: &[Explanation]) -> Option<String> {
+    let warned: Vec<_> = pods.iter().filter(|pod| !pod.warnings.is_empty()).collect();
+    let warnings: usize = warned.iter().map(|pod| pod.warnings.len()).sum();
+    let names = warned.iter().take(SHOWN_PODS);
+    let mut names: Vec<_> = names
+        .map(|pod| format!("{} {}", pod.kind, pod.name))
+        .collect();
+    if let more @ 1.. = warned.len().saturating_sub(SHOWN_PODS) {
+        names.push(format!("and {more} more"));
     }
+    let plural = if warnings == 1 { "" } else { "s" };
+    let names = names.join(", ");
+    (warnings > 0).then(|| {
+        format!("{warnings} warning{plural} ({names}): --strict takes a warning for a failure")
+    })
 }
 
 pub(super) fn explain(

@@ -52,6 +52,46 @@ fn an_explanation_fits_the_terminal() {
     }
 }
 
+#[test]
+fn a_name_that_no_container_has_is_warned_of_beside_refusals_and_marked_in_the_plan() {
+    let containers = "  - {name: proxi}\n  - {name: app}\n";
+    let misspelt = pod(", usher/post-exit: clean-up", "", containers);
+    let plan = text(&misspelt, None);
+    for line in [
+        "1      proxy (missing)",
+        "after proxy (missing); it is held",
+        "clean-up (missing)",
+    ] {
+        assert!(plan.contains(line), "{plan}");
+    }
+    assert!(plan.contains("sidecars    proxy (missing)"), "{plan}");
+    let said = "proxy: usher/sidecars lists it, and the pod has no such container: what waits for it never \
+        runs, unless an injector adds it; did you mean proxi?";
+    assert!(plan.contains(said), "{plan}");
+    let refused = text(&pod(", usher/grace-period: soon", "", containers), None);
+    assert!(refused.contains("refused: usher/grace-period"), "{refused}");
+    assert!(refused.contains(said), "{refused}");
+}
+
+#[test]
+fn strict_says_which_pods_it_fails_for() {
+    let pods = |manifests: &[String]| {
+        let explained = manifests.iter().map(|it| explained(it));
+        explained.collect::<Vec<_>>()
+    };
+    let good = pod("", "", BOTH);
+    let warned = pod("", "", REVERSED);
+    assert_eq!(super::warned(&pods(std::slice::from_ref(&good))), None);
+    let expected = "1 warning (Pod shop): --strict takes a warning for a failure";
+    let said = super::warned(&pods(&[good, warned.clone()]));
+    assert_eq!(said.as_deref(), Some(expected));
+    let many = super::warned(&pods(&vec![warned; 6]));
+    assert!(
+        many.unwrap()
+            .starts_with("6 warnings (Pod shop, Pod shop, Pod shop, Pod shop, and 2 more)")
+    );
+}
+
 /// The exit status of `usher explain` with these arguments.
 fn status(words: &[&str]) -> Result<ExitCode, String> {
     use clap::Parser;

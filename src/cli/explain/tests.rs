@@ -189,7 +189,11 @@ fn names_that_do_not_fit_the_manifest_are_warned_of() {
         BOTH,
     );
     assert_eq!(warnings(&native), []);
-    only_warning(&pod("", "", "  - {name: app}\n"), "proxy", "not in the pod");
+    only_warning(
+        &pod("", "", "  - {name: app}\n"),
+        "proxy",
+        "no such container",
+    );
     only_warning(
         &pod(
             "",
@@ -202,7 +206,7 @@ fn names_that_do_not_fit_the_manifest_are_warned_of() {
     only_warning(
         &pod(", usher/native-init: setup", "", BOTH),
         "setup",
-        "no init container",
+        "no such init container",
     );
     let guest = "  - {name: proxy}\n  - {name: app}\n  - {name: debug}\n";
     only_warning(&pod(", usher/apps: app", "", guest), "debug", "a guest");

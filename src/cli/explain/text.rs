@@ -1,5 +1,7 @@
 //! An explanation for people.
 
+use std::collections::BTreeSet;
+
 use anstyle::Style;
 
 use crate::judgement::{Amounts, Entry, Held, RunAgain, Termination, bytes, cpus, shown};
@@ -23,14 +25,17 @@ impl Explanation {
             text.push_str(&about("refused", output::BAD, sentence, width));
         }
         match &self.start {
-            Some(entries) => text.push_str(&start(entries, self.added_later.as_ref(), width)),
+            Some(entries) => {
+                let missing = Missing::of(entries);
+                text.push_str(&start(entries, self.added_later.as_ref(), &missing, width));
+                if let Some(stop) = &self.stop {
+                    text.push_str(&self::stop(stop, &missing, width));
+                }
+            }
             None if self.refused.is_none() => {
                 text.push_str("\nIt has no annotation of usher: kubelet's order counts.\n");
             }
             None => {}
-        }
-        if let Some(stop) = &self.stop {
-            text.push_str(&self::stop(stop, width));
         }
         // A pod that is not created has no size.
         if self.refused.is_none() {
@@ -94,10 +99,38 @@ fn heading(what: &str, more: &str) -> String {
     }
 }
 
-fn start(entries: &[Entry], added_later: Option<&Entry>, width: Option<usize>) -> String {
+/// The names in the plan that no container of the manifest has.
+struct Missing<'a>(BTreeSet<&'a str>);
+
+impl<'a> Missing<'a> {
+    fn of(entries: &'a [Entry]) -> Missing<'a> {
+        let missing = entries.iter().filter(|entry| entry.missing);
+        Missing(missing.map(|entry| entry.container.as_str()).collect())
+    }
+
+    /// A name as the plan shows it.
+    fn mark(&self, name: &str) -> String {
+        match self.0.contains(name) {
+            true => format!("{name} (missing)"),
+            false => name.to_owned(),
+        }
+    }
+
+    fn mark_all(&self, names: &[String], between: &str) -> String {
+        let marked: Vec<_> = names.iter().map(|name| self.mark(name)).collect();
+        marked.join(between)
+    }
+}
+
+fn start(
+    entries: &[Entry],
+    added_later: Option<&Entry>,
+    missing: &Missing<'_>,
+    width: Option<usize>,
+) -> String {
     let mut table = Table::new(["STEP", "CONTAINER", "ROLE", "STARTS", "DONE"]);
     for entry in entries.iter().chain(added_later) {
-        let names = entry.waits_for.join(", ");
+        let names = missing.mark_all(&entry.waits_for, ", ");
         let mut starts = match entry.held {
             Held::No => "at once".to_owned(),
             Held::Blocked => format!("after {names}; its Start waits"),
@@ -113,7 +146,7 @@ fn start(entries: &[Entry], added_later: Option<&Entry>, width: Option<usize>) -
         }
         table.row([
             entry.step.map_or("-".to_owned(), |step| step.to_string()),
-            entry.container.clone(),
+            missing.mark(&entry.container),
             role(entry),
             starts,
             entry.done.clone().unwrap_or_else(|| "-".to_owned()),
@@ -140,13 +173,13 @@ fn role(entry: &Entry) -> String {
     }
 }
 
-fn stop(stop: &Termination, width: Option<usize>) -> String {
+fn stop(stop: &Termination, missing: &Missing<'_>, width: Option<usize>) -> String {
     let mut table = Table::new(["STEP", "CONTAINERS", "OVER AT WORST AFTER"]);
     for step in &stop.steps {
         let between = if step.in_turn { ", then " } else { ", " };
         table.row([
             step.step.clone(),
-            step.containers.join(between),
+            missing.mark_all(&step.containers, between),
             seconds(step.over_after_seconds),
         ]);
     }

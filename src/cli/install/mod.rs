@@ -5,6 +5,7 @@
 
 mod imports;
 mod ours;
+mod outcome;
 mod place;
 mod plan;
 mod programs;
@@ -22,7 +23,6 @@ use std::process::ExitCode;
 use clap::Args;
 use similar::TextDiff;
 
-use super::check;
 use super::containerd::{KnownAs, NAME, Node, PROGRAM, Wanted, find};
 use super::output::{Failure, Stdout, note};
 use super::systemd::{has_systemd, systemctl};
@@ -54,7 +54,8 @@ Examples:
                              the same, and its pods have no pause container
   usher install --remove     the node is as it was before
 
-Exit status: 0 if usher is installed and its pods would run, or is taken away; 1 otherwise.")]
+Exit status: 0 if usher is installed and its pods would run, or is taken away; 3 if that is so once the
+containerd that runs is restarted, which is left to you without --restart; 1 otherwise.")]
 pub(super) struct Install {
     /// Takes usher away again, unless pods still run under it
     #[arg(long, visible_alias = "uninstall")]
@@ -125,19 +126,32 @@ impl Install {
         let (is_removed, is_dry) = (self.remove, self.dry_run);
         let installer = Installer::look(self).map_err(Failure::Because)?;
         match (is_dry, is_removed) {
-            (true, _) => installer.show(stdout)?,
+            (true, _) => {
+                installer.show(stdout)?;
+                return Ok(ExitCode::SUCCESS);
+            }
             (false, true) => installer.remove().map_err(Failure::Because)?,
             (false, false) => installer.install().map_err(Failure::Because)?,
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(installer.conclude())
     }
 
     /// Where the programs go; `own` is the directory of this one.
     fn prefix(&self, own: Option<&Path>) -> &Path {
-        let of_packages = own == Some(Path::new("/usr/bin"));
-        let usual = if of_packages { "/usr" } else { "/usr/local" };
-        self.prefix.as_deref().unwrap_or(Path::new(usual))
+        self.prefix.as_deref().unwrap_or(usual_prefix(own))
     }
+}
+
+/// The directory of this program.
+pub(super) fn own_directory() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    Some(own.parent()?.to_owned())
+}
+
+/// The prefix where none is named; `own` is the directory of this program.
+pub(super) fn usual_prefix(own: Option<&Path>) -> &'static Path {
+    let of_packages = own == Some(Path::new("/usr/bin"));
+    Path::new(if of_packages { "/usr" } else { "/usr/local" })
 }
 
 // === impl Installer ===
@@ -152,8 +166,7 @@ impl Installer {
             wanted.flavor.0,
         );
         let containerd = node.program.clone()?;
-        let own = std::env::current_exe().ok();
-        let own = own.and_then(|program| Some(program.parent()?.to_owned()));
+        let own = own_directory();
         let bin = place::resolve(wanted.prefix(own.as_deref())).join("bin");
         if wanted.remove && !wanted.force {
             refuse_while_needed(&bin.join(PROGRAM))?;
@@ -169,6 +182,13 @@ impl Installer {
                 found.with_source(SourceText::new(source, text)?)
             }
             None => found,
+        };
+        let found = match wanted.remove {
+            true => found,
+            false => {
+                let missing = missing_directories(&found, &bin);
+                found.with_directories(missing)
+            }
         };
         let wish = match wanted.remove {
             true => Wish::Removed,
@@ -213,14 +233,9 @@ impl Installer {
             self.check()?;
         }
         let older = programs::running_shims(&self.bin.join(PROGRAM)).of_older;
-        if older > 0 {
-            note(&format!(
-                "pods that keep the shim of before until they end: {older}; usher ps -o wide shows which"
-            ));
+        if !older.is_empty() {
+            note(&keep_the_older(&older));
         }
-        note(&format!(
-            "{NAME} is installed; in Kubernetes a RuntimeClass with the handler {NAME} selects it"
-        ));
         Ok(())
     }
 
@@ -239,13 +254,15 @@ impl Installer {
                 shim.display()
             ));
         }
-        for program in programs::remove(&self.bin, is_needed)? {
-            note(&format!(
-                "{} stays: it belongs to a package",
-                program.display()
-            ));
+        let programs = programs::remove(&self.bin, is_needed)?;
+        for program in &programs.of_packages {
+            let program = program.display();
+            note(&format!("{program} stays: it belongs to a package"));
         }
-        note(&format!("{NAME} is taken away"));
+        let directories = place::remove_empty(self.found.made_directories());
+        for removed in programs.removed.iter().chain(&directories) {
+            note(&format!("removed: {}", removed.display()));
+        }
         Ok(())
     }
 
@@ -255,7 +272,7 @@ impl Installer {
         let (option, instead) = match () {
             () if self.wanted.restart && is_changed => (
                 "--restart",
-                "leave it out, and restart containerd by what has started it",
+                "leave it out, and restart containerd the way you usually start it",
             ),
             () if self.wanted.stop_unit => ("--stop-unit", "leave it out"),
             () => return Ok(()),
@@ -273,15 +290,6 @@ impl Installer {
         place::beside(&self.found.config, "restart")
     }
 
-    /// The sentence for an administrator who restarts containerd.
-    fn restart_by_hand(&self) -> String {
-        let how = match has_systemd() {
-            true => format!(", as by: systemctl restart {}", self.node.flavor.unit()),
-            false => " by what has started it".to_owned(),
-        };
-        format!("restart containerd for it to take effect{how}")
-    }
-
     /// True if the running containerd has to be restarted though its configuration file stays as it is.
     fn is_to_be_restarted(&self) -> bool {
         self.restart_wanted().exists()
@@ -293,12 +301,25 @@ impl Installer {
         self.planned.texts != self.found.texts
     }
 
-    /// The file that is changed, or would be.
-    fn file(&self) -> &Path {
-        match (&self.found.source, &self.found.part_file) {
-            (Some(source), _) => &source.file,
-            (None, Some(part)) if self.planned.texts.part != self.found.texts.part => part,
-            (None, _) => &self.found.config,
+    /// The file that is changed, or would be, and its text then.
+    fn file(&self) -> (&Path, Option<&str>) {
+        let (old, new) = (&self.found.texts, &self.planned.texts);
+        let (file, text) = match (&self.found.source, &self.found.part_file) {
+            (Some(source), _) => (&source.file, &new.source),
+            (None, Some(part)) if new.part != old.part => (part, &new.part),
+            (None, _) => (&self.found.config, &new.main),
+        };
+        (file, text.as_deref())
+    }
+
+    /// The sentence about the file that was changed.
+    fn changed(&self) -> String {
+        let (file, text) = self.file();
+        let file = file.display();
+        match (self.wanted.remove, text) {
+            (false, _) => format!("configured: {file}"),
+            (true, Some(_)) => format!("the runtime is taken out of {file}"),
+            (true, None) => format!("removed: {file}"),
         }
     }
 
@@ -307,12 +328,8 @@ impl Installer {
     fn configure(&self) -> Result<(), String> {
         let restart_wanted = self.restart_wanted();
         if !self.is_changed() {
-            note(&format!("{} needs no change", self.file().display()));
-            if !self.is_to_be_restarted() {
-                return Ok(());
-            }
-            if !self.wanted.restart {
-                note(&self.restart_by_hand());
+            note(&format!("{} needs no change", self.file().0.display()));
+            if !self.wanted.restart || !self.is_to_be_restarted() {
                 return Ok(());
             }
             return match restart(self.node.flavor.unit(), &restart_wanted) {
@@ -324,7 +341,7 @@ impl Installer {
             place::put(&restart_wanted, Some(""))?;
         }
         self.put(&self.planned.texts)?;
-        note(&format!("configured: {}", self.file().display()));
+        note(&self.changed());
         if !self.wanted.remove && !self.wanted.pauseless && !self.node.is_1() {
             note(
                 "containerd knows it as a program of runc's type, so that kubelet hears of user namespaces \
@@ -332,7 +349,6 @@ impl Installer {
             );
         }
         if !self.wanted.restart {
-            note(&self.restart_by_hand());
             return Ok(());
         }
         if restart(self.node.flavor.unit(), &restart_wanted) {
@@ -379,27 +395,6 @@ impl Installer {
         place::put(&self.found.config, texts.main.as_deref())
     }
 
-    /// Whether pods would run now, as `usher check` sees it.
-    fn check(&self) -> Result<(), String> {
-        let node = Node::look(
-            Some(self.containerd.clone()),
-            Some(self.node.config.clone()),
-            self.wanted.path.clone(),
-            self.wanted.flavor.0,
-        );
-        let report = check::Report::of_installed(&node);
-        // Without --restart the administrator restarts containerd.
-        if report.ok || !self.wanted.restart && report.wants_a_restart_alone() {
-            return Ok(());
-        }
-        for finding in &report.findings {
-            note(finding.text().trim_end());
-        }
-        Err(format!(
-            "{NAME} is in place, but its pods would not run yet, see above"
-        ))
-    }
-
     /// Prints what would be changed.
     fn show(&self, stdout: &mut Stdout) -> Result<(), Failure> {
         let (old, new) = (&self.found.texts, &self.planned.texts);
@@ -438,6 +433,38 @@ impl Installer {
         }
         Ok(())
     }
+}
+
+/// The sentence about pods whose shims are of the version before.
+fn keep_the_older(shims: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let count = shims.len();
+    let mut shown: Vec<_> = shims.iter().take(SHOWN).map(u32::to_string).collect();
+    if let more @ 1.. = count.saturating_sub(SHOWN) {
+        shown.push(format!("and {more} more"));
+    }
+    let shown = shown.join(", ");
+    format!(
+        "pods that keep the shim of before until they end: {count} (processes {shown}); usher ps -o wide \
+         shows the version of each"
+    )
+}
+
+/// The directories that have to be made for the programs and for any of the files.
+fn missing_directories(found: &Found, bin: &Path) -> Vec<PathBuf> {
+    let source = found.source.as_ref().map(|source| &source.file);
+    let files = [Some(&found.config), found.part_file.as_ref(), source];
+    let directories = files.into_iter().flatten().filter_map(|file| file.parent());
+    let missing = directories
+        .chain([bin])
+        .flat_map(place::missing_directories);
+    let mut all = Vec::new();
+    for directory in missing {
+        if !all.contains(&directory) {
+            all.push(directory);
+        }
+    }
+    all
 }
 
 /// As patch(1) reads it.

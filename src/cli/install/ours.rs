@@ -1,7 +1,7 @@
 //! What of a configuration file is ours: whole lines between two comments, so that every other byte of it
 //! is as whoever wrote it has left it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -17,6 +17,9 @@ const MADE: &str = "# made by `usher install`";
 const MADE_EARLIER: &str = "# made by scripts/install of usher";
 /// What stands below a last line that had no end.
 const UNFINISHED: &str = "# usher: the line above had no end";
+
+/// The begin of a line among ours that names a directory made by the installer. `--remove` removes it if it is empty.
+const DIRECTORY: &str = "# directory made by `usher install`: ";
 
 /// A file's text as it is without us.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +110,21 @@ pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
         text.extend([line, end]);
     }
     text
+}
+
+/// Returns the tables with a line before them for each directory that the installer makes.
+pub(super) fn with_directories(directories: &[PathBuf], tables: &str) -> String {
+    let names = directories.iter().filter_map(|path| path.to_str());
+    // A line break would end the comment.
+    let names = names.filter(|name| !name.contains(char::is_control));
+    let lines: String = names.map(|name| format!("{DIRECTORY}{name}\n")).collect();
+    lines + tables
+}
+
+/// The directories that a text names as made by the installer.
+pub(super) fn directories(text: &str) -> impl Iterator<Item = PathBuf> {
+    let names = text.lines().filter_map(|line| line.strip_prefix(DIRECTORY));
+    names.map(PathBuf::from)
 }
 
 /// The tables of ours in a text.
@@ -217,6 +235,18 @@ mod tests {
         assert!(has_written(&own_file(2, table)));
         assert!(!has_written(table));
         assert!(!has_written("b = 2\n"));
+    }
+
+    #[test]
+    fn directories_that_were_made_are_named_among_ours() {
+        let made = ["/opt/a b".into(), "/opt/a b/bin".into()];
+        let tables = with_directories(&made, TABLES);
+        for text in [with_ours(&bare("a = 1\n"), &tables), own_file(2, &tables)] {
+            assert_eq!(Vec::from_iter(directories(&text)), made, "{text}");
+            assert!(text.parse::<toml::Table>().is_ok(), "{text}");
+        }
+        let odd = with_directories(&["/a\nb = 1".into()], TABLES);
+        assert_eq!(odd, TABLES);
     }
 
     #[test]

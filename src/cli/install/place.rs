@@ -43,6 +43,23 @@ pub(super) fn put(file: &Path, text: Option<&str>) -> Result<(), String> {
     done.map_err(|error| format!("{} cannot be changed: {error}", file.display()))
 }
 
+/// The directories that have to be made for a file or a directory in them, the outermost first.
+pub(super) fn missing_directories(directory: &Path) -> Vec<PathBuf> {
+    let missing = directory.ancestors().take_while(|it| !it.exists());
+    let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
+    missing.reverse();
+    missing
+}
+
+/// Removes those of the directories that are empty, the innermost first, and returns them.
+pub(super) fn remove_empty(mut directories: Vec<PathBuf>) -> Vec<PathBuf> {
+    directories.sort();
+    directories.dedup();
+    directories.reverse();
+    directories.retain(|directory| fs::remove_dir(directory).is_ok());
+    directories
+}
+
 /// It may have gone before.
 pub(super) fn remove(file: &Path) -> io::Result<()> {
     match fs::remove_file(file) {
@@ -133,6 +150,20 @@ mod tests {
             assert_eq!(read(&file), Ok(None));
         }
         assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn directories_that_are_made_go_again_if_they_are_empty() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path();
+        let made = missing_directories(&top.join("a/b"));
+        assert_eq!(made, [top.join("a"), top.join("a/b")]);
+        assert_eq!(missing_directories(top), Vec::<PathBuf>::new());
+        fs::create_dir_all(top.join("a/b")).unwrap();
+        fs::write(top.join("a/mine"), "").unwrap();
+        assert_eq!(remove_empty(made.clone()), [top.join("a/b")]);
+        fs::remove_file(top.join("a/mine")).unwrap();
+        assert_eq!(remove_empty(made), [top.join("a")]);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(super) struct Found {
     /// Other files that the configuration imports, and their texts.
     pub(super) imported: Vec<(PathBuf, String)>,
     pub(super) source: Option<SourceText>,
+    /// Directories that are not there yet, and those that were made when it was installed before.
+    directories: Vec<PathBuf>,
 }
 
 /// What is wanted of containerd's configuration.
@@ -91,6 +93,7 @@ impl Found {
             bare,
             imported: Vec::new(),
             source: None,
+            directories: Vec::new(),
         })
     }
 
@@ -128,6 +131,25 @@ impl Found {
         self
     }
 
+    /// Adds directories that are to be made to those that were made before.
+    pub(super) fn with_directories(mut self, missing: Vec<PathBuf>) -> Found {
+        self.directories = self.made_directories();
+        self.directories.extend(missing);
+        self
+    }
+
+    /// The directories that were made when it was installed.
+    pub(super) fn made_directories(&self) -> Vec<PathBuf> {
+        let Texts { main, part, source } = &self.texts;
+        let texts = [main, part, source].into_iter().flatten();
+        texts.flat_map(|text| ours::directories(text)).collect()
+    }
+
+    /// The tables of the runtime, and what is to be remembered with them.
+    fn tables(&self, cri: &str, known_as: &KnownAs) -> String {
+        ours::with_directories(&self.directories, &entry(cri, NAME, known_as))
+    }
+
     /// True if the file of which the configuration is made has the runtime, and the configuration has not.
     pub(super) fn is_to_be_made_anew(&self) -> bool {
         let mut texts = self
@@ -160,7 +182,7 @@ impl Found {
             Wish::Removed => (source.without_ours(), None),
             // What was made of it has the runtime already, maybe without the comments that tell it is ours.
             Wish::Installed(known_as) if source.has_ours() => {
-                let mut tables = entry(cri_of_layout(layout), NAME, known_as);
+                let mut tables = self.tables(cri_of_layout(layout), known_as);
                 tables.push_str(&built_in_of(&source.tables()));
                 (Some(source.with_ours(layout, &tables)), None)
             }
@@ -256,7 +278,7 @@ impl Found {
     fn candidates(&self, before: &Effective, known_as: &KnownAs) -> Vec<Texts> {
         let version = version(&self.bare.text);
         let cri = cri_of_layout(version);
-        let ours = entry(cri, NAME, known_as);
+        let ours = self.tables(cri, known_as);
         let beside = self.part_file.is_some().then(|| Texts {
             main: Some(ours::with_nothing(&self.bare)),
             part: Some(ours::own_file(version, &ours)),

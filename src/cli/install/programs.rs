@@ -46,6 +46,7 @@ fn have_equal_bytes(one: &Path, other: &Path) -> bool {
 /// or another processor, than what they were built for.
 pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<PathBuf>, String> {
     let mut news = Vec::new();
+    let directories = place::missing_directories(bin);
     let copied = programs.iter().try_for_each(|program| {
         let (source, place) = (from.join(program), bin.join(program));
         news.push(place.clone());
@@ -67,24 +68,36 @@ pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<
             for place in news {
                 let _ = fs::remove_file(place::beside(&place, "new"));
             }
+            place::remove_empty(directories);
             Err(format!("{error}; nothing was changed"))
         }
     }
 }
 
-/// Takes all away but what is needed and what belongs to a package. Says which that is.
-pub(super) fn remove(
-    bin: &Path,
-    is_needed: impl Fn(&Path) -> bool,
-) -> Result<Vec<PathBuf>, String> {
+/// Programs that were there when usher was taken away.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub removed: Vec<PathBuf>,
+    /// Programs that stay, since they belong to a package.
+    pub of_packages: Vec<PathBuf>,
+}
+
+/// Removes all programs but those that are needed and those that belong to a package.
+pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Taken, String> {
     let files = PROGRAMS.map(|program| bin.join(program));
-    let files = files.into_iter().filter(|file| !is_needed(file));
-    let (of_packages, ours): (Vec<_>, Vec<_>) = files.partition(|file| is_of_package(file));
-    for file in ours {
-        place::remove(&file)
+    let there = files
+        .into_iter()
+        .filter(|file| file.symlink_metadata().is_ok());
+    let files = there.filter(|file| !is_needed(file));
+    let (of_packages, removed): (Vec<_>, Vec<_>) = files.partition(|file| is_of_package(file));
+    for file in &removed {
+        place::remove(file)
             .map_err(|error| format!("{} cannot be removed: {error}", file.display()))?;
     }
-    Ok(of_packages)
+    Ok(Taken {
+        removed,
+        of_packages,
+    })
 }
 
 /// Has a Debian package brought this file, which takes it away when it goes?
@@ -97,11 +110,11 @@ pub(super) fn is_of_package(file: &Path) -> bool {
 }
 
 /// The shims that run a program.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Shims {
     pub all: usize,
-    /// Those of a program that has been replaced, or removed, since they started.
-    pub of_older: usize,
+    /// The processes whose program has been replaced, or removed, since they started.
+    pub of_older: Vec<u32>,
 }
 
 /// Counts the shims that run this program. They keep it when it is replaced, but need it to clear away after
@@ -109,15 +122,15 @@ pub(super) struct Shims {
 pub(super) fn running_shims(shim: &Path) -> Shims {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = processes.filter_map(|process| {
-        let is_one = process.file_name().to_str()?.parse::<u32>().is_ok();
-        is_one.then(|| fs::read_link(process.path().join("exe")).ok())?
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        Some((pid, fs::read_link(process.path().join("exe")).ok()?))
     });
     count(programs, shim)
 }
 
-fn count(programs: impl Iterator<Item = PathBuf>, shim: &Path) -> Shims {
+fn count(programs: impl Iterator<Item = (u32, PathBuf)>, shim: &Path) -> Shims {
     let mut shims = Shims::default();
-    for program in programs {
+    for (pid, program) in programs {
         let program = program.to_string_lossy();
         let (path, is_older) = match program.strip_suffix(" (deleted)") {
             Some(path) => (path, true),
@@ -125,7 +138,7 @@ fn count(programs: impl Iterator<Item = PathBuf>, shim: &Path) -> Shims {
         };
         if Path::new(path) == shim {
             shims.all = shims.all.saturating_add(1);
-            shims.of_older = shims.of_older.saturating_add(usize::from(is_older));
+            shims.of_older.extend(is_older.then_some(pid));
         }
     }
     shims
@@ -138,10 +151,11 @@ mod tests {
     #[test]
     fn shims_of_a_replaced_program_are_counted_apart() {
         let programs = ["/a/shim", "/a/shim (deleted)", "/b/shim (deleted)", "/a/x"];
-        let shims = count(programs.iter().map(PathBuf::from), Path::new("/a/shim"));
+        let programs = (1..).zip(programs.iter().map(PathBuf::from));
+        let shims = count(programs, Path::new("/a/shim"));
         let expected = Shims {
             all: 2,
-            of_older: 1,
+            of_older: vec![2],
         };
         assert_eq!(shims, expected);
     }

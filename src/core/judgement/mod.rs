@@ -78,7 +78,9 @@ impl Judgement {
             plan
         });
         let plan = plan.filter(|plan| !plan.is_empty());
-        let mut warnings = warnings::of_patterns(pod);
+        let mut warnings = warnings::of_keys(pod);
+        warnings.extend(warnings::of_patterns(pod));
+        warnings.extend(warnings::of_names(pod));
         warnings.extend(warnings::of(plan.as_ref(), pod));
         Judgement {
             warnings,

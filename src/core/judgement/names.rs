@@ -16,7 +16,7 @@ pub(super) type Annotations = BTreeMap<String, String>;
 const MAX_COMPARISONS: usize = 1 << 16;
 
 /// The lists of a pod that can be read, as their words. A value that is too long is refused with the plan.
-fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
+pub(super) fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
     plan::lists().filter_map(|setting| {
         let value = annotations.get(&setting.key())?;
         let is_short = value.len() <= MAX_VALUE_BYTES;

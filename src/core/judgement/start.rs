@@ -26,6 +26,8 @@ pub struct Entry {
     pub origin: Origin,
     /// It need not be there.
     pub optional: bool,
+    /// The manifest has no such container.
+    pub missing: bool,
     /// Containers of one step start side by side. None: the container is not started in order.
     pub step: Option<usize>,
     /// What has to be done first.
@@ -72,6 +74,7 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
                 role: plan.role(name).to_string(),
                 origin: plan.origin(name),
                 optional: plan.is_optional(name),
+                missing: pod.container(name).is_none(),
                 step: Some(step),
                 waits_for: few(waits.names.iter().copied()),
                 held: order.held(&waits),
@@ -95,6 +98,7 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
             role: Role::App.to_string(),
             origin: plan.origin(name),
             optional: false,
+            missing: false,
             step: Some(step),
             held: order.held(&waits),
             waits_for: few(waits.names.iter().copied()),
@@ -115,7 +119,10 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
                 true => Held::InVain,
                 false => Held::UntilTermination,
             };
-            entries.push(out_of_order(plan, name, Role::Defer(turn), held));
+            entries.push(Entry {
+                missing: pod.container(name).is_none(),
+                ..out_of_order(plan, name, Role::Defer(turn), held)
+            });
         }
     }
     entries
@@ -145,6 +152,7 @@ fn init_entries(order: &StartOrder<'_>, plan: &Plan, pod: &Pod) -> Vec<Entry> {
             role: role.to_string(),
             origin: plan.origin(&container.name),
             optional: false,
+            missing: false,
             step: Some(entries.len().saturating_add(1)),
             waits_for: few(waits.names.iter().copied()),
             held,
@@ -168,6 +176,7 @@ pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
         role: Role::App.to_string(),
         origin: Origin::Nobody,
         optional: false,
+        missing: false,
         step: None,
         held: order.held(&waits),
         waits_for: few(waits.names.iter().copied()),
@@ -267,6 +276,7 @@ fn out_of_order(plan: &Plan, name: &str, role: Role, held: Held) -> Entry {
         role: role.to_string(),
         origin: plan.origin(name),
         optional: plan.is_optional(name),
+        missing: false,
         step: None,
         waits_for: Vec::new(),
         held,

@@ -371,7 +371,7 @@ fn what_the_shim_would_refuse_is_refused_in_its_words() {
         "usher/start-mode: \"Slow\" is not one of Auto, Block, Hold"
     );
     assert!(refused("usher/apps", "").contains("lists nothing"));
-    assert!(refused("usher/nothing", "x").contains("belongs to no setting"));
+    assert!(refused("usher/nothing", "x").starts_with("unknown annotation usher/nothing"));
 }
 
 /// Nobody wrote anything wrong.
@@ -522,8 +522,56 @@ fn what_is_listed_and_not_there_may_still_come() {
     assert_eq!(
         says,
         [
-            "is in a list of usher's and not in the pod: what waits for it never runs, unless somebody \
-          injects it"
+            "usher/sidecars lists it, and the pod has no such container: what waits for it never runs, unless \
+             an injector adds it"
         ]
     );
+}
+
+#[test]
+fn a_name_that_no_container_has_comes_with_its_list_and_the_near_name_of_one_also_in_a_refused_pod()
+{
+    let init = json!([{"name": "fetch"}]);
+    let spec = json!({
+        "runtimeClassName": "usher",
+        "initContainers": init,
+        "containers": containers(&["web", "proxy", "logs"])
+    });
+    let said = [
+        ("usher/sidecars", "proxi, logs, loga?"),
+        ("usher/native-init", "fetsh"),
+        ("usher/grace-period", "soon"),
+    ];
+    let judgement = Judgement::of(&pod(&said, spec), &Rules::default());
+    assert!(judgement.refused.is_some());
+    let said: Vec<String> = judgement.warnings.iter().map(|it| it.to_string()).collect();
+    let expected = [
+        "fetsh: usher/native-init lists it, and the pod has no such init container; did you mean fetch?",
+        "proxi: usher/sidecars lists it, and the pod has no such container: what waits for it never runs, \
+         unless an injector adds it; did you mean proxy?",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn an_annotation_that_is_nearly_ushers_is_named_with_the_one_that_was_meant() {
+    let spec = json!({"containers": containers(&["web", "proxy"])});
+    let said = [
+        ("user/sidecars", "proxy"),
+        ("startup-probe.ushr/proxy", "{}"),
+        ("user/name", "me"),
+        ("example.com/sidecars", "proxy"),
+    ];
+    let judgement = Judgement::of(&pod(&said, spec), &Rules::default());
+    let said: Vec<&str> = judgement
+        .warnings
+        .iter()
+        .map(|it| it.says.as_str())
+        .collect();
+    let expected = [
+        "startup-probe.ushr/proxy is no annotation of usher, and does nothing; did you mean \
+         startup-probe.usher/proxy?",
+        "user/sidecars is no annotation of usher, and does nothing; did you mean usher/sidecars?",
+    ];
+    assert_eq!(said, expected);
 }

@@ -160,12 +160,6 @@ impl Subject<'_> {
 impl Pod {
     /// The defer container of a turn that comes next, or is under way: all others wait for it.
     fn next_defer(&self, turn: DeferTurn) -> Option<&Container> {
-        let plan = self.plan.as_ref()?;
-        let names = match turn {
-            DeferTurn::PreExit => plan.pre_exit(),
-            DeferTurn::PostExit => plan.post_exit(),
-        };
-        let place = |container: &Container| names.iter().position(|name| *name == container.name);
         // What its exit means is decided when it is known that its program was executed.
         let is_in_time = self.ends().is_some_and(|ends| self.now < ends.stuck());
         let may_run_again = |container: &Container| is_in_time && container.life.has_early_exit();
@@ -178,7 +172,45 @@ impl Pod {
                     || !matches!(container.life.stop(), Stop::GivenUp { .. }))
         };
         let left = self.containers.values().filter(|it| counts(it));
-        left.min_by_key(|container| (place(container), container.number))
+        left.min_by_key(|container| self.place_of_defer(turn, container))
+    }
+
+    /// The order in which the defer containers of a turn run.
+    fn place_of_defer(&self, turn: DeferTurn, container: &Container) -> (Option<usize>, u64) {
+        let names = self.plan.as_ref().map(|plan| match turn {
+            DeferTurn::PreExit => plan.pre_exit(),
+            DeferTurn::PostExit => plan.post_exit(),
+        });
+        let mut names = names.into_iter().flatten();
+        let place = names.position(|name| *name == container.name);
+        (place, container.number)
+    }
+
+    /// The latest end of the defer containers of a turn whose step begins at `began` and has these ends; of
+    /// those ahead of one of them, if one is given.
+    pub(super) fn defers_over_by(
+        &self,
+        turn: DeferTurn,
+        began: Time,
+        ends: Ends,
+        ahead_of: Option<&Container>,
+    ) -> Time {
+        let running = self
+            .running_defer()
+            .filter(|it| it.defer_turn() == Some(turn));
+        let at = running.map_or(began, |running| {
+            let kill = running.life.stop().kill_at();
+            kill.unwrap_or_else(|| self.own_ends(running, ends).kill)
+        });
+        let place = |container: &Container| self.place_of_defer(turn, container);
+        let is_ahead = |it: &Container| ahead_of.is_none_or(|other| place(it) < place(other));
+        let held = self.containers.values().filter(|it| {
+            it.defer_turn() == Some(turn) && it.life.is_held() && !it.is_of_next_run && is_ahead(it)
+        });
+        held.fold(at, |at, container| {
+            let capped = self.cap_of(container).map(|cap| at.after(cap).after(LEAST));
+            capped.map_or(ends.kill, |capped| capped.min(ends.kill))
+        })
     }
 
     /// The defer container that runs in its turn.

@@ -361,7 +361,7 @@ impl Pod {
         }
     }
 
-    fn round(&self) -> Round {
+    pub(super) fn round(&self) -> Round {
         Round {
             budget: self.budget(),
             ends: self.ends(),

@@ -117,9 +117,16 @@ pub enum Then {
     ExecutedAnew,
     /// It is stopped, since its startup probe has failed too often.
     Stopped,
-    /// It gets a last signal, and SIGKILL two seconds later.
+    /// The container gets its stop signal, and has time left.
+    StopSignal,
+    /// The container gets its stop signal, for the second time if it had it before, and SIGKILL two seconds
+    /// later at the latest.
     LastSignal,
     Killed,
+    /// The program of a defer container is executed.
+    ItsTurn,
+    /// No time is left for a defer container: its program is never executed.
+    LeftOut,
 }
 
 /// One thing that a container waits for.
@@ -143,8 +150,12 @@ pub enum Obstacle {
     Work,
     /// Its turn to stop: the turn is that of this step, and of the defer container that runs in it.
     TurnToStop { step: Step, defer: Option<String> },
-    /// Its turn when the pod terminates.
-    TurnAtTheEnd,
+    /// The turn of a defer container. While the pod terminates: the step under way, and the defer container
+    /// that runs in it.
+    TurnAtTheEnd {
+        step: Option<Step>,
+        defer: Option<String>,
+    },
     /// The end of the termination window: whether its request is one of the pod's end.
     TerminationWindow,
 }
@@ -196,7 +207,7 @@ impl Pod {
             state: container.life.state(),
             is_ready: self.is_ready(container),
             restart_count: container.facts.restart_count,
-            wait: self.wait(now, container),
+            wait: self.wait(now, id, container),
         }
     }
 
@@ -209,7 +220,7 @@ impl Pod {
     }
 
     /// What the container waits for, before it runs and when it is to stop.
-    fn wait(&self, now: Time, container: &Container) -> Option<Wait> {
+    fn wait(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let life = &container.life;
         if life.is_created() {
             return Some(Wait {
@@ -229,12 +240,16 @@ impl Pod {
         }
         if let Some(held) = life.as_held() {
             let missing = self.missing(container);
-            let ends = self.hold_ends(held, &missing);
-            let is_bounded = container.defer_turn().is_none();
+            let is_defer = container.defer_turn().is_some();
+            let until = match is_defer {
+                true => self.turn_comes(container),
+                false => Some((self.hold_ends(held, &missing), Then::Ended)),
+            };
+            let termination = self.termination_for(container).filter(|_| is_defer);
             return Some(Wait {
                 obstacles: self.obstacles(container),
-                since: Some(held.since),
-                until: is_bounded.then_some((ends, Then::Ended)),
+                since: Some(termination.map_or(held.since, Termination::since)),
+                until,
                 remedies: self.remedies(container, &missing),
             });
         }
@@ -248,7 +263,7 @@ impl Pod {
         }
         let running = life.as_running()?;
         self.wait_for_its_work(container)
-            .or_else(|| self.wait_to_stop(now, container))
+            .or_else(|| self.wait_to_stop(now, id, container))
             .or_else(|| wait_to_be_started(now, running))
     }
 
@@ -282,25 +297,16 @@ impl Pod {
     }
 
     /// What keeps a container that is asked to stop, or whose end was decided, from stopping.
-    fn wait_to_stop(&self, now: Time, container: &Container) -> Option<Wait> {
+    fn wait_to_stop(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let asked = container.request.as_ref().filter(|_| container.is_asked());
-        let stop = container.life.stop();
-        let deadline = self.termination.as_ref().map(Termination::deadline);
-        let deadline = deadline.filter(|_| self.is_to_be_stopped(container));
-        let until = [
-            stop.kill_at(),
-            deadline,
-            asked.map(|request| request.deadline().max(now)),
-        ];
-        let until = until.into_iter().flatten().min();
-        let wait = |obstacle, then| Wait {
+        let wait = |obstacle| Wait {
             obstacles: vec![obstacle],
             since: asked.map(|request| request.at()),
-            until: until.map(|until| (until, then)),
+            until: self.stop_ends(now, id, container),
             remedies: Vec::new(),
         };
-        if stop.is_told() {
-            return Some(wait(Obstacle::Exit, Then::Killed));
+        if container.life.stop().is_told() {
+            return Some(wait(Obstacle::Exit));
         }
         // The caller may ask for its stop later, or never: it waits for a later step all the same.
         let is_of_later_step = self.is_to_be_stopped(container)
@@ -313,17 +319,19 @@ impl Pod {
         let obstacle = match &self.termination {
             Some(termination) => Obstacle::TurnToStop {
                 step: termination.step(),
-                defer: self.running_defer().map(|defer| defer.name.clone()),
+                defer: self.name_of_running_defer(),
             },
             None => Obstacle::TerminationWindow,
         };
-        Some(wait(obstacle, Then::LastSignal))
+        Some(wait(obstacle))
     }
 
     /// What a container that is held waits for.
     pub(super) fn obstacles(&self, container: &Container) -> Vec<Obstacle> {
         if container.defer_turn().is_some() {
-            return vec![Obstacle::TurnAtTheEnd];
+            let step = self.termination_for(container).map(Termination::step);
+            let defer = step.and_then(|_| self.name_of_running_defer());
+            return vec![Obstacle::TurnAtTheEnd { step, defer }];
         }
         let names = self.missing(container).into_iter();
         let obstacles = names.map(|name| Obstacle::Container {
@@ -332,6 +340,10 @@ impl Pod {
             name,
         });
         obstacles.collect()
+    }
+
+    fn name_of_running_defer(&self) -> Option<String> {
+        self.running_defer().map(|defer| defer.name.clone())
     }
 
     fn role(&self, name: &str) -> Role {

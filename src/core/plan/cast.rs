@@ -90,7 +90,13 @@ pub(super) fn lists_of(holds: impl Fn(Role) -> bool) -> impl Iterator<Item = Pod
 
 /// Whether a list gives its names a role.
 pub(crate) fn gives_a_role(setting: PodSetting) -> bool {
-    CASTING.iter().any(|(list, _)| *list == setting)
+    role_of_list(setting).is_some()
+}
+
+/// The role that a list gives its names.
+pub(crate) fn role_of_list(setting: PodSetting) -> Option<Role> {
+    let mut casting = CASTING.into_iter();
+    casting.find_map(|(list, role)| (list == setting).then_some(role))
 }
 
 /// Whether names of a list may be optional: of those that others wait for, or that are waited for at the

@@ -18,11 +18,12 @@ const SHOWN_KEY_CHARS: usize = 320;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash)]
 pub enum PlanError {
     /// A key in usher's name space that is no setting.
-    #[error("{key}: {value} belongs to no setting of usher; expected {expected}")]
+    #[error("unknown annotation {key}; expected {expected}{}", did_you_mean(meant.as_deref()))]
     UnknownSetting {
         key: String,
-        value: String,
         expected: String,
+        /// The key that it probably should be.
+        meant: Option<String>,
     },
     /// A value that is longer than 16 KiB.
     #[error("{key}: {value} is {length} bytes long; expected at most {MAX_VALUE_BYTES}")]
@@ -199,11 +200,11 @@ impl<'a> Entry<'a> {
         }
     }
 
-    pub(super) fn unknown(self, expected: String) -> PlanError {
+    pub(super) fn unknown(self, expected: String, meant: Option<String>) -> PlanError {
         PlanError::UnknownSetting {
             key: self.shown_key(),
-            value: quote(self.value),
             expected,
+            meant,
         }
     }
 
@@ -215,6 +216,11 @@ impl<'a> Entry<'a> {
         }
         .to_string()
     }
+}
+
+/// The end of a sentence about a word that is probably misspelt.
+fn did_you_mean(meant: Option<&str>) -> String {
+    meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
 }
 
 /// Text from a pod's author, for a sentence: in quotes, escaped, shortened with `…`.

@@ -1,7 +1,7 @@
 //! The table of keys in usher's name space.
 
 use super::error::{Entry, PlanError, Problem, quote};
-use super::list::{CONTAINER_NAME, is_container_name};
+use super::list::{CONTAINER_NAME, is_container_name, is_near};
 use super::word::{Word, words};
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +69,10 @@ impl<'a> Key<'a> {
             return Ok(None);
         };
         if prefix == "usher" {
-            let unknown = || entry.unknown(format!("usher/ and one of {}", PodSetting::list()));
+            let unknown = || {
+                let expected = format!("usher/ and one of {}", PodSetting::list());
+                entry.unknown(expected, PodSetting::meant_by(name))
+            };
             return PodSetting::from_word(name)
                 .map(Key::Pod)
                 .map(Some)
@@ -79,10 +82,8 @@ impl<'a> Key<'a> {
             return Ok(None);
         };
         let setting = ContainerSetting::from_word(setting).ok_or_else(|| {
-            entry.unknown(format!(
-                "one of {} before .usher/",
-                ContainerSetting::list()
-            ))
+            let expected = format!("one of {} before .usher/", ContainerSetting::list());
+            entry.unknown(expected, ContainerSetting::meant_by(setting, name))
         })?;
         if !is_container_name(name) {
             let name = quote(name);
@@ -93,7 +94,20 @@ impl<'a> Key<'a> {
     }
 }
 
+/// The word that another one probably should be.
+fn near_word(words: &[&'static str], written: &str) -> Option<&'static str> {
+    let mut words = words.iter();
+    words.find(|word| is_near(written, word)).copied()
+}
+
 impl PodSetting {
+    /// The key that is meant by `usher/<name>`, which is none.
+    fn meant_by(name: &str) -> Option<String> {
+        let of_container = || Some(ContainerSetting::from_word(name)?.key("CONTAINER"));
+        let near = near_word(Self::WORDS, name).map(|word| format!("usher/{word}"));
+        near.or_else(of_container)
+    }
+
     /// The key of its annotation.
     pub fn key(self) -> String {
         format!("usher/{self}")
@@ -110,6 +124,14 @@ impl PodSetting {
 }
 
 impl ContainerSetting {
+    /// The key that is meant by `<setting>.usher/<name>`, which is none.
+    fn meant_by(setting: &str, name: &str) -> Option<String> {
+        let of_pod = || Some(PodSetting::from_word(setting)?.key());
+        let near = near_word(Self::WORDS, setting).filter(|_| is_container_name(name));
+        near.map(|word| format!("{word}.usher/{name}"))
+            .or_else(of_pod)
+    }
+
     /// The key of its annotation for the container of this name.
     pub fn key(self, container: &str) -> String {
         format!("{self}.usher/{container}")

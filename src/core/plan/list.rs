@@ -79,7 +79,7 @@ pub(crate) fn without_mark(word: &str) -> (&str, bool) {
 
 /// True if two different names may be one of them misspelt: a letter is wrong, missing or too many, or two are
 /// swapped; in a long name also two letters.
-pub(super) fn is_near(one: &str, other: &str) -> bool {
+pub(crate) fn is_near(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let same = |(one, other): &(&u8, &u8)| one == other;
     let before = one.iter().zip(other).take_while(same).count();

@@ -36,7 +36,7 @@ mod word;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use cast::{gives_a_role, lists};
+pub(crate) use cast::{gives_a_role, lists, role_of_list};
 pub use container::ContainerPlan;
 pub use duration::MAX_SECONDS;
 pub use duration::parse as parse_duration;
@@ -50,7 +50,7 @@ pub use json::Object;
 pub use key::{ContainerSetting, PodSetting, is_usher_key};
 pub use kubelet::{Allotment, KubeletFacts, PreStop};
 pub(crate) use list::{
-    MAX_NAME_CHARS, MAX_NAMES, is_container_name, without_mark, words as list_words,
+    MAX_NAME_CHARS, MAX_NAMES, is_container_name, is_near, without_mark, words as list_words,
 };
 pub use pattern::{Pattern, Roles};
 pub use probe::{Check, Probe};

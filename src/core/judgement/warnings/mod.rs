@@ -1,6 +1,7 @@
 //! What in a manifest does not do what it looks like.
 
 mod container;
+mod listed;
 
 use std::fmt;
 
@@ -14,6 +15,8 @@ use super::names::with_patterns;
 use super::order::{StartOrder, few_joined};
 use super::sizes::{cpus, lowered_cpu};
 use super::start::{annotation, apps, native_init, run_is_over, shown};
+
+pub(super) use listed::{of_keys, of_names};
 
 /// One sentence about a container, or about the whole pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -50,7 +53,6 @@ pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
     let mut warnings = of_pod(plan, pod);
     let order = StartOrder::of(plan, pod);
     warnings.extend(of_init_containers(plan, pod, &order));
-    warnings.extend(of_names(plan, pod));
     warnings.extend(of_init_before_sidecars(plan, pod));
     warnings.extend(of_essential(plan));
     let may_be_complete = run_is_over(plan, pod).is_some();
@@ -260,41 +262,6 @@ fn of_init_containers(plan: &Plan, pod: &Pod, order: &StartOrder<'_>) -> Vec<War
             container: Some(container.name.clone()),
             says,
         });
-    }
-    warnings
-}
-
-/// Names that the annotations and the manifest do not share.
-fn of_names(plan: &Plan, pod: &Pod) -> Vec<Warning> {
-    let mut warnings = Vec::new();
-    let ordered = plan.stages().iter().flat_map(|Stage(names)| names);
-    let lists = ordered
-        .chain(plan.apps().into_iter().flatten())
-        .chain(plan.pre_exit())
-        .chain(plan.post_exit());
-    for name in lists {
-        if pod.container(name).is_none() {
-            let waits = match plan.role(name) {
-                Role::Init | Role::Sidecar => "what waits for it never runs",
-                Role::App => "the run is never complete",
-                Role::NativeInit | Role::Defer(_) | Role::Guest => "nothing will run in its turn",
-            };
-            warnings.push(Warning {
-                container: Some(name.clone()),
-                // A template has not what its pods will have.
-                says: format!(
-                    "is in a list of usher's and not in the pod: {waits}, unless somebody injects it"
-                ),
-            });
-        }
-    }
-    for name in plan.native_init() {
-        if !pod.has_init_container(name) {
-            warnings.push(Warning {
-                container: Some(name.clone()),
-                says: "is in usher/native-init and no init container of the pod".to_owned(),
-            });
-        }
     }
     warnings
 }

@@ -15,6 +15,7 @@
 //! ```
 
 mod after;
+mod bounds;
 mod steps;
 mod turns;
 
@@ -268,16 +269,22 @@ impl Pod {
     /// When the step ends that the termination is in; none if it is to be skipped.
     pub(in crate::lifecycle) fn ends(&self) -> Option<Ends> {
         let termination = self.termination.as_ref()?;
-        let (since, step) = (termination.since, termination.step);
+        self.ends_from(termination.step, termination.step_began)
+    }
+
+    /// The ends of a step that begins at `began`; none if the step is to be skipped.
+    fn ends_from(&self, step: Step, began: Time) -> Option<Ends> {
+        let termination = self.termination.as_ref()?;
+        let since = termination.since;
         let budget = self.budget()?;
-        let share = budget.share(step, termination.step_began.since(since));
+        let share = budget.share(step, began.since(since));
         let mut ends = match share {
             Some(share) => Ends {
                 ask_all: since.after(share.ask_all),
                 kill: since.after(share.kill),
             },
             // Its caller gives less time than it did when the step began.
-            None if termination.is_under_way => Ends {
+            None if termination.is_under_way && step == termination.step => Ends {
                 ask_all: termination.deadline,
                 kill: termination.deadline,
             },

@@ -28,3 +28,4 @@ mod starting;
 mod stopping;
 mod trouble;
 mod view;
+mod waits;

@@ -160,16 +160,6 @@ fn a_sidecar_that_is_to_be_restarted_says_when() {
 }
 
 #[test]
-fn a_lone_request_waits_for_what_it_means() {
-    let world = World::new(&[("sidecars", "proxy")]);
-    let mut world = running(world, &["proxy", "web"]);
-    world.call(Call::Kill("proxy", TERM, None));
-    let wait = container(&world, "proxy").wait.unwrap();
-    assert_eq!(wait.obstacles, [Obstacle::TerminationWindow]);
-    assert!(matches!(wait.until, Some((_, Then::LastSignal))));
-}
-
-#[test]
 fn what_is_being_stopped_says_when_it_is_killed() {
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "8s")]).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
@@ -181,7 +171,7 @@ fn what_is_being_stopped_says_when_it_is_killed() {
     let wait = web.wait.unwrap();
     assert_eq!(
         (web.state, wait.until),
-        (State::Stopping, Some((over, Then::Killed)))
+        (State::Stopping, Some((over, Then::LastSignal)))
     );
     assert_eq!(wait.obstacles, [Obstacle::Exit]);
     let wait = container(&world, "proxy").wait.unwrap();
@@ -250,7 +240,13 @@ fn defers_are_counted_over_both_of_their_turns() {
     let wait = container(&world, "drain").wait.unwrap();
     assert_eq!(
         (wait.obstacles, wait.until),
-        (vec![Obstacle::TurnAtTheEnd], None)
+        (
+            vec![Obstacle::TurnAtTheEnd {
+                step: None,
+                defer: None
+            }],
+            None
+        )
     );
     ask_all(&mut world, &names, TERM);
     let end = world.now.after(secs(60));

@@ -22,7 +22,12 @@ fn any_usher_key_makes_a_plan() {
 #[test]
 fn an_unknown_pod_wide_key_is_refused_with_the_known_ones() {
     let sentence = refusal(&[("usher/inti", "a")]);
-    assert!(sentence.starts_with("usher/inti: \"a\" belongs to no setting of usher; expected usher/ and one of init, native-init, "), "{sentence}");
+    assert!(
+        sentence.starts_with(
+            "unknown annotation usher/inti; expected usher/ and one of init, native-init, "
+        ) && sentence.ends_with("; did you mean usher/init?"),
+        "{sentence}"
+    );
     for key in [
         "usher/",
         "usher/Init",
@@ -30,7 +35,7 @@ fn an_unknown_pod_wide_key_is_refused_with_the_known_ones() {
         "usher/init/x",
     ] {
         assert!(
-            refusal(&[(key, "a")]).contains("belongs to no setting"),
+            refusal(&[(key, "a")]).starts_with("unknown annotation "),
             "{key}"
         );
     }
@@ -41,14 +46,33 @@ fn an_unknown_setting_of_a_container_is_refused_with_the_known_ones() {
     let sentence = refusal(&[("startup-prob.usher/web", "{}")]);
     assert_eq!(
         sentence,
-        "startup-prob.usher/web: \"{}\" belongs to no setting of usher; expected one of startup-probe, \
-         restart-policy, caller-restarts, liveness-probe, termination-hook, restart, grace-period, stop-signal, resources before .usher/"
+        "unknown annotation startup-prob.usher/web; expected one of startup-probe, \
+         restart-policy, caller-restarts, liveness-probe, termination-hook, restart, grace-period, stop-signal, resources before .usher/; did \
+         you mean startup-probe.usher/web?"
     );
     for key in [".usher/web", "sidecars.usher/web", "x.restart.usher/web"] {
         assert!(
-            refusal(&[(key, "a")]).contains("belongs to no setting"),
+            refusal(&[(key, "a")]).starts_with("unknown annotation "),
             "{key}"
         );
+    }
+}
+
+#[test]
+fn a_misspelt_key_comes_with_the_one_that_was_meant() {
+    for (key, meant) in [
+        ("usher/sidecar", Some("usher/sidecars")),
+        ("usher/post_exit", Some("usher/post-exit")),
+        ("usher/startup-probe", Some("startup-probe.usher/CONTAINER")),
+        ("sidecars.usher/web", Some("usher/sidecars")),
+        ("stop-signl.usher/web", Some("stop-signal.usher/web")),
+        ("usher/nothing", None),
+    ] {
+        let sentence = refusal(&[(key, "a")]);
+        let end = meant.map_or("cgroup-sizing".to_owned(), |meant| {
+            format!("; did you mean {meant}?")
+        });
+        assert!(sentence.ends_with(&end), "{sentence}");
     }
 }
 

@@ -1,0 +1,100 @@
+//! Names and keys that are probably misspelt.
+
+use std::collections::BTreeSet;
+
+use crate::manifest::Pod;
+use crate::plan::{
+    ContainerSetting, Pattern, PodSetting, Role, Word, gives_a_role, is_near, is_usher_key,
+    role_of_list, without_mark,
+};
+
+use super::super::names::lists;
+use super::Warning;
+
+/// The most names or keys of a pod that are compared with others, which bounds the cost.
+const COMPARED_AT_MOST: usize = 16;
+const CANDIDATES_AT_MOST: usize = 256;
+
+/// Names of the pod's lists that no container has. They are known of a pod that is refused, too.
+pub(in crate::judgement) fn of_names(pod: &Pod) -> Vec<Warning> {
+    let listed = lists(&pod.annotations).filter(|(setting, _)| gives_a_role(*setting));
+    let listed: Vec<_> = listed
+        .flat_map(|(setting, words)| words.into_iter().map(move |word| (setting, word)))
+        .filter(|(_, word)| !is_pattern(word))
+        .map(|(setting, word)| (setting, without_mark(word)))
+        .collect();
+    let names: BTreeSet<&str> = listed.iter().map(|(_, (name, _))| *name).collect();
+    let candidates = |setting| {
+        let containers = match setting {
+            PodSetting::NativeInit => &pod.spec.init_containers,
+            _ => &pod.spec.containers,
+        };
+        let names = containers.iter().map(|it| it.name.as_str());
+        names.take(CANDIDATES_AT_MOST)
+    };
+    let missing = listed
+        .iter()
+        .filter(|(setting, (name, is_optional))| !is_optional && is_missing(pod, *setting, name));
+    let mut compared = 0..COMPARED_AT_MOST;
+    missing
+        .map(|(setting, (name, _))| {
+            let near = compared.next().and_then(|_| {
+                candidates(*setting).find(|other| is_near(name, other) && !names.contains(other))
+            });
+            let near = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+            Warning {
+                container: Some((*name).to_owned()),
+                says: format!("{} lists it, and {}{near}", setting.key(), then(*setting)),
+            }
+        })
+        .collect()
+}
+
+fn is_pattern(word: &str) -> bool {
+    Pattern::is_one(without_mark(word).0)
+}
+
+fn is_missing(pod: &Pod, setting: PodSetting, name: &str) -> bool {
+    match setting {
+        PodSetting::NativeInit => !pod.has_init_container(name),
+        _ => pod.container(name).is_none(),
+    }
+}
+
+/// The consequence of a listed name that no container has. An injector may add the container to the pod later.
+fn then(list: PodSetting) -> String {
+    let then = match role_of_list(list) {
+        Some(Role::Init | Role::Sidecar) => "what waits for it never runs",
+        Some(Role::App) => "the run is never complete",
+        Some(Role::NativeInit) => return "the pod has no such init container".to_owned(),
+        Some(Role::Defer(_) | Role::Guest) | None => "nothing will run in its turn",
+    };
+    format!("the pod has no such container: {then}, unless an injector adds it")
+}
+
+/// Annotations that are nearly usher's, of which neither the shim nor containerd makes anything.
+pub(in crate::judgement) fn of_keys(pod: &Pod) -> Vec<Warning> {
+    let keys = pod.annotations.keys();
+    let foreign = keys.filter(|key| !is_usher_key(key));
+    let meant = foreign.filter_map(|key| Some((key, meant(key)?)));
+    let says = meant.take(COMPARED_AT_MOST).map(|(key, meant)| {
+        format!("{key} is no annotation of usher, and does nothing; did you mean {meant}?")
+    });
+    says.map(Warning::about_pod).collect()
+}
+
+/// The key of usher that another key is nearly: behind or before what is misspelt stands a setting.
+fn meant(key: &str) -> Option<String> {
+    let (prefix, name) = key.split_once('/')?;
+    let (setting, prefix) = match prefix.split_once('.') {
+        Some((setting, prefix)) => (Some(setting), prefix),
+        None => (None, prefix),
+    };
+    if !is_near(prefix, "usher") {
+        return None;
+    }
+    match setting {
+        Some(setting) => Some(ContainerSetting::from_word(setting)?.key(name)),
+        None => Some(PodSetting::from_word(name)?.key()),
+    }
+}

@@ -1,0 +1,180 @@
+//! Bounds of the waits within a termination: the latest moment, and what the rules do then.
+//!
+//! The rules themselves tell the moments of the step under way. Those of later steps follow from it, if each
+//! step takes all that it may.
+
+use crate::lifecycle::Pod;
+use crate::lifecycle::action::{ContainerId, Step};
+use crate::lifecycle::container::Container;
+use crate::lifecycle::grace::{LEAST, STEPS};
+use crate::lifecycle::rules::{Due, Subject};
+use crate::lifecycle::time::Time;
+use crate::lifecycle::view::Then;
+
+use super::{Ends, Termination, place};
+
+impl Pod {
+    /// The latest moment at which a container that runs gets a signal by which it is stopped, and which.
+    pub(in crate::lifecycle) fn stop_ends(
+        &self,
+        now: Time,
+        id: &ContainerId,
+        container: &Container,
+    ) -> Option<(Time, Then)> {
+        let round = self.round();
+        let subject = Subject {
+            pod: self,
+            round: &round,
+            id,
+            container,
+        };
+        let killed = subject
+            .kill_is_due()
+            .map(|due| (self.time(&due), Then::Killed));
+        let last = subject
+            .time_is_short()
+            .map(|due| (self.time(&due), Then::LastSignal));
+        let bounds = [killed, last, subject.turn_ends()];
+        let soonest = bounds.into_iter().flatten().min_by_key(|(at, _)| *at);
+        soonest.or_else(|| subject.lone_stop_ends(now))
+    }
+
+    /// The latest moment at which a defer container that is held has its turn or is left out, and which of both.
+    pub(in crate::lifecycle) fn turn_comes(&self, container: &Container) -> Option<(Time, Then)> {
+        let termination = self.termination_for(container)?;
+        let turn = container.defer_turn()?;
+        let step = Step::of(turn);
+        let began = self.begins_by(termination, step)?;
+        let Some(ends) = self.ends_from(step, began) else {
+            return Some((began, Then::LeftOut));
+        };
+        let at = self.defers_over_by(turn, began, ends, Some(container));
+        let is_left_out = self.leaves_defers_out()
+            || self.history.was_deferred(&container.name)
+            || at >= ends.ask_all;
+        let all_are_told = self.budget()?.tells_all_at_the_end();
+        Some(match termination.deadline {
+            deadline if all_are_told && deadline <= at => (deadline, Then::LeftOut),
+            _ if is_left_out => (at, Then::LeftOut),
+            _ => (at, Then::ItsTurn),
+        })
+    }
+
+    /// The termination under way, if it is for the container.
+    pub(in crate::lifecycle) fn termination_for(
+        &self,
+        container: &Container,
+    ) -> Option<&Termination> {
+        let termination = self.termination.as_ref()?;
+        let is_for_it = !termination.is_over() && self.is_to_be_stopped(container);
+        is_for_it.then_some(termination)
+    }
+
+    /// The latest begin of a step; none if the step is over.
+    fn begins_by(&self, termination: &Termination, step: Step) -> Option<Time> {
+        if step <= termination.step {
+            return (step == termination.step).then_some(termination.step_began);
+        }
+        let has_members = |step: &Step| {
+            let mut containers = self.containers.values();
+            containers.any(|container| self.is_alive_in(*step, container))
+        };
+        let before = STEPS
+            .into_iter()
+            .filter(|it| *it > termination.step && *it < step);
+        let under_way = self.over_by(termination.step, termination.step_began);
+        Some(
+            before
+                .filter(has_members)
+                .fold(under_way, |at, it| self.over_by(it, at)),
+        )
+    }
+
+    /// The latest end of a step that begins at `began`.
+    fn over_by(&self, step: Step, began: Time) -> Time {
+        let Some(ends) = self.ends_from(step, began) else {
+            return began;
+        };
+        if let Some(turn) = step.defer_turn() {
+            return self.defers_over_by(turn, began, ends, None);
+        }
+        let members = self.containers.values();
+        let members = members.filter(|container| self.is_alive_in(step, container));
+        let killed_at = |container: &Container| {
+            let stop = container.life.stop();
+            let cap = self.cap_of(container).filter(|_| !stop.is_told());
+            stop.kill_at().or(cap.map(|cap| began.after(cap)))
+        };
+        let killed: Option<Vec<_>> = members.map(killed_at).collect();
+        let last = killed.and_then(|times| times.into_iter().max());
+        match step {
+            // A hook may take the whole step.
+            Step::Hooks => ends.kill,
+            _ => last.map_or(ends.kill, |last| last.min(ends.kill)),
+        }
+    }
+
+    fn is_alive_in(&self, step: Step, container: &Container) -> bool {
+        self.is_to_be_stopped(container)
+            && container.life.is_alive()
+            && self.step_of(container) == Some(step)
+    }
+
+    fn time<D>(&self, due: &Due<D>) -> Time {
+        match due {
+            Due::Now(_) => self.now,
+            Due::At(at) => *at,
+        }
+    }
+}
+
+impl Subject<'_> {
+    /// The latest moment at which its step has it signalled, and by what.
+    fn turn_ends(&self) -> Option<(Time, Then)> {
+        let (pod, container) = (self.pod, self.container);
+        let termination = pod.termination_for(container)?;
+        let step = pod.step_of(container)?;
+        let is_told = container.life.stop().is_told();
+        let (at, kill) = match step == termination.step {
+            true => (pod.time(&self.stop_has_its_turn()?), self.round.ends?.kill),
+            false => {
+                let began = pod.begins_by(termination, step)?;
+                let ends = pod.ends_from(step, began)?;
+                let at = match is_told {
+                    true => ends.kill,
+                    false => self.told_by(step, began, ends),
+                };
+                (at, ends.kill)
+            }
+        };
+        let then = match kill.since(at) {
+            _ if is_told || kill <= at => Then::Killed,
+            left if left <= LEAST => Then::LastSignal,
+            _ => Then::StopSignal,
+        };
+        Some((at, then))
+    }
+
+    /// The latest moment of its stop signal in a step that begins at `began`.
+    fn told_by(&self, step: Step, began: Time, ends: Ends) -> Time {
+        let is_next = self.pod.last_place() == Some(place(self.container));
+        match step == Step::Sidecars && !is_next && !self.pod.is_parallel() {
+            true => ends.ask_all.max(began),
+            false => began,
+        }
+    }
+
+    /// The end of a stop that is no part of a termination: its signal, and later its caller's SIGKILL.
+    fn lone_stop_ends(&self, now: Time) -> Option<(Time, Then)> {
+        let request = self
+            .container
+            .request
+            .filter(|_| self.container.is_asked())?;
+        if self.pod.termination_for(self.container).is_some() {
+            return None;
+        }
+        let signal = self.lone_request_is_heeded();
+        let signal = signal.map(|due| (self.pod.time(&due), Then::StopSignal));
+        Some(signal.unwrap_or((request.deadline().max(now), Then::Killed)))
+    }
+}
