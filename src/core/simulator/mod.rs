@@ -82,6 +82,8 @@ pub struct Script {
     pub probe_costs: Duration,
     /// The code that it exits with when it heeds a stop signal.
     pub stop_code: u8,
+    /// SIGKILL does not end it: it hangs in the kernel.
+    pub survives_sigkill: bool,
 }
 
 impl Default for Script {
@@ -102,6 +104,7 @@ impl Default for Script {
             probe_takes: ms(1),
             probe_costs: Duration::ZERO,
             stop_code: 0,
+            survives_sigkill: false,
         }
     }
 }

@@ -653,6 +653,7 @@ impl World {
         };
         let life = process.life;
         let dies_in = match (signal, process.executed) {
+            (Signal::KILL, _) if process.script.survives_sigkill => None,
             (Signal::KILL, _) => Some((ms(1), ExitStatus::Signal(9))),
             // The parked init of the OCI runtime is no program that could stop in order.
             (_, None) => Some((ms(1), ExitStatus::Code(2))),
