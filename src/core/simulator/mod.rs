@@ -119,6 +119,9 @@ pub enum Seen {
     Signalled(String, Signal),
     Died(String, ExitStatus),
     ExitReported(String, u32),
+    /// The postStart handler that its caller ran is over, and has succeeded or not. `None` if its caller was not
+    /// told, and takes it for failed.
+    PostStartOver(String, Option<bool>),
     /// Its end was said, and is on its way to the caller.
     ExitSaid(String, u32),
     StartAnswered(String, Result<(), Refusal>),
