@@ -82,6 +82,8 @@ pub struct Script {
     pub probe_costs: Duration,
     /// The code that it exits with when it heeds a stop signal.
     pub stop_code: u8,
+    /// SIGKILL does not end it: it hangs in the kernel.
+    pub survives_sigkill: bool,
 }
 
 impl Default for Script {
@@ -102,6 +104,7 @@ impl Default for Script {
             probe_takes: ms(1),
             probe_costs: Duration::ZERO,
             stop_code: 0,
+            survives_sigkill: false,
         }
     }
 }
@@ -116,6 +119,9 @@ pub enum Seen {
     Signalled(String, Signal),
     Died(String, ExitStatus),
     ExitReported(String, u32),
+    /// The postStart handler that its caller ran is over, and has succeeded or not. `None` if its caller was not
+    /// told, and takes it for failed.
+    PostStartOver(String, Option<bool>),
     /// Its end was said, and is on its way to the caller.
     ExitSaid(String, u32),
     StartAnswered(String, Result<(), Refusal>),
