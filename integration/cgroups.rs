@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use usher::cgroup::remains::raze;
+use usher::cgroup::cleanup::kill_and_remove;
 
 /// Where version 2 is mounted: alone, or beside version 1.
 fn version_2() -> PathBuf {
@@ -35,7 +35,7 @@ fn what_runs_in_threaded_cgroups_is_killed_and_they_are_removed() {
         .enable_all()
         .build()
         .expect("a runtime");
-    runtime.block_on(raze(&BTreeSet::from([cgroup.clone()])));
+    runtime.block_on(kill_and_remove(&BTreeSet::from([cgroup.clone()])));
     let is_left = cgroup.exists();
     if is_left {
         // For who comes after a failure.
