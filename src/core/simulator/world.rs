@@ -441,7 +441,7 @@ impl World {
             Event::Released(id) => self.released(&id),
             Event::Restarted(id) => self.restarted(&id),
             Event::Halted(id) => {
-                let outcome = Err("it is not wanted any more".to_owned());
+                let outcome = Err("restart canceled".to_owned());
                 self.pod.handle_restarted(self.now, &id, outcome);
             }
             Event::Probed(id, life, ready) => {
