@@ -38,7 +38,7 @@ pub(super) async fn attempt(
     };
     match exit {
         Ok(Ok(ExitStatus::Code(0))) => Ok(()),
-        Ok(Ok(status)) => Err(format!("the command ended with {}", status.code())),
+        Ok(Ok(status)) => Err(format!("the command exited with {}", status.code())),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => {
             // It may have ended meanwhile, which is as good.
