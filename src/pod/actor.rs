@@ -1,4 +1,4 @@
-//! The actor's loop, and what it does for the core.
+//! The actor's loop, and the execution of the core's actions.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,12 +44,12 @@ pub struct Actor {
     pub(super) sandbox_end: SandboxEnd,
     pub(super) score_log: ScoreLog,
     pub(super) bill: Bill,
-    /// None if it is not the pod's alone, or not known yet.
+    /// `None` until it is known, and if other pods share the cgroup.
     pub(super) pod_cgroup: Option<OwnCgroup>,
     alarm: Alarm,
 }
 
-/// Who waits for an answer that the core decides.
+/// Callers whose answer the core decides.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     pub starts: BTreeMap<RequestId, Reply<i32>>,
@@ -58,7 +58,7 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// A number for one more.
+    /// Assigns the next request number.
     pub fn next(&mut self) -> RequestId {
         self.requests = self.requests.wrapping_add(1);
         RequestId(self.requests)
@@ -66,7 +66,7 @@ impl Callers {
 }
 
 impl Actor {
-    /// An actor for a pod of containerd's `namespace`, and the way to it.
+    /// Creates an actor for a pod of containerd's `namespace`, and a handle to it.
     pub fn new(namespace: &str, node: Node) -> (Actor, Pod) {
         let (mailbox, messages) = mpsc::channel(MAILBOX);
         let actor = Actor {
@@ -91,8 +91,8 @@ impl Actor {
         (actor, Pod { mailbox })
     }
 
-    /// Works until [`shutdown`](Actor::shutdown) is granted, or nobody has wanted anything of it for
-    /// long.
+    /// Works until [`shutdown`](Actor::shutdown) is granted, or until no caller has needed the shim
+    /// for a while.
     pub async fn run(&mut self) {
         self.shim_end.begins();
         while !self.shim_end.is_now() {
@@ -104,8 +104,8 @@ impl Actor {
                     .and_then(|at| self.time.instant(self.alarm.set(at))),
             };
             tokio::select! {
-                // What is due is due before what comes after it; and callers that never rest must not
-                // keep time from passing.
+                // Timers come first: a timer that has expired precedes later messages, and a stream
+                // of messages must not starve the timers.
                 biased;
                 () = reach(timeout) => {
                     self.shim_end.time_passes(self.tasks.is_empty());
@@ -114,7 +114,7 @@ impl Actor {
                     self.guarded(|actor| actor.core.handle_timeout(now));
                 }
                 message = self.messages.recv() => {
-                    // The actor holds a mailbox itself, so there is always one more message.
+                    // The actor itself holds a sender, so the channel never closes.
                     let Some(message) = message else { return };
                     let was_empty = self.tasks.is_empty();
                     self.guarded(message);
@@ -130,8 +130,8 @@ impl Actor {
         }
     }
 
-    /// Whether this is still the end. What has come before it was granted is not left unanswered; a
-    /// Create takes it back.
+    /// Handles the messages that arrived before the end was granted, and returns true if the shim
+    /// still ends: a Create among them revokes the end.
     pub fn is_over(&mut self) -> bool {
         while let Ok(message) = self.messages.try_recv() {
             self.guarded(message);
@@ -140,18 +140,19 @@ impl Actor {
         self.shim_end.confirm(self.tasks.is_empty())
     }
 
-    /// Not yet: the end is to be looked at again in a moment.
+    /// Postpones the end: the shim checks again in a moment.
     pub fn stay(&mut self) {
         self.shim_end.delay();
     }
 
-    /// Who had this shim started `is_there` or not.
+    /// Sets the check for the containerd that started this shim: `is_there` returns true while that
+    /// runs.
     pub fn started_by(&mut self, is_there: impl Fn() -> bool + Send + 'static) {
         self.shim_end.started_by(is_there);
     }
 
-    /// The shim is to end if it has nothing left to look after; containerd says so after every
-    /// task, and other containers of the pod may live on. Task `id` will not come any more.
+    /// Ends the shim if no task is left. containerd asks for this after every task, while other
+    /// containers of the pod may still run. Task `id` will not be created anymore.
     pub fn shutdown(&mut self, id: &str, reply: Reply<()>) {
         let nobody_is_known = !self.tasks.keys().any(|id| self.core.is_known(id));
         let id = ContainerId::from(id);
@@ -160,7 +161,7 @@ impl Actor {
         let _ = reply.send(Ok(()));
     }
 
-    /// A task that does not exist yet will be created here: somebody has been told of this shim.
+    /// Notes that a task with this id will be created: a caller was directed to this shim.
     pub fn announce(&mut self, id: &str) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
@@ -169,11 +170,11 @@ impl Actor {
         }
     }
 
-    /// A panic loses one message, never the pod.
+    /// Handles one message. A panic loses that message, never the pod.
     fn guarded(&mut self, work: impl FnOnce(&mut Actor)) {
         let before = self.node.clock.cpu();
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
-            error!("a message was lost in a panic");
+            error!("internal error: a message was lost in a panic");
         }
         let taken = self.node.clock.cpu().saturating_sub(before);
         self.bill.took(taken);
@@ -183,9 +184,9 @@ impl Actor {
         self.time.now()
     }
 
-    /// Carries out all that the core wants done by now.
+    /// Carries out all actions that the core wants by now.
     fn carry_out(&mut self) {
-        // Before anything is released.
+        // Before any container is released.
         self.settle_size();
         self.settle_scores();
         let mut reports = Vec::new();
@@ -247,8 +248,8 @@ impl Actor {
             }
         }
         if !reports.is_empty() {
-            // After the jobs that were just begun. A line wakes containerd, and on a small machine
-            // that takes the very CPU which a program needs that was just released.
+            // After the jobs that just began: a log line wakes containerd, which on a small machine
+            // takes CPU from a program that was just released.
             let released = reports
                 .iter()
                 .any(|report| matches!(report, Report::Released { .. }));
@@ -285,7 +286,7 @@ impl Actor {
     }
 }
 
-/// Waits until then; none never comes.
+/// Waits until `at`; forever if that is `None`.
 async fn reach(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

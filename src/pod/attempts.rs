@@ -1,4 +1,4 @@
-//! Probes and hooks: attempts in a container, or from its pod's cgroup.
+//! Attempts of probes and hooks, in a container or from its pod's cgroup.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl Actor {
         let now = self.now();
         let target = self.target(&id);
         let (Some((init, from, halt)), Some(probe)) = (target, self.core.probe(now, &id)) else {
-            let gone = Err("its container is gone".to_owned());
+            let gone = Err("the container is gone".to_owned());
             return self
                 .core
                 .handle_probed(now, &id, life, gone, Duration::ZERO);
@@ -42,7 +42,7 @@ impl Actor {
 
     pub(super) fn hook(&mut self, id: ContainerId, kind: HookKind, hook: Hook, limit: Duration) {
         let Some((init, from, halt)) = self.target(&id) else {
-            let gone = Err("its container is gone".to_owned());
+            let gone = Err("the container is gone".to_owned());
             return self.core.handle_hooked(self.now(), &id, kind, gone);
         };
         let run = async move { init.hook(&hook, limit, &from, &halt).await };
@@ -52,13 +52,14 @@ impl Actor {
         });
     }
 
-    /// Where a probe or a hook of a container goes, and comes from.
+    /// The container's init, the origin of an attempt of a probe or hook, and its cancellation
+    /// token.
     fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, Vantage, Halt)> {
         let task = self.tasks.get(id)?;
         let from = Vantage {
             place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
             ports: task.facts.ports.clone(),
-            // Who is killed first may take its whole container along.
+            // If the kernel kills the attempt's process, it may kill the whole container with it.
             oom_score: self.core.oom_score(id),
         };
         let (init, halt) = task.handles.init_and_halt().ok()?;

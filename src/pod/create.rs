@@ -1,4 +1,4 @@
-//! Create: from a bundle to a container whose init process is parked.
+//! Create: turns a bundle into a container whose init process is parked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Actor {
             Ok(begun) => begun,
         };
         let id = ContainerId::from(call.order.id.as_str());
-        // What is raised has to be so before the container is there.
+        // Raise the pod's limits before the container exists.
         self.settle_size();
         let wishes = Wishes {
             oom_score: self.score_for_bundle(&id),
@@ -65,15 +65,15 @@ impl Actor {
         self.operate_for(&id, Wanted::UntilDeleted, caller, work, Actor::created);
     }
 
-    /// Everything that can be refused without leaving anything behind.
+    /// Makes all checks that can refuse the call and leave nothing behind.
     fn begin_create(&mut self, call: &CreateCall) -> Result<(Arc<dyn Container>, Halt), CallError> {
         let CreateCall { order, patience } = call;
         if order.sandbox.is_some() {
             self.refuse_second_sandbox(&order.id)?;
         }
         let (container, read) = self.node.engine.read(order, self.who.sandbox())?;
-        // A sandbox of ours was told all that is to be known of the pod: containers need not say it again,
-        // and containerd may not have passed it on to them.
+        // A sandbox without a pause container received the plan of the pod: containers need not
+        // repeat it, and containerd may not have passed it on to them.
         let plan = match self.who.has_own_sandbox() {
             true => None,
             false => Some(self.plan(order, &read)?),
@@ -168,7 +168,7 @@ impl Actor {
         };
         let now = self.now();
         if reply.is_closed() {
-            tracing::info!(container = %id, "undone: the caller of its creation is gone");
+            tracing::info!(container = %id, "creation undone: its caller is gone");
             return self.core.handle_create_abandoned(now, id, has_process);
         }
         self.node.publish(event);
@@ -182,7 +182,7 @@ impl Actor {
         let _ = reply.send(Ok(pid));
     }
 
-    /// Takes the init process of a container, the first or another.
+    /// Stores the init process of a container, either the first or the next one.
     pub(super) fn take_init(&mut self, id: &ContainerId, born: Born) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -211,13 +211,13 @@ impl Actor {
         );
     }
 
-    /// Nothing is left of a creation.
+    /// Removes a container whose creation was undone.
     pub(super) fn undone(&mut self, id: &ContainerId) {
         self.forget(id);
         self.shim_end.creation_failed(self.tasks.is_empty());
     }
 
-    /// The container is gone, and with it all that is known of it.
+    /// Removes a container and all that the actor knows of it.
     pub(super) fn forget(&mut self, id: &ContainerId) {
         self.operations.cancel_all(id);
         if let Some(mut task) = self.tasks.remove(id) {

@@ -1,4 +1,4 @@
-//! Exec: more processes in a container.
+//! Exec: further processes in a container.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::process::{Exec, Exit, Process};
 use super::stop::known_end;
 use super::{Actor, CallError, ExecCall, Kind, Reply};
 
-/// Of the OCI specification's process only what has to be known of it.
+/// The part of the OCI specification's process that the shim needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Spec {
@@ -27,7 +27,7 @@ struct Spec {
 }
 
 impl Actor {
-    /// Adds a process to a container; it is executed by its own start.
+    /// Adds a process to a container; its own Start executes it.
     pub fn exec(&mut self, call: ExecCall, reply: Reply<()>) {
         let _ = reply.send(self.add_exec(call));
     }
@@ -43,7 +43,7 @@ impl Actor {
         let task = self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows(&id, Call::Exec(call.exec_id.clone()))?;
-        // Its next process may be there already, and is still parked.
+        // The next process of the container may exist already, but is still parked.
         if self.core.is_without_program(&id) {
             let message = format!(
                 "exec {:?}: task {} has no process just now",
@@ -66,7 +66,7 @@ impl Actor {
             is_interactive: call.paths.terminal || !call.paths.stdin.is_empty(),
         };
         self.core.handle_exec(now, &id, &exec)?;
-        // Its start follows.
+        // Its Start follows.
         self.node.engine.get_ready(Coming::Exec);
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
@@ -112,7 +112,7 @@ impl Actor {
                 let answer = match outcome {
                     Ok(executed) => {
                         if reply.is_closed() {
-                            // Nothing else would ever end it: its caller is gone.
+                            // Its caller is gone, so nothing else would end it.
                             kill_executed(&executed.process);
                         }
                         actor.exec_started(id, &key, executed)
@@ -138,7 +138,7 @@ impl Actor {
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
-        // The spec has been taken by an earlier start, even if that failed.
+        // An earlier Start took the spec, even if it failed.
         if exec.spec.is_empty() {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
@@ -259,7 +259,7 @@ impl Actor {
         process.ended(exit);
     }
 
-    /// An exec has ended with `status`; `None` if it never came about.
+    /// Tells the core that an exec ended with `status`; `None` if it never ran.
     pub(super) fn exec_over(
         &mut self,
         id: &ContainerId,
@@ -271,7 +271,7 @@ impl Actor {
     }
 }
 
-/// Waits until a caller has read what a process has written.
+/// Waits until the caller has read all output of a process.
 pub(super) async fn read(unread: Unread) -> Result<(), Panicked> {
     unread.is_read().await;
     Ok(())
@@ -286,7 +286,7 @@ fn stopped(exec_id: &str, id: &str) -> CallError {
 struct Execution {
     id: String,
     order: ExecOrder,
-    /// None if the container has ended.
+    /// `None` if the container has exited.
     init: Option<Arc<dyn Init>>,
 }
 
@@ -303,15 +303,15 @@ impl Execution {
 pub(super) fn kill_executed(process: &Arc<dyn Executable>) {
     let outcome = match process.kill(Signal::KILL) {
         Killing::Done(outcome) => outcome,
-        // SIGKILL waits for nothing.
+        // SIGKILL never needs to wait.
         Killing::UnderWay(_) => Ok(()),
     };
     if let Err(error) = outcome {
-        tracing::debug!(?process, %error, "it has exited already");
+        tracing::debug!(?process, %error, "the process has exited already");
     }
 }
 
-/// TaskExit of an exec, or, with the container's own id, of its init.
+/// Builds the TaskExit of an exec, or, given the container's own id, of its init.
 pub(super) fn exit_event(id: &ContainerId, process: &str, pid: i32, exit: Exit) -> TaskExit {
     TaskExit {
         container_id: id.to_string(),
