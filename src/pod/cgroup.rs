@@ -88,7 +88,7 @@ impl Actor {
                 return Ok(Members::Ended(Some(task.init.pid).filter(|pid| *pid > 0)));
             }
             if self.core.is_between_processes(&key) {
-                return Ok(Members::Ended(task.lives.first_pid()));
+                return Ok(Members::Ended(task.carryover.first_pid()));
             }
             let cgroup = task.handles.cgroup().cloned().ok_or_else(|| {
                 let message = format!("cannot list processes of task {id}: its cgroup is unknown");

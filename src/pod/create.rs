@@ -15,8 +15,8 @@ use crate::plan::identity::group;
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::record::What;
 
+use super::carryover::RestartCarryover;
 use super::handles::Handles;
-use super::lives::Lives;
 use super::operations::Caller;
 use super::process::{Facts, Process, Task};
 use super::scores::Score;
@@ -122,7 +122,7 @@ impl Actor {
                 execs: BTreeMap::new(),
                 handles,
                 score: Score::new(read.oom_score),
-                lives: Lives::default(),
+                carryover: RestartCarryover::default(),
                 updates: Updates::default(),
                 deleters: Vec::new(),
             },
@@ -191,7 +191,7 @@ impl Actor {
         task.handles.set_init(Arc::clone(&init));
         task.init.pid = init.pid();
         let may_outlive = self.core.may_outlive_its_process(id);
-        task.lives.begins(&*init, may_outlive);
+        task.carryover.reserve_pid(&*init, may_outlive);
         self.find_pod_cgroup(id);
         if self.core.is_sandbox(id) {
             self.who.has_sandbox(&*init);

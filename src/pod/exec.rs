@@ -71,7 +71,7 @@ impl Actor {
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
         {
-            task.lives.keep_post_start(call.spec.clone());
+            task.carryover.keep_post_start(call.spec.clone());
         }
         if let Entry::Vacant(place) = self.task_mut(&call.id)?.execs.entry(call.exec_id.clone()) {
             let process = Process::new(call.paths);

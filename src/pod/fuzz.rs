@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::engine::oci::lower;
 use crate::fuzz::cost::assert_bounded;
 
-use super::{checkpoint, lives};
+use super::{carryover, checkpoint};
 
 /// Bytes that may be allocated at once: `EACH` for every byte read, plus `ANYWAY`. In a list, the
 /// JSON value `0,` becomes 32 bytes, and the list's capacity exceeds its length.
@@ -21,10 +21,10 @@ pub(crate) fn calls(input: &[u8]) {
     });
     let mut changed = None;
     assert_bounded(input.len(), EACH, ANYWAY, || {
-        lives::merge(&mut changed, input);
+        carryover::merge(&mut changed, input);
     });
     let before = changed.clone();
-    lives::merge(&mut changed, input);
+    carryover::merge(&mut changed, input);
     assert_eq!(before, changed);
     let any = Any {
         type_url: "containerd.runc.v1.CheckpointOptions".to_owned(),

@@ -9,6 +9,7 @@ mod actor;
 mod alarm;
 mod attempts;
 mod bill;
+mod carryover;
 mod cgroup;
 mod checkpoint;
 mod create;
@@ -18,7 +19,6 @@ mod exec;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod handles;
-mod lives;
 mod manual;
 mod messages;
 mod node;

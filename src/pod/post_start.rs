@@ -11,7 +11,7 @@ impl Actor {
         let task = self.tasks.get(&id);
         let kept = task.and_then(|task| {
             let init = task.handles.init_and_halt().ok()?;
-            Some((init, task.lives.post_start()?.to_owned()))
+            Some((init, task.carryover.post_start()?.to_owned()))
         });
         let Some(((init, halt), process)) = kept else {
             // The handler was not kept at its creation, which is not the container's fault.

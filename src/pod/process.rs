@@ -10,8 +10,8 @@ use crate::lifecycle::OperationId;
 use crate::plan::Allotment;
 use crate::stdio::{Paths, Streams, Unread};
 
+use super::carryover::RestartCarryover;
 use super::handles::Handles;
-use super::lives::Lives;
 use super::scores::Score;
 use super::updates::Updates;
 use super::{CallError, Reply};
@@ -47,7 +47,7 @@ pub(super) struct Task {
     pub execs: BTreeMap<String, Exec>,
     pub handles: Handles,
     pub score: Score,
-    pub lives: Lives,
+    pub carryover: RestartCarryover,
     pub updates: Updates,
     /// Callers that wait for its deletion.
     pub deleters: Vec<Reply<Deleted>>,

@@ -22,7 +22,7 @@ impl Actor {
         let last = LastLife {
             cgroup: task.handles.cgroup().cloned(),
             is_forgotten: is_cleaned_up,
-            resources: task.lives.resources().cloned(),
+            resources: task.carryover.resources().cloned(),
             oom_score,
         };
         let (container, halt) = (task.container.clone(), task.handles.renew_halt());

@@ -146,7 +146,7 @@ impl Actor {
         let (exit, pid) = (Exit { code, at }, task.init.pid);
         self.node.publish(exit_event(id, id.as_str(), pid, exit));
         task.init.ended(exit);
-        task.lives.are_over(pid);
+        task.carryover.release_pid(pid);
         tracing::info!(container = %id, code, "exited");
         self.record.note(now, id, What::Reported(code));
         if !self.core.is_deletion_wanted(id) {

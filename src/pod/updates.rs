@@ -93,7 +93,7 @@ impl Actor {
             return false;
         }
         if self.core.is_between_processes(id) {
-            task.lives.keep_resources(&resources);
+            task.carryover.keep_resources(&resources);
             let (_, after) = self.change_of_size(id, &resources);
             self.resize_container(id, after);
             let _ = reply.send(Ok(()));
@@ -134,9 +134,9 @@ impl Actor {
         };
         task.updates.is_under_way = false;
         if let Ok(resources) = &outcome
-            && task.lives.first_pid().is_some()
+            && task.carryover.first_pid().is_some()
         {
-            task.lives.keep_resources(resources);
+            task.carryover.keep_resources(resources);
         }
         let size = if outcome.is_ok() { after } else { before };
         self.core.handle_resized(id, size);

@@ -6,7 +6,7 @@ use crate::engine::{Init, PidHold};
 
 /// The part of a task that outlives a process of it.
 #[derive(Debug, Default)]
-pub(super) struct Lives {
+pub(super) struct RestartCarryover {
     /// The first init process, whose process id the caller knows. Held if the task may report
     /// running while it has no process.
     first: Option<PidHold>,
@@ -16,10 +16,10 @@ pub(super) struct Lives {
     resources: Option<Value>,
 }
 
-impl Lives {
+impl RestartCarryover {
     /// Reserves the process id of the first init process if the task may outlive it, so that no
     /// other process gets that number.
-    pub fn begins(&mut self, init: &dyn Init, may_outlive: bool) {
+    pub fn reserve_pid(&mut self, init: &dyn Init, may_outlive: bool) {
         if self.first.is_none() && may_outlive {
             self.first = Some(init.hold_pid());
         }
@@ -27,7 +27,7 @@ impl Lives {
 
     /// Releases the first process id when the exit of that process is published: no restart
     /// followed.
-    pub fn are_over(&mut self, pid: i32) {
+    pub fn release_pid(&mut self, pid: i32) {
         drop(self.first.take_if(|first| first.pid() == pid));
     }
 
