@@ -16,7 +16,7 @@ use crate::lifecycle::{
 use crate::record::Record;
 
 use super::alarm::Alarm;
-use super::bill::Bill;
+use super::probe_cpu::ProbeCpuMeter;
 use super::process::Task;
 use super::sandbox::SandboxEnd;
 use super::scores::ScoreLog;
@@ -43,7 +43,7 @@ pub struct Actor {
     pub(super) shim_end: ShimEnd,
     pub(super) sandbox_end: SandboxEnd,
     pub(super) score_log: ScoreLog,
-    pub(super) bill: Bill,
+    pub(super) probe_cpu: ProbeCpuMeter,
     /// `None` until it is known, and if other pods share the cgroup.
     pub(super) pod_cgroup: Option<OwnCgroup>,
     alarm: Alarm,
@@ -84,7 +84,7 @@ impl Actor {
             shim_end: ShimEnd::new(),
             sandbox_end: SandboxEnd::default(),
             score_log: ScoreLog::default(),
-            bill: Bill::default(),
+            probe_cpu: ProbeCpuMeter::default(),
             pod_cgroup: None,
             alarm: Alarm::default(),
         };
@@ -123,7 +123,7 @@ impl Actor {
             }
             self.guarded(Actor::carry_out);
             self.guarded(Actor::tell_watchers);
-            self.bill.turn_is_over();
+            self.probe_cpu.end_iteration();
             if self.shim_end.is_now() {
                 self.is_over();
             }
@@ -177,7 +177,7 @@ impl Actor {
             error!("internal error: a message was lost in a panic");
         }
         let taken = self.node.clock.cpu().saturating_sub(before);
-        self.bill.took(taken);
+        self.probe_cpu.add(taken);
     }
 
     pub(super) fn now(&self) -> Time {

@@ -23,7 +23,7 @@ impl Actor {
                 .core
                 .handle_probed(now, &id, life, gone, Duration::ZERO);
         };
-        self.bill.is_for_a_probe();
+        self.probe_cpu.charge_to_probe();
         let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &halt).await) };
         let then =
             move |actor: &mut Actor, id: &ContainerId, attempted: Result<Attempted, Panicked>| {
@@ -31,8 +31,8 @@ impl Actor {
                     Ok(attempted) => (attempted.outcome, attempted.cost),
                     Err(panicked) => (Err(panicked.to_string()), Duration::ZERO),
                 };
-                actor.bill.is_for_a_probe();
-                let cost = actor.bill.charge(cost);
+                actor.probe_cpu.charge_to_probe();
+                let cost = actor.probe_cpu.take_charge(cost);
                 debug!(container = %id, ?outcome, ?cost, "probed");
                 let now = actor.now();
                 actor.core.handle_probed(now, id, life, outcome, cost);

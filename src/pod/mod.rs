@@ -8,7 +8,6 @@
 mod actor;
 mod alarm;
 mod attempts;
-mod bill;
 mod carryover;
 mod cgroup;
 mod checkpoint;
@@ -24,6 +23,7 @@ mod messages;
 mod node;
 mod operations;
 mod post_start;
+mod probe_cpu;
 mod process;
 mod restart;
 mod sandbox;
