@@ -16,6 +16,7 @@ use crate::lifecycle::{
 use crate::record::Record;
 
 use super::alarm::Alarm;
+use super::pod_meta::PodMeta;
 use super::probe_cpu::ProbeCpuMeter;
 use super::process::Task;
 use super::sandbox::SandboxEnd;
@@ -24,7 +25,6 @@ use super::shim_end::ShimEnd;
 use super::signals::SignalOrder;
 use super::sizes::OwnCgroup;
 use super::status::Watchers;
-use super::who::Who;
 use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
 
 /// The owner of a pod.
@@ -35,7 +35,7 @@ pub struct Actor {
     pub(super) callers: Callers,
     pub(super) operations: Operations,
     pub(super) record: Record,
-    pub(super) who: Who,
+    pub(super) meta: PodMeta,
     pub(super) watchers: Watchers,
     pub(super) node: Node,
     pub(super) mailbox: mpsc::Sender<Message>,
@@ -76,7 +76,7 @@ impl Actor {
             callers: Callers::default(),
             operations: Operations::default(),
             record: Record::default(),
-            who: Who::new(namespace),
+            meta: PodMeta::new(namespace),
             watchers: Watchers::default(),
             node,
             mailbox: mailbox.clone(),

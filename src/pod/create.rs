@@ -71,10 +71,10 @@ impl Actor {
         if order.sandbox.is_some() {
             self.refuse_second_sandbox(&order.id)?;
         }
-        let (container, read) = self.node.engine.read(order, self.who.sandbox())?;
+        let (container, read) = self.node.engine.read(order, self.meta.sandbox())?;
         // A sandbox without a pause container received the plan of the pod: containers need not
         // repeat it, and containerd may not have passed it on to them.
-        let plan = match self.who.has_own_sandbox() {
+        let plan = match self.meta.has_own_sandbox() {
             true => None,
             false => Some(self.plan(order, &read)?),
         };
@@ -103,7 +103,7 @@ impl Actor {
         };
         let now = self.now();
         self.core.handle_create(now, &id, new, plan, *patience)?;
-        self.who
+        self.meta
             .learn(&order.id, &read.annotations, self.tasks.is_empty());
         let role = self.core.role_of(&id);
         let who = (name.as_str(), identity.kind, role);
@@ -194,7 +194,7 @@ impl Actor {
         task.carryover.reserve_pid(&*init, may_outlive);
         self.find_pod_cgroup(id);
         if self.core.is_sandbox(id) {
-            self.who.has_sandbox(&*init);
+            self.meta.set_sandbox(&*init);
         }
         self.watch_init(id, init, ending);
     }

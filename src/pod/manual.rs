@@ -37,7 +37,7 @@ impl Actor {
             None => {
                 let message = format!(
                     "there is no container {container} in pod {}",
-                    self.who.identity().name
+                    self.meta.identity().name
                 );
                 Err(CallError::new(Kind::NotFound, message))
             }

@@ -22,6 +22,7 @@ mod manual;
 mod messages;
 mod node;
 mod operations;
+mod pod_meta;
 mod post_start;
 mod probe_cpu;
 mod process;
@@ -37,7 +38,6 @@ mod start;
 mod status;
 pub(crate) mod stop;
 mod updates;
-mod who;
 
 use std::time::Duration;
 

@@ -119,12 +119,12 @@ impl Actor {
 
     /// Answers with the sandbox, whose namespaces the pod's containers share.
     pub fn shared(&mut self, reply: Reply<Sandbox>) {
-        let _ = reply.send(Ok(self.who.sandbox().cloned().unwrap_or_default()));
+        let _ = reply.send(Ok(self.meta.sandbox().cloned().unwrap_or_default()));
     }
 
     /// Deletes a sandbox without a pause container once its exit is published.
     pub(super) fn sandbox_ended(&mut self, id: &ContainerId, exit: Exit) {
-        if !self.core.is_sandbox(id) || !self.who.has_own_sandbox() {
+        if !self.core.is_sandbox(id) || !self.meta.has_own_sandbox() {
             return;
         }
         let Some(task) = self.tasks.get(id) else {

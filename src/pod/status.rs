@@ -87,9 +87,9 @@ impl Actor {
             .collect();
         let restarts = containers.iter().map(|container| container.restarts);
         let events = self.record.events().filter(|_| events);
-        let identity = self.who.identity();
+        let identity = self.meta.identity();
         api::Pod {
-            containerd_namespace: self.who.namespace().to_owned(),
+            containerd_namespace: self.meta.namespace().to_owned(),
             id: identity.id.clone(),
             name: identity.name.clone(),
             namespace: identity.namespace.clone(),

@@ -36,7 +36,7 @@ impl Actor {
             return;
         };
         let init = task.handles.init();
-        let cgroup = init.and_then(|init| init.pod_cgroup(&self.who.identity().uid));
+        let cgroup = init.and_then(|init| init.pod_cgroup(&self.meta.identity().uid));
         let is_ours = self.core.may_be_sized();
         self.pod_cgroup = cgroup.map(|cgroup| OwnCgroup {
             sizing: is_ours.then(|| Sizing::new(&*cgroup, &task.facts.allotment)),

@@ -7,7 +7,7 @@ use crate::plan::PodIdentity;
 
 /// A pod's namespace, name and uid, and its sandbox.
 #[derive(Debug)]
-pub(super) struct Who {
+pub(super) struct PodMeta {
     /// containerd's namespace.
     namespace: String,
     /// Kubernetes' names, from the first container.
@@ -15,10 +15,10 @@ pub(super) struct Who {
     sandbox: Option<Sandbox>,
 }
 
-impl Who {
+impl PodMeta {
     /// Creates empty metadata in containerd's `namespace`.
-    pub fn new(namespace: &str) -> Who {
-        Who {
+    pub fn new(namespace: &str) -> PodMeta {
+        PodMeta {
             namespace: namespace.to_owned(),
             identity: PodIdentity::default(),
             sandbox: None,
@@ -37,7 +37,7 @@ impl Who {
     }
 
     /// Stores the sandbox with its current process.
-    pub fn has_sandbox(&mut self, init: &dyn Init) {
+    pub fn set_sandbox(&mut self, init: &dyn Init) {
         self.sandbox = Some(init.shared());
     }
 
