@@ -61,9 +61,10 @@ pub use usher_core::{judgement, lifecycle, manifest, plan, process, share, sizin
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+mod any;
 #[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 pub mod api;
-mod caught;
+mod catch_panic;
 #[expect(
     clippy::disallowed_methods,
     reason = "/proc, /sys and cgroups are in memory; a limit of memory is lowered only where nothing has to be reclaimed for it"
@@ -83,7 +84,6 @@ pub mod events;
 pub mod fuzz;
 pub mod grpc;
 pub mod offload;
-mod packed;
 pub mod pod;
 pub mod probe;
 #[expect(

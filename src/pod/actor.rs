@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::clock::Timebase;
 use crate::engine::Coming;
 use crate::lifecycle::{

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Attempted, Halt, Init, Vantage};
 use crate::lifecycle::{ContainerId, HookKind, Wanted};
 use crate::plan::Hook;

@@ -5,7 +5,7 @@ use std::{iter, mem};
 use containerd_shim_protos::events::task::TaskDelete;
 use containerd_shim_protos::protobuf::MessageField;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::EngineError;
 use crate::lifecycle::{CleanupOutcome, ContainerId, Deletion, Wanted};
 use crate::stdio;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::EngineError;
 use crate::lifecycle::Refusal;
 

@@ -7,7 +7,7 @@ use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskE
 use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Coming, ExecOrder, Executed, Halt, Init, Killing, Process as Executable};
 use crate::lifecycle::{self, Call, ContainerId, Wanted};
 use crate::plan::Signal;

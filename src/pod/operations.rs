@@ -9,7 +9,7 @@ use std::pin::pin;
 
 use containerd_shim_protos::events::task::TaskCreate;
 
-use crate::caught::{Panicked, caught};
+use crate::catch_panic::{Panicked, catch_panic};
 use crate::engine::{Attempted, Beginning, Born, Created, Executed, Halt, ScoreOutcome};
 use crate::lifecycle::{ContainerId, OperationId, Wanted};
 use crate::process::ExitStatus;
@@ -54,7 +54,7 @@ impl Actor {
     ) {
         let mailbox = self.mailbox.clone();
         tokio::spawn(async move {
-            let outcome = caught(work).await;
+            let outcome = catch_panic(work).await;
             let message: Message = Box::new(move |actor| then(actor, outcome));
             // If the actor is gone, so is the pod.
             let _ = mailbox.send(message).await;
@@ -95,7 +95,7 @@ impl Actor {
         let Caller { mut reply, cancels } = caller;
         let work = async move {
             let outcome = match cancels {
-                None => caught(work).await,
+                None => catch_panic(work).await,
                 Some(halt) => canceled_with(&mut reply, &halt, work).await,
             };
             Ok::<_, Panicked>((outcome, reply))
@@ -147,7 +147,7 @@ async fn canceled_with<T, E: From<Panicked>, R>(
     halt: &Halt,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let mut work = pin!(caught(work));
+    let mut work = pin!(catch_panic(work));
     tokio::select! {
         biased;
         outcome = &mut work => outcome,

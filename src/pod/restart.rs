@@ -6,7 +6,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Born, LastLife};
 use crate::lifecycle::{ContainerId, Wanted};
 

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use tokio::sync::oneshot;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::Sandbox;
 use crate::lifecycle::{ContainerId, TaskStatus};
 

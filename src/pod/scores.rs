@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Change, ScoreOutcome};
 use crate::lifecycle::{ContainerId, Wanted};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use containerd_shim_protos::events::task::TaskStart;
 use tokio::sync::oneshot;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::lifecycle::{ContainerId, RequestId, Wanted};
 use crate::record::What;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Killing, Process};
 use crate::lifecycle::{Call, ContainerId, Kill, Wanted};
 use crate::plan::Signal;

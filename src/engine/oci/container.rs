@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
-use crate::caught::caught;
+use crate::catch_panic::catch_panic;
 use crate::cgroup::remains;
 use crate::engine::{
     Beginning, Born, Cgroup, Container, Created, Deletion, EngineError, Halt, LastLife, Namespaces,
@@ -100,7 +100,7 @@ impl Container for Arc<OciContainer> {
         let mounted = rootfs::mount(&order.rootfs, &self.bundle, &self.reaper).await;
         mounted.map_err(EngineError::Failed)?;
         let restore = self.restore(&order.checkpoint);
-        let created = caught(self.create_in(&runtime, restore, wishes.may_live_again)).await;
+        let created = catch_panic(self.create_in(&runtime, restore, wishes.may_live_again)).await;
         if created.is_err() {
             rootfs::unmount(&self.bundle, self.reaper.threads()).await;
         }
@@ -168,12 +168,12 @@ impl Container for Arc<OciContainer> {
             }
         };
         // Even after an error or panic, no output is lost and nothing stays mounted.
-        let deleted = caught(removal).await;
+        let deleted = catch_panic(removal).await;
         let drained = async {
             stdio::drain(streams).await;
             Ok::<_, EngineError>(())
         };
-        let drained = caught(drained).await;
+        let drained = catch_panic(drained).await;
         rootfs::unmount(&self.bundle, self.reaper.threads()).await;
         deleted?;
         drained
@@ -271,7 +271,7 @@ impl OciContainer {
         stdio: ProcessStdio,
         streams: &mut Streams,
     ) -> Result<Child, EngineError> {
-        let created = caught(runtime.create(&self.id, stdio)).await;
+        let created = catch_panic(runtime.create(&self.id, stdio)).await;
         let child = created.inspect_err(|error| error.unless_said(streams))?;
         let taken = streams.take_over(!self.paths.stdin.is_empty());
         taken.await.map_err(EngineError::failed)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::EngineError;
 use crate::stdio::Streams;
 use crate::text::Shortened;

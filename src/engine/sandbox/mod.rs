@@ -28,7 +28,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use tokio::task::spawn_blocking;
 
-use crate::caught::caught;
+use crate::catch_panic::catch_panic;
 use crate::cgroup::{self, remains, scores};
 use crate::reaper::{Child, Reaper};
 use crate::sizing::Size;
@@ -117,7 +117,7 @@ async fn beside<T: Send + 'static>(
 impl Container for Arc<PodSandbox> {
     async fn create(&self, _: &Order, _: Wishes, halt: &Halt) -> Result<Created, EngineError> {
         exit::forget(&self.bundle);
-        let born = match caught(self.make(halt)).await {
+        let born = match catch_panic(self.make(halt)).await {
             Ok(born) => born,
             Err(error) => {
                 clear(&self.bundle, &self.id).await;

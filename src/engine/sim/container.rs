@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::time::{sleep, timeout};
 
-use crate::caught::caught;
+use crate::catch_panic::catch_panic;
 use crate::engine::{
     Beginning, Born, Container, Created, Deletion, Ending, EngineError, Halt, LastLife, Order,
     Restoration, Wishes, Work,
@@ -152,7 +152,7 @@ impl Container for Arc<SimContainer> {
             return Ok(Created { beginning, streams });
         }
         // A panic here simulates a bug of the shim, after which nothing stays mounted either.
-        let met = caught(self.engine.meet(Deed::Create, &self.id, Some(halt))).await;
+        let met = catch_panic(self.engine.meet(Deed::Create, &self.id, Some(halt))).await;
         let is_known = self.engine.lock().containers.contains_key(&self.id);
         let created = met.and(match is_known {
             true => Err(EngineError::Failed(format!("{} exists already", self.id))),
@@ -228,7 +228,7 @@ impl Container for Arc<SimContainer> {
             }
         };
         // A panic here simulates a bug of the shim, after which nothing stays mounted either.
-        let deleted = caught(removal).await;
+        let deleted = catch_panic(removal).await;
         self.drain(streams).await;
         self.unmount();
         self.engine.answer(Deed::Delete, &self.id).await;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio::time::sleep;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Place, PodCgroup};
 use crate::lifecycle::{ContainerId, PodSize};
 

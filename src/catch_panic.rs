@@ -33,7 +33,7 @@ impl From<Panicked> for String {
 }
 
 /// Awaits `work`, and returns [`Panicked`] if it panics.
-pub(crate) async fn caught<T, E: From<Panicked>>(
+pub(crate) async fn catch_panic<T, E: From<Panicked>>(
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     let mut work = pin!(work);
