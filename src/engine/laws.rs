@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use usher::engine::{
-    Beginning, Born, Container, Deletion, Ending, Engine, EngineError, ExecOrder, Executed, Facts,
-    Halt, Init, Killing, LastLife, Order, Wishes,
+    Beginning, Born, Container, CreateOptions, Deletion, Ending, Engine, EngineError, ExecOrder,
+    Executed, Facts, Halt, Init, Killing, LastLife, Order,
 };
 use usher::plan::Signal;
 use usher::process::ExitStatus;
@@ -323,18 +323,18 @@ async fn a_creation_that_fails_leaves_nothing(ground: &dyn Ground) {
     let order = ground.broken_order("broken");
     let (container, _) = ground.engine().read(&order, None).expect("a bundle");
     let halt = Halt::default();
-    let wishes = Wishes {
-        may_live_again: true,
-        ..Wishes::default()
+    let options = CreateOptions {
+        may_restart: true,
+        ..CreateOptions::default()
     };
-    let created = soon(container.create(&order, wishes, &halt)).await;
+    let created = soon(container.create(&order, options, &halt)).await;
     assert!(created.is_err());
     assert_eq!(ground.left_of("broken"), "");
     // A creation that is canceled before it begins leaves nothing either.
     let order = ground.order("broken", true, Runs::UntilTold, Runs::UntilTold);
     let (container, _) = ground.engine().read(&order, None).expect("a bundle");
     halt.call();
-    let created = soon(container.create(&order, wishes, &halt)).await;
+    let created = soon(container.create(&order, options, &halt)).await;
     assert!(created.is_err_and(|error| error.is_cut_short()));
     assert_eq!(ground.left_of("broken"), "");
 }
@@ -384,11 +384,11 @@ impl<'a> Trial<'a> {
     async fn created(ground: &'a dyn Ground, id: &str, order: Order) -> (Trial<'a>, Born) {
         let (container, facts) = ground.engine().read(&order, None).expect("a bundle");
         let halt = Halt::default();
-        let wishes = Wishes {
-            may_live_again: true,
-            ..Wishes::default()
+        let options = CreateOptions {
+            may_restart: true,
+            ..CreateOptions::default()
         };
-        let created = soon(container.create(&order, wishes, &halt)).await;
+        let created = soon(container.create(&order, options, &halt)).await;
         let created = created.unwrap_or_else(|error| panic!("creation of {id}: {error}"));
         let Beginning::Parked(born) = created.beginning else {
             panic!("{id} is to be restored, without a checkpoint");

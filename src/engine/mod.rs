@@ -180,7 +180,7 @@ pub trait Container: fmt::Debug + Send + Sync {
     async fn create(
         &self,
         order: &Order,
-        wishes: Wishes,
+        options: CreateOptions,
         halt: &Halt,
     ) -> Result<Created, EngineError>;
 
@@ -237,11 +237,11 @@ pub trait Container: fmt::Debug + Send + Sync {
 
 /// Settings of a creation that are not in the bundle.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wishes {
+pub struct CreateOptions {
     /// OOM score of its processes instead of the bundle's; also after restarts in place.
     pub oom_score: Option<i32>,
     /// True if it may be restarted in place, with the same streams.
-    pub may_live_again: bool,
+    pub may_restart: bool,
     /// True if the caller's wait has a deadline; otherwise ten minutes are the limit.
     pub has_deadline: bool,
 }

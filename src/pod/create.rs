@@ -7,8 +7,8 @@ use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
 use crate::engine::{
-    Beginning, Born, Container, Created, Ending, EngineError, Facts as Read, Halt, Init, Order,
-    Wishes,
+    Beginning, Born, Container, CreateOptions, Created, Ending, EngineError, Facts as Read, Halt,
+    Init, Order,
 };
 use crate::lifecycle::{BundleFacts, ContainerId, Demands, NewContainer, Wanted};
 use crate::plan::identity::group;
@@ -47,14 +47,14 @@ impl Actor {
         let id = ContainerId::from(call.order.id.as_str());
         // Raise the pod's limits before the container exists.
         self.settle_size();
-        let wishes = Wishes {
+        let options = CreateOptions {
             oom_score: self.score_for_bundle(&id),
-            may_live_again: self.core.may_restart_in_place(&id),
+            may_restart: self.core.may_restart_in_place(&id),
             has_deadline: call.patience.is_some(),
         };
         let (order, under) = (call.order, halt.clone());
         let work = async move {
-            let created = container.create(&order, wishes, &under).await?;
+            let created = container.create(&order, options, &under).await?;
             let event = event(&order, &created.beginning);
             Ok::<_, EngineError>((created, event))
         };

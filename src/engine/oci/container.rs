@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use crate::catch_panic::catch_panic;
 use crate::cgroup::remains;
 use crate::engine::{
-    Beginning, Born, Cgroup, Container, Created, Deletion, EngineError, Halt, LastLife, Namespaces,
-    Order, OwnSandbox, Wishes, Work,
+    Beginning, Born, Cgroup, Container, CreateOptions, Created, Deletion, EngineError, Halt,
+    LastLife, Namespaces, Order, OwnSandbox, Work,
 };
 use crate::reaper::{Child, Reaper};
 use crate::rootfs;
@@ -70,11 +70,11 @@ impl Container for Arc<OciContainer> {
     async fn create(
         &self,
         order: &Order,
-        wishes: Wishes,
+        options: CreateOptions,
         halt: &Halt,
     ) -> Result<Created, EngineError> {
         let mut runtime = self.runtime.under(halt);
-        if !wishes.has_deadline {
+        if !options.has_deadline {
             runtime.within(WITHOUT_A_DEADLINE);
         }
         if let Some(sandbox) = &self.shares {
@@ -89,7 +89,7 @@ impl Container for Arc<OciContainer> {
                 .map_err(EngineError::failed)?
                 .map_err(EngineError::failed)?;
         }
-        self.write_score(wishes.oom_score);
+        self.write_score(options.oom_score);
         exit::forget(&self.bundle);
         if let Err(error) = shim_path::hand_on(Path::new(HOME), &self.bundle) {
             tracing::warn!(id = self.id, %error, "a restarted containerd may not find this shim");
@@ -100,7 +100,7 @@ impl Container for Arc<OciContainer> {
         let mounted = rootfs::mount(&order.rootfs, &self.bundle, &self.reaper).await;
         mounted.map_err(EngineError::Failed)?;
         let restore = self.restore(&order.checkpoint);
-        let created = catch_panic(self.create_in(&runtime, restore, wishes.may_live_again)).await;
+        let created = catch_panic(self.create_in(&runtime, restore, options.may_restart)).await;
         if created.is_err() {
             rootfs::unmount(&self.bundle, self.reaper.threads()).await;
         }

@@ -36,8 +36,8 @@ use crate::stdio::{self, Streams};
 
 use super::oci::exit;
 use super::{
-    Beginning, Born, Container, Created, Deletion, EngineError, Facts, Halt, LastLife, Order,
-    OwnSandbox, SandboxOrder, Wishes,
+    Beginning, Born, Container, CreateOptions, Created, Deletion, EngineError, Facts, Halt,
+    LastLife, Order, OwnSandbox, SandboxOrder,
 };
 
 use config::Wanted;
@@ -115,7 +115,12 @@ async fn beside<T: Send + 'static>(
 
 #[async_trait]
 impl Container for Arc<PodSandbox> {
-    async fn create(&self, _: &Order, _: Wishes, halt: &Halt) -> Result<Created, EngineError> {
+    async fn create(
+        &self,
+        _: &Order,
+        _: CreateOptions,
+        halt: &Halt,
+    ) -> Result<Created, EngineError> {
         exit::forget(&self.bundle);
         let born = match catch_panic(self.make(halt)).await {
             Ok(born) => born,

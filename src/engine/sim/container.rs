@@ -9,8 +9,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::catch_panic::catch_panic;
 use crate::engine::{
-    Beginning, Born, Container, Created, Deletion, Ending, EngineError, Halt, LastLife, Order,
-    Restoration, Wishes, Work,
+    Beginning, Born, Container, CreateOptions, Created, Deletion, Ending, EngineError, Halt,
+    LastLife, Order, Restoration, Work,
 };
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -142,7 +142,12 @@ impl SimContainer {
 
 #[async_trait]
 impl Container for Arc<SimContainer> {
-    async fn create(&self, _: &Order, wishes: Wishes, halt: &Halt) -> Result<Created, EngineError> {
+    async fn create(
+        &self,
+        _: &Order,
+        options: CreateOptions,
+        halt: &Halt,
+    ) -> Result<Created, EngineError> {
         self.engine.meet(Deed::Mount, &self.id, None).await?;
         self.engine.lock().mounts.insert(self.directory.clone());
         let first = self.bundle.lives.first();
@@ -162,7 +167,7 @@ impl Container for Arc<SimContainer> {
             self.unmount();
             return Err(error);
         }
-        let score = wishes.oom_score.unwrap_or(self.bundle.oom_score);
+        let score = options.oom_score.unwrap_or(self.bundle.oom_score);
         let beginning = Beginning::Parked(self.park(score));
         self.engine.answer(Deed::Create, &self.id).await;
         Ok(Created { beginning, streams })
