@@ -33,8 +33,8 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        let (halt, exits) = (task.handles.halt().clone(), checkpoint.exit);
-        let work = async move { init.checkpoint(&checkpoint, &halt).await };
+        let (token, exits) = (task.handles.cancel_token().clone(), checkpoint.exit);
+        let work = async move { init.checkpoint(&checkpoint, &token).await };
         let then = move |actor: &mut Actor, id: &ContainerId, outcome: Result<_, _>, reply| {
             if exits {
                 let now = actor.now();
@@ -52,7 +52,7 @@ impl Actor {
     ) -> Result<(Arc<dyn Init>, Checkpoint), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let task = self.task(&call.id)?;
-        let (init, _) = task.handles.init_and_halt()?;
+        let (init, _) = task.handles.init_and_cancel_token()?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows(&id, Call::Checkpoint)?;
         let options = options(call.options.as_ref()).map_err(invalid)?;
@@ -72,11 +72,14 @@ impl Actor {
             let reason = "an earlier restore failed".to_owned();
             return self.core.handle_released(now, id, Err(reason));
         };
-        let (halt, has_terminal) = (task.handles.halt().clone(), task.init.paths.terminal);
+        let (token, has_terminal) = (
+            task.handles.cancel_token().clone(),
+            task.init.paths.terminal,
+        );
         // The terminal comes with the process.
         let mut streams = has_terminal.then(|| mem::take(&mut task.init.streams));
         let work = async move {
-            let born = restoration.restore(streams.as_mut(), &halt).await?;
+            let born = restoration.restore(streams.as_mut(), &token).await?;
             Ok::<_, EngineError>((born, streams))
         };
         self.operate(id, Wanted::UntilDeleted, work, Actor::restored);
@@ -124,7 +127,7 @@ impl Actor {
         if self.core.is_being_restored(id) {
             task.handles.put_off_signal(order);
             if signal == Signal::KILL {
-                task.handles.halt().call();
+                task.handles.cancel_token().cancel();
             }
             return true;
         }

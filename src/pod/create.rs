@@ -7,8 +7,8 @@ use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
 use crate::engine::{
-    Beginning, Born, Container, CreateOptions, Created, Ending, EngineError, Facts as Read, Halt,
-    Init, Order,
+    Beginning, Born, CancelToken, Container, CreateOptions, Created, Ending, EngineError,
+    Facts as Read, Init, Order,
 };
 use crate::lifecycle::{BundleFacts, ContainerId, Demands, NewContainer, Wanted};
 use crate::plan::identity::group;
@@ -40,7 +40,7 @@ impl Actor {
     }
 
     fn create_with_options(&mut self, call: CreateCall, reply: Reply<i32>) {
-        let (container, halt) = match self.begin_create(&call) {
+        let (container, token) = match self.begin_create(&call) {
             Err(error) => return drop(reply.send(Err(error))),
             Ok(begun) => begun,
         };
@@ -52,7 +52,7 @@ impl Actor {
             may_restart: self.core.may_restart_in_place(&id),
             has_deadline: call.patience.is_some(),
         };
-        let (order, under) = (call.order, halt.clone());
+        let (order, under) = (call.order, token.clone());
         let work = async move {
             let created = container.create(&order, options, &under).await?;
             let event = event(&order, &created.beginning);
@@ -60,13 +60,16 @@ impl Actor {
         };
         let caller = Caller {
             reply,
-            cancels: Some(halt),
+            cancels: Some(token),
         };
         self.operate_for(&id, Wanted::UntilDeleted, caller, work, Actor::created);
     }
 
     /// Makes all checks that can refuse the call and leave nothing behind.
-    fn begin_create(&mut self, call: &CreateCall) -> Result<(Arc<dyn Container>, Halt), CallError> {
+    fn begin_create(
+        &mut self,
+        call: &CreateCall,
+    ) -> Result<(Arc<dyn Container>, CancelToken), CallError> {
         let CreateCall { order, patience } = call;
         if order.sandbox.is_some() {
             self.refuse_second_sandbox(&order.id)?;
@@ -110,7 +113,7 @@ impl Actor {
         self.record.creates(now, &id, who);
         self.shim_end.comes(&id);
         let handles = Handles::default();
-        let halt = handles.halt().clone();
+        let token = handles.cancel_token().clone();
         self.tasks.insert(
             id,
             Task {
@@ -127,7 +130,7 @@ impl Actor {
                 deleters: Vec::new(),
             },
         );
-        Ok((container, halt))
+        Ok((container, token))
     }
 
     fn plan(&self, order: &Order, read: &Read) -> Result<Plan, CallError> {

@@ -41,7 +41,7 @@ impl Actor {
     /// its exit is published before its deletion.
     pub(super) fn kill_parked(&mut self, id: &ContainerId) {
         if let Some(task) = self.tasks.get(id) {
-            task.handles.halt().call();
+            task.handles.cancel_token().cancel();
             task.handles.kill_init();
         }
     }
@@ -83,7 +83,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.handles.halt().call();
+        task.handles.cancel_token().cancel();
         let execs = task.execs.values_mut().map(|exec| &mut exec.process);
         let processes = iter::once(&mut task.init).chain(execs);
         let streams = processes.map(|process| mem::take(&mut process.streams));
@@ -162,9 +162,9 @@ impl Actor {
             exit,
         };
         match exec.starting.take() {
-            Some((operation, halt)) => {
+            Some((operation, token)) => {
                 self.operations.cancel(operation);
-                halt.call();
+                token.cancel();
                 exec.process.never_ran(&CallError::not_found(id, exec_id));
             }
             None => exec.process.ended(exit),

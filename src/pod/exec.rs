@@ -8,7 +8,9 @@ use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 
 use crate::catch_panic::Panicked;
-use crate::engine::{Coming, ExecOrder, Executed, Halt, Init, Killing, Process as Executable};
+use crate::engine::{
+    CancelToken, Coming, ExecOrder, Executed, Init, Killing, Process as Executable,
+};
 use crate::lifecycle::{self, Call, ContainerId, Wanted};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -92,16 +94,16 @@ impl Actor {
 
     /// Executes a process that was added; answers with its process id.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
-        let (halt, execution) = match self.begin_exec(id, exec_id) {
+        let (token, execution) = match self.begin_exec(id, exec_id) {
             Ok(begun) => begun,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let (id, key) = (ContainerId::from(id), exec_id.to_owned());
         let caller = Caller {
             reply,
-            cancels: Some(halt.clone()),
+            cancels: Some(token.clone()),
         };
-        let work = execution.run(halt.clone());
+        let work = execution.run(token.clone());
         let wanted = Wanted::UntilDeleted;
         let operation = self.operate_for(
             &id,
@@ -126,12 +128,16 @@ impl Actor {
             },
         );
         if let Some(exec) = self.exec_mut(&id, exec_id) {
-            exec.starting = Some((operation, halt));
+            exec.starting = Some((operation, token));
         }
         self.core.handle_exec_starting(&id, exec_id);
     }
 
-    fn begin_exec(&mut self, id: &str, exec_id: &str) -> Result<(Halt, Execution), CallError> {
+    fn begin_exec(
+        &mut self,
+        id: &str,
+        exec_id: &str,
+    ) -> Result<(CancelToken, Execution), CallError> {
         let key = ContainerId::from(id);
         let score = self.core.oom_score(&key);
         let has_exited = self.core.has_exited(&key);
@@ -143,7 +149,7 @@ impl Actor {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
-        let halt = task.handles.halt().part();
+        let token = task.handles.cancel_token().child();
         let order = ExecOrder {
             exec_id: exec_id.to_owned(),
             spec: std::mem::take(&mut exec.spec),
@@ -156,7 +162,7 @@ impl Actor {
             order,
             init: task.handles.init().filter(|_| !has_exited).cloned(),
         };
-        Ok((halt, execution))
+        Ok((token, execution))
     }
 
     fn exec_mut(&mut self, id: &ContainerId, exec_id: &str) -> Option<&mut Exec> {
@@ -291,9 +297,9 @@ struct Execution {
 }
 
 impl Execution {
-    async fn run(self, halt: Halt) -> Result<Executed, CallError> {
+    async fn run(self, token: CancelToken) -> Result<Executed, CallError> {
         match self.init {
-            Some(init) => Ok(init.exec(self.order, &halt).await?),
+            Some(init) => Ok(init.exec(self.order, &token).await?),
             None => Err(stopped(&self.order.exec_id, &self.id)),
         }
     }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::oneshot;
 
-use crate::engine::{Cgroup, Halt, Init, OomWatch, Restoration};
+use crate::engine::{CancelToken, Cgroup, Init, OomWatch, Restoration};
 
 use super::cgroup::Figures;
 use super::signals::SignalOrder;
@@ -22,7 +22,7 @@ pub(super) struct Handles {
     /// The cgroup of its processes. `None` if it was not found.
     cgroup: Option<Arc<dyn Cgroup>>,
     /// Cancels the work that is under way for the init process.
-    halt: Halt,
+    cancel_token: CancelToken,
     /// Dropped when the init process exits, which ends a release.
     releasing: Option<oneshot::Sender<()>>,
     oom_watch: Option<Box<dyn OomWatch>>,
@@ -47,23 +47,23 @@ impl Handles {
     /// # Errors
     ///
     /// If there is no process yet.
-    pub fn init_and_halt(&self) -> Result<(Arc<dyn Init>, Halt), CallError> {
+    pub fn init_and_cancel_token(&self) -> Result<(Arc<dyn Init>, CancelToken), CallError> {
         let init = self.init.clone().ok_or_else(|| {
             let message = "the container has no process yet: it is still to be restored";
             CallError::new(Kind::FailedPrecondition, message)
         })?;
-        Ok((init, self.halt.clone()))
+        Ok((init, self.cancel_token.clone()))
     }
 
     /// Cancels the work that is under way for the init process.
-    pub fn halt(&self) -> &Halt {
-        &self.halt
+    pub fn cancel_token(&self) -> &CancelToken {
+        &self.cancel_token
     }
 
     /// Replaces the cancellation token for the next init process, and returns the new one.
-    pub fn renew_halt(&mut self) -> Halt {
-        self.halt = Halt::default();
-        self.halt.clone()
+    pub fn renew_cancel_token(&mut self) -> CancelToken {
+        self.cancel_token = CancelToken::default();
+        self.cancel_token.clone()
     }
 
     /// The cgroup of its processes. `None` if it was not found.
@@ -91,7 +91,7 @@ impl Handles {
         *self = Handles {
             init: Some(init),
             cgroup,
-            halt: std::mem::take(&mut self.halt),
+            cancel_token: std::mem::take(&mut self.cancel_token),
             ..Handles::default()
         };
     }

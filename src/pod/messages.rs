@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
-use crate::engine::{Halt, Init};
+use crate::engine::{CancelToken, Init};
 use crate::lifecycle::{Call, ContainerId, TaskStatus, Wanted};
 use crate::stdio;
 
@@ -84,7 +84,9 @@ impl Actor {
     /// Freezes a container. A held container can be frozen too, since the caller sees it as
     /// started.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
-        let living = self.task(id).and_then(|task| task.handles.init_and_halt());
+        let living = self
+            .task(id)
+            .and_then(|task| task.handles.init_and_cancel_token());
         let init = living.and_then(|living| {
             self.core.handle_pause(&ContainerId::from(id))?;
             Ok(living)
@@ -96,7 +98,7 @@ impl Actor {
     pub fn resume(&mut self, id: &str, reply: Reply<()>) {
         let init = self.task(id).and_then(|task| {
             self.core.allows(&ContainerId::from(id), Call::Resume)?;
-            task.handles.init_and_halt()
+            task.handles.init_and_cancel_token()
         });
         self.freeze(id, false, init, reply);
     }
@@ -105,17 +107,17 @@ impl Actor {
         &mut self,
         id: &str,
         freeze: bool,
-        init: Result<(Arc<dyn Init>, Halt), CallError>,
+        init: Result<(Arc<dyn Init>, CancelToken), CallError>,
         reply: Reply<()>,
     ) {
-        let (init, halt) = match init {
+        let (init, token) = match init {
             Ok(living) => living,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let work = async move {
             match freeze {
-                true => init.pause(&halt).await,
-                false => init.resume(&halt).await,
+                true => init.pause(&token).await,
+                false => init.resume(&token).await,
             }
         };
         let id = ContainerId::from(id);

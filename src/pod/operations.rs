@@ -10,7 +10,7 @@ use std::pin::pin;
 use containerd_shim_protos::events::task::TaskCreate;
 
 use crate::catch_panic::{Panicked, catch_panic};
-use crate::engine::{Attempted, Beginning, Born, Created, Executed, Halt, ScoreOutcome};
+use crate::engine::{Attempted, Beginning, Born, CancelToken, Created, Executed, ScoreOutcome};
 use crate::lifecycle::{ContainerId, OperationId, Wanted};
 use crate::process::ExitStatus;
 use crate::stdio::Streams;
@@ -32,7 +32,7 @@ pub(super) trait Outcome: Send + 'static {
 pub(super) struct Caller<R> {
     pub reply: Reply<R>,
     /// Canceled when the caller stops waiting.
-    pub cancels: Option<Halt>,
+    pub cancels: Option<CancelToken>,
 }
 
 impl<R> From<Reply<R>> for Caller<R> {
@@ -96,7 +96,7 @@ impl Actor {
         let work = async move {
             let outcome = match cancels {
                 None => catch_panic(work).await,
-                Some(halt) => canceled_with(&mut reply, &halt, work).await,
+                Some(token) => canceled_with(&mut reply, &token, work).await,
             };
             Ok::<_, Panicked>((outcome, reply))
         };
@@ -144,7 +144,7 @@ impl Actor {
 /// Awaits `work`, and cancels the token when the caller stops waiting.
 async fn canceled_with<T, E: From<Panicked>, R>(
     reply: &mut Reply<R>,
-    halt: &Halt,
+    token: &CancelToken,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     let mut work = pin!(catch_panic(work));
@@ -152,7 +152,7 @@ async fn canceled_with<T, E: From<Panicked>, R>(
         biased;
         outcome = &mut work => outcome,
         () = reply.closed() => {
-            halt.call();
+            token.cancel();
             work.await
         }
     }

@@ -10,16 +10,16 @@ impl Actor {
     pub(super) fn post_start(&mut self, id: ContainerId, life: u64) {
         let task = self.tasks.get(&id);
         let kept = task.and_then(|task| {
-            let init = task.handles.init_and_halt().ok()?;
+            let init = task.handles.init_and_cancel_token().ok()?;
             Some((init, task.carryover.post_start()?.to_owned()))
         });
-        let Some(((init, halt), process)) = kept else {
+        let Some(((init, token), process)) = kept else {
             // The handler was not kept at its creation, which is not the container's fault.
             tracing::warn!(container = %id, "postStart handler unknown; not run again");
             return self.core.handle_post_started(self.now(), &id, life, Ok(()));
         };
         let score = self.core.oom_score(&id);
-        let run = async move { init.post_start(process, score, &halt).await };
+        let run = async move { init.post_start(process, score, &token).await };
         self.operate(
             &id,
             Wanted::UntilReplaced,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::engine::{Container, Halt, Process as Executed};
+use crate::engine::{CancelToken, Container, Process as Executed};
 use crate::lifecycle::OperationId;
 use crate::plan::Allotment;
 use crate::stdio::{Paths, Streams, Unread};
@@ -69,7 +69,7 @@ pub(super) struct Exec {
     /// The OCI specification's process as JSON. Empty once a Start took it.
     pub spec: Vec<u8>,
     /// The operation that starts it, and its cancellation token.
-    pub starting: Option<(OperationId, Halt)>,
+    pub starting: Option<(OperationId, CancelToken)>,
     /// The process once it is executed.
     pub handle: Option<Arc<dyn Executed>>,
     pub process: Process,

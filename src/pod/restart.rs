@@ -25,11 +25,11 @@ impl Actor {
             resources: task.carryover.resources().cloned(),
             oom_score,
         };
-        let (container, halt) = (task.container.clone(), task.handles.renew_halt());
+        let (container, token) = (task.container.clone(), task.handles.renew_cancel_token());
         // Requests about the streams meanwhile go to stand-ins.
         let mut streams = mem::take(&mut task.init.streams);
         let work = async move {
-            let created = container.create_again(last, &mut streams, &halt).await;
+            let created = container.create_again(last, &mut streams, &token).await;
             Ok::<_, Panicked>((created, streams))
         };
         // Work for the last process is of no use anymore.
@@ -51,11 +51,11 @@ impl Actor {
     }
 
     /// Cancels a restart in place: ends the work for it, and the new process if there is one.
-    pub(super) fn halt(&mut self, id: &ContainerId) {
+    pub(super) fn cancel_restart(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.handles.halt().call();
+        task.handles.cancel_token().cancel();
         if task.handles.is_releasing() {
             task.handles.kill_init();
         }

@@ -31,7 +31,7 @@ impl Actor {
         // SIGKILL makes all work for the container useless, even if its init is gone. A cleanup is
         // not canceled, because it must write its state completely.
         if signal == Signal::KILL && !self.core.is_being_cleaned_up(id) {
-            task.handles.halt().call();
+            task.handles.cancel_token().cancel();
         }
         // In a PID namespace of its own, all processes of the container died with its init.
         let has_exited = self.core.has_exited(id);

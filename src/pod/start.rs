@@ -93,8 +93,11 @@ impl Actor {
                 Err("the container has no init process".to_owned()),
             );
         };
-        let (gone, halt) = (task.handles.begin_release(), task.handles.halt().clone());
-        let release = async move { init.release(gone, &halt).await };
+        let (gone, token) = (
+            task.handles.begin_release(),
+            task.handles.cancel_token().clone(),
+        );
+        let release = async move { init.release(gone, &token).await };
         self.operate(
             id,
             Wanted::UntilReplaced,

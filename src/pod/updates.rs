@@ -99,7 +99,7 @@ impl Actor {
             let _ = reply.send(Ok(()));
             return false;
         }
-        let (init, halt) = match task.handles.init_and_halt() {
+        let (init, token) = match task.handles.init_and_cancel_token() {
             Ok(living) => living,
             Err(error) => {
                 let _ = reply.send(Err(error));
@@ -111,7 +111,7 @@ impl Actor {
         let (before, after) = self.change_of_size(id, &resources);
         self.resize_container(id, before.or(after));
         let update = async move {
-            let updated = init.update(&resources, &halt).await;
+            let updated = init.update(&resources, &token).await;
             updated.map(|()| resources)
         };
         let then = move |actor: &mut Actor, id: &ContainerId, outcome, reply| {

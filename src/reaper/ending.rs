@@ -32,11 +32,11 @@ pub enum Waited {
     /// The time limit passed, and the command was ended.
     Late,
     /// The caller canceled, and the command was ended.
-    Halted,
+    Canceled,
 }
 
 impl Child {
-    /// Waits for a command, and ends it after `limit` or when `halt` is canceled.
+    /// Waits for a command, and ends it after `limit` or when `cancel` resolves.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl Child {
         &mut self,
         reaper: &Reaper,
         limit: Duration,
-        halt: impl Future<Output = ()>,
+        cancel: impl Future<Output = ()>,
     ) -> io::Result<Waited> {
         let mut unfinished = Unfinished {
             pid: self.pid(),
@@ -55,10 +55,10 @@ impl Child {
         let waited = tokio::select! {
             biased;
             status = self.wait() => status.map(Waited::Ended),
-            () = halt => Ok(Waited::Halted),
+            () = cancel => Ok(Waited::Canceled),
             () = sleep(limit) => Ok(Waited::Late),
         };
-        if matches!(waited, Ok(Waited::Halted | Waited::Late)) {
+        if matches!(waited, Ok(Waited::Canceled | Waited::Late)) {
             self.end(reaper).await;
         }
         unfinished.has_ended = true;
@@ -216,9 +216,9 @@ mod tests {
             async |reaper| {
                 let mut command = shell(&reaper, "exec sleep 1000").await;
                 let pid = command.pid();
-                let halted = async {};
+                let canceled = async {};
                 let long = Duration::from_secs(60);
-                let wait = command.wait_within(&reaper, long, halted);
+                let wait = command.wait_within(&reaper, long, canceled);
                 // By then the command is stopped, but not killed yet.
                 let given_up = timeout(Duration::from_millis(20), wait).await;
                 assert!(given_up.is_err());
@@ -241,14 +241,14 @@ mod tests {
                     cleared.display()
                 );
                 let mut command = shell(&reaper, &script).await;
-                let halt = async {
+                let cancel = async {
                     while !begun.exists() {
                         sleep(Duration::from_millis(5)).await;
                     }
                 };
                 let limit = Duration::from_secs(60);
-                let waited = command.wait_within(&reaper, limit, halt).await;
-                assert_eq!(waited.unwrap(), Waited::Halted);
+                let waited = command.wait_within(&reaper, limit, cancel).await;
+                assert_eq!(waited.unwrap(), Waited::Canceled);
                 assert!(cleared.exists());
             },
         );

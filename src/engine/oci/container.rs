@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use crate::catch_panic::catch_panic;
 use crate::cgroup::remains;
 use crate::engine::{
-    Beginning, Born, Cgroup, Container, CreateOptions, Created, Deletion, EngineError, Halt,
+    Beginning, Born, CancelToken, Cgroup, Container, CreateOptions, Created, Deletion, EngineError,
     LastLife, Namespaces, Order, OwnSandbox, Work,
 };
 use crate::reaper::{Child, Reaper};
@@ -71,9 +71,9 @@ impl Container for Arc<OciContainer> {
         &self,
         order: &Order,
         options: CreateOptions,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Created, EngineError> {
-        let mut runtime = self.runtime.under(halt);
+        let mut runtime = self.runtime.under(token);
         if !options.has_deadline {
             runtime.within(WITHOUT_A_DEADLINE);
         }
@@ -111,20 +111,20 @@ impl Container for Arc<OciContainer> {
         &self,
         last: LastLife,
         streams: &mut Streams,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Born, EngineError> {
-        let runtime = self.runtime.under(halt);
+        let runtime = self.runtime.under(token);
         self.write_score(last.oom_score);
         let is_forgotten = last.is_forgotten
             || tokio::select! {
                 biased;
-                () = halt.called() => false,
+                () = token.canceled() => false,
                 is_forgotten = self.forget_directly() => is_forgotten,
             };
         if !is_forgotten {
             runtime.clear(&self.id).await?;
         }
-        await_end(last.cgroup.as_deref(), halt).await?;
+        await_end(last.cgroup.as_deref(), token).await?;
         let setting = self.setting(&self.id, true);
         let stdio = streams.hand_over(&self.paths, &setting).await;
         let stdio = stdio.map_err(EngineError::failed)?;
@@ -135,7 +135,7 @@ impl Container for Arc<OciContainer> {
         if completed.is_err() {
             // If canceled, its exit is waited for: only unmount here, and leave the state to the
             // deletion.
-            if halt.is_called() {
+            if token.is_canceled() {
                 let state = runtime.state_dir(&self.id);
                 rootfs::unmount_state(&state, self.reaper.threads()).await;
                 remains::raze(&self.remains()).await;
@@ -161,9 +161,9 @@ impl Container for Arc<OciContainer> {
                 Deletion::RootfsOnly => Ok(()),
                 Deletion::Usual => self.forget_by(&runtime).await,
                 Deletion::Forced => {
-                    let called = Halt::default();
-                    called.call();
-                    self.discard(&runtime.under(&called)).await
+                    let canceled = CancelToken::default();
+                    canceled.cancel();
+                    self.discard(&runtime.under(&canceled)).await
                 }
             }
         };
@@ -329,7 +329,7 @@ impl OciContainer {
         let cgroups = self.remains();
         let state = runtime.state_dir(&self.id);
         rootfs::unmount_state(&state, self.reaper.threads()).await;
-        let deleted = match runtime.halt.is_called() {
+        let deleted = match runtime.cancel_token.is_canceled() {
             false => insist(|| runtime.delete(&self.id, true)).await,
             // Not for long: a caller waits. Remaining processes are killed below.
             true => {
@@ -344,7 +344,7 @@ impl OciContainer {
 }
 
 /// Waits until no process of the previous init is left.
-async fn await_end(cgroup: Option<&dyn Cgroup>, halt: &Halt) -> Result<(), EngineError> {
+async fn await_end(cgroup: Option<&dyn Cgroup>, token: &CancelToken) -> Result<(), EngineError> {
     let Some(cgroup) = cgroup else {
         return Ok(());
     };
@@ -356,7 +356,7 @@ async fn await_end(cgroup: Option<&dyn Cgroup>, halt: &Halt) -> Result<(), Engin
     let gone = tokio::select! {
         biased;
         gone = tokio::time::timeout(GONE_WITHIN, gone) => gone,
-        () = halt.called() => {
+        () = token.canceled() => {
             return Err(EngineError::CutShort("restart canceled".to_owned()));
         }
     };

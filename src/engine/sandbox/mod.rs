@@ -36,7 +36,7 @@ use crate::stdio::{self, Streams};
 
 use super::oci::exit;
 use super::{
-    Beginning, Born, Container, CreateOptions, Created, Deletion, EngineError, Facts, Halt,
+    Beginning, Born, CancelToken, Container, CreateOptions, Created, Deletion, EngineError, Facts,
     LastLife, Order, OwnSandbox, SandboxOrder,
 };
 
@@ -119,10 +119,10 @@ impl Container for Arc<PodSandbox> {
         &self,
         _: &Order,
         _: CreateOptions,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Created, EngineError> {
         exit::forget(&self.bundle);
-        let born = match catch_panic(self.make(halt)).await {
+        let born = match catch_panic(self.make(token)).await {
             Ok(born) => born,
             Err(error) => {
                 clear(&self.bundle, &self.id).await;
@@ -139,7 +139,7 @@ impl Container for Arc<PodSandbox> {
         &self,
         _: LastLife,
         _: &mut Streams,
-        _: &Halt,
+        _: &CancelToken,
     ) -> Result<Born, EngineError> {
         Err(init::not_a_container("restarted in place"))
     }
@@ -169,7 +169,7 @@ impl Container for Arc<PodSandbox> {
 
 impl PodSandbox {
     /// Makes the files and the namespaces.
-    async fn make(&self, halt: &Halt) -> Result<Born, EngineError> {
+    async fn make(&self, token: &CancelToken) -> Result<Born, EngineError> {
         let parent = &self.wanted.cgroup_parent;
         let pod = (!parent.is_empty())
             .then(|| cgroup::Cgroup::at(parent))
@@ -181,7 +181,7 @@ impl PodSandbox {
             files: self.wanted.files.clone(),
             cgroup: cgroup.unwrap_or_default(),
         };
-        let (child, leash) = making::make(&making, &self.reaper, halt).await?;
+        let (child, leash) = making::make(&making, &self.reaper, token).await?;
         let pid = child.as_ref().map_or(0, Child::pid);
         let holder = Holder::new(pid, leash, self.reaper.clone(), pod, self.own(pid));
         let holder = Arc::new(holder);

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::catch_panic::catch_panic;
 use crate::engine::{
-    Beginning, Born, Container, CreateOptions, Created, Deletion, Ending, EngineError, Halt,
+    Beginning, Born, CancelToken, Container, CreateOptions, Created, Deletion, Ending, EngineError,
     LastLife, Order, Restoration, Work,
 };
 use crate::plan::Signal;
@@ -146,7 +146,7 @@ impl Container for Arc<SimContainer> {
         &self,
         _: &Order,
         options: CreateOptions,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Created, EngineError> {
         self.engine.meet(Deed::Mount, &self.id, None).await?;
         self.engine.lock().mounts.insert(self.directory.clone());
@@ -157,7 +157,7 @@ impl Container for Arc<SimContainer> {
             return Ok(Created { beginning, streams });
         }
         // A panic here simulates a bug of the shim, after which nothing stays mounted either.
-        let met = catch_panic(self.engine.meet(Deed::Create, &self.id, Some(halt))).await;
+        let met = catch_panic(self.engine.meet(Deed::Create, &self.id, Some(token))).await;
         let is_known = self.engine.lock().containers.contains_key(&self.id);
         let created = met.and(match is_known {
             true => Err(EngineError::Failed(format!("{} exists already", self.id))),
@@ -177,10 +177,10 @@ impl Container for Arc<SimContainer> {
         &self,
         last: LastLife,
         _: &mut Streams,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Born, EngineError> {
         self.is_hurried_by(&self.forgettings);
-        if halt.is_called() {
+        if token.is_canceled() {
             return Err(EngineError::CutShort("restart canceled".to_owned()));
         }
         if !last.is_forgotten {
@@ -194,7 +194,7 @@ impl Container for Arc<SimContainer> {
         };
         let late = |_| EngineError::failed("an earlier process of the container still exists");
         timeout(GONE_WITHIN, gone).await.map_err(late)?;
-        let met = self.engine.meet(Deed::CreateAgain, &self.id, Some(halt));
+        let met = self.engine.meet(Deed::CreateAgain, &self.id, Some(token));
         met.await?;
         let born = self.park(last.oom_score.unwrap_or(self.bundle.oom_score));
         self.engine.answer(Deed::CreateAgain, &self.id).await;
@@ -262,12 +262,12 @@ impl Restoration for SimRestoration {
     async fn restore(
         self: Box<Self>,
         _: Option<&mut Streams>,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Born, EngineError> {
         let SimRestoration(container) = *self;
         let met = container
             .engine
-            .meet(Deed::Restore, &container.id, Some(halt));
+            .meet(Deed::Restore, &container.id, Some(token));
         met.await?;
         let score = container.bundle.oom_score;
         let born = container.park(score);

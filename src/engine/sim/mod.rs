@@ -30,7 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::sizing::Size;
 
 use super::{
-    Beginning, Container, CreateOptions, Engine, EngineError, Facts, Halt, Init, Order, Sandbox,
+    Beginning, CancelToken, Container, CreateOptions, Engine, EngineError, Facts, Init, Order,
+    Sandbox,
 };
 
 pub use fate::{Deed, Fate, Fates};
@@ -101,8 +102,8 @@ impl SimEngine {
         };
         self.put(&order.bundle, SimBundle::default());
         let (container, _) = self.read(&order, None).expect("a bundle");
-        let halt = Halt::default();
-        let created = container.create(&order, CreateOptions::default(), &halt);
+        let token = CancelToken::default();
+        let created = container.create(&order, CreateOptions::default(), &token);
         match created.await.expect("a container").beginning {
             Beginning::Parked(born) => born.init,
             Beginning::ToRestore(_) => panic!("{id} has no checkpoint"),
