@@ -221,7 +221,7 @@ impl Actor {
                 }
                 Action::PostStart { id, life } => self.post_start(id, life),
                 Action::Restart { id, is_cleaned_up } => self.restart(&id, is_cleaned_up),
-                Action::Halt { id } => self.cancel_restart(&id),
+                Action::CancelRestart { id } => self.cancel_restart(&id),
                 Action::Probe { id, life } => self.probe(id, life),
                 Action::Hook {
                     id,
