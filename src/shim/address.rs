@@ -61,7 +61,7 @@ enum Answer {
 /// The right to decide about the socket of one pod, whose containers may be started at the same
 /// moment, each by its own process. It is a lock on a file beside the socket; the owner removes the
 /// file before it unlocks.
-pub(super) struct Turn {
+pub(super) struct SocketLock {
     path: PathBuf,
     _lock: Flock<File>,
 }
@@ -161,7 +161,7 @@ fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
 
 /// Connects to the listener, or listens if there is none.
 fn look(path: &Path) -> io::Result<Place> {
-    let _turn = Turn::take(path)?;
+    let _lock = SocketLock::take(path)?;
     match connect(path) {
         Ok(stream) => return Ok(Place::Taken(stream)),
         Err(error) => match error.kind() {
@@ -193,10 +193,10 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
 /// Removes the socket of a shim that has died, but not one with a listener.
 pub(super) fn remove_dead(path: &Path) {
     // The lock's file remains if its owner was killed.
-    if !path.exists() && !turn(path).exists() {
+    if !path.exists() && !lock_file(path).exists() {
         return;
     }
-    let removed = Turn::take(path).and_then(|_turn| match connect(path) {
+    let removed = SocketLock::take(path).and_then(|_lock| match connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
         }
@@ -208,23 +208,23 @@ pub(super) fn remove_dead(path: &Path) {
 }
 
 /// Removes this shim's own socket, so that the next container of the pod gets a new shim. This
-/// needs no [`Turn`]: no other process removes a socket with a listener.
+/// needs no [`SocketLock`]: no other process removes a socket with a listener.
 pub(super) fn give_up(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
     }
 }
 
-// === impl Turn ===
+// === impl SocketLock ===
 
-impl Turn {
+impl SocketLock {
     /// Waits until no other process decides about the socket at this path.
     ///
     /// # Errors
     ///
     /// If another process decides for too long, or the file cannot be made.
-    pub fn take(socket: &Path) -> io::Result<Turn> {
-        let path = turn(socket);
+    pub fn take(socket: &Path) -> io::Result<SocketLock> {
+        let path = lock_file(socket);
         let begun = Instant::now();
         loop {
             let file = File::options()
@@ -233,7 +233,7 @@ impl Turn {
                 .mode(0o600)
                 .open(&path)?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) if is_at(&lock, &path)? => return Ok(Turn { path, _lock: lock }),
+                Ok(lock) if is_at(&lock, &path)? => return Ok(SocketLock { path, _lock: lock }),
                 // The previous owner has removed the file meanwhile, so this lock excludes no one.
                 Ok(_) => {}
                 Err((_, Errno::EWOULDBLOCK)) if begun.elapsed() < DECIDES_WITHIN => {
@@ -250,7 +250,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for SocketLock {
     fn drop(&mut self) {
         // The file is still locked.
         let _ = std::fs::remove_file(&self.path);
@@ -258,7 +258,7 @@ impl Drop for Turn {
 }
 
 /// The lock file for a socket.
-fn turn(socket: &Path) -> PathBuf {
+fn lock_file(socket: &Path) -> PathBuf {
     socket.with_extension("lock")
 }
 
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn a_lock_on_another_socket_or_the_directory_delays_no_one() {
         let (dir, path) = place();
-        let _other = Turn::take(&dir.path().join("other")).unwrap();
+        let _other = SocketLock::take(&dir.path().join("other")).unwrap();
         // Earlier versions locked the directory.
         let directory = File::open(dir.path()).unwrap();
         let _all = Flock::lock(directory, FlockArg::LockExclusive).unwrap();
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn a_lock_whose_owner_is_stopped_is_reported_in_time() {
         let (_dir, path) = place();
-        let turn = Turn::take(&path).unwrap();
+        let lock = SocketLock::take(&path).unwrap();
         let error = claim_within(SHORTLY, &path, "b").unwrap_err();
         assert!(
             error
@@ -416,7 +416,7 @@ mod tests {
                 .contains("socket.lock has been locked for 1s"),
             "{error}"
         );
-        drop(turn);
+        drop(lock);
         drop(listen(&path));
     }
 
@@ -430,7 +430,7 @@ mod tests {
         remove_dead(&path);
         assert!(names(&dir).is_empty());
         // The file that a shim leaves when it is killed between two steps.
-        std::fs::write(turn(&path), "").unwrap();
+        std::fs::write(lock_file(&path), "").unwrap();
         remove_dead(&path);
         assert!(names(&dir).is_empty());
     }

@@ -17,7 +17,7 @@ use crate::clock::SystemClock;
 use crate::control::{self, Clients, Meter, ReadOnlyService, Service};
 use crate::pod::Pod;
 
-use super::address::{self, Turn};
+use super::address::{self, SocketLock};
 use super::callers::Callers;
 use super::kernel;
 
@@ -147,7 +147,7 @@ pub(super) fn remove_dead(path: &Path) {
         return;
     };
     // Without the lock, a shim that begins just now would lose its socket.
-    let Ok(_turn) = Turn::take(path) else {
+    let Ok(_lock) = SocketLock::take(path) else {
         return;
     };
     if !path.exists()
