@@ -94,10 +94,10 @@ impl Actor {
     /// Works until [`shutdown`](Actor::shutdown) is granted, or until no caller has needed the shim
     /// for a while.
     pub async fn run(&mut self) {
-        self.shim_end.begins();
+        self.shim_end.resume();
         while !self.shim_end.is_now() {
             let timeout = match self.tasks.is_empty() {
-                true => self.shim_end.looks_at(),
+                true => self.shim_end.next_check(),
                 false => self
                     .core
                     .poll_timeout()
@@ -108,7 +108,7 @@ impl Actor {
                 // of messages must not starve the timers.
                 biased;
                 () = reach(timeout) => {
-                    self.shim_end.time_passes(self.tasks.is_empty());
+                    self.shim_end.check_time(self.tasks.is_empty());
                     let now = self.now();
                     self.alarm.ring(now);
                     self.guarded(|actor| actor.core.handle_timeout(now));
@@ -118,21 +118,21 @@ impl Actor {
                     let Some(message) = message else { return };
                     let was_empty = self.tasks.is_empty();
                     self.guarded(message);
-                    self.shim_end.was_asked(was_empty && self.tasks.is_empty());
+                    self.shim_end.note_call(was_empty && self.tasks.is_empty());
                 }
             }
             self.guarded(Actor::carry_out);
             self.guarded(Actor::tell_watchers);
             self.probe_cpu.end_iteration();
             if self.shim_end.is_now() {
-                self.is_over();
+                self.confirm_end();
             }
         }
     }
 
     /// Handles the messages that arrived before the end was granted, and returns true if the shim
     /// still ends: a Create among them revokes the end.
-    pub fn is_over(&mut self) -> bool {
+    pub fn confirm_end(&mut self) -> bool {
         while let Ok(message) = self.messages.try_recv() {
             self.guarded(message);
             self.guarded(Actor::carry_out);
@@ -141,8 +141,8 @@ impl Actor {
     }
 
     /// Postpones the end: the shim checks again in a moment.
-    pub fn stay(&mut self) {
-        self.shim_end.delay();
+    pub fn postpone_end(&mut self) {
+        self.shim_end.postpone();
     }
 
     /// Sets the check for the containerd that started this shim: `is_there` returns true while that
@@ -157,7 +157,7 @@ impl Actor {
         let nobody_is_known = !self.tasks.keys().any(|id| self.core.is_known(id));
         let id = ContainerId::from(id);
         self.shim_end
-            .ask(&id, nobody_is_known, self.tasks.is_empty());
+            .request(&id, nobody_is_known, self.tasks.is_empty());
         let _ = reply.send(Ok(()));
     }
 

@@ -111,7 +111,7 @@ impl Actor {
         let role = self.core.role_of(&id);
         let who = (name.as_str(), identity.kind, role);
         self.record.creates(now, &id, who);
-        self.shim_end.comes(&id);
+        self.shim_end.mark_created(&id);
         let handles = Handles::default();
         let token = handles.cancel_token().clone();
         self.tasks.insert(
@@ -217,7 +217,7 @@ impl Actor {
     /// Removes a container whose creation was undone.
     pub(super) fn undone(&mut self, id: &ContainerId) {
         self.forget(id);
-        self.shim_end.creation_failed(self.tasks.is_empty());
+        self.shim_end.note_failed_creation(self.tasks.is_empty());
     }
 
     /// Removes a container and all that the actor knows of it.

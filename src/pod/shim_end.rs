@@ -72,7 +72,7 @@ impl ShimEnd {
     }
 
     /// Time of the next check of an empty shim.
-    pub fn looks_at(&self) -> Option<Instant> {
+    pub fn next_check(&self) -> Option<Instant> {
         if self.is_due {
             return self.look_again;
         }
@@ -87,22 +87,22 @@ impl ShimEnd {
     // === what happens ===
 
     /// The actor begins to work, or resumes because the shim could not end.
-    pub fn begins(&mut self) {
+    pub fn resume(&mut self) {
         let now = Instant::now();
         self.empty_since = now;
         self.looked = now;
     }
 
     /// Checks if the end has come because of the time that passed.
-    pub fn time_passes(&mut self, is_empty: bool) {
+    pub fn check_time(&mut self, is_empty: bool) {
         self.looked = Instant::now();
         let is_empty_for = self.looked.duration_since(self.empty_since);
-        self.is_now = self.may_come(is_empty)
+        self.is_now = self.check(is_empty)
             && (self.is_due || is_empty_for >= ENDS_WHEN_EMPTY_FOR || self.is_orphan());
     }
 
     /// Notes a call. Read-only calls do not keep the shim alive; announced tasks do.
-    pub fn was_asked(&mut self, is_of_no_use: bool) {
+    pub fn note_call(&mut self, is_of_no_use: bool) {
         let now = Instant::now();
         if !is_of_no_use || self.announced.values().any(|until| *until > now) {
             self.empty_since = now;
@@ -120,40 +120,40 @@ impl ShimEnd {
     }
 
     /// Notes that a task is created.
-    pub fn comes(&mut self, id: &ContainerId) {
+    pub fn mark_created(&mut self, id: &ContainerId) {
         self.is_due = false;
         self.announced.remove(id);
     }
 
     /// Handles a Shutdown after task `id`, which will not be created anymore. The end is due if no
     /// caller knows of any task.
-    pub fn ask(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
+    pub fn request(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
         self.announced.remove(id);
         self.is_due = is_due;
-        self.is_now = self.may_come(is_empty);
+        self.is_now = self.check(is_empty);
     }
 
     /// Handles a failed creation: its caller may have asked for the end before, and does not ask
     /// again.
-    pub fn creation_failed(&mut self, is_empty: bool) {
-        self.is_now |= self.is_due && self.may_come(is_empty);
+    pub fn note_failed_creation(&mut self, is_empty: bool) {
+        self.is_now |= self.is_due && self.check(is_empty);
     }
 
     /// Decides again after all messages were handled. Returns true if the shim still ends.
     pub fn confirm(&mut self, is_empty: bool) -> bool {
-        self.is_now = self.may_come(is_empty);
+        self.is_now = self.check(is_empty);
         self.is_now
     }
 
     /// Postpones the end: the shim checks again in a moment.
-    pub fn delay(&mut self) {
+    pub fn postpone(&mut self) {
         self.is_now = false;
         self.is_due = true;
         self.look_again = Instant::now().checked_add(LOOK_AGAIN_AFTER);
     }
 
     /// True if no task exists or is expected; otherwise schedules the next check.
-    fn may_come(&mut self, is_empty: bool) -> bool {
+    fn check(&mut self, is_empty: bool) -> bool {
         let now = Instant::now();
         self.announced.retain(|_, until| *until > now);
         self.look_again = self.announced.values().max().copied();

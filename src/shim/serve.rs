@@ -147,10 +147,10 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     loop {
         actor.run().await;
         // Nothing may come in between: a caller that was just directed to this shim finds it.
-        if actor.is_over() {
+        if actor.confirm_end() {
             break;
         }
-        actor.stay();
+        actor.postpone_end();
     }
     control.remove();
     if let Some(path) = &path {
