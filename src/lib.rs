@@ -12,14 +12,14 @@
 //! | [`sizing`] | the size of a pod at each moment, from its containers' requests and limits |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
-//! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container: asks the same actor |
-//! | [`engine`] | the interface below the actor: creates, kills and deletes containers, with the laws it obeys |
-//! | [`engine::oci`] | the real engine: OCI runtimes with runc's command line; bundles, the exec FIFO |
+//! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container |
+//! | [`engine`] | the interface below the actor: creates, kills and deletes containers |
+//! | [`engine::oci`] | the real engine: OCI runtimes with runc's command line |
 //! | `engine::sim` | a simulated engine, for tests |
-//! | [`cgroup`] | cgroups v1 and v2: a container's metrics, processes, OOM scores and kills; the pod's size |
+//! | [`cgroup`] | cgroups v1 and v2: metrics, processes, OOM scores, kills; the pod's size |
 //! | [`rootfs`] | mounts of a container's root file system |
 //! | [`stdio`] | standard streams: FIFOs, terminals, log files, logging programs |
-//! | [`probe`] | one attempt of a probe, in the container or, by a prober, in its network namespace |
+//! | [`probe`] | one attempt of a probe, in the container or in its network namespace |
 //! | [`cri`] | messages of the Container Runtime Interface |
 //! | [`grpc`] | one gRPC call |
 //! | [`reaper`] | the only owner of child processes |

@@ -249,7 +249,7 @@ impl Actor {
         }
         if !reports.is_empty() {
             // After the jobs that just began: a log line wakes containerd, which on a small machine
-            // takes CPU from a program that was just released.
+            // takes CPU time from a program that was just released.
             let released = reports
                 .iter()
                 .any(|report| matches!(report, Report::Released { .. }));

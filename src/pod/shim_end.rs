@@ -86,7 +86,7 @@ impl ShimEnd {
 
     // === what happens ===
 
-    /// The actor begins to work, or resumes because the shim could not end.
+    /// Restarts the idle time: the actor begins, or goes on because the shim could not end.
     pub fn resume(&mut self) {
         let now = Instant::now();
         self.empty_since = now;

@@ -28,7 +28,7 @@ pub struct SimNode {
     pub origin: Instant,
 }
 
-/// Values with the time since the node's start at which each was given.
+/// Records values, each with the time since the node began.
 #[derive(Debug)]
 pub struct Recorder<T> {
     origin: Instant,
