@@ -16,7 +16,7 @@ use containerd_shim_protos::types::mount::Mount;
 use nix::sys::prctl::set_child_subreaper;
 use serde_json::{Value, json};
 use usher::engine::oci::OciEngine;
-use usher::engine::{Deletion, Engine, ExecOrder, Halt, Order, Wishes};
+use usher::engine::{CancelToken, CreateOptions, Deletion, Engine, ExecOrder, Order};
 use usher::reaper::Reaper;
 
 use super::harness::{Isolation, oci_runtime, populate};
@@ -83,8 +83,10 @@ async fn a_panic_in_a_deletion_leaves_no_mount(real: &Real) {
     let id = "panics";
     let order = real.order(id, true, Runs::UntilTold, Runs::UntilTold);
     let (container, _) = real.engine.read(&order, None).expect("a bundle");
-    let wishes = Wishes::default();
-    let created = container.create(&order, wishes, &Halt::default()).await;
+    let options = CreateOptions::default();
+    let created = container
+        .create(&order, options, &CancelToken::default())
+        .await;
     let _created = created.expect("a container");
     assert!(real.left_of(id).contains("mount"));
     let panicking = Arc::clone(&container);

@@ -204,8 +204,7 @@ fn a_score_refused_by_the_kernel_is_logged_once_and_is_no_error() {
     });
     let refusals = || {
         let log = host.log_tail(usize::MAX);
-        log.matches("the kernel refuses it without CAP_SYS_RESOURCE")
-            .count()
+        log.matches("the kernel requires CAP_SYS_RESOURCE").count()
     };
     eventually("the shim logs the refusal", PATIENCE, || refusals() == 1);
     // Neither a new sidecar nor an exec fails, and the log line is not repeated.

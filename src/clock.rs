@@ -1,4 +1,4 @@
-//! Clocks. What is waited for is tokio's time; this is the rest, and how the core counts that.
+//! Clocks. Timers use tokio's clock; this module has the others, and the core's time.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -8,37 +8,37 @@ use tokio::time::Instant;
 use crate::lifecycle::Time;
 use crate::probe::thread_time;
 
-/// What time it is. A test has one that it turns.
+/// Reads the time. Tests set a clock of their own.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// On the wall: for people, and for what is compared with what others have noted.
+    /// The wall-clock time: for people, and for comparison with times that others wrote down.
     fn wall(&self) -> SystemTime;
 
-    /// How much CPU time this thread has taken.
+    /// The CPU time that this thread has used.
     fn cpu(&self) -> Duration;
 }
 
-/// From when on a core counts its time: it has no clock of its own.
+/// The moment from which a core counts its time, since the core has no clock of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Timebase(Instant);
 
 impl Timebase {
-    /// It is now.
+    /// Starts the core's time now.
     pub fn begin() -> Timebase {
         Timebase(Instant::now())
     }
 
-    /// What time it is for the core.
+    /// The current time in the core's count.
     pub fn now(self) -> Time {
         Time::from_origin(self.0.elapsed())
     }
 
-    /// When that is for everybody else; none if it never is.
+    /// The core's time `at` as an `Instant`; `None` if it is too far away to be represented.
     pub fn instant(self, at: Time) -> Option<Instant> {
         self.0.checked_add(at.since_origin())
     }
 }
 
-/// The machine's own.
+/// The machine's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -1,7 +1,7 @@
-//! The node's configuration file, by which its administrator has the last word.
+//! The node's configuration file, which overrides what the annotations of a pod say.
 //!
-//! Read when a pod begins; it holds for that pod's life. Without the file there are no rules but
-//! the contract's.
+//! The shim reads the file when a pod begins; it holds until the pod ends. Without a file only the
+//! defaults of the annotations apply.
 
 #[cfg(any(test, fuzzing))]
 use std::collections::BTreeMap;
@@ -13,20 +13,20 @@ use usher_core::config::parse;
 
 use crate::plan::Rules;
 
-/// Where the file is if [`PATH_VARIABLE`] does not say otherwise.
+/// The default path of the file; [`PATH_VARIABLE`] overrides it.
 pub const PATH: &str = "/etc/usher/config.toml";
 
-/// Names another file, which then has to be there; for tests.
+/// Environment variable that names another file, which must then exist. For tests.
 pub const PATH_VARIABLE: &str = "USHER_CONFIG";
 
-/// A longer file is not for us.
+/// Largest size of the file that is read.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// Reads the rules of this node.
 ///
 /// # Errors
 ///
-/// One sentence that names the file, and what is wrong with it.
+/// One sentence that names the file and the problem.
 pub fn read() -> Result<Rules, String> {
     let named = named_path();
     let path = named.as_deref().unwrap_or(Path::new(PATH));
@@ -36,16 +36,16 @@ pub fn read() -> Result<Rules, String> {
     }
 }
 
-/// Reads the rules of another node.
+/// Reads rules from a file at another path.
 ///
 /// # Errors
 ///
-/// As [`read`]; also if the file is not there.
+/// As [`read`]; also if the file does not exist.
 pub fn read_file(path: &Path) -> Result<Rules, String> {
     read_from(path).map_err(|unread| unread.sentence(path))
 }
 
-/// Where [`read`] reads from.
+/// The path of the file that [`read`] reads.
 pub fn path() -> PathBuf {
     named_path().unwrap_or_else(|| PathBuf::from(PATH))
 }
@@ -87,7 +87,7 @@ fn read_from(path: &Path) -> Result<Rules, Unread> {
     parse(&text).map_err(Unread::Because)
 }
 
-/// Whatever the file says, it is rules or one line about it.
+/// Any content of the file yields either rules or a one-line error.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {

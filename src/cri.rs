@@ -1,4 +1,4 @@
-//! Messages of the Container Runtime Interface, by which kubelet speaks with containerd: those of
+//! Messages of the Container Runtime Interface, between kubelet and containerd, from
 //! `protos/runtime/v1/cri.proto`.
 
 #[allow(warnings, clippy::all, clippy::restriction)]

@@ -1,7 +1,7 @@
-//! Events out: to containerd, in the order they happened.
+//! Sends events to containerd, in the order in which they happened.
 //!
-//! One task sends one event after another, and the next only when the one before has been
-//! acknowledged. While containerd is away they wait; what happened comes in order when it is back.
+//! One task sends the events one at a time: the next only after containerd has acknowledged the one
+//! before. While containerd is down, events wait in a queue.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,9 +21,9 @@ use tokio::time::{sleep, timeout};
 use ttrpc::Code;
 use ttrpc::r#async::transport::Socket;
 
-use crate::packed::Pack;
+use crate::any::Pack;
 
-/// A point in time as the messages have it.
+/// Converts a point in time to the protobuf type of the messages.
 pub fn timestamp(at: SystemTime) -> Timestamp {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp {
@@ -33,25 +33,27 @@ pub fn timestamp(at: SystemTime) -> Timestamp {
     }
 }
 
-/// How many events wait at most; then the oldest is dropped. Exits are not lost with it: containerd
-/// asks for the state of every task when it is back.
+/// Events that may wait; beyond this the oldest is dropped. Dropped exits are not lost: containerd
+/// asks for the state of every task when it restarts.
 const AT_MOST: usize = 2048;
 
-/// How long containerd may take to acknowledge an event while the connection stands. One that hangs
-/// for less finds what was sent when it goes on: sent again on another connection it would come
-/// twice. One that dies takes the connection with it, which is seen at once.
+/// Deadline for containerd's acknowledgment while the connection is open. If containerd hangs for
+/// less than this, it still reads the event that was sent; sending it again on a new connection
+/// would deliver it twice. If containerd dies, the connection closes, which the shim notices at
+/// once.
 const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(60);
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 
-/// What containerd is told of. Unlike [`Pack`] it can be a trait object: events of all kinds wait in one queue.
+/// An event for containerd. Unlike [`Pack`], this trait can be a trait object, so that one queue
+/// holds events of all kinds.
 pub trait Event: containerd_shim::event::Event {
-    /// Packs it.
+    /// Encodes the event as `Any`.
     ///
     /// # Errors
     ///
-    /// The library's, if it is too large to be encoded.
+    /// The protobuf library's error if the event is too large to be encoded.
     fn pack(&self) -> protobuf::Result<Any>;
 }
 
@@ -61,9 +63,9 @@ impl<E: containerd_shim::event::Event + Pack> Event for E {
     }
 }
 
-/// Where events go.
+/// A receiver of events.
 pub trait Publish: fmt::Debug + Send + Sync {
-    /// Publishes an event after all that were before it. It never waits.
+    /// Publishes an event after all earlier ones. Never blocks.
     fn publish(&self, event: Box<dyn Event>);
 }
 
@@ -76,17 +78,17 @@ pub struct Publisher {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The first is the one under way.
+    /// The first event is the one being sent.
     events: Mutex<VecDeque<Envelope>>,
     came: Notify,
     sent: Notify,
 }
 
 impl Publisher {
-    /// A publisher to containerd's TTRPC `address`, for events of `namespace`.
+    /// Creates a publisher to containerd's TTRPC `address`, for events of `namespace`.
     pub fn new(address: &str, namespace: &str) -> Publisher {
         let address = address.strip_prefix("unix://").unwrap_or(address);
-        // Without an address there is nobody to tell, and nothing is to be kept for anybody.
+        // Without an address no event can be sent, so none is queued.
         let queue = (!address.is_empty()).then(|| {
             let queue = Arc::new(Queue::default());
             tokio::spawn(send_all(Arc::clone(&queue), PathBuf::from(address)));
@@ -98,7 +100,7 @@ impl Publisher {
         }
     }
 
-    /// Waits until everything has been acknowledged, but not for longer than `within`.
+    /// Waits until containerd has acknowledged all events, for `within` at most.
     pub async fn flush(&self, within: Duration) {
         let Some(queue) = &self.queue else { return };
         let empty = async {
@@ -112,7 +114,10 @@ impl Publisher {
         };
         if timeout(within, empty).await.is_err() {
             let waiting = queue.lock().len();
-            tracing::warn!(waiting, "events were not taken by containerd and are lost");
+            tracing::warn!(
+                waiting,
+                "containerd did not take the last events; they are lost"
+            );
         }
     }
 }
@@ -123,7 +128,7 @@ impl Publish for Publisher {
         let topic = event.topic();
         let packed = match event.pack() {
             Ok(packed) => packed,
-            Err(error) => return tracing::error!(topic, %error, "an event could not be encoded"),
+            Err(error) => return tracing::error!(topic, %error, "cannot encode an event"),
         };
         let mut envelope = Envelope::new();
         envelope.set_timestamp(timestamp(SystemTime::now()));
@@ -134,7 +139,7 @@ impl Publish for Publisher {
         if events.len() >= AT_MOST && events.remove(1).is_some() {
             tracing::warn!(
                 waiting = AT_MOST,
-                "containerd takes no events: the oldest is dropped"
+                "containerd takes no events; dropping the oldest"
             );
         }
         events.push_back(envelope);
@@ -166,7 +171,7 @@ async fn send_all(queue: Arc<Queue>, address: PathBuf) {
             Err(error) if is_final(&error) => {
                 tracing::warn!(
                     error = said(&error),
-                    "containerd refuses an event, which is dropped"
+                    "containerd refused an event; dropping it"
                 );
                 queue.lock().pop_front();
                 queue.sent.notify_waiters();
@@ -174,7 +179,7 @@ async fn send_all(queue: Arc<Queue>, address: PathBuf) {
             Err(error) => {
                 tracing::debug!(
                     error = said(&error),
-                    "containerd does not take an event, trying again"
+                    "containerd did not take an event; trying again"
                 );
                 containerd = None;
                 sleep(retry).await;
@@ -184,7 +189,8 @@ async fn send_all(queue: Arc<Queue>, address: PathBuf) {
     }
 }
 
-/// Its words. ttrpc would show the whole status, for which it needs the descriptors that [`Pack`] does without.
+/// The error's message. ttrpc's own `Display` prints the whole status, and needs the message
+/// descriptors that [`Pack`] avoids.
 fn said(error: &ttrpc::Error) -> String {
     match error {
         ttrpc::Error::RpcStatus(status) => status.message().to_owned(),
@@ -192,7 +198,7 @@ fn said(error: &ttrpc::Error) -> String {
     }
 }
 
-/// Whether containerd will never take the event, however often it is asked.
+/// True if containerd rejected the event in a way that a retry does not change.
 fn is_final(error: &ttrpc::Error) -> bool {
     matches!(error, ttrpc::Error::RpcStatus(status)
         if [Code::INVALID_ARGUMENT, Code::UNIMPLEMENTED].contains(&status.code()))
@@ -215,8 +221,8 @@ async fn send(
     Ok(())
 }
 
-/// Connects at once or not at all: one that hangs, and for whom as many wait as may, would keep the
-/// shim's only thread waiting with them.
+/// Connects without blocking: connect(2) to a containerd that hangs and has a full backlog would
+/// block the shim's only thread.
 async fn connect(address: &Path) -> Result<Client, ttrpc::Error> {
     let stream = UnixStream::connect(address).await;
     let stream = stream.map_err(|error| ttrpc::Error::Socket(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! One call by gRPC: a message out, a message in, over a connection that is there.
+//! Makes a unary gRPC call over an existing connection.
 
 use containerd_shim_protos::protobuf::Message;
 use h2::RecvStream;
@@ -11,44 +11,44 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::probe::{alongside, causes};
 
-/// As much is taken of an answer's headers, in bytes.
+/// Limit for the headers of an answer, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
-/// The bytes before a message: whether it is compressed, and its length.
+/// Length of the prefix of a message: a compression flag and the message's length.
 const PREFIX: usize = 5;
 
-/// Where a server says how it went: a number, and words.
+/// Headers with the server's status: a number, and a message.
 const STATUS: &str = "grpc-status";
 const REASON: &str = "grpc-message";
 
-/// What is called, and as whom.
+/// The method to call, and the names to call it with.
 pub struct Call<'a> {
     /// The server's name or address.
     pub authority: &'a str,
-    /// The service and its method, with a slash between them.
+    /// The service and its method, separated by a slash.
     pub method: &'a str,
     pub agent: &'a str,
-    /// As much is taken of the answer's body, in bytes.
+    /// Limit for the body of the answer, in bytes.
     pub max_body: usize,
 }
 
-/// What the server said.
+/// A server's answer.
 pub struct Answer {
-    /// `grpc-status`, from wherever it was; zero is success.
+    /// `grpc-status`, from the headers or the trailers; zero means success.
     status: Option<String>,
-    /// `grpc-message`, as it was escaped.
+    /// `grpc-message`, still percent-encoded.
     reason: Option<String>,
-    /// None if it is too long.
+    /// `None` if it is longer than the limit.
     pub body: Option<Vec<u8>>,
 }
 
 // === impl Call ===
 
 impl Call<'_> {
-    /// The connection is driven here, and is gone when this is over.
+    /// Sends the request and reads the answer. Drives the connection, and closes it afterwards.
     ///
     /// # Errors
     ///
-    /// Why there was no answer, in words.
+    /// One sentence that says why there was no answer.
     pub async fn ask(
         &self,
         connection: impl AsyncRead + AsyncWrite + Unpin,
@@ -91,9 +91,11 @@ impl Call<'_> {
 // === impl Answer ===
 
 impl Answer {
+    /// Checks that the status is success.
+    ///
     /// # Errors
     ///
-    /// The status, in words, if it is not that of success.
+    /// The status, in words, if it is anything else.
     pub fn succeeded(&self) -> Result<(), String> {
         match self.status.as_deref() {
             Some("0") => Ok(()),
@@ -102,19 +104,20 @@ impl Answer {
         }
     }
 
-    /// The status as a number; zero is success.
+    /// The status as a number; zero means success.
     pub fn status(&self) -> Option<&str> {
         self.status.as_deref()
     }
 
-    /// What the server says of its status; mostly nothing of success.
+    /// The server's message for the status; usually absent after success.
     pub fn reason(&self) -> Option<String> {
         let escaped = self.reason.as_deref()?;
         let reason = percent_decode_str(escaped).decode_utf8_lossy();
         Some(reason.into_owned())
     }
 
-    /// The one message of the body, uncompressed since nothing else was asked for.
+    /// The only message of the body, which is uncompressed because the request allows no
+    /// compression.
     pub fn message<M: Message>(&self) -> Option<M> {
         let (prefix, message) = self.body.as_ref()?.split_first_chunk::<PREFIX>()?;
         let [compressed, length @ ..] = *prefix;
@@ -124,7 +127,7 @@ impl Answer {
     }
 }
 
-/// A message, and before it that it is not compressed, and its length.
+/// Encodes a message behind its prefix: uncompressed, and its length.
 fn frame(message: &impl Message) -> Result<Bytes, String> {
     let message = message.write_to_bytes().map_err(|error| causes(&error))?;
     let length = u32::try_from(message.len()).map_err(|error| causes(&error))?;
@@ -143,7 +146,7 @@ async fn receive(
     while let Some(data) = stream.data().await {
         let data = data?;
         stream.flow_control().release_capacity(data.len())?;
-        // Whatever comes behind.
+        // Later data is ignored.
         if body.len().saturating_add(data.len()) > max_body {
             return Ok(Answer {
                 status: text_of(headers, STATUS),

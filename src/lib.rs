@@ -1,39 +1,39 @@
 //! usher: a containerd runtime shim that ushers the containers of a pod in and out in order.
 //!
-//! One shim process manages all containers of a pod sandbox. The tree is the architecture:
+//! One shim process manages all containers of a pod sandbox. The modules follow the architecture:
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`plan`] | annotations in: what the pod's author wants, as types that cannot contradict themselves |
-//! | [`config`] | the node's configuration file: the rules for all pods' annotations |
-//! | [`lifecycle`] | the pure core: decides everything, does nothing |
-//! | [`manifest`] | objects of Kubernetes that have pods in them |
-//! | [`judgement`] | what the shim would do with a pod, from its spec |
-//! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
+//! | [`plan`] | reads annotations into a plan: the order that the pod's author wants |
+//! | [`config`] | the node's configuration file: rules for the annotations of all pods |
+//! | [`lifecycle`] | the pure core: makes all decisions, performs no I/O |
+//! | [`manifest`] | Kubernetes objects that contain pods |
+//! | [`judgement`] | predicts from a pod's spec how the shim treats the pod |
+//! | [`sizing`] | the size of a pod at each moment, from its containers' requests and limits |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
-//! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container: the same
-//! | [`engine`] | the seam below the actor: what makes, kills and removes containers, and what it promises |
-//! | [`engine::oci`] | the real engine: OCI runtimes, by runc's commands; bundles, the exec FIFO |
-//! | `engine::sim` | a model of an engine, for tests |
-//! | [`cgroup`] | cgroups, v1 and v2: a container's figures, processes, OOM scores and kills; the size of a pod's |
-//! | [`rootfs`] | the mounts of a container's root file system |
-//! | [`stdio`] | the standard streams: FIFOs, terminals, log files, logging programs |
-//! | [`probe`] | one attempt of a probe, in the container or, by a prober, in its network namespace |
+//! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container |
+//! | [`engine`] | the interface below the actor: creates, kills and deletes containers |
+//! | [`engine::oci`] | the real engine: OCI runtimes with runc's command line |
+//! | `engine::sim` | a simulated engine, for tests |
+//! | [`cgroup`] | cgroups v1 and v2: metrics, processes, OOM scores, kills; the pod's size |
+//! | [`rootfs`] | mounts of a container's root file system |
+//! | [`stdio`] | standard streams: FIFOs, terminals, log files, logging programs |
+//! | [`probe`] | one attempt of a probe, in the container or in its network namespace |
 //! | [`cri`] | messages of the Container Runtime Interface |
-//! | [`grpc`] | one call by gRPC |
-//! | [`reaper`] | the one owner of all child processes |
+//! | [`grpc`] | one gRPC call |
+//! | [`reaper`] | the only owner of child processes |
 //! | [`offload`] | threads for work that a disk can stall |
-//! | [`events`] | events out, in order |
-//! | [`clock`] | the time on the wall, and that of the CPU |
-//! | [`record`] | what has happened to a pod |
-//! | [`api`] | what shims tell `usher`, in messages, and what is kept of pods that have ended |
-//! | [`control`] | what `usher` is told of a pod, and what it may tell the pod to do |
-//! | [`shim`] | the process: arguments, bootstrap, serving, `delete` |
-//! | [`cli`] | the `usher` command: one file a command |
-//! | `fuzz` | what comes from outside, for a fuzzer and for the tests |
-//! | [`text`] | what others wrote, made fit for a sentence |
-//! | [`sys`] | the system calls that have no safe wrapper |
+//! | [`events`] | sends events to containerd, in order |
+//! | [`clock`] | wall-clock time and CPU time |
+//! | [`record`] | the history of a pod |
+//! | [`api`] | messages between shims and `usher`, and the archive of pods that ended |
+//! | [`control`] | the control socket: shows a pod to `usher`, and takes its commands |
+//! | [`shim`] | the shim process: arguments, bootstrap, serving, `delete` |
+//! | [`cli`] | the `usher` command: one file for each subcommand |
+//! | `fuzz` | entry points for untrusted input, for the fuzzer and for tests |
+//! | [`text`] | makes text from others fit to quote in a sentence |
+//! | [`sys`] | system calls without a safe wrapper |
 
 #![cfg_attr(
     not(test),
@@ -50,21 +50,21 @@
     )
 )]
 #![deny(unsafe_code)]
-// Only the shim serves.
+// Tests may block; only the serving thread must not.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
-// What is shared with the integration tests calls this crate by its name.
+// Code shared with the integration tests refers to this crate by name.
 #[cfg(test)]
 extern crate self as usher;
 
 pub use usher_core::{judgement, lifecycle, manifest, plan, process, share, sizing, text};
 
-/// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+mod any;
 #[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 pub mod api;
-mod caught;
+mod catch_panic;
 #[expect(
     clippy::disallowed_methods,
     reason = "/proc, /sys and cgroups are in memory; a limit of memory is lowered only where nothing has to be reclaimed for it"
@@ -84,7 +84,6 @@ pub mod events;
 pub mod fuzz;
 pub mod grpc;
 pub mod offload;
-mod packed;
 pub mod pod;
 pub mod probe;
 #[expect(

@@ -1,8 +1,9 @@
-//! Work that a disk, a network file system or another process can stall, beside the serving thread.
+//! Runs work that a disk, a network file system or another process can stall, outside the serving
+//! thread.
 //!
-//! Each piece of work has a thread of its own, which ends with the work: a shim without such work has one
-//! thread. A container has a bounded number of these threads, and its further work waits, so that a
-//! stalled disk keeps only those containers waiting that use it.
+//! Each piece of work has its own thread, which ends with the work: a shim without such work has
+//! one thread. The number of these threads is bounded for each container and further work waits, so
+//! that a stalled disk delays only the containers that use it.
 
 use std::io;
 use std::sync::Arc;
@@ -10,28 +11,30 @@ use std::thread;
 
 use tokio::sync::{Semaphore, oneshot};
 
-/// Threads of one container at a time.
+/// Threads that one container may have at a time.
 const AT_ONCE: usize = 4;
 
-/// Room for paths, mount options and a few pages of text. The kernel makes only the pages that are used.
+/// Stack size: room for paths, mount options and a few pages of text. The kernel allocates only the
+/// pages that are used.
 const STACK: usize = 256 * 1024;
 
-/// The threads of one container. Clones share their bound.
+/// The threads of one container. Clones share the bound.
 #[derive(Clone, Debug)]
 pub struct Threads(Arc<Semaphore>);
 
 impl Threads {
-    /// A single thread: one piece of work after another, in the order in which they were asked for.
+    /// Allows one thread: pieces of work run one after another, in the order in which they were
+    /// requested.
     pub fn one_at_a_time() -> Threads {
         Threads(Arc::new(Semaphore::new(1)))
     }
 
-    /// Does `work` on a thread, as soon as the bound allows one. Dropping this future does not end work
-    /// that has begun, which keeps its place until it is done.
+    /// Runs `work` on a thread as soon as the bound allows one. Dropping this future does not stop
+    /// work that has begun; it counts against the bound until it ends.
     ///
     /// # Errors
     ///
-    /// If no thread can be started, or the work panics.
+    /// If no thread can be started, or if the work panics.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -42,7 +45,7 @@ impl Threads {
         start(move || {
             let done = work();
             drop(place);
-            // The caller may be gone; dropping the outcome undoes what has to be undone.
+            // If the caller is gone, dropping the outcome undoes its effects.
             let _ = sender.send(done);
         })?;
         let panicked = |_| io::Error::other("internal error: the shim panicked; see its log");
@@ -56,7 +59,7 @@ impl Default for Threads {
     }
 }
 
-/// Starts a thread that ends with `work`. The caller bounds how many there are.
+/// Starts a thread that ends with `work`. The caller bounds the number of threads.
 ///
 /// # Errors
 ///
@@ -86,7 +89,7 @@ mod tests {
         runtime.unwrap().block_on(test)
     }
 
-    /// Work that stalls until what is given back is dropped, and says so when it begins.
+    /// Starts work that reports when it begins, and stalls until the returned value is dropped.
     fn stalled(
         threads: &Threads,
         begun: mpsc::UnboundedSender<()>,
@@ -113,7 +116,7 @@ mod tests {
                 beginnings.recv().await.unwrap();
             }
             assert_eq!(other.run(|| 7).await.unwrap(), 7);
-            // The place that a stalled piece of work has is not free, even if nobody waits for it.
+            // Stalled work counts against the bound even if nothing awaits it.
             stalled[0].1.abort();
             let one_more = timeout(Duration::from_millis(50), beginnings.recv()).await;
             assert!(one_more.is_err(), "a fifth thread");

@@ -1,9 +1,10 @@
-//! The one owner of all child processes.
+//! The only owner of all child processes.
 //!
-//! The shim is a subreaper: the processes of its containers are re-parented to it when the OCI
-//! runtime's command ends. `waitpid(-1)` takes the exits of all children alike, so nothing else in
-//! this process may wait for a child. As no process id is free for another process until it has
-//! been collected here, this is also the one place that can signal a process without a doubt.
+//! The shim is a subreaper: when the OCI runtime's command exits, the kernel makes the container's
+//! processes children of the shim. `waitpid(-1)` collects the exits of all children alike, so
+//! nothing else in this process may wait for a child. The kernel does not reuse a process id before
+//! it is collected here, so this is also the only place that can signal a process without hitting
+//! another.
 
 #[cfg(test)]
 mod alone;
@@ -35,29 +36,28 @@ pub(crate) use children::LIST as LIST_OF_CHILDREN;
 pub(crate) use children::fuzz;
 pub use ending::Waited;
 
-/// How many exits of processes that nobody has claimed are kept while somebody may claim one: the
-/// last ones, twelve bytes each. A container without a PID namespace of its own can leave us
-/// thousands of orphans a second.
+/// Unclaimed exits that are kept while a command may still claim one: the latest, twelve bytes
+/// each. A container that shares the PID namespace of others can leave thousands of orphans a
+/// second.
 const UNCLAIMED_AT_MOST: usize = 32_768;
 
-/// What is told of a process whose exit was among those that were not kept; containerd's own word
-/// for an exit that is not known.
+/// Exit status of a process whose exit was dropped; containerd uses it for unknown exits.
 const UNKNOWN: ExitStatus = ExitStatus::Code(255);
 
-/// The time between two searches for orphans on a kernel without lists of children.
+/// Minimum time between two searches for orphans on a kernel without lists of children.
 const SEARCHES_APART: Duration = Duration::from_secs(5);
 
 /// Spawns commands, collects exits, delivers signals. Clones share one table.
 #[derive(Clone, Debug, Default)]
 pub struct Reaper {
     table: Arc<Mutex<Table>>,
-    /// What is spawned here is counted there.
+    /// Counts the CPU time of the commands spawned here.
     meter: Option<Meter>,
     search: Search,
     threads: Threads,
 }
 
-/// Counts the CPU time of commands. Clones count together.
+/// Counts the CPU time of commands. Clones share one counter.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     nanos: Arc<AtomicU64>,
@@ -65,24 +65,24 @@ pub struct Meter {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Who waits for the exits of processes that have not been collected yet.
+    /// The waiters for exits that are not collected yet, by process id.
     waiting: HashMap<i32, Waiting>,
-    /// How many commands are under way that will name a process of theirs.
+    /// Commands under way that will name a process of theirs.
     expected: usize,
     /// Exits of processes that one of those commands may name.
     unclaimed: VecDeque<(i32, ExitStatus)>,
-    /// Some of them were not kept.
+    /// True if exits were dropped from `unclaimed`.
     is_incomplete: bool,
-    /// Processes that are not collected when they end, and whether their ends are known.
+    /// Processes to leave as zombies when they exit; true if the exit is known.
     reserved: BTreeMap<i32, bool>,
-    /// The earliest time of the next search for orphans, where searches are expensive.
+    /// Earliest time of the next search for orphans, where searches are expensive.
     next_search: Option<Instant>,
-    /// Orphans may have ended that only a search finds.
+    /// True if orphans may have exited that only a search finds.
     is_search_due: bool,
     spawning: Spawning,
 }
 
-/// How many commands are being spawned on threads.
+/// Commands that threads are spawning.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spawning(usize);
 
@@ -98,7 +98,7 @@ struct Waiting {
     meter: Option<Meter>,
 }
 
-/// A process whose exit nobody else will hear of.
+/// A process whose exit only the owner of this value receives.
 #[derive(Debug)]
 pub struct Child {
     pid: i32,
@@ -112,16 +112,16 @@ pub struct Expectation {
 }
 
 impl Child {
-    /// Its process id; another process's once [`wait`](Child::wait) has answered.
+    /// The process id; the kernel may reuse it once [`wait`](Child::wait) has returned.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// How the process ends. May be called again after it was cancelled.
+    /// Waits for the exit. May be called again after it was canceled.
     ///
     /// # Errors
     ///
-    /// If the reaper is gone, which it is only when the shim ends.
+    /// If the reaper is gone, which happens only when the shim ends.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         (&mut self.exit)
             .await
@@ -130,7 +130,7 @@ impl Child {
 }
 
 impl Meter {
-    /// How much has been counted: the commands that have ended.
+    /// The CPU time of all counted commands that have exited.
     pub fn total(&self) -> Duration {
         Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
@@ -142,7 +142,7 @@ impl Meter {
 }
 
 impl Reaper {
-    /// The same, for commands whose CPU time is to be counted by `meter`.
+    /// Returns the same reaper, with `meter` for the CPU time of the commands it spawns.
     pub fn metered(&self, meter: &Meter) -> Reaper {
         Reaper {
             table: Arc::clone(&self.table),
@@ -152,7 +152,8 @@ impl Reaper {
         }
     }
 
-    /// The same, with threads of its own for what can stall: those of a container.
+    /// Returns the same reaper, with its own threads for work that can stall: those of one
+    /// container.
     pub fn with_own_threads(&self) -> Reaper {
         Reaper {
             threads: Threads::default(),
@@ -160,7 +161,7 @@ impl Reaper {
         }
     }
 
-    /// The threads for what can stall.
+    /// The threads for work that can stall.
     pub fn threads(&self) -> &Threads {
         &self.threads
     }
@@ -185,7 +186,7 @@ impl Reaper {
         Ok(())
     }
 
-    /// Waits for the time of a search that was put off; for ever if none was.
+    /// Waits for the time of a postponed search; forever if there is none.
     async fn search_is_due(&self) {
         let due = {
             let table = self.lock();
@@ -197,47 +198,47 @@ impl Reaper {
         }
     }
 
-    /// Spawns a command on a thread, since the disk of its program may stall. A command whose caller is gone
-    /// by then is killed.
+    /// Spawns a command on a thread, since the disk of its program may stall. Kills the command if
+    /// the caller is gone by then.
     ///
     /// # Errors
     ///
-    /// If it cannot be spawned.
+    /// If the command cannot be spawned.
     pub async fn spawn(&self, command: Command) -> io::Result<Child> {
         let reaper = self.clone();
         let spawned = self.threads.run(move || reaper.spawn_here(command)).await;
         spawned??.keep()
     }
 
-    /// Spawns the shim's own program once more. It runs already, so that no disk can stall its start. And it
-    /// may ask for a signal when its parent ends, which is the thread that spawns it
-    /// (`PR_SET_PDEATHSIG(2const)`): so it is the serving thread.
+    /// Spawns the shim's own program again. Since that program runs already, no disk can stall its
+    /// start. It is spawned on the serving thread, because the program may ask for a signal when
+    /// its parent thread ends (`PR_SET_PDEATHSIG(2const)`).
     ///
     /// # Errors
     ///
-    /// If it cannot be spawned.
+    /// If the program cannot be spawned.
     pub fn spawn_self(&self, command: &mut Command) -> io::Result<Child> {
-        // The lock is held from before the child exists until it is in the table: its exit cannot
-        // be collected in between. std's own Child neither waits nor kills when it is dropped.
+        // The lock is held from before the child exists until it is in the table, so that its exit
+        // cannot be collected in between. std's own Child neither waits nor kills when dropped.
         let mut table = self.lock();
         let pid = pid_of(&sys::spawn(command)?)?;
         Ok(table.wait_for(pid, self.meter.clone()))
     }
 
-    /// Spawns a command on the calling thread, for as long as the disk of its program stalls. Meanwhile no
-    /// child of this thread is collected: its number is not known yet, and std itself waits for one whose
-    /// program cannot be executed.
+    /// Spawns a command on the calling thread, which stalls with the disk of the program. Meanwhile
+    /// no child of this thread is collected: the process id is not known yet, and std itself waits
+    /// for a child whose program cannot be executed.
     fn spawn_here(&self, mut command: Command) -> io::Result<Spawned> {
         self.lock().spawning.begin();
         let spawned = sys::spawn(&mut command).and_then(|child| pid_of(&child));
-        // The copies of its streams have to go, or their readers never see the end.
+        // Close the command's copies of its streams, or their readers never see the end.
         drop(command);
         let child = {
             let mut table = self.lock();
             table.spawning.end();
             spawned.map(|pid| table.wait_for(pid, self.meter.clone()))
         };
-        // What was not collected meanwhile has told of its end already.
+        // The signals for exits that were not collected meanwhile have come already.
         self.reap();
         Ok(Spawned {
             child: Some(child?),
@@ -245,8 +246,8 @@ impl Reaper {
         })
     }
 
-    /// Announces a command whose process is to be claimed when the command is over; the process
-    /// may have ended by then.
+    /// Announces a command that will name a process, which the caller claims when the command is
+    /// over; the process may have exited by then.
     pub fn expect(&self) -> Expectation {
         let mut table = self.lock();
         table.expected = table.expected.saturating_add(1);
@@ -259,16 +260,16 @@ impl Reaper {
     ///
     /// # Errors
     ///
-    /// `ESRCH` if it has ended, `EINVAL` if there is no such signal.
+    /// `ESRCH` if the process has exited, `EINVAL` if there is no such signal.
     pub fn kill(&self, pid: i32, signal: i32) -> io::Result<()> {
-        // With the lock held it cannot be collected, so the number is still its own.
+        // While the lock is held the process cannot be collected, so its id is not reused.
         match self.lock().waiting.contains_key(&pid) {
             true => sys::kill(pid, signal),
             false => Err(io::Error::from_raw_os_error(Errno::ESRCH as i32)),
         }
     }
 
-    /// Whether a process is a child of ours, or its exit is kept for whoever claims it.
+    /// True if a process is a child of the shim, or its exit is kept for a claim.
     pub fn may_claim(&self, pid: i32) -> bool {
         let table = self.lock();
         is_child(pid)
@@ -278,18 +279,18 @@ impl Reaper {
                 .any(|(unclaimed, _)| *unclaimed == pid)
     }
 
-    /// Whether the process has not been collected yet: what `/proc` says of its number is about it.
+    /// True if the process is not collected yet, so that `/proc` at its process id describes it.
     pub fn owns(&self, pid: i32) -> bool {
         self.lock().waiting.contains_key(&pid)
     }
 
-    /// Has a process stay a zombie when it has ended, so that its number is no other's, until
+    /// Leaves a process a zombie when it exits, so that its process id is not reused, until
     /// [`free`](Reaper::free).
     pub fn reserve(&self, pid: i32) {
         self.lock().reserved.insert(pid, false);
     }
 
-    /// Collects a process that was reserved, or will when it ends.
+    /// Collects a reserved process, now or when it exits.
     pub fn free(&self, pid: i32) {
         let was_reserved = self.lock().reserved.remove(&pid).is_some();
         if was_reserved {
@@ -312,10 +313,10 @@ impl Reaper {
 }
 
 impl Expectation {
-    /// Claims the process that the command has named.
+    /// Claims the process that the command named.
     pub fn claim(self, pid: i32) -> Child {
         let mut table = self.reaper.lock();
-        // The number may have been another process's before: the last one is meant.
+        // The process id may have been reused: the latest exit counts.
         let found = table
             .unclaimed
             .iter()
@@ -323,25 +324,22 @@ impl Expectation {
         let found = match found.and_then(|position| table.unclaimed.remove(position)) {
             Some((_, status)) => Some(status),
             None if table.is_incomplete && !is_child(pid) => {
-                tracing::warn!(
-                    pid,
-                    "too many processes have ended to know how this one did"
-                );
+                tracing::warn!(pid, "exit status unknown: too many processes have exited");
                 Some(UNKNOWN)
             }
             None => None,
         };
         match found {
             None => {
-                // Not counted: it is a process of the container.
+                // Its CPU time is not counted, because it is a process of the container.
                 let child = table.wait_for(pid, None);
-                // It may have ended long ago, behind a process that is reserved.
+                // It may have exited long ago, hidden behind a reserved process.
                 table.collect_if_ended(pid);
                 child
             }
             Some(status) => {
                 let (sender, exit) = oneshot::channel();
-                // The receiver is right here.
+                // The receiver exists, so this succeeds.
                 let _ = sender.send(status);
                 Child { pid, exit }
             }
@@ -384,7 +382,7 @@ impl Spawned {
 impl Drop for Spawned {
     fn drop(&mut self) {
         if let Some(child) = &self.child {
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = self.reaper.kill(child.pid(), nix::libc::SIGKILL);
         }
     }
@@ -418,8 +416,9 @@ impl Table {
         }
     }
 
-    /// wait(2) for any child finds a reserved zombie again and again. So processes that somebody waits
-    /// for are asked for one by one, and orphans are taken as long as no such zombie is in front of them.
+    /// Collects exits while processes are reserved. wait(2) for any child returns the same reserved
+    /// zombie again and again. So this asks for each awaited process, and collects orphans until a
+    /// reserved zombie is first.
     fn reap_all_but_reserved(&mut self, search: Search) {
         let waiting = self.waiting.keys().copied();
         let unknown = self.reserved.iter().filter(|(_, is_known)| !**is_known);
@@ -431,9 +430,9 @@ impl Table {
         let mut last = None;
         loop {
             match sys::first_ended(is_own_only) {
-                // It is not collected, and hides others.
+                // It stays, and hides those behind it.
                 Ok(first) if first.is_some_and(|pid| self.reserved.contains_key(&pid)) => break,
-                // Nor is one that the kernel does not give away.
+                // The kernel does not let this one be collected.
                 Ok(Some(pid)) if last == Some(pid) => break,
                 Ok(Some(pid)) => {
                     self.collect_if_ended(pid);
@@ -445,13 +444,14 @@ impl Table {
                 Err(error) => return tracing::error!(%error, "exits cannot be collected"),
             }
         }
-        // A search would find what is being spawned; exits are collected again when that is over.
+        // A search would find processes that are being spawned; `spawn_here` collects exits again
+        // afterwards.
         if !is_own_only {
             self.reap_hidden(search);
         }
     }
 
-    /// Collects orphans behind a zombie that is reserved.
+    /// Collects orphans behind a reserved zombie.
     fn reap_hidden(&mut self, search: Search) {
         if search == Search::Parents {
             let now = Instant::now();
@@ -467,7 +467,7 @@ impl Table {
         }
     }
 
-    /// Collects a process if it has ended; the end of a reserved one is only noted.
+    /// Collects a process if it has exited; for a reserved one only notes the exit.
     fn collect_if_ended(&mut self, pid: i32) {
         let is_kept = match self.reserved.get(&pid) {
             Some(true) => return,
@@ -482,7 +482,7 @@ impl Table {
                 }
                 self.collect(exit);
             }
-            // With a runtime that has machines of its own an init process is no child of ours.
+            // Under a runtime that uses virtual machines, an init process is no child of the shim.
             Err(error) => tracing::debug!(pid, %error, "an exit cannot be collected"),
         }
     }
@@ -494,7 +494,7 @@ impl Table {
                 if let Some(meter) = waiting.meter {
                     meter.count(cpu);
                 }
-                // Whoever waited may be gone; the process is collected all the same.
+                // The waiter may be gone; the process is collected anyway.
                 let _ = waiting.exit.send(status);
             }
             None if self.expected > 0 => {
@@ -504,7 +504,7 @@ impl Table {
                 }
                 self.unclaimed.push_back((pid, status));
             }
-            // An orphan of some container, re-parented to us.
+            // An orphan of some container, re-parented to the shim.
             None => {}
         }
     }
@@ -514,10 +514,10 @@ fn pid_of(child: &std::process::Child) -> io::Result<i32> {
     i32::try_from(child.id()).map_err(io::Error::other)
 }
 
-/// Whether `pid` is a child of ours that has not been collected.
+/// True if `pid` is a child of this process that is not collected.
 fn is_child(pid: i32) -> bool {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    // Any other answer, also another error, is about a child that is there.
+    // Any other result, even another error, means that the child exists.
     waitid(Id::Pid(Pid::from_raw(pid)), look) != Err(Errno::ECHILD)
 }
 
@@ -533,14 +533,14 @@ mod tests {
             .block_on(test)
     }
 
-    /// A process has ended.
+    /// Handles the exit of a process.
     fn collect(reaper: &Reaper, pid: i32, status: ExitStatus) {
         let cpu = Duration::from_millis(5);
         reaper.lock().collect(Exit { pid, status, cpu });
     }
 
     #[test]
-    fn what_a_command_takes_of_the_cpu_is_counted_where_it_is_wanted() {
+    fn the_cpu_time_of_a_command_is_counted_by_its_meter() {
         let reaper = Reaper::default();
         let meter = Meter::default();
         reaper.lock().wait_for(4242, Some(meter.clone()));
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn exits_of_orphans_are_kept_only_while_somebody_may_claim_one() {
+    fn exits_of_orphans_are_kept_only_while_a_command_may_claim_one() {
         let reaper = Reaper::default();
         collect(&reaper, 4242, ExitStatus::Code(0));
         assert!(reaper.lock().unclaimed.is_empty());
@@ -574,10 +574,10 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_that_was_not_kept_is_unknown_and_not_waited_for() {
+    fn a_dropped_exit_is_unknown_and_its_claim_does_not_wait() {
         let reaper = Reaper::default();
         let expectation = reaper.expect();
-        // Numbers that no process has.
+        // Process ids that no process has.
         let first = i32::MAX - 40_000;
         for pid in first..first + 40_000 {
             collect(&reaper, pid, ExitStatus::Code(0));
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_processes_with_one_number_the_last_is_meant() {
+    fn a_reused_pid_yields_the_latest_exit() {
         let reaper = Reaper::default();
         let expectation = reaper.expect();
         for code in [1, 2] {
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_collected_is_never_signalled() {
+    fn a_collected_process_is_never_signaled() {
         let reaper = Reaper::default();
         let own = i32::try_from(std::process::id()).unwrap();
         let error = reaper.kill(own, 0).unwrap_err();

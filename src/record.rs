@@ -1,8 +1,8 @@
-//! What has happened to a pod, for those who come later: bounded, and about nothing but facts.
+//! The history of a pod, as facts and of bounded size.
 //!
-//! The [lifecycle core](crate::lifecycle) forgets what does not matter to it any more. This does not
-//! decide anything, and keeps what a person asks: when a container was created, executed, ready, told
-//! to stop, killed, gone.
+//! The [lifecycle core](crate::lifecycle) forgets everything that it no longer needs. This module
+//! decides nothing, and keeps the facts that people ask for: when a container was created,
+//! executed, ready, stopped, killed, removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,116 +10,117 @@ use std::time::Duration;
 use crate::lifecycle::{Cause, ContainerId, Duty, HookKind, ProbeKind, Report, Step, Time, Why};
 use crate::plan::{ContainerKind, Role, Signal};
 
-/// How many events are kept. Each takes 48 bytes and what it says in words, if anything.
+/// Events that are kept. Each takes 48 bytes, plus its text.
 const EVENTS_AT_MOST: usize = 256;
 
-/// How many names are kept.
+/// Container names that are kept.
 const NAMES_AT_MOST: usize = 64;
 
-/// How many steps of terminations are kept.
+/// Termination steps that are kept.
 const STEPS_AT_MOST: usize = 16;
 
-/// What a sandbox is called: no container can have this name.
+/// Name of a sandbox in the record; no container can have this name.
 const SANDBOX: &str = "(sandbox)";
 
-/// The past of a pod.
+/// The history of a pod.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// When the first container was created.
+    /// Time at which the first container was created.
     began: Option<Time>,
     became_ready: Option<Time>,
     events: VecDeque<Event>,
     forgotten: u64,
-    /// In the order of their first creation.
+    /// In the order in which they were first created.
     names: Vec<Past>,
     steps: Vec<(Step, Duration)>,
     stages_done: BTreeMap<String, Time>,
     changes: u64,
 }
 
-/// The past of one name.
+/// The history of one container name.
 #[derive(Clone, Debug)]
 pub struct Past {
     pub name: String,
-    /// Of the container that had the name last.
+    /// The id of the latest container with this name.
     pub id: ContainerId,
     pub kind: ContainerKind,
     pub role: Role,
     pub created: Time,
-    /// When its program was executed, for the last time.
+    /// Time of the latest execution of its program.
     pub executed: Option<Time>,
-    /// When it was started, or had succeeded, for the last time.
+    /// Time at which it last became ready: started, or succeeded.
     pub became_ready: Option<Time>,
-    /// When a stop signal or SIGKILL was delivered.
+    /// Time at which a stop signal or SIGKILL was delivered.
     pub told: Option<Time>,
     pub exited: Option<Time>,
-    /// From the creation to the execution of its program.
+    /// Time from the creation to the execution of its program.
     pub held: Option<Duration>,
     pub exit_code: Option<u32>,
     pub reported_code: Option<u32>,
-    /// In place, and by its caller.
+    /// Restarts in place and by the caller.
     pub restarts: u32,
     pub oom_kills: u32,
-    /// The SIGKILLs that it got, and why.
+    /// SIGKILLs delivered to it, by cause.
     pub kills: BTreeMap<Why, u32>,
-    /// The last time that a probe of it failed: whoever has the name next may be there because of it.
+    /// The latest failure of a probe; it outlives the container, because it may explain the next
+    /// one with this name.
     pub failed_probe: Option<(Time, Box<FailedProbe>)>,
     pub is_gone: bool,
 }
 
-/// One thing that has happened.
+/// An event in the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub at: Time,
-    /// The index of the name it happened to; none if it happened to the pod.
+    /// Index of the container's name; `None` for an event of the pod.
     name: Option<u8>,
     pub what: What,
 }
 
-/// What can happen to a container.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     Created,
-    /// Its Start was answered and its program not executed.
+    /// Start was answered, and the program not executed.
     Held,
     Executed,
-    /// It is started, or has succeeded.
+    /// The container is started, or has succeeded.
     Ready,
-    /// Its turn had not come, and a person wanted it.
+    /// A person released it before its start condition held.
     Released,
-    /// The caller has sent a signal; the core knows whether it is one to stop with.
+    /// The caller sent a signal; the core knows if that is a stop signal.
     Asked {
         signal: Signal,
         is_stop: bool,
     },
-    /// A signal has been delivered.
+    /// A signal was delivered.
     Signalled {
         signal: Signal,
         why: Why,
     },
-    /// SIGKILL has been delivered.
+    /// SIGKILL was delivered.
     Killed(Why),
-    /// As it was.
+    /// The exit code of the process.
     Exited(u32),
-    /// As the caller was told.
+    /// The exit code that the caller was told.
     Reported(u32),
-    /// It is restarted in place after so long.
+    /// The container will be restarted in place after this time.
     BackingOff(Duration),
-    /// It could not be, and why.
+    /// The restart in place failed for this reason.
     NotRestarted(Box<str>),
     OomKilled,
-    /// A probe has begun to fail, or has failed too often.
+    /// A probe failed for the first time, or as often as its threshold.
     ProbeFailed(Box<FailedProbe>),
-    /// A hook is over: well, or not and why.
+    /// A hook ended, with the reason if it failed.
     HookOver(HookKind, Option<Box<str>>),
-    /// The postStart handler of a restart in place is over: well, or not and why.
+    /// The postStart handler of a restart in place ended, with the reason if it failed.
     PostStarted(Option<Box<str>>),
     /// A defer container is not run.
     Skipped,
-    /// A defer container may go on for so long.
+    /// A defer container may run for this much longer.
     Extended(Duration),
     Gone,
-    /// Of the pod: what the core has decided.
+    /// The core began the termination of the pod.
     Terminating(Box<Cause>),
     NotTerminating,
     StartsOver,
@@ -128,21 +129,21 @@ pub enum What {
     SandboxKilled,
 }
 
-/// An attempt of a probe that has failed.
+/// A failed attempt of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedProbe {
     pub probe: ProbeKind,
-    /// In a row; so many are too many.
+    /// Consecutive failures, and the number of failures that is too many.
     pub failures: u32,
     pub threshold: u32,
-    /// In one sentence, which is short: words from outside.
+    /// A short sentence; the text may come from outside.
     pub reason: Box<str>,
 }
 
 // === what happened ===
 
 impl Record {
-    /// A container is being created.
+    /// Records that a container is being created.
     pub fn creates(
         &mut self,
         now: Time,
@@ -151,7 +152,7 @@ impl Record {
     ) {
         self.began.get_or_insert(now);
         self.changes = self.changes.wrapping_add(1);
-        // Its name is its id, which nobody wants to read.
+        // The name of a sandbox is its id, which means nothing to people.
         let name = match kind {
             ContainerKind::Sandbox => SANDBOX,
             ContainerKind::Workload => name,
@@ -192,15 +193,15 @@ impl Record {
         }
     }
 
-    /// Something has happened to a container. One that is not known, for there were too many, has no
-    /// past.
+    /// Records an event of a container. Ignores a container that is not in the record because there
+    /// were too many.
     pub fn note(&mut self, now: Time, id: &ContainerId, what: What) {
         if let Some(index) = self.names.iter().position(|past| past.id == *id) {
             self.note_of(now, index, what);
         }
     }
 
-    /// A signal has been delivered to a container.
+    /// Records that a signal was delivered to a container.
     pub fn delivered(&mut self, now: Time, id: &ContainerId, signal: Signal, why: Why) {
         let what = match signal == Signal::KILL {
             true => What::Killed(why),
@@ -209,7 +210,7 @@ impl Record {
         self.note(now, id, what);
     }
 
-    /// The core has decided something.
+    /// Records a decision of the core.
     pub fn decided(&mut self, now: Time, report: &Report) {
         match report {
             Report::Held { name, .. } => self.note_of_name(now, name, What::Held),
@@ -234,8 +235,8 @@ impl Record {
                     threshold: *threshold,
                     reason: Box::from(reason.as_str()),
                 };
-                // A startup probe fails until it succeeds: that is what it is there for. And of many
-                // failures in a row the first and the last tell all.
+                // A startup probe is expected to fail until it succeeds. Of many consecutive
+                // failures, the first and the last say enough.
                 let is_news = *probe == ProbeKind::Liveness && *failures == 1;
                 if is_news || failures >= threshold {
                     let what = What::ProbeFailed(Box::new(failed.clone()));
@@ -286,7 +287,7 @@ impl Record {
             Report::DeferSkipped { name } => self.note_of_name(now, name, What::Skipped),
             Report::Extended { name, by } => self.note_of_name(now, name, What::Extended(*by)),
             Report::GraceOver { .. } => self.push(now, None, What::GraceOver),
-            // What else there is to say of them is in the log.
+            // The log has the others.
             Report::Released { .. }
             | Report::Stretched { .. }
             | Report::Misplaced { .. }
@@ -299,8 +300,8 @@ impl Record {
         }
     }
 
-    /// How far the pod has come: the stages that are done, by the name that comes first in each, and
-    /// whether everything is. There may be more of them later, before and between these.
+    /// Records the progress of the pod: the stages that are done, each by its first name, and
+    /// whether all are. Later calls may add stages, before and between these.
     pub fn progress<'a>(
         &mut self,
         now: Time,
@@ -317,7 +318,7 @@ impl Record {
         }
     }
 
-    /// The pod is over: the next container opens another one.
+    /// Begins a new history: the pod is over, and the next container opens another one.
     pub fn begin_anew(&mut self) {
         *self = Record {
             changes: self.changes.wrapping_add(1),
@@ -376,14 +377,14 @@ impl Record {
 }
 
 impl Past {
-    /// Whether it is the past of the workload container of that name.
+    /// True if this is the history of the workload container with this name.
     fn is_called(&self, name: &str) -> bool {
         self.name == name && self.kind == ContainerKind::Workload
     }
 
     fn executed(&mut self, now: Time) {
         match self.executed {
-            // A second life of the same container.
+            // A restart in place of the same container.
             Some(_) => self.restarts = self.restarts.saturating_add(1),
             None => self.held = Some(now.since(self.created)),
         }
@@ -397,37 +398,37 @@ impl Past {
 // === getters ===
 
 impl Record {
-    /// Counts changes: as long as it is the same nothing has happened.
+    /// Counts changes: while this number is the same, nothing has happened.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// When the first container was created.
+    /// Time at which the first container was created.
     pub fn began(&self) -> Option<Time> {
         self.began
     }
 
-    /// When all was started for the first time.
+    /// Time at which all containers were first ready.
     pub fn became_ready(&self) -> Option<Time> {
         self.became_ready
     }
 
-    /// When the stage in which this name comes first was done for the first time.
+    /// Time at which the stage that begins with this name was first done.
     pub fn stage_done(&self, first: &str) -> Option<Time> {
         self.stages_done.get(first).copied()
     }
 
-    /// The steps of the termination that are over, and what each took.
+    /// The finished steps of the termination, with the time that each took.
     pub fn steps(&self) -> &[(Step, Duration)] {
         &self.steps
     }
 
-    /// The names in the order of their first creation, each with its past.
+    /// The histories by name, in the order in which the names were first created.
     pub fn names(&self) -> &[Past] {
         &self.names
     }
 
-    /// What has happened and to whom, the oldest first.
+    /// The events with the container's name, oldest first.
     pub fn events(&self) -> impl Iterator<Item = (Option<&str>, &Event)> {
         self.events.iter().map(|event| {
             let past = event
@@ -437,7 +438,7 @@ impl Record {
         })
     }
 
-    /// How many older events have been forgotten.
+    /// Number of older events that were dropped.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_past_is_what_happened_to_the_container_that_had_the_name_last() {
+    fn a_past_covers_the_latest_container_of_a_name() {
         let (mut record, id) = with("proxy", Role::Sidecar);
         record.note(at(3), &id, What::Executed);
         record.note(at(4), &id, What::Killed(Why::PassedOn));
@@ -476,13 +477,13 @@ mod tests {
         let past = &record.names()[0];
         assert_eq!((past.held, past.exit_code, past.restarts), (None, None, 1));
         assert_eq!(past.kills[&Why::PassedOn], 1);
-        // What is said of the first does not become the past of the second.
+        // A late event of the first container does not change the history of the second.
         record.note(at(7), &id, What::Gone);
         assert!(!record.names()[0].is_gone);
     }
 
     #[test]
-    fn a_restart_in_place_is_one_as_well() {
+    fn a_restart_in_place_counts_as_a_restart() {
         let (mut record, id) = with("proxy", Role::Sidecar);
         record.note(at(2), &id, What::Executed);
         record.note(at(3), &id, What::Exited(3));
@@ -493,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_whatever_happens() {
+    fn the_record_is_bounded() {
         let (mut record, id) = with("web", Role::App);
         for _ in 0..10_000 {
             record.note(at(2), &id, What::OomKilled);
@@ -512,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_to_stop_is_what_the_core_meant_to_stop_by_whatever_signal() {
+    fn any_signal_by_which_the_core_stops_a_container_counts_as_a_stop() {
         let (mut record, id) = with("web", Role::App);
         let signal: Signal = "WINCH".parse().unwrap();
         record.note(at(2), &id, What::Executed);
@@ -524,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_are_counted_by_why_they_came() {
+    fn kills_are_counted_by_cause() {
         let (mut record, id) = with("web", Role::App);
         let probe = Why::ProbeFailed(ProbeKind::Liveness);
         for why in [Why::PassedOn, Why::GraceOver, probe, Why::GraceOver] {
@@ -545,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_probe_failed_last_is_known_of_the_one_that_comes_after_it_too() {
+    fn the_last_probe_failure_is_kept_for_the_next_container_of_the_name() {
         let (mut record, _) = with("proxy", Role::Sidecar);
         record.decided(
             at(2),
@@ -564,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn of_failures_in_a_row_those_that_tell_something_are_kept() {
+    fn only_the_first_and_last_of_consecutive_failures_are_kept() {
         let (mut record, _) = with("proxy", Role::Sidecar);
         for probe in [ProbeKind::Startup, ProbeKind::Liveness] {
             for failures in 1..=3 {
@@ -588,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_starts_over_has_no_steps_behind_it() {
+    fn a_pod_that_starts_over_has_no_finished_steps() {
         let (mut record, _) = with("web", Role::App);
         let over = Report::StepOver {
             step: Step::Apps,
@@ -611,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_is_done_when_it_was_done_first() {
+    fn a_stage_keeps_the_time_at_which_it_was_first_done() {
         let mut record = Record::default();
         record.progress(
             at(1),

@@ -1,10 +1,10 @@
-//! containerd's Sandbox service: a pod without a pause container, where containerd's configuration says
-//! `sandboxer = "shim"` (its `api/runtime/sandbox/v1/sandbox.proto`).
+//! containerd's Sandbox service: a pod without a pause container, when containerd's configuration
+//! says `sandboxer = "shim"` (its `api/runtime/sandbox/v1/sandbox.proto`).
 //!
-//! A sandbox is to the pod's actor what a pause container is: it is created, started, killed and deleted,
-//! and what a pod is and does follows from it as ever. So this only says in other words what
-//! [`task`](crate::task) says. ttrpc drops a handler's future when its caller goes away: no handler does
-//! anything itself.
+//! For the pod's actor a sandbox is what a pause container is: it is created, started, killed and
+//! deleted, and has the same effects on the pod. So this module only translates calls, as
+//! [`task`](crate::task) does. ttrpc drops a handler's future when its caller goes away, so no
+//! handler does any work itself.
 
 #[cfg(test)]
 mod tests;
@@ -42,29 +42,29 @@ use crate::task::{patience, pid, status};
 
 pub use update::services;
 
-/// How long a sandbox that was killed may take to be gone.
+/// Time for a killed sandbox to be deleted.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long containerd has to read that a sandbox is shut down, before its shim ends. Go's ttrpc client takes an
-/// answer that it finds together with the end of the connection for none, one time in two (`dispatch` in its
-/// `client.go`); then the pod is not removed, and kubelet has to ask again.
+/// Time for containerd to read the answer to a shutdown before the shim ends. Go's ttrpc client
+/// drops an answer that arrives together with the end of the connection, every second time
+/// (`dispatch` in its `client.go`); then the pod is not removed, and kubelet has to ask again.
 const READS_WITHIN: Duration = Duration::from_millis(300);
 
-/// The signal that ends it (`signal(7)`).
+/// SIGKILL (`signal(7)`).
 const KILL: u32 = 9;
 
-/// The Container Runtime Interface's words for whether a sandbox is there.
+/// Words of the Container Runtime Interface for the state of a sandbox.
 const READY: &str = "SANDBOX_READY";
 const NOT_READY: &str = "SANDBOX_NOTREADY";
 
-/// A sandbox's annotation, which its creator sets and not its pod, and its value.
+/// An annotation, and its value, that the creator of a sandbox sets and its pod does not.
 const NAMESPACES: &str = "usher/namespaces";
 const BY_PATH: &str = "by-path";
 
-/// The type of an OCI configuration, as containerd calls it.
+/// containerd's name for the type of an OCI configuration.
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 
-/// How the name of the type ends that a sandbox's options have.
+/// End of the type name of a sandbox's options.
 const CONFIG: &str = "runtime.v1.PodSandboxConfig";
 
 /// The Sandbox service of one pod.
@@ -74,12 +74,12 @@ pub struct Sandboxes {
 }
 
 impl Sandboxes {
-    /// The service in front of `pod`.
+    /// Creates the service in front of `pod`.
     pub fn new(pod: Pod) -> Sandboxes {
         Sandboxes { pod }
     }
 
-    /// Ends a sandbox, if it is there, and waits until nothing is left of it.
+    /// Ends a sandbox, if there is one, and waits until it is deleted.
     async fn stop(&self, id: &str) -> Result<(), CallError> {
         let call = KillCall {
             id: id.to_owned(),
@@ -106,14 +106,14 @@ impl Sandboxes {
                 Err(CallError::new(
                     Kind::DeadlineExceeded,
                     format!(
-                        "sandbox {id} was killed, and is not gone after {} s",
+                        "sandbox {id} was killed but not deleted within {} s",
                         ENDS_WITHIN.as_secs()
                     ),
                 ))
             })
     }
 
-    /// The sandbox's OCI configuration, once it is there.
+    /// The OCI configuration of the sandbox, once it exists.
     async fn spec(&self) -> ttrpc::Result<Option<Value>> {
         let shared = self.pod.ask(|actor, reply| actor.shared(reply));
         Ok(spec(&shared.await.map_err(status)?))
@@ -128,8 +128,8 @@ impl Sandboxes {
     }
 }
 
-/// The details that `crictl inspectp` shows beside the status. Under `info` are fields with the names that containerd
-/// gives them for a pause container: it drops all others there.
+/// Details that `crictl inspectp` shows beside the status. `info` has only the fields that
+/// containerd has for a pause container, because it drops all others.
 fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMap<String, String> {
     let info = json!({"pid": said.pid, "processStatus": word, "runtimeSpec": spec});
     let info = [
@@ -140,7 +140,7 @@ fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMa
     info.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-/// A sandbox that is not there cannot be started: containerd's protocol has CreateSandbox come first.
+/// Error for a Start without a Create: containerd's protocol has CreateSandbox come first.
 fn not_created(error: CallError) -> CallError {
     match error.kind {
         Kind::NotFound => CallError::new(
@@ -154,25 +154,28 @@ fn not_created(error: CallError) -> CallError {
     }
 }
 
-/// Whether a caller joins containers to namespaces by paths that the shim tells it, and takes zero for a
-/// process that there is not. No containerd does that yet; the one that is proposed
-/// (<https://github.com/containerd/containerd/pull/14123>) does not say so, and has to before a shim can know
-/// it. Until then it is this word of ours.
+/// True if the caller joins containers to namespaces by paths from the shim, and accepts zero for a
+/// missing process. No version of containerd does: the change that is proposed
+/// (<https://github.com/containerd/containerd/pull/14123>) does not tell the shim yet, so this
+/// annotation of usher stands in for that.
 fn takes_paths(annotations: &HashMap<String, String>) -> bool {
     annotations
         .get(NAMESPACES)
         .is_some_and(|value| value == BY_PATH)
 }
 
-/// What kubelet wants of a sandbox. Whoever says nothing of it, as `ctr sandboxes run` does, gets one of the
-/// node's namespaces.
+/// Reads kubelet's configuration of a sandbox. Without one, as from `ctr sandboxes run`, the
+/// sandbox gets the node's namespaces.
 fn config(options: Option<&Any>) -> Result<PodSandboxConfig, CallError> {
     let invalid = |words: String| CallError::new(Kind::InvalidArgument, words);
     match options.filter(|options| !options.type_url.is_empty()) {
         None => Ok(of_the_node()),
         Some(options) if options.type_url.ends_with(CONFIG) => {
-            PodSandboxConfig::parse_from_bytes(&options.value)
-                .map_err(|error| invalid(format!("the sandbox's configuration: {error}")))
+            PodSandboxConfig::parse_from_bytes(&options.value).map_err(|error| {
+                invalid(format!(
+                    "cannot decode the sandbox's configuration: {error}"
+                ))
+            })
         }
         Some(options) => Err(invalid(format!(
             "a sandbox's options are {:?}, expected {CONFIG}",
@@ -203,7 +206,7 @@ fn of_the_node() -> PodSandboxConfig {
     }
 }
 
-/// As Go calls the processor that this was built for.
+/// Go's name for the processor that this program was built for.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -247,7 +250,7 @@ impl Sandbox for Sandboxes {
         req: StartSandboxRequest,
     ) -> ttrpc::Result<StartSandboxResponse> {
         let patience = patience(ctx);
-        // Dropped with this future: so the actor knows when nobody waits any more.
+        // Dropped with this future, which tells the actor that the caller is gone.
         let (_here, gone) = oneshot::channel();
         let id = req.sandbox_id.clone();
         let started = self
@@ -361,7 +364,7 @@ impl Sandbox for Sandboxes {
         tokio::spawn(async move {
             tokio::time::sleep(READS_WITHIN).await;
             let granted = pod.ask(move |actor, reply| actor.shutdown(&req.sandbox_id, reply));
-            // One that comes when the pod is over gets what it wants.
+            // Fails only if the pod is over, which is what the caller wants.
             let _ = granted.await;
         });
         Ok(ShutdownSandboxResponse::new())

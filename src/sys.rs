@@ -1,4 +1,4 @@
-//! The system calls that have no safe wrapper, each with the reason why it is sound.
+//! System calls that have no safe wrapper, each with the reason why it is sound.
 
 pub mod holder;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use crate::process::ExitStatus;
 
 /// Sends signal number `signal` to process `pid`.
 ///
-/// nix's `kill` takes an enum without the real-time signals, which are stop signals of real images
+/// nix's `kill` takes an enum without the real-time signals, which some images use as stop signals
 /// (systemd's is RTMIN+3).
 ///
 /// # Errors
@@ -28,7 +28,7 @@ use crate::process::ExitStatus;
 /// `ESRCH` if there is no such process, `EINVAL` if there is no such signal, `EPERM`.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     if pid <= 0 {
-        // Zero and negative numbers mean process groups, and -1 everything there is.
+        // Zero and negative numbers mean process groups, and -1 all processes.
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: kill(2) takes two integers and touches no memory of this process.
@@ -38,12 +38,12 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Spawns a command whose process ignores no signal that only glibc knows of.
+/// Spawns a command whose process does not ignore glibc's internal signals.
 ///
-/// std leaves the work to glibc's `posix_spawn`, after which the child ignores signal 32
-/// (`SIGCANCEL`), and so does each program that it executes: every container of a pod. A step of our
-/// own before execve(2) has std call fork(2) instead, which ignores nothing. The step itself undoes
-/// what this process may have inherited: systemd starts its services by `posix_spawn`, too.
+/// std uses glibc's `posix_spawn`, whose child ignores signal 32 (`SIGCANCEL`), and so does each
+/// program that it executes: every container of a pod. With a step before execve(2), std calls
+/// fork(2) instead, whose child ignores no further signals. The step itself resets what this
+/// process may have inherited: systemd starts its services with `posix_spawn`, too.
 ///
 /// # Errors
 ///
@@ -53,17 +53,17 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     reason = "the reaper calls it on a thread that may stall, or for the shim's own program, which runs already"
 )]
 pub fn spawn(command: &mut Command) -> io::Result<Child> {
-    // SAFETY: between fork(2) and execve(2) the step makes system calls, which touch nothing but
-    // one variable of its own. It allocates nothing and takes no lock.
+    // SAFETY: between fork(2) and execve(2) the step makes system calls, which use only one local
+    // variable. It allocates nothing and takes no lock.
     unsafe { command.pre_exec(heed_internal_signals) };
     command.spawn()
 }
 
-/// Gives the signals that glibc has for itself (`nptl(7)`) their default action.
+/// Gives glibc's internal signals (`nptl(7)`) their default action.
 fn heed_internal_signals() -> io::Result<()> {
-    /// What the kernel calls `sizeof(sigset_t)`.
+    /// The kernel's `sizeof(sigset_t)`.
     const SET_SIZE: usize = 8;
-    // The kernel's `struct sigaction`, which has no more than four words: `SIG_DFL`, and no flags.
+    // The kernel's `struct sigaction` of at most four words: `SIG_DFL`, and no flags.
     let default = [0_u64; 4];
     for signal in [32, 33] {
         // The system call, since glibc's function refuses these signals.
@@ -81,7 +81,7 @@ fn heed_internal_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Kills a process that is not ours, and may have ended already.
+/// Kills a process that is not a child; it may have exited already.
 pub fn end(pid: u32) {
     let Ok(number) = i32::try_from(pid) else {
         return;
@@ -93,23 +93,24 @@ pub fn end(pid: u32) {
     }
 }
 
-/// Holds a process that is not ours by a descriptor, which never means another process (`pidfd_open(2)`, Linux 5.3).
+/// Opens a descriptor for a process that is not a child. The descriptor never refers to another
+/// process (`pidfd_open(2)`, Linux 5.3).
 ///
 /// # Errors
 ///
-/// `ESRCH` if there is no such process, `ENOSYS`, or if there is no room for a descriptor.
+/// `ESRCH` if there is no such process, `ENOSYS`, or if no descriptor is free.
 pub fn hold(pid: u32) -> io::Result<OwnedFd> {
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
     // SAFETY: pidfd_open(2) takes two integers and touches no memory of this process.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     match RawFd::try_from(fd) {
-        // SAFETY: the kernel has just made this descriptor, and no other owner knows of it.
+        // SAFETY: the kernel has just made this descriptor, and it has no other owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Kills a process that is [held](hold). It may have ended.
+/// Kills a process that is [held](hold). It may have exited.
 pub fn end_held(process: BorrowedFd<'_>) {
     let none: *const libc::siginfo_t = std::ptr::null();
     // SAFETY: with a null pointer pidfd_send_signal(2) reads no memory of this process.
@@ -133,19 +134,19 @@ pub fn end_held(process: BorrowedFd<'_>) {
 pub struct Exit {
     pub pid: i32,
     pub status: ExitStatus,
-    /// How much CPU time it took, and its own children that it waited for.
+    /// CPU time of the process and of the children that it waited for.
     pub cpu: Duration,
 }
 
-/// Collects the exit of any child that has ended; none if no child has. `is_own_only` leaves alone the children
-/// of other threads.
+/// Collects the exit of any child; `None` if no child has exited. With `is_own_only`, ignores the
+/// children of other threads.
 ///
 /// nix's `waitpid` fails for a child that died of a real-time signal, after the kernel has
-/// forgotten it: its exit would be lost, and whoever waits for it would wait for ever.
+/// forgotten the child: the exit would be lost, and its waiter would wait forever.
 ///
 /// # Errors
 ///
-/// `ECHILD` if there are no children at all, `EINTR`.
+/// `ECHILD` if there are no children, `EINTR`.
 pub fn wait_any(is_own_only: bool) -> io::Result<Option<Exit>> {
     let own = if is_own_only { libc::__WNOTHREAD } else { 0 };
     let flags = libc::WNOHANG | own;
@@ -177,12 +178,12 @@ fn cpu(usage: &libc::rusage) -> Duration {
     time(usage.ru_utime).saturating_add(time(usage.ru_stime))
 }
 
-/// Collects the exit of one child, or, if it is to be `kept`, only looks at it; none if it has not
-/// ended. As [`wait_any`], for one process.
+/// Collects the exit of one child, or only reads it if `kept`; `None` if it has not exited.
+/// Otherwise like [`wait_any`].
 ///
 /// # Errors
 ///
-/// `ECHILD` if it is no child of this process, `EINTR`.
+/// `ECHILD` if it is not a child of this process, `EINTR`.
 pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
     let Ok(id) = libc::id_t::try_from(pid) else {
         return Err(io::Error::from_raw_os_error(libc::ECHILD));
@@ -191,27 +192,26 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
     wait(libc::P_PID, id, keep)
 }
 
-/// The first child, in the kernel's order, that has ended and has not been collected; it stays so.
-/// `is_own_only` leaves out the children of other threads.
+/// The first child, in the kernel's order, that has exited and is not collected; it stays so. With
+/// `is_own_only`, ignores the children of other threads.
 ///
 /// # Errors
 ///
-/// `ECHILD` if there are no children at all, `EINTR`.
+/// `ECHILD` if there are no children, `EINTR`.
 pub fn first_ended(is_own_only: bool) -> io::Result<Option<i32>> {
     let own = if is_own_only { libc::__WNOTHREAD } else { 0 };
     let exit = wait(libc::P_ALL, 0, libc::WNOWAIT | own)?;
     Ok(exit.map(|exit| exit.pid))
 }
 
-/// waitid(2) for children that have ended, with these flags beside the usual ones.
+/// Calls waitid(2) for children that have exited, with these additional flags.
 fn wait(which: libc::idtype_t, id: libc::id_t, flags: libc::c_int) -> io::Result<Option<Exit>> {
     // SAFETY: siginfo_t is plain data, for which zeroes are a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let flags = libc::WEXITED | libc::WNOHANG | flags;
     // SAFETY: rusage is plain data, for which zeroes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // The system call, since libc's function does not have its last argument.
-    // SAFETY: waitid(2) writes one siginfo_t and one rusage, to variables that outlive the call.
+    // Calls the kernel directly, since libc's function lacks the last argument.
     let waited = unsafe {
         libc::syscall(
             libc::SYS_waitid,
@@ -229,7 +229,7 @@ fn wait(which: libc::idtype_t, id: libc::id_t, flags: libc::c_int) -> io::Result
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let status = match info.si_code {
         libc::CLD_EXITED => ExitStatus::Code((status & 0xff) as u8),
-        // Killed, with a core dump or without.
+        // Killed, with or without a core dump.
         _ => ExitStatus::Signal(status),
     };
     Ok((pid != 0).then_some(Exit {
@@ -239,23 +239,23 @@ fn wait(which: libc::idtype_t, id: libc::id_t, flags: libc::c_int) -> io::Result
     }))
 }
 
-/// Closes every descriptor from this number on, as a process that has just begun may: nobody in it has
-/// any of them. Nothing happens on kernels before 5.9.
+/// Closes every descriptor from `first` on. Only for a process that has just begun, in which no
+/// code owns one of them. Does nothing on kernels before 5.9.
 pub fn close_all_from(first: u32) {
-    // SAFETY: close_range(2) takes three integers and touches no memory. Whoever calls this at the
-    // beginning of the process breaks no owner of a descriptor, since there is none yet.
+    // SAFETY: close_range(2) takes three integers and touches no memory. At the beginning of a
+    // process no descriptor has an owner that this would break.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
 }
 
-/// The user namespace that owns a namespace, which an open file of `/proc/<pid>/ns` or a mount of one is.
+/// The user namespace that owns `namespace`, an open file of `/proc/<pid>/ns` or a mount of one.
 ///
 /// # Errors
 ///
-/// `EPERM` if it is not to be seen from here, `ENOTTY` if the file is no namespace.
+/// `EPERM` if it is not visible from here, `ENOTTY` if the file is no namespace.
 pub fn owner_of_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     /// `NS_GET_USERNS` of `ioctl_nsfs(2)`.
     const GET_USER_NAMESPACE: libc::Ioctl = 0xb701;
-    // SAFETY: this request takes no argument, and gives a new descriptor that nobody else has.
+    // SAFETY: this request takes no argument, and returns a new descriptor without another owner.
     unsafe {
         match libc::ioctl(namespace.as_raw_fd(), GET_USER_NAMESPACE) {
             fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
@@ -264,40 +264,40 @@ pub fn owner_of_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Watches a descriptor for being ready.
+/// Watches a descriptor for readiness.
 ///
 /// # Errors
 ///
-/// If the kernel cannot watch it, or has no room for one more.
+/// If the kernel cannot watch it, or has no room for another one.
 pub fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the AsyncFd owns the descriptor, which so stays open, and an OwnedFd always gives the
-    // same one.
+    // SAFETY: the AsyncFd owns the descriptor, which therefore stays open, and an OwnedFd always
+    // returns the same one.
     let watched = unsafe { AsyncFd::register_with_interest(fd, interest) };
     watched.map_err(|failed| failed.into_parts().1)
 }
 
-/// Opens the process's own end of a pseudo-terminal, of which we have the master, wherever it is
-/// mounted (`ioctl_tty(2)`, Linux 4.13).
+/// Opens the process's side of a pseudo-terminal from its master, wherever it is mounted
+/// (`ioctl_tty(2)`, Linux 4.13).
 ///
 /// # Errors
 ///
-/// If the kernel does not know how, or the descriptors have run out.
+/// If the kernel does not support it, or no descriptor is free.
 pub fn open_peer(master: &OwnedFd) -> io::Result<OwnedFd> {
-    // Not as the controlling terminal of the shim, which leads a session.
+    // Without O_NOCTTY it could become the controlling terminal of the shim, which leads a session.
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: this request takes an integer and touches no memory of this process.
     match unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) } {
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just made this descriptor, and it has no other owner.
         peer if peer >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(peer) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Changes the size of a terminal, in characters; its foreground processes are told.
+/// Changes the size of a terminal, in characters; the kernel notifies its foreground processes.
 ///
 /// # Errors
 ///
-/// If it is no terminal.
+/// If the descriptor is no terminal.
 pub fn resize(terminal: BorrowedFd<'_>, width: u16, height: u16) -> io::Result<()> {
     let size = libc::winsize {
         ws_row: height,
@@ -326,15 +326,15 @@ pub fn unread(pipe: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// Receives the one descriptor that comes with a message (`SCM_RIGHTS`, `unix(7)`).
+/// Receives a message's only descriptor (`SCM_RIGHTS`, `unix(7)`).
 ///
-/// nix gives the numbers of descriptors, which nobody closes.
+/// nix returns descriptors as plain numbers, which are never closed.
 ///
 /// # Errors
 ///
-/// `WouldBlock` if no message has come yet; if it has not exactly one descriptor.
+/// `WouldBlock` if no message has come yet; an error if it does not have exactly one descriptor.
 pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // Whatever is said beside it: runc gives the terminal's name.
+    // Ignored text beside the descriptor: runc sends the terminal's name.
     let mut words = [0; 4096];
     let mut words = [io::IoSliceMut::new(&mut words)];
     let mut room = nix::cmsg_space!([RawFd; 4]);
@@ -343,7 +343,7 @@ pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut received = Vec::new();
     for part in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(numbers) = part {
-            // SAFETY: the kernel has just made these descriptors, and nobody else knows of them.
+            // SAFETY: the kernel has just made these descriptors, and they have no other owner.
             received.extend(
                 numbers
                     .into_iter()
@@ -354,7 +354,7 @@ pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     match (received.pop(), received.pop()) {
         (Some(only), None) => Ok(only),
         _ => Err(io::Error::other(
-            "a message came without a descriptor, or with several, expected one",
+            "a message has no descriptor or several, expected one",
         )),
     }
 }
@@ -365,9 +365,10 @@ pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 ///
-/// `EINVAL` if the kernel knows no core scheduling, `ENODEV` if there are no sibling threads.
+/// `EINVAL` if the kernel has no core scheduling, `ENODEV` if there are no sibling threads.
 pub fn create_core_scheduling_group() -> io::Result<()> {
-    // Not in libc for this platform; `linux/prctl.h`, and `PIDTYPE_PGID` of the kernel's `pid_type`.
+    // Missing in libc for this platform; from `linux/prctl.h`, and `PIDTYPE_PGID` of the kernel's
+    // `pid_type`.
     const PR_SCHED_CORE: libc::c_int = 62;
     const PR_SCHED_CORE_CREATE: libc::c_ulong = 1;
     const PROCESS_GROUP: libc::c_ulong = 2;
@@ -397,14 +398,14 @@ mod tests {
 
     #[test]
     fn a_spawned_process_ignores_no_signal() {
-        // A test may be run by a program that ignores some, as nohup does.
+        // The program that runs the test may ignore some signals, as nohup does.
         let ignored = |status: &str| {
             let line = status.lines().find(|line| line.starts_with("SigIgn:"));
             line.expect("a line").to_owned()
         };
         let own = ignored(&std::fs::read_to_string("/proc/self/status").unwrap());
         let own = u64::from_str_radix(own.trim_start_matches("SigIgn:").trim(), 16).unwrap();
-        // std ignores SIGPIPE for itself alone.
+        // Only std's own process ignores SIGPIPE.
         let expected = own & !(0b11 << 31) & !(1 << (libc::SIGPIPE - 1));
         let mut command = Command::new("cat");
         command.arg("/proc/self/status").stdout(Stdio::piped());
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_process_is_killed_and_its_number_means_no_other_afterwards() {
+    fn a_held_process_is_killed_and_its_descriptor_means_no_other_afterwards() {
         let mut child = std::process::Command::new("sleep")
             .arg("1000")
             .spawn()
@@ -425,7 +426,7 @@ mod tests {
         let held = hold(child.id()).unwrap();
         end_held(held.as_fd());
         assert!(!child.wait().unwrap().success());
-        // Nothing is left that this could kill.
+        // The process is gone, so this kills nothing.
         end_held(held.as_fd());
         assert_eq!(
             hold(child.id()).unwrap_err().raw_os_error(),
@@ -435,7 +436,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::zombie_processes, reason = "it is waited for here")]
-    fn an_exit_tells_the_cpu_time_of_a_command_and_of_what_it_has_waited_for() {
+    fn an_exit_has_the_cpu_time_of_a_command_and_of_the_children_it_waited_for() {
         // The loop runs in a child of the shell.
         let work = "(i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done); exit 7";
         let mut command = std::process::Command::new("sh");

@@ -31,7 +31,7 @@ use cgroups_rs::fs::cgroup::get_cgroups_relative_paths_by_pid;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use nix::errno::Errno;
 
-use crate::packed::Pack;
+use crate::any::Pack;
 
 use hierarchy::Hierarchy;
 use v1::V1;

@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use usher::engine::{
-    Beginning, Born, Container, Deletion, Ending, Engine, EngineError, ExecOrder, Executed, Facts,
-    Halt, Init, Killing, LastLife, Order, Wishes,
+    Beginning, Born, CancelToken, Container, CreateOptions, Deletion, Ending, Engine, EngineError,
+    ExecOrder, Executed, Facts, Init, Killing, LastLife, Order,
 };
 use usher::plan::Signal;
 use usher::process::ExitStatus;
@@ -61,7 +61,7 @@ struct Trial<'a> {
     order: Order,
     container: Arc<dyn Container>,
     facts: Facts,
-    halt: Halt,
+    cancel_token: CancelToken,
     streams: Streams,
 }
 
@@ -151,7 +151,7 @@ async fn a_parked_container_can_be_killed_and_is_then_not_released(ground: &dyn 
     // The exit was reported to the release.
     let (told_of_it, gone) = oneshot::channel();
     drop(told_of_it);
-    let released = soon(born.init.release(gone, &Halt::default())).await;
+    let released = soon(born.init.release(gone, &CancelToken::default())).await;
     assert!(released.is_err());
     assert!(!ground.was_executed("unborn"));
     trial.delete(Deletion::Usual).await;
@@ -159,22 +159,22 @@ async fn a_parked_container_can_be_killed_and_is_then_not_released(ground: &dyn 
 
 async fn a_frozen_container_reacts_to_no_signal_until_it_is_thawed(ground: &dyn Ground) {
     let (mut trial, born) = Trial::run(ground, "frozen", Runs::UntilTold).await;
-    let halt = Halt::default();
-    soon(born.init.pause(&halt)).await.expect("a pause");
+    let token = CancelToken::default();
+    soon(born.init.pause(&token)).await.expect("a pause");
     let mut ending = told(born.ending);
     kill(&*born.init, Signal::TERM, false).await.expect("TERM");
     assert!(
         timeout(A_WHILE, &mut ending).await.is_err(),
         "it has exited"
     );
-    soon(born.init.resume(&halt)).await.expect("a resumption");
+    soon(born.init.resume(&token)).await.expect("a resumption");
     assert_eq!(soon(ending).await, ExitStatus::Code(7));
     trial.delete(Deletion::Usual).await;
 }
 
 async fn a_frozen_container_can_be_killed(ground: &dyn Ground) {
     let (mut trial, born) = Trial::run(ground, "icicle", Runs::UntilTold).await;
-    soon(born.init.pause(&Halt::default()))
+    soon(born.init.pause(&CancelToken::default()))
         .await
         .expect("a pause");
     kill(&*born.init, Signal::KILL, false).await.expect("KILL");
@@ -184,14 +184,14 @@ async fn a_frozen_container_can_be_killed(ground: &dyn Ground) {
 
 async fn the_program_of_a_frozen_container_is_not_executed(ground: &dyn Ground) {
     let (mut trial, born) = Trial::create(ground, "waits", Runs::AndExits(0)).await;
-    let halt = Halt::default();
-    soon(born.init.pause(&halt)).await.expect("a pause");
+    let token = CancelToken::default();
+    soon(born.init.pause(&token)).await.expect("a pause");
     let init = Arc::clone(&born.init);
     let released = tokio::spawn(async move { release(&*init).await });
     sleep(A_WHILE).await;
     // Some engines report the release before the thaw; the program must not run in any case.
     assert!(!ground.was_executed("waits"));
-    soon(born.init.resume(&halt)).await.expect("a resumption");
+    soon(born.init.resume(&token)).await.expect("a resumption");
     let released = soon(released).await.expect("no panic");
     assert_eq!(released, Ok(()));
     soon(told(born.ending)).await;
@@ -225,7 +225,7 @@ async fn an_exec_runs_and_its_exit_is_reported(ground: &dyn Ground) {
     ] {
         let (mut trial, born) = Trial::run_with(ground, "execs", Runs::UntilTold, execs).await;
         let order = ground.exec("e", execs);
-        let executed = soon(born.init.exec(order, &Halt::default())).await;
+        let executed = soon(born.init.exec(order, &CancelToken::default())).await;
         let Executed {
             process, ending, ..
         } = executed.expect("an exec");
@@ -246,7 +246,7 @@ async fn everything_in_a_pid_namespace_ends_with_its_init(ground: &dyn Ground) {
     let execs = Runs::UntilKilled;
     let (mut trial, born) = Trial::run_with(ground, "together", Runs::UntilTold, execs).await;
     let order = ground.exec("e", execs);
-    let executed = soon(born.init.exec(order, &Halt::default())).await;
+    let executed = soon(born.init.exec(order, &CancelToken::default())).await;
     let executed = executed.expect("an exec");
     trial.end(born).await;
     assert_eq!(soon(told(executed.ending)).await, ExitStatus::Signal(9));
@@ -259,7 +259,7 @@ async fn processes_left_by_an_init_are_killed(ground: &dyn Ground) {
     assert!(!trial.facts.has_own_pid_namespace);
     release(&*born.init).await.expect("a release");
     let order = ground.exec("e", execs);
-    let executed = soon(born.init.exec(order, &Halt::default())).await;
+    let executed = soon(born.init.exec(order, &CancelToken::default())).await;
     let executed = executed.expect("an exec");
     let Born { init, ending } = born;
     init.end().expect("KILL");
@@ -273,18 +273,18 @@ async fn processes_left_by_an_init_are_killed(ground: &dyn Ground) {
 
 async fn canceled_work_does_not_begin_but_kills_and_deletions_do(ground: &dyn Ground) {
     let execs = Runs::UntilTold;
-    let (mut trial, born) = Trial::run_with(ground, "halted", Runs::UntilTold, execs).await;
-    let all = Halt::default();
-    let part = all.part();
-    all.call();
-    for halt in [&all, &part] {
-        let executed = soon(born.init.exec(ground.exec("e", execs), halt)).await;
+    let (mut trial, born) = Trial::run_with(ground, "canceled", Runs::UntilTold, execs).await;
+    let all = CancelToken::default();
+    let child = all.child();
+    all.cancel();
+    for token in [&all, &child] {
+        let executed = soon(born.init.exec(ground.exec("e", execs), token)).await;
         let error = executed.expect_err("nothing is executed");
         assert!(error.is_cut_short(), "{error:?}");
-        let paused = soon(born.init.pause(halt)).await;
+        let paused = soon(born.init.pause(token)).await;
         assert!(paused.is_err_and(|error| error.is_cut_short()));
     }
-    trial.halt.call();
+    trial.cancel_token.cancel();
     trial.end(born).await;
 }
 
@@ -308,7 +308,7 @@ async fn a_container_restarts_in_place_without_earlier_processes(ground: &dyn Gr
         };
         let created = trial
             .container
-            .create_again(last, &mut trial.streams, &trial.halt);
+            .create_again(last, &mut trial.streams, &trial.cancel_token);
         let next = soon(created).await.expect("another life");
         release(&*next.init).await.expect("a release");
         kill(&*next.init, Signal::KILL, false).await.expect("KILL");
@@ -320,19 +320,19 @@ async fn a_container_restarts_in_place_without_earlier_processes(ground: &dyn Gr
 async fn a_creation_that_fails_leaves_nothing(ground: &dyn Ground) {
     let order = ground.broken_order("broken");
     let (container, _) = ground.engine().read(&order, None).expect("a bundle");
-    let halt = Halt::default();
-    let wishes = Wishes {
-        may_live_again: true,
-        ..Wishes::default()
+    let token = CancelToken::default();
+    let options = CreateOptions {
+        may_restart: true,
+        ..CreateOptions::default()
     };
-    let created = soon(container.create(&order, wishes, &halt)).await;
+    let created = soon(container.create(&order, options, &token)).await;
     assert!(created.is_err());
     assert_eq!(ground.left_of("broken"), "");
     // A creation that is canceled before it begins leaves nothing either.
     let order = ground.order("broken", true, Runs::UntilTold, Runs::UntilTold);
     let (container, _) = ground.engine().read(&order, None).expect("a bundle");
-    halt.call();
-    let created = soon(container.create(&order, wishes, &halt)).await;
+    token.cancel();
+    let created = soon(container.create(&order, options, &token)).await;
     assert!(created.is_err_and(|error| error.is_cut_short()));
     assert_eq!(ground.left_of("broken"), "");
 }
@@ -381,12 +381,12 @@ impl<'a> Trial<'a> {
 
     async fn created(ground: &'a dyn Ground, id: &str, order: Order) -> (Trial<'a>, Born) {
         let (container, facts) = ground.engine().read(&order, None).expect("a bundle");
-        let halt = Halt::default();
-        let wishes = Wishes {
-            may_live_again: true,
-            ..Wishes::default()
+        let token = CancelToken::default();
+        let options = CreateOptions {
+            may_restart: true,
+            ..CreateOptions::default()
         };
-        let created = soon(container.create(&order, wishes, &halt)).await;
+        let created = soon(container.create(&order, options, &token)).await;
         let created = created.unwrap_or_else(|error| panic!("creation of {id}: {error}"));
         let Beginning::Parked(born) = created.beginning else {
             panic!("{id} is to be restored, without a checkpoint");
@@ -397,7 +397,7 @@ impl<'a> Trial<'a> {
             order,
             container,
             facts,
-            halt,
+            cancel_token: token,
             streams: created.streams,
         };
         (trial, born)
@@ -449,7 +449,7 @@ fn told(ending: Ending) -> std::pin::Pin<Box<dyn Future<Output = ExitStatus> + S
 
 async fn release(init: &dyn Init) -> Result<(), String> {
     let (_here, gone) = oneshot::channel();
-    soon(init.release(gone, &Halt::default())).await
+    soon(init.release(gone, &CancelToken::default())).await
 }
 
 async fn signalled(killing: Killing) -> Result<(), EngineError> {

@@ -15,8 +15,8 @@
 //! | [`Process`] | an exec in it |
 //! | [`Cgroup`], [`PodCgroup`] | the cgroup of the container, and that of its pod |
 
+mod cancel;
 mod error;
-mod halt;
 #[cfg(test)]
 pub(crate) mod laws;
 #[expect(clippy::disallowed_methods, reason = "/proc")]
@@ -53,8 +53,8 @@ pub use crate::cgroup::scores::{Change, Outcome as ScoreOutcome};
 pub use crate::cgroup::values::{Knob, UNLIMITED};
 pub use crate::lifecycle::Deletion;
 pub use crate::probe::Attempted;
+pub use cancel::CancelToken;
 pub use error::EngineError;
-pub use halt::Halt;
 pub use namespaces::{NamespaceError, Namespaces};
 pub use resources::Resources;
 
@@ -165,8 +165,8 @@ pub struct Facts {
 
 /// A container, from the reading of its bundle until it is deleted.
 ///
-/// Laws: a call with a [`Halt`] ends soon after that is called, and does not begin if it was called
-/// before. Kills and deletions take none: they have to be done in any case.
+/// Laws: a call with a [`CancelToken`] ends soon after the token is canceled, and does not begin if
+/// the token was canceled before. Kills and deletions take none: they have to be done in any case.
 #[async_trait]
 pub trait Container: fmt::Debug + Send + Sync {
     /// Creates the container as it was [read](Engine::read), with its root file system and streams.
@@ -180,15 +180,15 @@ pub trait Container: fmt::Debug + Send + Sync {
     async fn create(
         &self,
         order: &Order,
-        wishes: Wishes,
-        halt: &Halt,
+        options: CreateOptions,
+        token: &CancelToken,
     ) -> Result<Created, EngineError>;
 
     /// Restarts the container in place after its init has exited: with the same root file system
     /// and streams, and with all updates of its resources. The new init is parked.
     ///
     /// Laws: no earlier process of the container is left when the new one is created. A failure
-    /// leaves no process or cgroup behind. Once halted it waits for nothing more, because the
+    /// leaves no process or cgroup behind. Once canceled it waits for nothing more, because the
     /// container's exit waits for it.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ pub trait Container: fmt::Debug + Send + Sync {
         &self,
         last: LastLife,
         streams: &mut Streams,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Born, EngineError>;
 
     /// Removes the runtime state of a container whose init has exited, except its root file system:
@@ -237,11 +237,11 @@ pub trait Container: fmt::Debug + Send + Sync {
 
 /// Settings of a creation that are not in the bundle.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wishes {
+pub struct CreateOptions {
     /// OOM score of its processes instead of the bundle's; also after restarts in place.
     pub oom_score: Option<i32>,
     /// True if it may be restarted in place, with the same streams.
-    pub may_live_again: bool,
+    pub may_restart: bool,
     /// True if the caller's wait has a deadline; otherwise ten minutes are the limit.
     pub has_deadline: bool,
 }
@@ -299,7 +299,7 @@ pub trait Restoration: fmt::Debug + Send {
     async fn restore(
         self: Box<Self>,
         terminal: Option<&mut Streams>,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Born, EngineError>;
 }
 
@@ -335,7 +335,8 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// A sentence if the container cannot be released, for example because its init has died.
-    async fn release(&self, gone: oneshot::Receiver<()>, halt: &Halt) -> Result<(), String>;
+    async fn release(&self, gone: oneshot::Receiver<()>, token: &CancelToken)
+    -> Result<(), String>;
 
     /// Sends a signal to its init, or to `all` processes of the container.
     ///
@@ -358,21 +359,21 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`EngineError`], with the engine's message; then no process is frozen.
-    async fn pause(&self, halt: &Halt) -> Result<(), EngineError>;
+    async fn pause(&self, token: &CancelToken) -> Result<(), EngineError>;
 
     /// Thaws all processes of the container.
     ///
     /// # Errors
     ///
     /// [`EngineError`], with the engine's message.
-    async fn resume(&self, halt: &Halt) -> Result<(), EngineError>;
+    async fn resume(&self, token: &CancelToken) -> Result<(), EngineError>;
 
     /// Updates the container's resources: the OCI specification's `LinuxResources` as JSON.
     ///
     /// # Errors
     ///
     /// [`EngineError`], with the engine's message.
-    async fn update(&self, resources: &[u8], halt: &Halt) -> Result<(), EngineError>;
+    async fn update(&self, resources: &[u8], token: &CancelToken) -> Result<(), EngineError>;
 
     /// Writes a checkpoint of the container to files.
     ///
@@ -380,7 +381,11 @@ pub trait Init: fmt::Debug + Send + Sync {
     ///
     /// [`EngineError`], with the engine's message; then the container is frozen only if it was
     /// before.
-    async fn checkpoint(&self, checkpoint: &Checkpoint, halt: &Halt) -> Result<(), EngineError>;
+    async fn checkpoint(
+        &self,
+        checkpoint: &Checkpoint,
+        token: &CancelToken,
+    ) -> Result<(), EngineError>;
 
     /// Executes a process in the container.
     ///
@@ -389,7 +394,7 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`EngineError`], with the engine's message.
-    async fn exec(&self, order: ExecOrder, halt: &Halt) -> Result<Executed, EngineError>;
+    async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<Executed, EngineError>;
 
     /// Executes the container's postStart handler again, as its caller has executed it before, with
     /// an OOM score of at most this; returns when it has finished.
@@ -401,11 +406,11 @@ pub trait Init: fmt::Debug + Send + Sync {
         &self,
         process: Vec<u8>,
         oom_score: Option<i32>,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<(), String>;
 
     /// Makes one attempt of a probe, within the probe's timeout.
-    async fn probe(&self, probe: &Probe, from: &Vantage, halt: &Halt) -> Attempted;
+    async fn probe(&self, probe: &Probe, from: &Vantage, token: &CancelToken) -> Attempted;
 
     /// Runs a hook, for `limit` at most.
     ///
@@ -417,7 +422,7 @@ pub trait Init: fmt::Debug + Send + Sync {
         hook: &Hook,
         limit: Duration,
         from: &Vantage,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<(), String>;
 }
 

@@ -1,4 +1,4 @@
-//! The actor's loop, and what it does for the core.
+//! The actor's loop, and the execution of the core's actions.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::clock::Timebase;
 use crate::engine::Coming;
 use crate::lifecycle::{
@@ -16,7 +16,8 @@ use crate::lifecycle::{
 use crate::record::Record;
 
 use super::alarm::Alarm;
-use super::bill::Bill;
+use super::pod_meta::PodMeta;
+use super::probe_cpu::ProbeCpuMeter;
 use super::process::Task;
 use super::sandbox::SandboxEnd;
 use super::scores::ScoreLog;
@@ -24,7 +25,6 @@ use super::shim_end::ShimEnd;
 use super::signals::SignalOrder;
 use super::sizes::OwnCgroup;
 use super::status::Watchers;
-use super::who::Who;
 use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
 
 /// The owner of a pod.
@@ -35,7 +35,7 @@ pub struct Actor {
     pub(super) callers: Callers,
     pub(super) operations: Operations,
     pub(super) record: Record,
-    pub(super) who: Who,
+    pub(super) meta: PodMeta,
     pub(super) watchers: Watchers,
     pub(super) node: Node,
     pub(super) mailbox: mpsc::Sender<Message>,
@@ -43,13 +43,13 @@ pub struct Actor {
     pub(super) shim_end: ShimEnd,
     pub(super) sandbox_end: SandboxEnd,
     pub(super) score_log: ScoreLog,
-    pub(super) bill: Bill,
-    /// None if it is not the pod's alone, or not known yet.
+    pub(super) probe_cpu: ProbeCpuMeter,
+    /// `None` until it is known, and if other pods share the cgroup.
     pub(super) pod_cgroup: Option<OwnCgroup>,
     alarm: Alarm,
 }
 
-/// Who waits for an answer that the core decides.
+/// Callers whose answer the core decides.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     pub starts: BTreeMap<RequestId, Reply<i32>>,
@@ -58,7 +58,7 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// A number for one more.
+    /// Assigns the next request number.
     pub fn next(&mut self) -> RequestId {
         self.requests = self.requests.wrapping_add(1);
         RequestId(self.requests)
@@ -66,7 +66,7 @@ impl Callers {
 }
 
 impl Actor {
-    /// An actor for a pod of containerd's `namespace`, and the way to it.
+    /// Creates an actor for a pod of containerd's `namespace`, and a handle to it.
     pub fn new(namespace: &str, node: Node) -> (Actor, Pod) {
         let (mailbox, messages) = mpsc::channel(MAILBOX);
         let actor = Actor {
@@ -76,7 +76,7 @@ impl Actor {
             callers: Callers::default(),
             operations: Operations::default(),
             record: Record::default(),
-            who: Who::new(namespace),
+            meta: PodMeta::new(namespace),
             watchers: Watchers::default(),
             node,
             mailbox: mailbox.clone(),
@@ -84,55 +84,55 @@ impl Actor {
             shim_end: ShimEnd::new(),
             sandbox_end: SandboxEnd::default(),
             score_log: ScoreLog::default(),
-            bill: Bill::default(),
+            probe_cpu: ProbeCpuMeter::default(),
             pod_cgroup: None,
             alarm: Alarm::default(),
         };
         (actor, Pod { mailbox })
     }
 
-    /// Works until [`shutdown`](Actor::shutdown) is granted, or nobody has wanted anything of it for
-    /// long.
+    /// Works until [`shutdown`](Actor::shutdown) is granted, or until no caller has needed the shim
+    /// for a while.
     pub async fn run(&mut self) {
-        self.shim_end.begins();
+        self.shim_end.resume();
         while !self.shim_end.is_now() {
             let timeout = match self.tasks.is_empty() {
-                true => self.shim_end.looks_at(),
+                true => self.shim_end.next_check(),
                 false => self
                     .core
                     .poll_timeout()
                     .and_then(|at| self.time.instant(self.alarm.set(at))),
             };
             tokio::select! {
-                // What is due is due before what comes after it; and callers that never rest must not
-                // keep time from passing.
+                // Timers come first: a timer that has expired precedes later messages, and a stream
+                // of messages must not starve the timers.
                 biased;
                 () = reach(timeout) => {
-                    self.shim_end.time_passes(self.tasks.is_empty());
+                    self.shim_end.check_time(self.tasks.is_empty());
                     let now = self.now();
                     self.alarm.ring(now);
                     self.guarded(|actor| actor.core.handle_timeout(now));
                 }
                 message = self.messages.recv() => {
-                    // The actor holds a mailbox itself, so there is always one more message.
+                    // The actor itself holds a sender, so the channel never closes.
                     let Some(message) = message else { return };
                     let was_empty = self.tasks.is_empty();
                     self.guarded(message);
-                    self.shim_end.was_asked(was_empty && self.tasks.is_empty());
+                    self.shim_end.note_call(was_empty && self.tasks.is_empty());
                 }
             }
             self.guarded(Actor::carry_out);
             self.guarded(Actor::tell_watchers);
-            self.bill.turn_is_over();
+            self.probe_cpu.end_iteration();
             if self.shim_end.is_now() {
-                self.is_over();
+                self.confirm_end();
             }
         }
     }
 
-    /// Whether this is still the end. What has come before it was granted is not left unanswered; a
-    /// Create takes it back.
-    pub fn is_over(&mut self) -> bool {
+    /// Handles the messages that arrived before the end was granted, and returns true if the shim
+    /// still ends: a Create among them revokes the end.
+    pub fn confirm_end(&mut self) -> bool {
         while let Ok(message) = self.messages.try_recv() {
             self.guarded(message);
             self.guarded(Actor::carry_out);
@@ -140,27 +140,28 @@ impl Actor {
         self.shim_end.confirm(self.tasks.is_empty())
     }
 
-    /// Not yet: the end is to be looked at again in a moment.
-    pub fn stay(&mut self) {
-        self.shim_end.delay();
+    /// Postpones the end: the shim checks again in a moment.
+    pub fn postpone_end(&mut self) {
+        self.shim_end.postpone();
     }
 
-    /// Who had this shim started `is_there` or not.
+    /// Sets the check for the containerd that started this shim: `is_there` returns true while that
+    /// runs.
     pub fn started_by(&mut self, is_there: impl Fn() -> bool + Send + 'static) {
         self.shim_end.started_by(is_there);
     }
 
-    /// The shim is to end if it has nothing left to look after; containerd says so after every
-    /// task, and other containers of the pod may live on. Task `id` will not come any more.
+    /// Ends the shim if no task is left. containerd asks for this after every task, while other
+    /// containers of the pod may still run. Task `id` will not be created anymore.
     pub fn shutdown(&mut self, id: &str, reply: Reply<()>) {
         let nobody_is_known = !self.tasks.keys().any(|id| self.core.is_known(id));
         let id = ContainerId::from(id);
         self.shim_end
-            .ask(&id, nobody_is_known, self.tasks.is_empty());
+            .request(&id, nobody_is_known, self.tasks.is_empty());
         let _ = reply.send(Ok(()));
     }
 
-    /// A task that does not exist yet will be created here: somebody has been told of this shim.
+    /// Notes that a task with this id will be created: a caller was directed to this shim.
     pub fn announce(&mut self, id: &str) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
@@ -169,23 +170,23 @@ impl Actor {
         }
     }
 
-    /// A panic loses one message, never the pod.
+    /// Handles one message. A panic loses that message, never the pod.
     fn guarded(&mut self, work: impl FnOnce(&mut Actor)) {
         let before = self.node.clock.cpu();
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
-            error!("a message was lost in a panic");
+            error!("internal error: a message was lost in a panic");
         }
         let taken = self.node.clock.cpu().saturating_sub(before);
-        self.bill.took(taken);
+        self.probe_cpu.add(taken);
     }
 
     pub(super) fn now(&self) -> Time {
         self.time.now()
     }
 
-    /// Carries out all that the core wants done by now.
+    /// Carries out all actions that the core wants by now.
     fn carry_out(&mut self) {
-        // Before anything is released.
+        // Before any container is released.
         self.settle_size();
         self.settle_scores();
         let mut reports = Vec::new();
@@ -220,7 +221,7 @@ impl Actor {
                 }
                 Action::PostStart { id, life } => self.post_start(id, life),
                 Action::Restart { id, is_cleaned_up } => self.restart(&id, is_cleaned_up),
-                Action::Halt { id } => self.halt(&id),
+                Action::CancelRestart { id } => self.cancel_restart(&id),
                 Action::Probe { id, life } => self.probe(id, life),
                 Action::Hook {
                     id,
@@ -247,8 +248,8 @@ impl Actor {
             }
         }
         if !reports.is_empty() {
-            // After the jobs that were just begun. A line wakes containerd, and on a small machine
-            // that takes the very CPU which a program needs that was just released.
+            // After the jobs that just began: a log line wakes containerd, which on a small machine
+            // takes CPU time from a program that was just released.
             let released = reports
                 .iter()
                 .any(|report| matches!(report, Report::Released { .. }));
@@ -285,7 +286,7 @@ impl Actor {
     }
 }
 
-/// Waits until then; none never comes.
+/// Waits until `at`; forever if that is `None`.
 async fn reach(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

@@ -1,4 +1,4 @@
-//! When the core is woken.
+//! Wakes the core when a timer is due.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use crate::lifecycle::Time;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Wakes the core. A timer that is due again at the moment that it was just heeded at is a bug, and is put off:
-/// no timer keeps messages from being handled.
+/// The timer of the core. A timer that is due again right after it was handled is a bug: it is
+/// postponed, so that no timer starves the messages.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
-    /// When the core was last woken.
+    /// Time at which the core was last woken.
     rang: Option<Time>,
     pause: Duration,
-    /// Until when a timer is put off that is due again.
+    /// Time to which a timer that is due again is postponed.
     until: Option<Time>,
 }
 
 impl Alarm {
-    /// Returns when to wake the core, which wants that `at`.
+    /// Returns the time to wake the core, which asks for `at`.
     pub fn set(&mut self, at: Time) -> Time {
         let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
             self.pause = Duration::ZERO;
@@ -32,7 +32,7 @@ impl Alarm {
         self.pause = self.pause.saturating_mul(2).clamp(FIRST_PAUSE, LAST_PAUSE);
         tracing::error!(
             pause = ?self.pause,
-            "internal error: a timer of the pod is due again as soon as it was heeded, and is put off"
+            "internal error: a timer of the pod is due again right after it was handled; postponed"
         );
         *self.until.insert(rang.after(self.pause))
     }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_is_due_again_is_put_off_for_longer_each_time() {
+    fn a_timer_that_is_due_again_is_postponed_for_longer_each_time() {
         let mut alarm = Alarm::default();
         assert_eq!(alarm.set(at(0)), at(0));
         let mut now = at(0);

@@ -1,12 +1,12 @@
-//! Probes and hooks: attempts in a container, or from its pod's cgroup.
+//! Attempts of probes and hooks, in a container or from its pod's cgroup.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::debug;
 
-use crate::caught::Panicked;
-use crate::engine::{Attempted, Halt, Init, Vantage};
+use crate::catch_panic::Panicked;
+use crate::engine::{Attempted, CancelToken, Init, Vantage};
 use crate::lifecycle::{ContainerId, HookKind, Wanted};
 use crate::plan::Hook;
 
@@ -17,22 +17,22 @@ impl Actor {
     pub(super) fn probe(&mut self, id: ContainerId, life: u64) {
         let now = self.now();
         let target = self.target(&id);
-        let (Some((init, from, halt)), Some(probe)) = (target, self.core.probe(now, &id)) else {
-            let gone = Err("its container is gone".to_owned());
+        let (Some((init, from, token)), Some(probe)) = (target, self.core.probe(now, &id)) else {
+            let gone = Err("the container is gone".to_owned());
             return self
                 .core
                 .handle_probed(now, &id, life, gone, Duration::ZERO);
         };
-        self.bill.is_for_a_probe();
-        let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &halt).await) };
+        self.probe_cpu.charge_to_probe();
+        let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &token).await) };
         let then =
             move |actor: &mut Actor, id: &ContainerId, attempted: Result<Attempted, Panicked>| {
                 let (outcome, cost) = match attempted {
                     Ok(attempted) => (attempted.outcome, attempted.cost),
                     Err(panicked) => (Err(panicked.to_string()), Duration::ZERO),
                 };
-                actor.bill.is_for_a_probe();
-                let cost = actor.bill.charge(cost);
+                actor.probe_cpu.charge_to_probe();
+                let cost = actor.probe_cpu.take_charge(cost);
                 debug!(container = %id, ?outcome, ?cost, "probed");
                 let now = actor.now();
                 actor.core.handle_probed(now, id, life, outcome, cost);
@@ -41,27 +41,28 @@ impl Actor {
     }
 
     pub(super) fn hook(&mut self, id: ContainerId, kind: HookKind, hook: Hook, limit: Duration) {
-        let Some((init, from, halt)) = self.target(&id) else {
-            let gone = Err("its container is gone".to_owned());
+        let Some((init, from, token)) = self.target(&id) else {
+            let gone = Err("the container is gone".to_owned());
             return self.core.handle_hooked(self.now(), &id, kind, gone);
         };
-        let run = async move { init.hook(&hook, limit, &from, &halt).await };
+        let run = async move { init.hook(&hook, limit, &from, &token).await };
         self.operate(&id, Wanted::UntilDeleted, run, move |actor, id, outcome| {
             let now = actor.now();
             actor.core.handle_hooked(now, id, kind, outcome);
         });
     }
 
-    /// Where a probe or a hook of a container goes, and comes from.
-    fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, Vantage, Halt)> {
+    /// The container's init, the origin of an attempt of a probe or hook, and its cancellation
+    /// token.
+    fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, Vantage, CancelToken)> {
         let task = self.tasks.get(id)?;
         let from = Vantage {
             place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
             ports: task.facts.ports.clone(),
-            // Who is killed first may take its whole container along.
+            // If the kernel kills the attempt's process, it may kill the whole container with it.
             oom_score: self.core.oom_score(id),
         };
-        let (init, halt) = task.handles.init_and_halt().ok()?;
-        Some((init, from, halt))
+        let (init, token) = task.handles.init_and_cancel_token().ok()?;
+        Some((init, from, token))
     }
 }

@@ -1,4 +1,4 @@
-//! What the actor wants of the containers' cgroups.
+//! The actor's calls about the cgroups of containers.
 
 use std::sync::Arc;
 
@@ -14,24 +14,25 @@ use super::{Actor, CallError, Kind, Message, Reply};
 /// The processes of a task.
 #[derive(Debug)]
 pub enum Members {
-    /// Those in its cgroup; of its execs the process ids and names.
+    /// The cgroup with the processes, and the process ids and names of the execs.
     Of(Arc<dyn Cgroup>, Vec<(i32, String)>),
-    /// None runs just now, and the task lives on, or its exit is about to be told. containerd, when it is started again, deletes a
-    /// task without a process (from 1.7 on), so there is the one that has ended and is not collected.
+    /// No process runs: the task is between two processes, or its exit is about to be published.
+    /// The value is the process that exited and is not collected: a restarted containerd (1.7 and
+    /// later) deletes a task that has no process.
     Ended(Option<i32>),
 }
 
-/// Where the figures of a task are.
+/// The source of a task's metrics.
 #[derive(Debug)]
 pub enum Figures {
-    /// To be read.
+    /// A cgroup to read.
     Of(Arc<dyn Cgroup>),
-    /// Those of a task that has ended.
+    /// The last metrics of a task that has exited.
     Last(Any),
 }
 
 impl Actor {
-    /// Tells of kills for want of memory in a container that was just created, until it ends.
+    /// Reports OOM kills in a container that was just created, until it exits.
     pub(super) fn watch_cgroup(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -39,7 +40,7 @@ impl Actor {
         let (node, id) = (self.node.clone(), id.clone());
         let mailbox = self.mailbox.clone();
         let tell = move || {
-            tracing::info!(container = %id, "memory ran out: the kernel has killed a process");
+            tracing::info!(container = %id, "out of memory: the kernel killed a process");
             node.publish(TaskOOM {
                 container_id: id.to_string(),
                 ..TaskOOM::new()
@@ -49,26 +50,26 @@ impl Actor {
                 let now = actor.now();
                 actor.record.note(now, &killed, What::OomKilled);
             });
-            // One that does not get through is missing in what people see, nowhere else.
+            // A note that does not fit in the mailbox is missing only from what `usher` shows.
             let _ = mailbox.try_send(note);
         };
         task.handles.watch_memory(Box::new(tell));
     }
 
-    /// Where the figures of a task are.
+    /// Returns the source of a task's metrics.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
             task.handles.figures().ok_or_else(|| {
-                let message = format!("task {id} has no figures: its cgroup is not known");
+                let message = format!("task {id} has no metrics: its cgroup is unknown");
                 CallError::new(Kind::NotFound, message)
             })
         });
         let _ = reply.send(answer);
     }
 
-    /// Looks for a task's cgroup again, where it could not be found out at its creation for want of
-    /// a descriptor.
+    /// Looks for a task's cgroup again if it was not found at creation because file descriptors had
+    /// run out.
     fn find_cgroup(&mut self, id: &str) {
         let id = ContainerId::from(id);
         let task = self.tasks.get_mut(&id);
@@ -77,7 +78,7 @@ impl Actor {
         }
     }
 
-    /// The cgroup of a running task, and the process ids of its execs.
+    /// Returns the cgroup of a running task and the process ids of its execs.
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
@@ -87,10 +88,10 @@ impl Actor {
                 return Ok(Members::Ended(Some(task.init.pid).filter(|pid| *pid > 0)));
             }
             if self.core.is_between_processes(&key) {
-                return Ok(Members::Ended(task.lives.first_pid()));
+                return Ok(Members::Ended(task.carryover.first_pid()));
             }
             let cgroup = task.handles.cgroup().cloned().ok_or_else(|| {
-                let message = format!("task {id} has no processes: its cgroup is not known");
+                let message = format!("cannot list processes of task {id}: its cgroup is unknown");
                 CallError::new(Kind::FailedPrecondition, message)
             })?;
             let execs = task.execs.iter();

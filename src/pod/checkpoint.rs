@@ -1,5 +1,5 @@
-//! Checkpoint and restore: a running container written to files, and one that is made from such
-//! files in place of its program being executed.
+//! Checkpoint and restore: writes a running container to files, and creates a container from such
+//! files instead of executing its program.
 
 use std::mem;
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ use crate::stdio::Streams;
 use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
 
-/// A container that runs again, with its streams if they come from a terminal.
+/// A restored container, with its streams if they come from a terminal.
 type Restored = (Born, Option<Streams>);
 
 impl Actor {
-    /// Writes a running container to files, with which it ends if that is asked for.
+    /// Writes a running container to files; stops it if the options say so.
     pub fn checkpoint(&mut self, call: CheckpointCall, reply: Reply<()>) {
         let (init, checkpoint) = match self.begin_checkpoint(&call) {
             Ok(begun) => begun,
@@ -33,8 +33,8 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
-        let (halt, exits) = (task.handles.halt().clone(), checkpoint.exit);
-        let work = async move { init.checkpoint(&checkpoint, &halt).await };
+        let (token, exits) = (task.handles.cancel_token().clone(), checkpoint.exit);
+        let work = async move { init.checkpoint(&checkpoint, &token).await };
         let then = move |actor: &mut Actor, id: &ContainerId, outcome: Result<_, _>, reply| {
             if exits {
                 let now = actor.now();
@@ -52,7 +52,7 @@ impl Actor {
     ) -> Result<(Arc<dyn Init>, Checkpoint), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let task = self.task(&call.id)?;
-        let (init, _) = task.handles.init_and_halt()?;
+        let (init, _) = task.handles.init_and_cancel_token()?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows(&id, Call::Checkpoint)?;
         let options = options(call.options.as_ref()).map_err(invalid)?;
@@ -60,7 +60,7 @@ impl Actor {
         Ok((init, checkpoint(call.path.clone(), options)))
     }
 
-    /// Restores a container whose turn has come.
+    /// Restores a container that the core releases.
     pub(super) fn restore(&mut self, id: &ContainerId) {
         let now = self.now();
         let is_first = self.core.handle_restore_begun(id);
@@ -69,14 +69,17 @@ impl Actor {
         };
         let restoration = task.handles.take_restoration().filter(|_| is_first);
         let Some(restoration) = restoration else {
-            let reason = "it could not be restored before".to_owned();
+            let reason = "an earlier restore failed".to_owned();
             return self.core.handle_released(now, id, Err(reason));
         };
-        let (halt, has_terminal) = (task.handles.halt().clone(), task.init.paths.terminal);
-        // A terminal comes with the process.
+        let (token, has_terminal) = (
+            task.handles.cancel_token().clone(),
+            task.init.paths.terminal,
+        );
+        // The terminal comes with the process.
         let mut streams = has_terminal.then(|| mem::take(&mut task.init.streams));
         let work = async move {
-            let born = restoration.restore(streams.as_mut(), &halt).await?;
+            let born = restoration.restore(streams.as_mut(), &token).await?;
             Ok::<_, EngineError>((born, streams))
         };
         self.operate(id, Wanted::UntilDeleted, work, Actor::restored);
@@ -109,7 +112,8 @@ impl Actor {
         }
     }
 
-    /// A signal for a container that has no process yet. False if it has one.
+    /// Handles a signal for a container that is still to be restored. Returns false if the
+    /// container has a process.
     pub(super) fn signal_unborn(&mut self, id: &ContainerId, order: SignalOrder) -> bool {
         let SignalOrder {
             signal, request, ..
@@ -123,18 +127,18 @@ impl Actor {
         if self.core.is_being_restored(id) {
             task.handles.put_off_signal(order);
             if signal == Signal::KILL {
-                task.handles.halt().call();
+                task.handles.cancel_token().cancel();
             }
             return true;
         }
         match request {
             Some(_) => {
-                let message = format!("task {id} has no process: it is still to be restored");
+                let message = format!("task {id} has no process yet: it is still to be restored");
                 let error = CallError::new(Kind::NotFound, message);
                 self.signalled(id, order, Err(error));
             }
             None if signal == Signal::KILL => {
-                // There is nothing to kill: this is its end.
+                // Without a process to kill, the signal itself ends the container.
                 self.init_ended(id, ExitStatus::Signal(signal.number()));
             }
             None => {}
@@ -157,7 +161,7 @@ pub(super) fn options(options: Option<&Any>) -> Result<CheckpointOptions, String
         .map_err(|error| format!("checkpoint options cannot be decoded: {error}"))
 }
 
-/// The path is the caller's: containerd has put the one of the options, if any, there.
+/// The path comes from the call: containerd copies a path from the options there.
 fn checkpoint(path: String, options: CheckpointOptions) -> Checkpoint {
     let given = |path: String| (!path.is_empty()).then(|| PathBuf::from(path));
     Checkpoint {

@@ -1,4 +1,4 @@
-//! Create: from a bundle to a container whose init process is parked.
+//! Create: turns a bundle into a container whose init process is parked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
 use crate::engine::{
-    Beginning, Born, Container, Created, Ending, EngineError, Facts as Read, Halt, Init, Order,
-    Wishes,
+    Beginning, Born, CancelToken, Container, CreateOptions, Created, Ending, EngineError,
+    Facts as Read, Init, Order,
 };
 use crate::lifecycle::{BundleFacts, ContainerId, Demands, NewContainer, Wanted};
 use crate::plan::identity::group;
 use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::record::What;
 
+use super::carryover::RestartCarryover;
 use super::handles::Handles;
-use super::lives::Lives;
 use super::operations::Caller;
 use super::process::{Facts, Process, Task};
 use super::scores::Score;
@@ -40,41 +40,44 @@ impl Actor {
     }
 
     fn create_with_options(&mut self, call: CreateCall, reply: Reply<i32>) {
-        let (container, halt) = match self.begin_create(&call) {
+        let (container, token) = match self.begin_create(&call) {
             Err(error) => return drop(reply.send(Err(error))),
             Ok(begun) => begun,
         };
         let id = ContainerId::from(call.order.id.as_str());
-        // What is raised has to be so before the container is there.
+        // Raise the pod's limits before the container exists.
         self.settle_size();
-        let wishes = Wishes {
+        let options = CreateOptions {
             oom_score: self.score_for_bundle(&id),
-            may_live_again: self.core.may_restart_in_place(&id),
+            may_restart: self.core.may_restart_in_place(&id),
             has_deadline: call.patience.is_some(),
         };
-        let (order, under) = (call.order, halt.clone());
+        let (order, under) = (call.order, token.clone());
         let work = async move {
-            let created = container.create(&order, wishes, &under).await?;
+            let created = container.create(&order, options, &under).await?;
             let event = event(&order, &created.beginning);
             Ok::<_, EngineError>((created, event))
         };
         let caller = Caller {
             reply,
-            cancels: Some(halt),
+            cancels: Some(token),
         };
         self.operate_for(&id, Wanted::UntilDeleted, caller, work, Actor::created);
     }
 
-    /// Everything that can be refused without leaving anything behind.
-    fn begin_create(&mut self, call: &CreateCall) -> Result<(Arc<dyn Container>, Halt), CallError> {
+    /// Makes all checks that can refuse the call and leave nothing behind.
+    fn begin_create(
+        &mut self,
+        call: &CreateCall,
+    ) -> Result<(Arc<dyn Container>, CancelToken), CallError> {
         let CreateCall { order, patience } = call;
         if order.sandbox.is_some() {
             self.refuse_second_sandbox(&order.id)?;
         }
-        let (container, read) = self.node.engine.read(order, self.who.sandbox())?;
-        // A sandbox of ours was told all that is to be known of the pod: containers need not say it again,
-        // and containerd may not have passed it on to them.
-        let plan = match self.who.has_own_sandbox() {
+        let (container, read) = self.node.engine.read(order, self.meta.sandbox())?;
+        // A sandbox without a pause container received the plan of the pod: containers need not
+        // repeat it, and containerd may not have passed it on to them.
+        let plan = match self.meta.has_own_sandbox() {
             true => None,
             false => Some(self.plan(order, &read)?),
         };
@@ -103,14 +106,14 @@ impl Actor {
         };
         let now = self.now();
         self.core.handle_create(now, &id, new, plan, *patience)?;
-        self.who
+        self.meta
             .learn(&order.id, &read.annotations, self.tasks.is_empty());
         let role = self.core.role_of(&id);
         let who = (name.as_str(), identity.kind, role);
         self.record.creates(now, &id, who);
-        self.shim_end.comes(&id);
+        self.shim_end.mark_created(&id);
         let handles = Handles::default();
-        let halt = handles.halt().clone();
+        let token = handles.cancel_token().clone();
         self.tasks.insert(
             id,
             Task {
@@ -122,12 +125,12 @@ impl Actor {
                 execs: BTreeMap::new(),
                 handles,
                 score: Score::new(read.oom_score),
-                lives: Lives::default(),
+                carryover: RestartCarryover::default(),
                 updates: Updates::default(),
                 deleters: Vec::new(),
             },
         );
-        Ok((container, halt))
+        Ok((container, token))
     }
 
     fn plan(&self, order: &Order, read: &Read) -> Result<Plan, CallError> {
@@ -168,7 +171,7 @@ impl Actor {
         };
         let now = self.now();
         if reply.is_closed() {
-            tracing::info!(container = %id, "undone: the caller of its creation is gone");
+            tracing::info!(container = %id, "creation undone: its caller is gone");
             return self.core.handle_create_abandoned(now, id, has_process);
         }
         self.node.publish(event);
@@ -182,7 +185,7 @@ impl Actor {
         let _ = reply.send(Ok(pid));
     }
 
-    /// Takes the init process of a container, the first or another.
+    /// Stores the init process of a container, either the first or the next one.
     pub(super) fn take_init(&mut self, id: &ContainerId, born: Born) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -191,10 +194,10 @@ impl Actor {
         task.handles.set_init(Arc::clone(&init));
         task.init.pid = init.pid();
         let may_outlive = self.core.may_outlive_its_process(id);
-        task.lives.begins(&*init, may_outlive);
+        task.carryover.reserve_pid(&*init, may_outlive);
         self.find_pod_cgroup(id);
         if self.core.is_sandbox(id) {
-            self.who.has_sandbox(&*init);
+            self.meta.set_sandbox(&*init);
         }
         self.watch_init(id, init, ending);
     }
@@ -211,13 +214,13 @@ impl Actor {
         );
     }
 
-    /// Nothing is left of a creation.
+    /// Removes a container whose creation was undone.
     pub(super) fn undone(&mut self, id: &ContainerId) {
         self.forget(id);
-        self.shim_end.creation_failed(self.tasks.is_empty());
+        self.shim_end.note_failed_creation(self.tasks.is_empty());
     }
 
-    /// The container is gone, and with it all that is known of it.
+    /// Removes a container and all that the actor knows of it.
     pub(super) fn forget(&mut self, id: &ContainerId) {
         self.operations.cancel_all(id);
         if let Some(mut task) = self.tasks.remove(id) {

@@ -1,11 +1,11 @@
-//! Delete: what is left of a container, or of an exec, goes away.
+//! Delete: removes a container or an exec.
 
 use std::{iter, mem};
 
 use containerd_shim_protos::events::task::TaskDelete;
 use containerd_shim_protos::protobuf::MessageField;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::EngineError;
 use crate::lifecycle::{CleanupOutcome, ContainerId, Deletion, Wanted};
 use crate::stdio;
@@ -13,16 +13,16 @@ use crate::stdio;
 use super::process::{Deleted, Exit};
 use super::{Actor, CallError, Kind, Reply};
 
-/// The exit of a process that never ran, which containerd takes for unknown.
+/// The exit of a process that never ran. containerd reads it as unknown.
 const NO_EXIT: Exit = Exit {
     code: 0,
     at: std::time::UNIX_EPOCH,
 };
 
 impl Actor {
-    /// Deletes a task that has exited, or was never started, or an exec. Joins a deletion of the task that
-    /// is under way, and waits for a creation: containerd deletes when it has given up its Create, and
-    /// removes the bundle as soon as it has the answer.
+    /// Deletes an exec, or a task that has exited or was never started. Joins a deletion of the
+    /// task that is under way, and waits for a creation: containerd calls Delete when it has given
+    /// up its Create, and removes the bundle as soon as Delete is answered.
     pub fn delete(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
         if !exec_id.is_empty() {
             return self.delete_exec(id, exec_id, reply);
@@ -37,17 +37,17 @@ impl Actor {
         }
     }
 
-    /// Kills the parked process of a container that is to be deleted. Its exit is published before its
-    /// deletion, as for any other.
+    /// Kills the parked process of a container that is to be deleted. As for any other container,
+    /// its exit is published before its deletion.
     pub(super) fn kill_parked(&mut self, id: &ContainerId) {
         if let Some(task) = self.tasks.get(id) {
-            task.handles.halt().call();
+            task.handles.cancel_token().cancel();
             task.handles.kill_init();
         }
     }
 
-    /// Has the engine clean up the runtime state of a container that has exited, while its caller still
-    /// learns of the exit.
+    /// Has the engine clean up the runtime state of a container that has exited, while the caller
+    /// still learns of the exit.
     pub(super) fn clean_up(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -62,11 +62,11 @@ impl Actor {
         let outcome = match outcome {
             Ok(()) => CleanupOutcome::Done,
             Err(error) => {
-                tracing::warn!(container = %id, %error, "not cleaned up before its deletion");
+                tracing::warn!(container = %id, %error, "cleanup before the deletion failed");
                 let is_cut_short = error.is_cut_short();
                 let task = self.tasks.get_mut(id).filter(|_| is_cut_short);
                 if let Some(task) = task {
-                    // They have waited for as long as a deletion may take.
+                    // These callers have waited as long as a deletion may take.
                     task.answer_deleters(&Err(CallError::unknown(error)));
                 }
                 match is_cut_short {
@@ -78,12 +78,12 @@ impl Actor {
         self.core.handle_cleaned_up(self.now(), id, outcome);
     }
 
-    /// Has the engine delete a container, when all its output is passed on.
+    /// Has the engine delete a container once all its output is passed on.
     pub(super) fn begin_deletion(&mut self, id: &ContainerId, how: Deletion) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.handles.halt().call();
+        task.handles.cancel_token().cancel();
         let execs = task.execs.values_mut().map(|exec| &mut exec.process);
         let processes = iter::once(&mut task.init).chain(execs);
         let streams = processes.map(|process| mem::take(&mut process.streams));
@@ -104,7 +104,7 @@ impl Actor {
     fn create_undone(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
         if let Err(error) = outcome {
             tracing::error!(container = %id, %error, "not removed");
-            // Nothing else would ever end its parked process.
+            // Nothing else would end its parked process.
             if let Some(task) = self.tasks.get(id) {
                 task.handles.kill_init();
             }
@@ -162,9 +162,9 @@ impl Actor {
             exit,
         };
         match exec.starting.take() {
-            Some((operation, halt)) => {
+            Some((operation, token)) => {
                 self.operations.cancel(operation);
-                halt.call();
+                token.cancel();
                 exec.process.never_ran(&CallError::not_found(id, exec_id));
             }
             None => exec.process.ended(exit),

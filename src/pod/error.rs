@@ -1,19 +1,19 @@
-//! Why a call of containerd fails.
+//! Errors of containerd's calls.
 
 use std::fmt;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::EngineError;
 use crate::lifecycle::Refusal;
 
-/// A failed call: one sentence, and what kind of failure it is.
+/// A failed call: one sentence, and the kind of failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallError {
     pub kind: Kind,
     pub message: String,
 }
 
-/// The kinds of failures that containerd tells apart (`errdefs`).
+/// The kinds of failure that containerd distinguishes (`errdefs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     NotFound,
@@ -33,12 +33,12 @@ impl CallError {
         }
     }
 
-    /// A failure of something else, in its own words.
+    /// Wraps a failure of another part, with its message.
     pub fn unknown(cause: impl fmt::Display) -> CallError {
         CallError::new(Kind::Unknown, cause.to_string())
     }
 
-    /// There is no such task, or no such exec of it.
+    /// No such task, or no such exec of it.
     pub fn not_found(id: &str, exec_id: &str) -> CallError {
         let message = match exec_id {
             "" => format!("task {id} does not exist"),
@@ -47,7 +47,7 @@ impl CallError {
         CallError::new(Kind::NotFound, message)
     }
 
-    /// The process to be signalled has ended.
+    /// The process to be signaled has exited.
     pub fn finished(id: &str) -> CallError {
         CallError::new(Kind::NotFound, format!("{id}: process already finished"))
     }
@@ -96,7 +96,7 @@ impl From<Refusal> for CallError {
             | Refusal::TurnAtTheEnd { .. }
             | Refusal::Held { .. } => Kind::FailedPrecondition,
             Refusal::NotReleased { .. } => Kind::Unknown,
-            // A process that is asked for and has exited is found no more.
+            // A process that has exited counts as not found.
             Refusal::IllegalCall(call) if call.is_finished() => Kind::NotFound,
             Refusal::IllegalCall(_) => Kind::FailedPrecondition,
         };

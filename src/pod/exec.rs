@@ -1,4 +1,4 @@
-//! Exec: more processes in a container.
+//! Exec: further processes in a container.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -7,8 +7,10 @@ use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskE
 use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 
-use crate::caught::Panicked;
-use crate::engine::{Coming, ExecOrder, Executed, Halt, Init, Killing, Process as Executable};
+use crate::catch_panic::Panicked;
+use crate::engine::{
+    CancelToken, Coming, ExecOrder, Executed, Init, Killing, Process as Executable,
+};
 use crate::lifecycle::{self, Call, ContainerId, Wanted};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -19,7 +21,7 @@ use super::process::{Exec, Exit, Process};
 use super::stop::known_end;
 use super::{Actor, CallError, ExecCall, Kind, Reply};
 
-/// Of the OCI specification's process only what has to be known of it.
+/// The part of the OCI specification's process that the shim needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Spec {
@@ -27,7 +29,7 @@ struct Spec {
 }
 
 impl Actor {
-    /// Adds a process to a container; it is executed by its own start.
+    /// Adds a process to a container; its own Start executes it.
     pub fn exec(&mut self, call: ExecCall, reply: Reply<()>) {
         let _ = reply.send(self.add_exec(call));
     }
@@ -43,7 +45,7 @@ impl Actor {
         let task = self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows(&id, Call::Exec(call.exec_id.clone()))?;
-        // Its next process may be there already, and is still parked.
+        // The next process of the container may exist already, but is still parked.
         if self.core.is_without_program(&id) {
             let message = format!(
                 "exec {:?}: task {} has no process just now",
@@ -66,12 +68,12 @@ impl Actor {
             is_interactive: call.paths.terminal || !call.paths.stdin.is_empty(),
         };
         self.core.handle_exec(now, &id, &exec)?;
-        // Its start follows.
+        // Its Start follows.
         self.node.engine.get_ready(Coming::Exec);
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
         {
-            task.lives.keep_post_start(call.spec.clone());
+            task.carryover.keep_post_start(call.spec.clone());
         }
         if let Entry::Vacant(place) = self.task_mut(&call.id)?.execs.entry(call.exec_id.clone()) {
             let process = Process::new(call.paths);
@@ -92,16 +94,16 @@ impl Actor {
 
     /// Executes a process that was added; answers with its process id.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
-        let (halt, execution) = match self.begin_exec(id, exec_id) {
+        let (token, execution) = match self.begin_exec(id, exec_id) {
             Ok(begun) => begun,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let (id, key) = (ContainerId::from(id), exec_id.to_owned());
         let caller = Caller {
             reply,
-            cancels: Some(halt.clone()),
+            cancels: Some(token.clone()),
         };
-        let work = execution.run(halt.clone());
+        let work = execution.run(token.clone());
         let wanted = Wanted::UntilDeleted;
         let operation = self.operate_for(
             &id,
@@ -112,7 +114,7 @@ impl Actor {
                 let answer = match outcome {
                     Ok(executed) => {
                         if reply.is_closed() {
-                            // Nothing else would ever end it: its caller is gone.
+                            // Its caller is gone, so nothing else would end it.
                             kill_executed(&executed.process);
                         }
                         actor.exec_started(id, &key, executed)
@@ -126,24 +128,28 @@ impl Actor {
             },
         );
         if let Some(exec) = self.exec_mut(&id, exec_id) {
-            exec.starting = Some((operation, halt));
+            exec.starting = Some((operation, token));
         }
         self.core.handle_exec_starting(&id, exec_id);
     }
 
-    fn begin_exec(&mut self, id: &str, exec_id: &str) -> Result<(Halt, Execution), CallError> {
+    fn begin_exec(
+        &mut self,
+        id: &str,
+        exec_id: &str,
+    ) -> Result<(CancelToken, Execution), CallError> {
         let key = ContainerId::from(id);
         let score = self.core.oom_score(&key);
         let has_exited = self.core.has_exited(&key);
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
-        // The spec has been taken by an earlier start, even if that failed.
+        // An earlier Start took the spec, even if it failed.
         if exec.spec.is_empty() {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
         }
-        let halt = task.handles.halt().part();
+        let token = task.handles.cancel_token().child();
         let order = ExecOrder {
             exec_id: exec_id.to_owned(),
             spec: std::mem::take(&mut exec.spec),
@@ -156,7 +162,7 @@ impl Actor {
             order,
             init: task.handles.init().filter(|_| !has_exited).cloned(),
         };
-        Ok((halt, execution))
+        Ok((token, execution))
     }
 
     fn exec_mut(&mut self, id: &ContainerId, exec_id: &str) -> Option<&mut Exec> {
@@ -259,7 +265,7 @@ impl Actor {
         process.ended(exit);
     }
 
-    /// An exec has ended with `status`; `None` if it never came about.
+    /// Tells the core that an exec ended with `status`; `None` if it never ran.
     pub(super) fn exec_over(
         &mut self,
         id: &ContainerId,
@@ -271,7 +277,7 @@ impl Actor {
     }
 }
 
-/// Waits until a caller has read what a process has written.
+/// Waits until the caller has read all output of a process.
 pub(super) async fn read(unread: Unread) -> Result<(), Panicked> {
     unread.is_read().await;
     Ok(())
@@ -286,14 +292,14 @@ fn stopped(exec_id: &str, id: &str) -> CallError {
 struct Execution {
     id: String,
     order: ExecOrder,
-    /// None if the container has ended.
+    /// `None` if the container has exited.
     init: Option<Arc<dyn Init>>,
 }
 
 impl Execution {
-    async fn run(self, halt: Halt) -> Result<Executed, CallError> {
+    async fn run(self, token: CancelToken) -> Result<Executed, CallError> {
         match self.init {
-            Some(init) => Ok(init.exec(self.order, &halt).await?),
+            Some(init) => Ok(init.exec(self.order, &token).await?),
             None => Err(stopped(&self.order.exec_id, &self.id)),
         }
     }
@@ -303,15 +309,15 @@ impl Execution {
 pub(super) fn kill_executed(process: &Arc<dyn Executable>) {
     let outcome = match process.kill(Signal::KILL) {
         Killing::Done(outcome) => outcome,
-        // SIGKILL waits for nothing.
+        // SIGKILL never needs to wait.
         Killing::UnderWay(_) => Ok(()),
     };
     if let Err(error) = outcome {
-        tracing::debug!(?process, %error, "it has exited already");
+        tracing::debug!(?process, %error, "the process has exited already");
     }
 }
 
-/// TaskExit of an exec, or, with the container's own id, of its init.
+/// Builds the TaskExit of an exec, or, given the container's own id, of its init.
 pub(super) fn exit_event(id: &ContainerId, process: &str, pid: i32, exit: Exit) -> TaskExit {
     TaskExit {
         container_id: id.to_string(),

@@ -1,4 +1,4 @@
-//! What is JSON, or a message in a message, within a call.
+//! Fuzzes the parts of a call that are JSON, or a message within a message.
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use serde_json::{Map, Value};
@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 use crate::engine::oci::lower;
 use crate::fuzz::cost::assert_bounded;
 
-use super::{checkpoint, lives};
+use super::{carryover, checkpoint};
 
-/// How many bytes may be allocated at once for each that is read, and in any case. A value of JSON
-/// that is `0,` in a list becomes one of 32 bytes, and its list is larger than it need be.
+/// Bytes that may be allocated at once: `EACH` for every byte read, plus `ANYWAY`. In a list, the
+/// JSON value `0,` becomes 32 bytes, and the list's capacity exceeds its length.
 const EACH: usize = 256;
 const ANYWAY: usize = 16 * 1024;
 
@@ -21,10 +21,10 @@ pub(crate) fn calls(input: &[u8]) {
     });
     let mut changed = None;
     assert_bounded(input.len(), EACH, ANYWAY, || {
-        lives::merge(&mut changed, input);
+        carryover::merge(&mut changed, input);
     });
     let before = changed.clone();
-    lives::merge(&mut changed, input);
+    carryover::merge(&mut changed, input);
     assert_eq!(before, changed);
     let any = Any {
         type_url: "containerd.runc.v1.CheckpointOptions".to_owned(),

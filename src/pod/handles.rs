@@ -1,6 +1,6 @@
-//! The engine's handles of a container, and what is under way with them.
+//! The engine's handles of a container, and the calls to it that are under way.
 //!
-//! Nothing is decided by what is in here: the core knows how the container is.
+//! No decision depends on this module: the core knows the state of the container.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,31 +8,31 @@ use std::time::SystemTime;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::oneshot;
 
-use crate::engine::{Cgroup, Halt, Init, OomWatch, Restoration};
+use crate::engine::{CancelToken, Cgroup, Init, OomWatch, Restoration};
 
 use super::cgroup::Figures;
 use super::signals::SignalOrder;
 use super::{CallError, Kind};
 
-/// The handles of a container.
+/// The engine's handles of a container.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     /// The init process, which may have exited.
     init: Option<Arc<dyn Init>>,
-    /// Where its processes are, or were. `None` if that could not be found out.
+    /// The cgroup of its processes. `None` if it was not found.
     cgroup: Option<Arc<dyn Cgroup>>,
-    /// Cancels what is under way for the init process.
-    halt: Halt,
-    /// Dropped when the init process exits, which ends a release of it.
+    /// Cancels the work that is under way for the init process.
+    cancel_token: CancelToken,
+    /// Dropped when the init process exits, which ends a release.
     releasing: Option<oneshot::Sender<()>>,
     oom_watch: Option<Box<dyn OomWatch>>,
-    /// When the init process was collected.
+    /// Time at which the init process was collected.
     exited_at: Option<SystemTime>,
-    /// The last figures of its cgroup, which the cleanup removes.
+    /// The last metrics of its cgroup, which the cleanup removes.
     figures: Option<Any>,
-    /// The checkpoint that it is to be restored from.
+    /// The checkpoint to restore the container from.
     restoration: Option<Box<dyn Restoration>>,
-    /// Signals that are delivered when it is restored.
+    /// Signals to deliver once the container is restored.
     pending_signals: Vec<SignalOrder>,
 }
 
@@ -42,61 +42,61 @@ impl Handles {
         self.init.as_ref()
     }
 
-    /// The init process, and what cancels a call to it.
+    /// The init process, and the token that cancels a call to it.
     ///
     /// # Errors
     ///
-    /// If there was none yet.
-    pub fn init_and_halt(&self) -> Result<(Arc<dyn Init>, Halt), CallError> {
+    /// If there is no process yet.
+    pub fn init_and_cancel_token(&self) -> Result<(Arc<dyn Init>, CancelToken), CallError> {
         let init = self.init.clone().ok_or_else(|| {
-            let message = "it has no process: it is still to be restored";
+            let message = "the container has no process yet: it is still to be restored";
             CallError::new(Kind::FailedPrecondition, message)
         })?;
-        Ok((init, self.halt.clone()))
+        Ok((init, self.cancel_token.clone()))
     }
 
-    /// Cancels what is under way for the init process.
-    pub fn halt(&self) -> &Halt {
-        &self.halt
+    /// Cancels the work that is under way for the init process.
+    pub fn cancel_token(&self) -> &CancelToken {
+        &self.cancel_token
     }
 
-    /// Replaces the means of canceling for the next init process, and returns it.
-    pub fn renew_halt(&mut self) -> Halt {
-        self.halt = Halt::default();
-        self.halt.clone()
+    /// Replaces the cancellation token for the next init process, and returns the new one.
+    pub fn renew_cancel_token(&mut self) -> CancelToken {
+        self.cancel_token = CancelToken::default();
+        self.cancel_token.clone()
     }
 
-    /// The cgroup of its processes. `None` if that is not known.
+    /// The cgroup of its processes. `None` if it was not found.
     pub fn cgroup(&self) -> Option<&Arc<dyn Cgroup>> {
         self.cgroup.as_ref()
     }
 
-    /// Its figures: those that were kept at its exit, or its cgroup's.
+    /// The source of its metrics: those kept at its exit, or its cgroup.
     pub fn figures(&self) -> Option<Figures> {
         let kept = self.figures.clone().map(Figures::Last);
         kept.or_else(|| self.cgroup.clone().map(Figures::Of))
     }
 
-    /// When the init process exited: `now` if it was not collected.
+    /// Time at which the init process exited: `now` if it was not collected.
     pub fn exited_at(&mut self, now: SystemTime) -> SystemTime {
         *self.exited_at.get_or_insert(now)
     }
 
     // === what happens ===
 
-    /// Takes an init process, the first or another. Its cgroup cannot always be found out at once: it is
-    /// that of the last one then.
+    /// Stores an init process, either the first or the next one. If the cgroup of the process is
+    /// not found yet, the last cgroup stays.
     pub fn set_init(&mut self, init: Arc<dyn Init>) {
         let cgroup = init.cgroup().or_else(|| self.cgroup.take());
         *self = Handles {
             init: Some(init),
             cgroup,
-            halt: std::mem::take(&mut self.halt),
+            cancel_token: std::mem::take(&mut self.cancel_token),
             ..Handles::default()
         };
     }
 
-    /// Looks for its cgroup once more where it was not found. Returns true if it is known since.
+    /// Looks for the cgroup again if it was not found. Returns true if this call found it.
     pub fn find_cgroup(&mut self) -> bool {
         if self.cgroup.is_some() {
             return false;
@@ -105,7 +105,7 @@ impl Handles {
         self.cgroup.is_some()
     }
 
-    /// Calls `tell` when the kernel kills a process because memory has run out, until the init process
+    /// Calls `tell` when the kernel kills a process because memory ran out, until the init process
     /// exits.
     pub fn watch_memory(&mut self, tell: Box<dyn Fn() + Send + Sync>) {
         if let Some(cgroup) = &self.cgroup
@@ -115,14 +115,14 @@ impl Handles {
         }
     }
 
-    /// Looks now whether memory has run out: a process was killed.
+    /// Checks for an OOM kill now, because a process was killed.
     pub fn look_at_memory(&self) {
         if let Some(watch) = &self.oom_watch {
             watch.look();
         }
     }
 
-    /// Begins a release of its program. The receiver ends when the init process exits.
+    /// Begins a release of the program. The receiver ends when the init process exits.
     pub fn begin_release(&mut self) -> oneshot::Receiver<()> {
         let (releasing, gone) = oneshot::channel();
         if self.exited_at.is_none() {
@@ -131,17 +131,17 @@ impl Handles {
         gone
     }
 
-    /// Ends a release of its program.
+    /// Ends a release of the program.
     pub fn end_release(&mut self) {
         self.releasing = None;
     }
 
-    /// Its program is being released.
+    /// True while the program is being released.
     pub fn is_releasing(&self) -> bool {
         self.releasing.is_some()
     }
 
-    /// Notes that the init process was collected. That memory ran out is told before.
+    /// Notes that the init process was collected. Reports an OOM kill first.
     pub fn mark_exited(&mut self, at: SystemTime) {
         self.look_at_memory();
         self.oom_watch = None;
@@ -149,33 +149,35 @@ impl Handles {
         self.exited_at.get_or_insert(at);
     }
 
-    /// Keeps the figures of its cgroup, which is about to be removed.
+    /// Keeps the metrics of its cgroup, which is about to be removed.
     pub fn keep_figures(&mut self) {
         match self.cgroup.as_ref().map(|cgroup| cgroup.metrics()) {
             Some(Ok(figures)) => self.figures = Some(figures),
-            Some(Err(error)) => tracing::warn!(%error, "the last figures of a container are lost"),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "cannot read the last metrics of a container")
+            }
             None => {}
         }
     }
 
     // === from a checkpoint ===
 
-    /// Keeps the checkpoint that it is restored from when its turn comes.
+    /// Keeps the checkpoint until the core releases the container.
     pub fn set_restoration(&mut self, restoration: Box<dyn Restoration>) {
         self.restoration = Some(restoration);
     }
 
-    /// Takes the checkpoint that it is restored from now.
+    /// Takes the checkpoint to restore the container from.
     pub fn take_restoration(&mut self) -> Option<Box<dyn Restoration>> {
         self.restoration.take()
     }
 
-    /// Keeps a signal until it is restored.
+    /// Keeps a signal until the container is restored.
     pub fn put_off_signal(&mut self, order: SignalOrder) {
         self.pending_signals.push(order);
     }
 
-    /// Takes the signals that were put off.
+    /// Takes the signals that were kept.
     pub fn take_signals(&mut self) -> Vec<SignalOrder> {
         std::mem::take(&mut self.pending_signals)
     }
@@ -185,7 +187,7 @@ impl Handles {
         if let Some(init) = &self.init
             && let Err(error) = init.end()
         {
-            tracing::debug!(?init, %error, "it has exited already");
+            tracing::debug!(?init, %error, "the process has exited already");
         }
     }
 }
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_of_an_exit_is_that_of_the_collection() {
+    async fn the_time_of_an_exit_is_that_of_its_collection() {
         let mut handles = Handles::default();
         handles.set_init(SimEngine::default().parked("web").await);
         handles.mark_exited(UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! What a person asks of the pod, past containerd.
+//! Commands that a person gives a pod through `usher`, not through containerd.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::lifecycle::ContainerId;
 use super::{Actor, CallError, Kind, Reply};
 
 impl Actor {
-    /// Begins the termination of the pod, within `grace` if that is given.
+    /// Begins the termination of the pod, within the grace period `grace` if given.
     pub fn stop(&mut self, grace: Option<Duration>, reply: Reply<api::StopResponse>) {
         let now = self.now();
         let mut response = api::StopResponse::new();
@@ -21,7 +21,7 @@ impl Actor {
         let _ = reply.send(Ok(response));
     }
 
-    /// Lets the program of a container, by its name or id, be executed though its turn has not come.
+    /// Releases a held container, given by name or id, before its start condition holds.
     pub fn release_by_hand(&mut self, container: &str, reply: Reply<api::ReleaseResponse>) {
         let by_id = ContainerId::from(container);
         let id = match self.tasks.contains_key(&by_id) {
@@ -37,7 +37,7 @@ impl Actor {
             None => {
                 let message = format!(
                     "there is no container {container} in pod {}",
-                    self.who.identity().name
+                    self.meta.identity().name
                 );
                 Err(CallError::new(Kind::NotFound, message))
             }

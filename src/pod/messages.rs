@@ -1,10 +1,10 @@
-//! The calls that need nothing but a look at the tables, or a command of the OCI runtime.
+//! Calls that only read the actor's tables or run one command of the OCI runtime.
 
 use std::sync::Arc;
 
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
-use crate::engine::{Halt, Init};
+use crate::engine::{CancelToken, Init};
 use crate::lifecycle::{Call, ContainerId, TaskStatus, Wanted};
 use crate::stdio;
 
@@ -12,7 +12,7 @@ use super::process::{Exit, Process, StateAnswer, Status, Task};
 use super::{Actor, CallError, Reply};
 
 impl Actor {
-    /// The state of a task or one of its execs.
+    /// Answers with the state of a task or one of its execs.
     pub fn state(&mut self, id: &str, exec_id: &str, reply: Reply<StateAnswer>) {
         let answer = self.process(id, exec_id).map(|(task, process)| {
             let status = self.status_of(&ContainerId::from(id), exec_id, process);
@@ -39,7 +39,7 @@ impl Actor {
         }
     }
 
-    /// Answers when the process has ended.
+    /// Answers when the process has exited.
     pub fn wait(&mut self, id: &str, exec_id: &str, reply: Reply<Exit>) {
         match self.process_mut(id, exec_id) {
             Err(error) => drop(reply.send(Err(error))),
@@ -47,7 +47,8 @@ impl Actor {
                 (Some(exit), _) => drop(reply.send(Ok(exit))),
                 (None, Some(why)) => drop(reply.send(Err(why.clone()))),
                 (None, None) => {
-                    // Callers that have given up are not kept for the container's whole life.
+                    // Callers that have given up are dropped, so that they do not pile up while the
+                    // container runs.
                     process.waiting.retain(|waiting| !waiting.is_closed());
                     process.waiting.push(reply);
                 }
@@ -55,21 +56,22 @@ impl Actor {
         }
     }
 
-    /// The process id of a task's init; none while it has none. Whoever asks for one that there is
-    /// not yet has sent a caller here that will create it.
+    /// Answers with the process id of a task's init; zero while it has none. A Connect for an
+    /// unknown task comes from `start`, which directs the caller of a Create here.
     pub fn connect(&mut self, id: &str, reply: Reply<i32>) {
         self.announce(id);
         let _ = reply.send(Ok(self.task(id).map_or(0, |task| task.init.pid)));
     }
 
-    /// The caller writes no more to the stdin of a process; one that has not been started remembers it.
+    /// Closes the stdin of a process; a process that is not started remembers it.
     pub fn close_stdin(&mut self, id: &str, exec_id: &str, reply: Reply<()>) {
         let process = self.process_mut(id, exec_id);
         let _ = reply.send(process.map(|process| process.streams.close_stdin()));
     }
 
-    /// Changes the size of a process's terminal; one that has not been started remembers it. For one
-    /// that has ended it is no error: clients ask as soon as a program runs, however short it is.
+    /// Changes the size of a process's terminal; a process that is not started remembers it.
+    /// Succeeds for a process that has exited: clients call this as soon as a program runs, however
+    /// short it is.
     pub fn resize(&mut self, id: &str, exec_id: &str, size: stdio::Size, reply: Reply<()>) {
         let _ = reply.send(self.resized(id, exec_id, size));
     }
@@ -79,9 +81,12 @@ impl Actor {
         process.streams.resize(size).map_err(CallError::unknown)
     }
 
-    /// Freezes a container. Held ones are started as the caller sees it, and can be frozen too.
+    /// Freezes a container. A held container can be frozen too, since the caller sees it as
+    /// started.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
-        let living = self.task(id).and_then(|task| task.handles.init_and_halt());
+        let living = self
+            .task(id)
+            .and_then(|task| task.handles.init_and_cancel_token());
         let init = living.and_then(|living| {
             self.core.handle_pause(&ContainerId::from(id))?;
             Ok(living)
@@ -93,7 +98,7 @@ impl Actor {
     pub fn resume(&mut self, id: &str, reply: Reply<()>) {
         let init = self.task(id).and_then(|task| {
             self.core.allows(&ContainerId::from(id), Call::Resume)?;
-            task.handles.init_and_halt()
+            task.handles.init_and_cancel_token()
         });
         self.freeze(id, false, init, reply);
     }
@@ -102,17 +107,17 @@ impl Actor {
         &mut self,
         id: &str,
         freeze: bool,
-        init: Result<(Arc<dyn Init>, Halt), CallError>,
+        init: Result<(Arc<dyn Init>, CancelToken), CallError>,
         reply: Reply<()>,
     ) {
-        let (init, halt) = match init {
+        let (init, token) = match init {
             Ok(living) => living,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let work = async move {
             match freeze {
-                true => init.pause(&halt).await,
-                false => init.resume(&halt).await,
+                true => init.pause(&token).await,
+                false => init.resume(&token).await,
             }
         };
         let id = ContainerId::from(id);

@@ -1,14 +1,14 @@
 //! The actor that owns one pod.
 //!
-//! It alone holds the [lifecycle core](crate::lifecycle), the table of tasks and their processes.
-//! A handler of the Task service sends it a message and awaits the answer; the handler may be
-//! dropped at any moment, and nothing of the work goes with it. The actor itself never waits:
-//! whatever takes time is a [numbered operation](operations), which sends a message when it is done.
+//! The actor alone holds the [lifecycle core](crate::lifecycle) and the table of tasks and their
+//! processes. A handler of the Task service sends the actor a message and awaits the answer; if
+//! ttrpc drops the handler, the work goes on. The actor itself never waits: everything that takes
+//! time is a [numbered operation](operations), which sends a message when it is done.
 
 mod actor;
 mod alarm;
 mod attempts;
-mod bill;
+mod carryover;
 mod cgroup;
 mod checkpoint;
 mod create;
@@ -18,12 +18,13 @@ mod exec;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod handles;
-mod lives;
 mod manual;
 mod messages;
 mod node;
 mod operations;
+mod pod_meta;
 mod post_start;
+mod probe_cpu;
 mod process;
 mod restart;
 mod sandbox;
@@ -37,7 +38,6 @@ mod start;
 mod status;
 pub(crate) mod stop;
 mod updates;
-mod who;
 
 use std::time::Duration;
 
@@ -54,17 +54,17 @@ pub use node::Node;
 pub use process::{Deleted, Exit, StateAnswer, Status};
 pub use sandbox::SandboxState;
 
-/// How many messages may wait for the actor. It handles one in microseconds; whoever finds the
-/// mailbox full waits.
+/// Messages that may wait for the actor, which handles each in microseconds. Senders wait while the
+/// mailbox is full.
 const MAILBOX: usize = 64;
 
-/// Where an answer goes.
+/// The channel for an answer.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
 
-/// Something for the actor to do.
+/// A request for the actor.
 type Message = Box<dyn FnOnce(&mut Actor) + Send>;
 
-/// The way to a pod's actor. Clones lead to the same.
+/// A handle to a pod's actor. Clones lead to the same actor.
 #[derive(Clone, Debug)]
 pub struct Pod {
     mailbox: mpsc::Sender<Message>,
@@ -74,7 +74,7 @@ pub struct Pod {
 #[derive(Debug)]
 pub struct CreateCall {
     pub order: Order,
-    /// How long the caller waits.
+    /// Time that the caller waits for the answer.
     pub patience: Option<Duration>,
 }
 
@@ -105,7 +105,7 @@ pub struct KillCall {
     pub exec_id: String,
     pub signal: u32,
     pub all: bool,
-    /// How long the caller waits.
+    /// Time that the caller waits for the answer.
     pub patience: Option<Duration>,
 }
 
@@ -114,7 +114,7 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// What the actor answers; [`Kind::Unknown`] if it is gone, or lost the question in a panic.
+    /// The actor's error; [`Kind::Unknown`] if the actor is gone, or lost the request in a panic.
     pub async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Actor, Reply<T>) + Send + 'static,

@@ -1,4 +1,4 @@
-//! What there is around a pod.
+//! The actor's surroundings.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use crate::engine::Engine;
 use crate::events::{Event, Publish};
 use crate::plan::Rules;
 
-/// All that the actor knows of the node that it is on. Faults come from here, and nowhere else: a test
-/// has a model of each.
+/// Everything outside that the actor uses. All faults enter here, and tests replace each part by a
+/// simulated one.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub engine: Arc<dyn Engine>,
     pub publisher: Arc<dyn Publish>,
     pub clock: Arc<dyn Clock>,
     pub archive: Arc<dyn Archive>,
-    /// What its administrator has said, as it was when the pod began.
+    /// The administrator's rules, as read when the pod began.
     pub rules: Rules,
 }
 

@@ -1,15 +1,16 @@
-//! Work that takes time: a task of its own beside the actor, which sends the outcome to the actor.
+//! Work that takes time: each piece runs in a tokio task beside the actor and sends its outcome to
+//! the actor.
 //!
-//! Work on a container is a numbered [operation](crate::lifecycle::Operations). The number comes back with
-//! the outcome, and this file alone drops an outcome that is stale: it frees the processes that came with
-//! it, and tells the caller that the container is gone.
+//! Work on a container is a numbered [operation](crate::lifecycle::Operations). The number comes
+//! back with the outcome. This file alone drops a stale outcome: it frees the processes that came
+//! with the outcome, and tells the caller that the container is gone.
 
 use std::pin::pin;
 
 use containerd_shim_protos::events::task::TaskCreate;
 
-use crate::caught::{Panicked, caught};
-use crate::engine::{Attempted, Beginning, Born, Created, Executed, Halt, ScoreOutcome};
+use crate::catch_panic::{Panicked, catch_panic};
+use crate::engine::{Attempted, Beginning, Born, CancelToken, Created, Executed, ScoreOutcome};
 use crate::lifecycle::{ContainerId, OperationId, Wanted};
 use crate::process::ExitStatus;
 use crate::stdio::Streams;
@@ -19,7 +20,7 @@ use super::{Actor, CallError, Message, Reply};
 
 /// The result of an operation.
 pub(super) trait Outcome: Send + 'static {
-    /// Ends what came with the result: its container wants it no more.
+    /// Ends the processes in the result, because their container no longer needs them.
     fn discard(self)
     where
         Self: Sized,
@@ -31,7 +32,7 @@ pub(super) trait Outcome: Send + 'static {
 pub(super) struct Caller<R> {
     pub reply: Reply<R>,
     /// Canceled when the caller stops waiting.
-    pub cancels: Option<Halt>,
+    pub cancels: Option<CancelToken>,
 }
 
 impl<R> From<Reply<R>> for Caller<R> {
@@ -45,7 +46,7 @@ impl<R> From<Reply<R>> for Caller<R> {
 }
 
 impl Actor {
-    /// Does `work` beside everything else, then calls `then` with the outcome, even after a panic.
+    /// Runs `work` beside the actor, then calls `then` with the outcome, even after a panic.
     pub(super) fn spawn<T: Send + 'static, E: From<Panicked> + Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, E>> + Send + 'static,
@@ -53,14 +54,15 @@ impl Actor {
     ) {
         let mailbox = self.mailbox.clone();
         tokio::spawn(async move {
-            let outcome = caught(work).await;
+            let outcome = catch_panic(work).await;
             let message: Message = Box::new(move |actor| then(actor, outcome));
-            // Without an actor there is no pod.
+            // If the actor is gone, so is the pod.
             let _ = mailbox.send(message).await;
         });
     }
 
-    /// Does `work` as an operation on container `id`, then calls `then` unless the outcome is stale.
+    /// Runs `work` as an operation on container `id`, then calls `then` unless the outcome is
+    /// stale.
     pub(super) fn operate<T: Outcome, E: From<Panicked> + Send + 'static>(
         &mut self,
         id: &ContainerId,
@@ -75,8 +77,8 @@ impl Actor {
         })
     }
 
-    /// Does `work` as an operation for a caller, which is told that the container is gone if the outcome
-    /// is stale.
+    /// Runs `work` as an operation for a caller. If the outcome is stale, the caller is told that
+    /// the container is gone.
     pub(super) fn operate_for<T, E, R>(
         &mut self,
         id: &ContainerId,
@@ -93,8 +95,8 @@ impl Actor {
         let Caller { mut reply, cancels } = caller;
         let work = async move {
             let outcome = match cancels {
-                None => caught(work).await,
-                Some(halt) => canceled_with(&mut reply, &halt, work).await,
+                None => catch_panic(work).await,
+                Some(token) => canceled_with(&mut reply, &token, work).await,
             };
             Ok::<_, Panicked>((outcome, reply))
         };
@@ -117,7 +119,8 @@ impl Actor {
         })
     }
 
-    /// Does `work` as an operation, then calls `then` with the outcome, or `stale` if that is stale.
+    /// Runs `work` as an operation, then calls `then` with the outcome, or `stale` if the outcome
+    /// is stale.
     pub(super) fn operate_or<T: Send + 'static, E: From<Panicked> + Send + 'static>(
         &mut self,
         id: &ContainerId,
@@ -138,18 +141,18 @@ impl Actor {
     }
 }
 
-/// Awaits `work`, and cancels `halt` when the caller stops waiting.
+/// Awaits `work`, and cancels the token when the caller stops waiting.
 async fn canceled_with<T, E: From<Panicked>, R>(
     reply: &mut Reply<R>,
-    halt: &Halt,
+    token: &CancelToken,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let mut work = pin!(caught(work));
+    let mut work = pin!(catch_panic(work));
     tokio::select! {
         biased;
         outcome = &mut work => outcome,
         () = reply.closed() => {
-            halt.call();
+            token.cancel();
             work.await
         }
     }
@@ -166,7 +169,7 @@ impl Outcome for Vec<u8> {}
 impl Outcome for Born {
     fn discard(self) {
         if let Err(error) = self.init.end() {
-            tracing::debug!(init = ?self.init, %error, "it has exited already");
+            tracing::debug!(init = ?self.init, %error, "the process has exited already");
         }
     }
 }
@@ -220,7 +223,7 @@ mod tests {
     use crate::shim::serve::this_node;
 
     #[test]
-    fn the_outcome_of_work_arrives_though_the_work_panics() {
+    fn the_outcome_of_work_arrives_even_after_a_panic() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -1,35 +1,35 @@
-//! What the actor knows of the processes it looks after.
+//! The actor's tables of tasks and processes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::engine::{Container, Halt, Process as Executed};
+use crate::engine::{CancelToken, Container, Process as Executed};
 use crate::lifecycle::OperationId;
 use crate::plan::Allotment;
 use crate::stdio::{Paths, Streams, Unread};
 
+use super::carryover::RestartCarryover;
 use super::handles::Handles;
-use super::lives::Lives;
 use super::scores::Score;
 use super::updates::Updates;
 use super::{CallError, Reply};
 
-/// How and when a process ended, as the caller is told.
+/// Exit status and time of a process, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// The exit code, 128 + n for a death by signal n.
+    /// The exit code; 128 + n for a death by signal n.
     pub code: u32,
     pub at: SystemTime,
 }
 
-/// What the caller is told of a process's state.
+/// The state of a process, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Created,
     Running,
-    /// It is being frozen.
+    /// The container is being frozen.
     Pausing,
     Paused,
     Stopped(Exit),
@@ -42,65 +42,65 @@ pub(super) struct Task {
     pub created_at: SystemTime,
     pub container: Arc<dyn Container>,
     pub facts: Facts,
-    /// Its init process, as its caller knows it.
+    /// The init process, as the caller knows it.
     pub init: Process,
     pub execs: BTreeMap<String, Exec>,
     pub handles: Handles,
     pub score: Score,
-    pub lives: Lives,
+    pub carryover: RestartCarryover,
     pub updates: Updates,
     /// Callers that wait for its deletion.
     pub deleters: Vec<Reply<Deleted>>,
 }
 
-/// What the bundle says that matters later.
+/// Facts from the bundle that are needed later.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub has_own_pid_namespace: bool,
-    /// Its named ports.
+    /// Ports by name.
     pub ports: BTreeMap<String, u16>,
-    /// Of a sandbox: what its containers are allotted.
+    /// Only for a sandbox: the resources allotted to its containers.
     pub allotment: Allotment,
 }
 
-/// An exec: what is to be executed, and the process it becomes.
+/// An exec: the command, and later the process.
 #[derive(Debug)]
 pub(super) struct Exec {
-    /// The OCI specification's process as JSON.
+    /// The OCI specification's process as JSON. Empty once a Start took it.
     pub spec: Vec<u8>,
-    /// Its start, while it is under way, and what does it.
-    pub starting: Option<(OperationId, Halt)>,
-    /// What it has become; none as long as it is none.
+    /// The operation that starts it, and its cancellation token.
+    pub starting: Option<(OperationId, CancelToken)>,
+    /// The process once it is executed.
     pub handle: Option<Arc<dyn Executed>>,
     pub process: Process,
 }
 
-/// A process: the init of a container or an exec.
+/// A process: the init of a container, or an exec.
 #[derive(Debug, Default)]
 pub(super) struct Process {
-    /// Zero as long as there is none.
+    /// Zero until there is a process.
     pub pid: i32,
     pub paths: Paths,
-    /// Stand-ins that remember what the caller asks of its streams, while it has none.
+    /// Stand-ins that remember the caller's requests while the process has no streams.
     pub streams: Streams,
     pub started: bool,
-    /// The exit of an exec, from when it has ended until its caller is told.
+    /// The exit of an exec, from when it exits until the exit is published.
     pub untold: Option<Exit>,
-    /// Its exit, from when its caller is told.
+    /// The exit, once it is published.
     pub exit: Option<Exit>,
-    /// Why it will never be, for whoever waits for it all the same.
+    /// Why the process will never run: the answer to callers that wait for it.
     pub failure: Option<CallError>,
     pub waiting: Vec<Reply<Exit>>,
 }
 
-/// What Delete answers.
+/// The answer to Delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deleted {
     pub pid: i32,
     pub exit: Exit,
 }
 
-/// What State answers.
+/// The answer to State.
 #[derive(Clone, Debug)]
 pub struct StateAnswer {
     pub bundle: PathBuf,
@@ -117,36 +117,36 @@ impl Process {
         }
     }
 
-    /// The process runs as far as its caller knows.
+    /// True if the process runs as far as the caller knows.
     pub fn reads_running(&self) -> bool {
         self.started && self.exit.is_none()
     }
 
-    /// The process of an exec has ended, though its caller may not have been told.
+    /// True if the process of an exec has exited, whether or not the exit is published.
     pub fn has_ended(&self) -> bool {
         self.untold.or(self.exit).is_some()
     }
 
-    /// Gives the process streams, and asks of them what the caller has asked of their stand-ins.
+    /// Gives the process its streams, and applies what the caller asked of their stand-ins.
     pub fn take_streams(&mut self, mut streams: Streams) {
         streams.catch_up(&self.streams);
         self.streams = streams;
     }
 
-    /// Lets the process have what the caller writes.
+    /// Connects the caller's stdin to the process.
     pub fn connect_stdin(&mut self) {
         if let Err(error) = self.streams.connect_stdin(&self.paths.stdin) {
-            tracing::warn!(%error, "a process has no stdin");
+            tracing::warn!(%error, "cannot connect stdin of a process");
         }
     }
 
-    /// Ends the streams of a process that has ended. Returns what its caller has still to read before the
-    /// exit is told.
+    /// Ends the streams of a process that has exited. Returns the output that the caller has still
+    /// to read before the exit is published.
     pub fn end_streams(&mut self) -> Option<Unread> {
         self.streams.ended()
     }
 
-    /// Tells everybody who waits for it that the process will never be.
+    /// Tells all waiting callers that the process will never run.
     pub fn never_ran(&mut self, why: &CallError) {
         self.failure = Some(why.clone());
         for reply in self.waiting.drain(..) {
@@ -154,19 +154,19 @@ impl Process {
         }
     }
 
-    /// Tells everybody who waits for it that the process has ended.
+    /// Tells all waiting callers that the process has exited.
     pub fn ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
         for reply in self.waiting.drain(..) {
-            // Who has gone away need not be told.
+            // The caller may be gone.
             let _ = reply.send(Ok(exit));
         }
     }
 }
 
 impl Task {
-    /// Adds a caller that waits for the deletion. Those that have given up are not kept, but for the first,
-    /// who has begun it.
+    /// Adds a caller that waits for the deletion. Drops those that have given up, except for the
+    /// first, which began the deletion.
     pub fn add_deleter(&mut self, deleter: Reply<Deleted>) {
         let mut is_first = true;
         self.deleters

@@ -1,19 +1,19 @@
-//! Restart in place: another process in the same container, as far as anybody can see.
+//! Restart in place: a new process in the same task, which containerd does not notice.
 //!
-//! The OCI runtime knows no second life: the container is deleted there and created again, from the
-//! same bundle, on the root file system that is still mounted, with the streams of the first.
+//! OCI runtimes know no restart: the shim deletes the container there and creates it again from the
+//! same bundle, on the root file system that is still mounted, with the same streams.
 
 use std::mem;
 use std::sync::Arc;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Born, LastLife};
 use crate::lifecycle::{ContainerId, Wanted};
 
 use super::Actor;
 
 impl Actor {
-    /// Begins the next life of a container whose process has ended.
+    /// Begins the restart in place of a container whose process has exited.
     pub(super) fn restart(&mut self, id: &ContainerId, is_cleaned_up: bool) {
         let oom_score = self.score_for_bundle(id);
         let Some(task) = self.tasks.get_mut(id) else {
@@ -22,17 +22,17 @@ impl Actor {
         let last = LastLife {
             cgroup: task.handles.cgroup().cloned(),
             is_forgotten: is_cleaned_up,
-            resources: task.lives.resources().cloned(),
+            resources: task.carryover.resources().cloned(),
             oom_score,
         };
-        let (container, halt) = (task.container.clone(), task.handles.renew_halt());
-        // What the caller wants of them meanwhile is asked of others in their place.
+        let (container, token) = (task.container.clone(), task.handles.renew_cancel_token());
+        // Requests about the streams meanwhile go to stand-ins.
         let mut streams = mem::take(&mut task.init.streams);
         let work = async move {
-            let created = container.create_again(last, &mut streams, &halt).await;
+            let created = container.create_again(last, &mut streams, &token).await;
             Ok::<_, Panicked>((created, streams))
         };
-        // Nothing of the last process matters from now on.
+        // Work for the last process is of no use anymore.
         self.operations.cancel_at_replacement(id);
         self.operate(
             id,
@@ -50,19 +50,18 @@ impl Actor {
         );
     }
 
-    /// The next life of a container is not to be: whatever of it is there ends, and whatever is under
-    /// way for it.
-    pub(super) fn halt(&mut self, id: &ContainerId) {
+    /// Cancels a restart in place: ends the work for it, and the new process if there is one.
+    pub(super) fn cancel_restart(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.handles.halt().call();
+        task.handles.cancel_token().cancel();
         if task.handles.is_releasing() {
             task.handles.kill_init();
         }
     }
 
-    /// The next init process of a container is parked, or could not be made.
+    /// Handles the outcome of a creation: the next init process is parked, or the creation failed.
     fn created_again(&mut self, id: &ContainerId, created: Result<Born, String>) {
         let born = match created {
             Ok(born) => born,
@@ -76,8 +75,8 @@ impl Actor {
             if outcome.is_err()
                 && let Err(error) = init.end()
             {
-                // It would be parked, and nobody would release it.
-                tracing::debug!(container = %id, %error, "it has ended already");
+                // It would stay parked, because nothing would release it.
+                tracing::debug!(container = %id, %error, "the process has exited already");
             }
             actor.restarted(id, outcome);
         });

@@ -1,34 +1,35 @@
-//! What only a sandbox is asked that is no container (see [`crate::sandbox`]).
+//! Calls for a sandbox without a pause container (see [`crate::sandbox`]).
 //!
-//! Its task goes as soon as its exit is told, as containerd deletes that of a pause container at its exit.
-//! But containerd asks of a sandbox until the pod is removed: so how it has ended is remembered.
+//! The shim deletes the sandbox's task as soon as its exit is published, as containerd deletes that
+//! of a pause container. But containerd asks for the sandbox's state until the pod is removed, so
+//! this module remembers the exit.
 
 use std::time::SystemTime;
 
 use tokio::sync::oneshot;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::Sandbox;
 use crate::lifecycle::{ContainerId, TaskStatus};
 
 use super::process::{Exit, Status, Task};
 use super::{Actor, CallError, Kind, Reply};
 
-/// What is told of a sandbox.
+/// The state of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SandboxState {
     pub status: Status,
-    /// Zero as long as it has no process.
+    /// Zero while it has no process.
     pub pid: i32,
     pub created_at: SystemTime,
 }
 
-/// The end of the pod's sandbox.
+/// The exit of the pod's sandbox.
 #[derive(Debug, Default)]
 pub(super) struct SandboxEnd {
-    /// What is told of the last one that has ended.
+    /// The last sandbox that exited.
     last: Option<Ended>,
-    /// Who waits until it is gone.
+    /// Callers that wait until it is gone.
     waiting: Vec<Reply<()>>,
 }
 
@@ -40,7 +41,7 @@ struct Ended {
 }
 
 impl Actor {
-    /// Whether a sandbox is there, or how it has ended.
+    /// Answers with the state of a sandbox, or with its exit.
     pub fn sandbox_state(&mut self, id: &str, reply: Reply<SandboxState>) {
         let state = |task: &Task| SandboxState {
             status: self.status_of(&ContainerId::from(id), "", &task.init),
@@ -59,7 +60,7 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Answers when a sandbox has ended.
+    /// Answers when a sandbox has exited.
     pub fn wait_sandbox(&mut self, id: &str, reply: Reply<Exit>) {
         match self.ended_sandbox(id) {
             Some(ended) if self.task(id).is_err() => drop(reply.send(Ok(ended.exit))),
@@ -67,18 +68,18 @@ impl Actor {
         }
     }
 
-    /// Answers when nothing is left of a sandbox that was killed.
+    /// Answers when a killed sandbox is deleted.
     pub fn sandbox_gone(&mut self, id: &str, reply: Reply<()>) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
             return drop(reply.send(Ok(())));
         }
         let is_going = self.core.is_deletion_wanted(&id);
-        // One that lives goes when its exit is published.
+        // A sandbox that still runs is deleted when its exit is published.
         let status = self.core.task_status(&id);
         let can_go = status == Some(TaskStatus::Stopped) || !self.core.is_known(&id);
         let waiting = &mut self.sandbox_end.waiting;
-        // Callers that have given up are not kept.
+        // Callers that have given up are dropped.
         waiting.retain(|waiting| !waiting.is_closed());
         waiting.push(reply);
         if can_go && !is_going {
@@ -86,7 +87,7 @@ impl Actor {
         }
     }
 
-    /// Reads what the pod's cgroup has now: kubelet has resized the pod.
+    /// Reads the values of the pod's cgroup again, because kubelet resized the pod.
     pub fn sandbox_resized(&mut self, id: &str, reply: Reply<()>) {
         let answer = match (self.task(id), self.ended_sandbox(id)) {
             (Err(error), None) => Err(error),
@@ -99,11 +100,11 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Refuses a second sandbox: containerd has one of a shim, also when that has ended.
+    /// Refuses a second sandbox: a shim has one, even after that has exited.
     ///
     /// # Errors
     ///
-    /// [`Kind::AlreadyExists`], which names the first.
+    /// [`Kind::AlreadyExists`], with the name of the first.
     pub(super) fn refuse_second_sandbox(&self, id: &str) -> Result<(), CallError> {
         let living = self.tasks.keys().find(|id| self.core.is_sandbox(id));
         let ended = self.sandbox_end.last.as_ref().map(|ended| &ended.id);
@@ -111,21 +112,19 @@ impl Actor {
             None => Ok(()),
             Some(first) => Err(CallError::new(
                 Kind::AlreadyExists,
-                format!(
-                    "sandbox {id} cannot be created: this shim has sandbox {first}, expected one"
-                ),
+                format!("cannot create sandbox {id}: this shim has sandbox {first}, expected one"),
             )),
         }
     }
 
-    /// What the pod's containers share.
+    /// Answers with the sandbox, whose namespaces the pod's containers share.
     pub fn shared(&mut self, reply: Reply<Sandbox>) {
-        let _ = reply.send(Ok(self.who.sandbox().cloned().unwrap_or_default()));
+        let _ = reply.send(Ok(self.meta.sandbox().cloned().unwrap_or_default()));
     }
 
-    /// The exit of a container was told. If it is a sandbox that the shim has made, it goes now.
+    /// Deletes a sandbox without a pause container once its exit is published.
     pub(super) fn sandbox_ended(&mut self, id: &ContainerId, exit: Exit) {
-        if !self.core.is_sandbox(id) || !self.who.has_own_sandbox() {
+        if !self.core.is_sandbox(id) || !self.meta.has_own_sandbox() {
             return;
         }
         let Some(task) = self.tasks.get(id) else {
@@ -136,7 +135,7 @@ impl Actor {
             created_at: task.created_at,
             exit,
         });
-        // As a rule containerd asks for its removal at once.
+        // containerd usually asks for its removal right after this.
         self.shim_end.announce(id.clone());
         self.delete_sandbox(id);
     }
@@ -148,13 +147,13 @@ impl Actor {
         self.spawn(deleted, |actor, outcome| {
             let outcome = match outcome {
                 Err(error) if error.kind != Kind::NotFound => {
-                    tracing::warn!(error = error.message, "the sandbox is not gone");
+                    tracing::warn!(error = error.message, "cannot delete the sandbox");
                     Err(error)
                 }
                 _ => Ok(()),
             };
             for reply in actor.sandbox_end.waiting.drain(..) {
-                // Who has gone away need not be told.
+                // The caller may be gone.
                 let _ = reply.send(outcome.clone());
             }
         });

@@ -1,29 +1,29 @@
-//! The OOM scores of sidecars, as the core wants them.
+//! Sets the OOM scores of sidecars that the core wants.
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Change, ScoreOutcome};
 use crate::lifecycle::{ContainerId, Wanted};
 
 use super::Actor;
 
-/// How far a container has the score it is to have.
+/// The OOM score of a container, as set so far.
 #[derive(Debug, Default)]
 pub(super) struct Score {
-    /// What its next life is created with.
+    /// The score in the bundle, for the next process.
     pub in_bundle: i32,
-    /// What its processes were given.
+    /// The score that its processes were given.
     pub given: i32,
-    /// The score that all its processes are being given just now.
+    /// The change of its processes' scores that is under way.
     busy: Option<Busy>,
-    /// A process has come since, which may still have another score.
+    /// True if a process was added since, which may have another score.
     pub has_newcomers: bool,
 }
 
-/// What the log is told of the pod's scores.
+/// Logs changes of the pod's OOM scores.
 #[derive(Debug, Default)]
 pub(super) struct ScoreLog {
     has_told_of_refusal: bool,
@@ -36,7 +36,8 @@ struct Busy {
 }
 
 impl Actor {
-    /// What is to be written into a container's bundle before it is created.
+    /// The score to write into a container's bundle before its creation; `None` if it has that
+    /// already.
     pub(super) fn score_for_bundle(&mut self, id: &ContainerId) -> Option<i32> {
         let wanted = self.core.oom_score(id)?;
         let score = &mut self.tasks.get_mut(id)?.score;
@@ -44,12 +45,12 @@ impl Actor {
         let is_changed = allowed != score.in_bundle;
         score.in_bundle = allowed;
         score.given = allowed;
-        // Whatever has become of the bundle.
+        // Processes of this container may have another score, whatever happens to the bundle.
         score.has_newcomers = true;
         is_changed.then_some(allowed)
     }
 
-    /// Sees to it that the processes of all sidecars have the score that they are to have now.
+    /// Gives the processes of all sidecars the score that the core wants now.
     pub(super) fn settle_scores(&mut self) {
         let due: Vec<_> = self
             .tasks
@@ -114,7 +115,7 @@ impl Actor {
 }
 
 impl ScoreLog {
-    /// Says what has become of a change; that the kernel refuses one only once.
+    /// Logs the outcome of a change; a refusal by the kernel only once.
     fn changed(
         &mut self,
         id: &ContainerId,
@@ -124,19 +125,19 @@ impl ScoreLog {
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
-                return tracing::warn!(container = %id, %error, "its OOM score is not {to}");
+                return tracing::warn!(container = %id, %error, "cannot set OOM score {to}");
             }
         };
         if outcome.is_incomplete {
-            tracing::warn!(container = %id, "not all of its processes have OOM score {to}: there are ever new ones");
+            tracing::warn!(container = %id, "some processes lack OOM score {to}: new ones keep coming");
         }
         match outcome.refused {
             Some(error) if !self.has_told_of_refusal => {
                 self.has_told_of_refusal = true;
-                tracing::warn!(container = %id, %error, "its OOM score is not {to}: the kernel refuses it without CAP_SYS_RESOURCE");
+                tracing::warn!(container = %id, %error, "cannot set OOM score {to}: the kernel requires CAP_SYS_RESOURCE");
             }
             None if from != to => {
-                tracing::info!(container = %id, "OOM score {to} instead of {from}");
+                tracing::info!(container = %id, "OOM score changed from {from} to {to}");
             }
             _ => {}
         }
@@ -144,7 +145,7 @@ impl ScoreLog {
 }
 
 impl Score {
-    /// That of a container which is to be created with it.
+    /// Creates the score of a container whose own score is `own`.
     pub fn new(own: i32) -> Score {
         Score {
             in_bundle: own,

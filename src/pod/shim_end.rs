@@ -1,5 +1,6 @@
-//! How the shim ends: when it is told to and has nothing left to look after, or when nobody has wanted
-//! anything of it for long. A containerd that died after it had started the shim will never say so.
+//! Decides when the shim ends: when containerd asks for it and no task is left, or when no caller
+//! has needed the shim for a while. The latter covers a containerd that died after it had started
+//! the shim, and never asks for the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,44 +9,44 @@ use tokio::time::Instant;
 
 use crate::lifecycle::ContainerId;
 
-/// How long a shim lives that has nothing to look after and that nobody wants anything of, though somebody
-/// is connected: containerd keeps the connection, and the bundle with it, where a Create has failed for
-/// more than one reason at once. Its Create comes a moment after the shim's start, or never.
+/// Lifetime of an idle shim without a task, even with an open connection: containerd keeps the
+/// connection, and the bundle, after some failed Creates. A Create comes right after the shim's
+/// start, or never.
 const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(30);
 
-/// How often such a shim looks whether the containerd that had it started is still there, whose Create
-/// may come late. If it has died nothing will come.
+/// Interval at which an idle shim checks that the containerd that started it still runs. That
+/// containerd's Create may come late; after its death no Create comes.
 const LOOKS_FOR_STARTER_EVERY: Duration = Duration::from_secs(10);
 
-/// How soon a task comes after somebody was told of this shim: containerd's next call is its Create.
+/// Time within which an announced task is created: containerd's next call is its Create.
 const COMES_WITHIN: Duration = Duration::from_secs(10);
 
-/// How many such tasks are remembered.
+/// Announced tasks that are remembered.
 const ANNOUNCED_AT_MOST: usize = 256;
 
-/// When a shim that cannot end this moment looks again.
+/// Interval at which a shim that cannot end yet checks again.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Whether the shim is still wanted. It is empty when it has no task, which is the actor's to say.
+/// Decides when the shim ends. The actor knows if the shim is empty, that is, has no task.
 pub(super) struct ShimEnd {
-    /// It has come, unless something does before it is carried out.
+    /// The shim ends now, unless a message that is still to be handled prevents it.
     is_now: bool,
-    /// It was asked for, and only creations that are being undone, or are announced, stand against it.
+    /// The shim was asked to end, and only announced creations, or ones being undone, prevent it.
     is_due: bool,
-    /// The tasks that will be created here, and until when that is believed.
+    /// Tasks that will be created here, each with the time at which the shim stops expecting it.
     announced: BTreeMap<ContainerId, Instant>,
-    /// When to look again whether it has come, where it is due.
+    /// Next check of an end that is due.
     look_again: Option<Instant>,
-    /// Whether the containerd that had this shim started is still there.
+    /// Returns true while the containerd that started this shim runs.
     starter_is_there: Option<Box<dyn Fn() -> bool + Send>>,
-    /// When the shim was last of use to somebody.
+    /// Time at which a caller last needed the shim.
     empty_since: Instant,
-    /// When it last looked whether that is long ago.
+    /// Time of the last check.
     looked: Instant,
 }
 
 impl ShimEnd {
-    /// That of a shim which begins now.
+    /// Starts the count for a new shim.
     pub fn new() -> ShimEnd {
         let now = Instant::now();
         ShimEnd {
@@ -59,18 +60,19 @@ impl ShimEnd {
         }
     }
 
-    /// Who had the shim started `is_there` or not: without it nobody will end an empty shim.
+    /// Sets the check for the containerd that started the shim: once that is gone, nothing else
+    /// ends an empty shim.
     pub fn started_by(&mut self, is_there: impl Fn() -> bool + Send + 'static) {
         self.starter_is_there = Some(Box::new(is_there));
     }
 
-    /// Whether it has come.
+    /// True if the shim ends now.
     pub fn is_now(&self) -> bool {
         self.is_now
     }
 
-    /// When an empty shim is to look whether it has come.
-    pub fn looks_at(&self) -> Option<Instant> {
+    /// Time of the next check of an empty shim.
+    pub fn next_check(&self) -> Option<Instant> {
         if self.is_due {
             return self.look_again;
         }
@@ -84,30 +86,30 @@ impl ShimEnd {
 
     // === what happens ===
 
-    /// The actor begins to work, once more if the shim could not end.
-    pub fn begins(&mut self) {
+    /// Restarts the idle time: the actor begins, or goes on because the shim could not end.
+    pub fn resume(&mut self) {
         let now = Instant::now();
         self.empty_since = now;
         self.looked = now;
     }
 
-    /// Time has gone by.
-    pub fn time_passes(&mut self, is_empty: bool) {
+    /// Checks if the end has come because of the time that passed.
+    pub fn check_time(&mut self, is_empty: bool) {
         self.looked = Instant::now();
         let is_empty_for = self.looked.duration_since(self.empty_since);
-        self.is_now = self.may_come(is_empty)
+        self.is_now = self.check(is_empty)
             && (self.is_due || is_empty_for >= ENDS_WHEN_EMPTY_FOR || self.is_orphan());
     }
 
-    /// Somebody has wanted something. Who only looks keeps nobody here; who was announced does.
-    pub fn was_asked(&mut self, is_of_no_use: bool) {
+    /// Notes a call. Read-only calls do not keep the shim alive; announced tasks do.
+    pub fn note_call(&mut self, is_of_no_use: bool) {
         let now = Instant::now();
         if !is_of_no_use || self.announced.values().any(|until| *until > now) {
             self.empty_since = now;
         }
     }
 
-    /// A task that does not exist yet will be created here: somebody has been told of this shim.
+    /// Notes that a task will be created: a caller was directed to this shim.
     pub fn announce(&mut self, id: ContainerId) {
         let until = Instant::now().checked_add(COMES_WITHIN);
         if let Some(until) = until
@@ -117,41 +119,41 @@ impl ShimEnd {
         }
     }
 
-    /// A task has come.
-    pub fn comes(&mut self, id: &ContainerId) {
+    /// Notes that a task is created.
+    pub fn mark_created(&mut self, id: &ContainerId) {
         self.is_due = false;
         self.announced.remove(id);
     }
 
-    /// It is asked for, after the task with this id, which will not come any more. It is due if no caller
-    /// knows of any task.
-    pub fn ask(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
+    /// Handles a Shutdown after task `id`, which will not be created anymore. The end is due if no
+    /// caller knows of any task.
+    pub fn request(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
         self.announced.remove(id);
         self.is_due = is_due;
-        self.is_now = self.may_come(is_empty);
+        self.is_now = self.check(is_empty);
     }
 
-    /// A creation has come to nothing: whoever is told may have asked for the end before, and does not
-    /// ask again.
-    pub fn creation_failed(&mut self, is_empty: bool) {
-        self.is_now |= self.is_due && self.may_come(is_empty);
+    /// Handles a failed creation: its caller may have asked for the end before, and does not ask
+    /// again.
+    pub fn note_failed_creation(&mut self, is_empty: bool) {
+        self.is_now |= self.is_due && self.check(is_empty);
     }
 
-    /// All that was asked has been heeded: whether it has still come.
+    /// Decides again after all messages were handled. Returns true if the shim still ends.
     pub fn confirm(&mut self, is_empty: bool) -> bool {
-        self.is_now = self.may_come(is_empty);
+        self.is_now = self.check(is_empty);
         self.is_now
     }
 
-    /// Not yet: it is to be looked at again in a moment.
-    pub fn delay(&mut self) {
+    /// Postpones the end: the shim checks again in a moment.
+    pub fn postpone(&mut self) {
         self.is_now = false;
         self.is_due = true;
         self.look_again = Instant::now().checked_add(LOOK_AGAIN_AFTER);
     }
 
-    /// Whether there is nothing to look after and nothing will come; else looks again later.
-    fn may_come(&mut self, is_empty: bool) -> bool {
+    /// True if no task exists or is expected; otherwise schedules the next check.
+    fn check(&mut self, is_empty: bool) -> bool {
         let now = Instant::now();
         self.announced.retain(|_, until| *until > now);
         self.look_again = self.announced.values().max().copied();
@@ -172,7 +174,7 @@ mod tests {
     use crate::reaper::Reaper;
     use crate::shim::serve::this_node;
 
-    /// After how many seconds a shim without a task ends to which this is done.
+    /// Runs `this` on a shim without a task, and returns after how many seconds the shim ends.
     fn ends_after_this(this: impl FnOnce(&mut Actor, Pod)) -> u64 {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shim_that_nobody_wants_anything_of_ends_by_itself() {
+    fn an_idle_shim_without_a_task_ends() {
         let asked = Duration::from_secs(20);
         let ends = ends_after_this(|_, pod| {
             tokio::spawn(async move {
@@ -203,8 +205,8 @@ mod tests {
         assert_eq!(ends, (asked + ENDS_WHEN_EMPTY_FOR).as_secs());
     }
 
-    /// After how many seconds a shim ends that was started for a task which never comes, if the one
-    /// who had it started dies after `dies`.
+    /// Returns after how many seconds a shim ends whose task never comes, if the process that
+    /// started the shim dies after `dies` seconds.
     fn ends_after(dies: u64, announced: impl Fn(&mut Actor)) -> u64 {
         ends_after_this(|actor, pod| {
             let begun = Instant::now();
@@ -212,7 +214,7 @@ mod tests {
             actor.started_by(move || begun.elapsed() < Duration::from_secs(dies));
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(15)).await;
-                // Who only looks changes nothing.
+                // Read-only calls change nothing.
                 let _ = pod
                     .ask(|actor, reply| drop(reply.send(Ok(actor.watch()))))
                     .await;
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shim_without_a_task_ends_soon_after_the_containerd_that_had_it_started() {
+    fn a_shim_without_a_task_ends_soon_after_the_containerd_that_started_it() {
         let for_one = |actor: &mut Actor| actor.announce("web");
         assert_eq!(ends_after(0, for_one), 10);
         assert_eq!(ends_after(12, for_one), 20);
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_was_announced_is_awaited_though_the_first_containerd_has_died() {
+    fn an_announced_task_is_awaited_even_if_the_first_containerd_has_died() {
         let late = |actor: &mut Actor| {
             let until = Instant::now() + Duration::from_secs(25);
             let announced = &mut actor.shim_end.announced;

@@ -1,4 +1,4 @@
-//! Signals: how they are delivered, and what becomes of them.
+//! Delivers signals, and reports the outcome.
 
 use tracing::{info, warn};
 
@@ -8,13 +8,13 @@ use crate::plan::Signal;
 
 use super::{Actor, CallError};
 
-/// A signal that is to be delivered.
+/// A signal to deliver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SignalOrder {
     pub signal: Signal,
-    /// To all processes of the container, not to its init alone.
+    /// Deliver it to all processes of the container, not only to its init.
     pub all: bool,
-    /// The Kill that is answered with what becomes of it.
+    /// The Kill that is answered with the outcome.
     pub request: Option<RequestId>,
     pub why: Why,
 }
@@ -28,19 +28,19 @@ impl Actor {
         let Some(task) = self.tasks.get(id) else {
             return self.signalled(id, order, Err(CallError::not_found(id.as_str(), "")));
         };
-        // What is under way for a container that is to be killed is of no use any more, whoever delivers
-        // the signal and whether its init is still there; but what it is written to is kept whole.
+        // SIGKILL makes all work for the container useless, even if its init is gone. A cleanup is
+        // not canceled, because it must write its state completely.
         if signal == Signal::KILL && !self.core.is_being_cleaned_up(id) {
-            task.handles.halt().call();
+            task.handles.cancel_token().cancel();
         }
-        // With a PID namespace of its own everything in the container has died with its init.
+        // In a PID namespace of its own, all processes of the container died with its init.
         let has_exited = self.core.has_exited(id);
         let is_gone = has_exited && (!all || task.facts.has_own_pid_namespace);
         let Some(init) = task.handles.init().filter(|_| !is_gone) else {
             return self.signalled(id, order, Err(CallError::finished(id.as_str())));
         };
-        // containerd sends SIGKILL to each task before it deletes it, also to one that has ended: that is no
-        // part of how it ended.
+        // containerd sends SIGKILL to each task before it deletes it, even to one that has exited:
+        // that signal is not the cause of the exit.
         let precedes_exit = !has_exited;
         let signalled = move |actor: &mut Actor, id: &ContainerId, killed| {
             let outcome = named(killed, id.as_str());
@@ -61,7 +61,7 @@ impl Actor {
         }
     }
 
-    /// Answers the Kill that a signal belongs to, or logs its outcome.
+    /// Answers the Kill that a signal belongs to, or logs the outcome.
     pub(super) fn signalled(
         &mut self,
         id: &ContainerId,
@@ -83,7 +83,7 @@ impl Actor {
     }
 }
 
-/// What has become of a signal to the process that the caller knows by this name.
+/// Maps the outcome of a signal; `name` is the caller's name for the process.
 pub(super) fn named(killed: Result<(), EngineError>, name: &str) -> Result<(), CallError> {
     killed.map_err(|error| match error {
         EngineError::Gone(_) => CallError::finished(name),

@@ -1,4 +1,4 @@
-//! A node that is simulated: nothing of it is the machine's that the test runs on, its time included.
+//! A simulated node, independent of the machine that runs the test, including its time.
 
 #[cfg(test)]
 mod tests;
@@ -16,10 +16,10 @@ use crate::events::{Event, Publish};
 use crate::plan::Rules;
 use crate::pod::Node;
 
-/// When it is that a simulated node begins, in seconds.
+/// Start of a simulated node's time, in seconds since the epoch.
 const BEGINS_AT: u64 = 1_000_000_000;
 
-/// A simulated node. Clones are the same one.
+/// A simulated node. Clones are the same node.
 #[derive(Clone, Debug)]
 pub struct SimNode {
     pub engine: SimEngine,
@@ -28,23 +28,23 @@ pub struct SimNode {
     pub origin: Instant,
 }
 
-/// What was given away, and when: since the node began.
+/// Records values, each with the time since the node began.
 #[derive(Debug)]
 pub struct Recorder<T> {
     origin: Instant,
     given: Arc<Mutex<Vec<(Duration, T)>>>,
 }
 
-/// tokio's time, on the wall.
+/// A wall clock that follows tokio's time.
 #[derive(Debug)]
 struct SimClock {
     origin: Instant,
-    /// Each look costs the thread a microsecond.
+    /// Counts readings: each costs the thread a microsecond of CPU time.
     looks: AtomicU64,
 }
 
 impl SimNode {
-    /// A node with this engine, on which nothing has happened yet.
+    /// Creates a node with this engine and no history.
     pub fn new(engine: SimEngine) -> SimNode {
         let origin = Instant::now();
         SimNode {
@@ -55,7 +55,7 @@ impl SimNode {
         }
     }
 
-    /// What an actor wants of it.
+    /// The surroundings for an actor on this node.
     pub fn node(&self) -> Node {
         Node {
             engine: Arc::new(self.engine.clone()),
@@ -69,7 +69,7 @@ impl SimNode {
         }
     }
 
-    /// What was published about a container, by topic.
+    /// The topics of all published events, in order.
     pub fn topics(&self) -> Vec<String> {
         let events = self.events.lock();
         events.iter().map(|(_, event)| event.topic()).collect()
@@ -88,7 +88,7 @@ impl<T> Recorder<T> {
         self.lock().push((self.origin.elapsed(), what));
     }
 
-    /// All of it, in order.
+    /// All values, in order.
     pub fn lock(&self) -> MutexGuard<'_, Vec<(Duration, T)>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }

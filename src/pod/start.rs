@@ -1,19 +1,19 @@
-//! Start of a container, asked here and decided by the core; and the execution of its program.
+//! Start: the core decides when; this module executes the container's program.
 
 use std::time::Duration;
 
 use containerd_shim_protos::events::task::TaskStart;
 use tokio::sync::oneshot;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::lifecycle::{ContainerId, RequestId, Wanted};
 use crate::record::What;
 
 use super::{Actor, CallError, Reply};
 
 impl Actor {
-    /// Starts a container when its turn has come, or holds it; answers with the process id of its
-    /// init. `gone` ends when the caller does not wait any more.
+    /// Starts a container, or holds it until the core releases it; answers with the process id of
+    /// its init. `gone` ends when the caller stops waiting.
     pub fn start(
         &mut self,
         id: &str,
@@ -31,7 +31,7 @@ impl Actor {
         let now = self.now();
         self.core.handle_start(now, &id, request, patience);
         let watch = async move {
-            // Nothing is ever sent: it ends when the other side is dropped.
+            // No value is ever sent: the receiver ends when the sender is dropped.
             let _ = gone.await;
             Ok::<_, Panicked>(())
         };
@@ -77,7 +77,7 @@ impl Actor {
         });
     }
 
-    /// Has the program of a parked init process executed, and does then what follows from it.
+    /// Executes the program of a parked init process, then calls `then`.
     pub(super) fn execute(
         &mut self,
         id: &ContainerId,
@@ -87,10 +87,17 @@ impl Actor {
             return;
         };
         let Some(init) = task.handles.init().cloned() else {
-            return then(self, id, Err("it has no init process".to_owned()));
+            return then(
+                self,
+                id,
+                Err("the container has no init process".to_owned()),
+            );
         };
-        let (gone, halt) = (task.handles.begin_release(), task.handles.halt().clone());
-        let release = async move { init.release(gone, &halt).await };
+        let (gone, token) = (
+            task.handles.begin_release(),
+            task.handles.cancel_token().clone(),
+        );
+        let release = async move { init.release(gone, &token).await };
         self.operate(
             id,
             Wanted::UntilReplaced,

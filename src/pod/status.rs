@@ -1,4 +1,4 @@
-//! What people are told of the pod: the core's view, with what the record remembers.
+//! The status of the pod for `usher`: the core's view, combined with the record.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,24 +15,24 @@ use crate::record::{Event, Past, What};
 
 use super::{Actor, CallError, Kind, Reply};
 
-/// A moment by both clocks: the core's, and the one on the wall.
+/// A moment in the core's time and on the wall clock.
 #[derive(Clone, Copy)]
 struct Clock {
     core: Time,
     wall: SystemTime,
 }
 
-/// Those who watch the pod: they are told how much has changed in its record.
+/// The clients that watch the pod; they receive the number of changes in its record.
 #[derive(Debug, Default)]
 pub(super) struct Watchers(watch::Sender<u64>);
 
 impl Actor {
-    /// What tells that something has happened.
+    /// Subscribes to changes of the pod.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.watchers.0.subscribe()
     }
 
-    /// Something may have happened: who watches is told if it has.
+    /// Notifies the watching clients if the record has changed.
     pub(super) fn tell_watchers(&mut self) {
         let changes = self.record.changes();
         if *self.watchers.0.borrow() == changes {
@@ -48,7 +48,7 @@ impl Actor {
         self.watchers.0.send_replace(changes);
     }
 
-    /// The pod as it is, if there is one; with what has happened to it, if `events`.
+    /// Answers with the status of the pod; with its events if `events`.
     pub fn status(&self, events: bool, reply: Reply<api::Pod>) {
         let answer = match self.tasks.is_empty() {
             true => Err(CallError::new(Kind::NotFound, "the pod has no container")),
@@ -57,9 +57,9 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Keeps what is known of a pod whose last container is gone, and forgets it here.
+    /// Archives the record of a pod whose last container is gone, and begins a new one.
     pub(super) fn keep_record(&mut self) {
-        // The first events of a long life are forgotten.
+        // The first events of a long-lived pod may be dropped already.
         let has_been = self.record.forgotten() > 0
             || self
                 .record
@@ -87,9 +87,9 @@ impl Actor {
             .collect();
         let restarts = containers.iter().map(|container| container.restarts);
         let events = self.record.events().filter(|_| events);
-        let identity = self.who.identity();
+        let identity = self.meta.identity();
         api::Pod {
-            containerd_namespace: self.who.namespace().to_owned(),
+            containerd_namespace: self.meta.namespace().to_owned(),
             id: identity.id.clone(),
             name: identity.name.clone(),
             namespace: identity.namespace.clone(),
@@ -199,7 +199,7 @@ impl Actor {
 }
 
 impl Past {
-    /// Since when it is as it is.
+    /// Time of its last change of state.
     fn since(&self) -> Option<Time> {
         [
             Some(self.created),
@@ -234,7 +234,7 @@ impl Clock {
         let Some(wait) = wait else {
             return MessageField::none();
         };
-        // Who waits for ever need not be told of an end of time.
+        // A wait without end has no end time to show.
         let until = wait
             .until
             .filter(|(until, _)| until.since(self.core) < NEVER);
@@ -289,7 +289,7 @@ impl Clock {
     }
 }
 
-/// Tells what has happened, but for when and to whom.
+/// Fills in the event, except for its time and container.
 fn tell(event: &mut api::Event, what: &What) -> api::What {
     let number = |signal: &Signal| u32::try_from(signal.number()).unwrap_or(0);
     let over_or_failed = |event: &mut api::Event, hook: api::Hook, why: &Option<Box<str>>| {
@@ -378,7 +378,7 @@ fn tell_cause(event: &mut api::Event, because: &Cause) {
     }
 }
 
-/// What is that far away does not come.
+/// A duration beyond this counts as never.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 fn number(count: usize) -> u32 {

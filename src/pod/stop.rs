@@ -1,9 +1,9 @@
-//! Kill, and the end of a container's init process.
+//! Kill, and the exit of a container's init process.
 
 use std::io;
 use std::sync::Arc;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Killing, Process};
 use crate::lifecycle::{Call, ContainerId, Kill, Wanted};
 use crate::plan::Signal;
@@ -22,7 +22,7 @@ impl Actor {
             return drop(reply.send(self.is_alive(&call)));
         }
         let Some(signal) = i32::try_from(call.signal).ok().and_then(Signal::new) else {
-            let message = format!("signal {} is none, expected 0 to 64", call.signal);
+            let message = format!("invalid signal {}, expected 0 to 64", call.signal);
             return drop(reply.send(Err(CallError::new(Kind::InvalidArgument, message))));
         };
         if !call.exec_id.is_empty() {
@@ -44,7 +44,7 @@ impl Actor {
         self.core.handle_kill(now, &id, request, kill);
     }
 
-    /// Signal 0 stops nothing: it asks whether the process is there (`kill(2)`).
+    /// Answers a Kill with signal 0, which only checks that the process exists (`kill(2)`).
     fn is_alive(&self, call: &KillCall) -> Result<(), CallError> {
         let (_, process) = self.process(&call.id, &call.exec_id)?;
         match call.exec_id.as_str() {
@@ -85,9 +85,9 @@ impl Actor {
         })
     }
 
-    /// Notes that the init process of a container has exited. What it left behind in the PID namespace of
-    /// others is killed first: as soon as the container can be deleted another one may have its id, which
-    /// must not be hit.
+    /// Handles the exit of a container's init process. If the container shares the PID namespace of
+    /// others, kills its remaining processes first: once the container can be deleted, another one
+    /// may get its id, and must not be hit.
     pub(super) fn init_ended(&mut self, id: &ContainerId, status: ExitStatus) {
         self.operations.cancel_at_exit(id);
         let Some(task) = self.tasks.get_mut(id) else {
@@ -112,8 +112,8 @@ impl Actor {
         });
     }
 
-    /// Ends the output of a container whose process is gone for good. Its exit is written down before
-    /// anybody hears of it: who asks after the death of this shim reads the same.
+    /// Ends the output of a container whose process will not be restarted. Writes the exit down
+    /// before it is published, so that after the death of this shim everyone reads the same exit.
     pub(super) fn end_output(&mut self, id: &ContainerId, code: u32) {
         let now = self.node.clock.wall();
         let is_known = self.core.is_known(id);
@@ -146,7 +146,7 @@ impl Actor {
         let (exit, pid) = (Exit { code, at }, task.init.pid);
         self.node.publish(exit_event(id, id.as_str(), pid, exit));
         task.init.ended(exit);
-        task.lives.are_over(pid);
+        task.carryover.release_pid(pid);
         tracing::info!(container = %id, code, "exited");
         self.record.note(now, id, What::Reported(code));
         if !self.core.is_deletion_wanted(id) {
@@ -155,11 +155,11 @@ impl Actor {
     }
 }
 
-/// How a process ended that was waited for. One that cannot be waited for any more is ended: what nobody
-/// would hear of must not run on.
+/// The exit status of a process. If waiting for it failed, kills the process: it must not run on
+/// unobserved.
 pub(super) fn known_end<T>(outcome: io::Result<ExitStatus>, end: impl FnOnce() -> T) -> ExitStatus {
     outcome.unwrap_or_else(|error| {
-        tracing::error!(%error, "a process cannot be waited for, and is ended");
+        tracing::error!(%error, "cannot wait for a process; killing it");
         end();
         ExitStatus::Signal(Signal::KILL.number())
     })

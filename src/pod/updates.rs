@@ -1,7 +1,7 @@
-//! Update: changes of a container's resources, one after another.
+//! Update: changes a container's resources, one call at a time.
 //!
-//! An Update that fails gives the container back the size that it had before. That is the size after all
-//! Updates that came earlier only if these are over, so each waits for the one before.
+//! An Update that fails restores the size that the container had before. That is the size after all
+//! earlier Updates only if they are over, so each Update waits for the one before.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::sizing::Size;
 
 use super::{Actor, CallError, Kind, Reply};
 
-/// Updates of one task that may wait for another.
+/// Updates of one task that may wait.
 const WAIT_AT_MOST: usize = 64;
 
 /// The Updates of a task.
@@ -30,16 +30,16 @@ struct Update {
 }
 
 impl Updates {
-    /// Refuses those that wait: their task is gone.
+    /// Refuses the Updates that wait, because their task is gone.
     pub fn refuse(&mut self, why: &CallError) {
         for update in self.waiting.drain(..) {
             let _ = update.reply.send(Err(why.clone()));
         }
     }
 
-    /// Keeps an Update until those before it are over.
+    /// Queues an Update behind the earlier ones.
     fn put_off(&mut self, id: &str, update: Update) {
-        // An Update whose caller has given up need not begin.
+        // An Update whose caller has given up is dropped.
         self.waiting.retain(|waiting| !waiting.reply.is_closed());
         if self.waiting.len() < WAIT_AT_MOST {
             return self.waiting.push_back(update);
@@ -49,7 +49,7 @@ impl Updates {
         let _ = update.reply.send(Err(refusal));
     }
 
-    /// The next that has a caller.
+    /// Takes the next Update that still has a caller.
     fn next(&mut self) -> Option<Update> {
         self.waiting.retain(|waiting| !waiting.reply.is_closed());
         self.waiting.pop_front()
@@ -70,7 +70,7 @@ impl Actor {
         }
     }
 
-    /// Carries out an Update, and all that have waited for it.
+    /// Carries out an Update, then those that wait behind it.
     fn begin_updates(&mut self, id: &ContainerId, update: Update) {
         let mut next = Some(update);
         while let Some(update) = next {
@@ -82,7 +82,7 @@ impl Actor {
         }
     }
 
-    /// Carries out an Update. Returns true if it is under way, false if it is over.
+    /// Carries out an Update. Returns true while it is under way, false if it is over.
     fn begin_update(&mut self, id: &ContainerId, update: Update) -> bool {
         let Update { resources, reply } = update;
         let Some(task) = self.tasks.get_mut(id) else {
@@ -93,13 +93,13 @@ impl Actor {
             return false;
         }
         if self.core.is_between_processes(id) {
-            task.lives.keep_resources(&resources);
+            task.carryover.keep_resources(&resources);
             let (_, after) = self.change_of_size(id, &resources);
             self.resize_container(id, after);
             let _ = reply.send(Ok(()));
             return false;
         }
-        let (init, halt) = match task.handles.init_and_halt() {
+        let (init, token) = match task.handles.init_and_cancel_token() {
             Ok(living) => living,
             Err(error) => {
                 let _ = reply.send(Err(error));
@@ -107,11 +107,11 @@ impl Actor {
             }
         };
         task.updates.is_under_way = true;
-        // What is raised has to be so for the pod before it is for the container, and what is lowered after it.
+        // Raise the pod before the container, and lower it after.
         let (before, after) = self.change_of_size(id, &resources);
         self.resize_container(id, before.or(after));
         let update = async move {
-            let updated = init.update(&resources, &halt).await;
+            let updated = init.update(&resources, &token).await;
             updated.map(|()| resources)
         };
         let then = move |actor: &mut Actor, id: &ContainerId, outcome, reply| {
@@ -134,9 +134,9 @@ impl Actor {
         };
         task.updates.is_under_way = false;
         if let Ok(resources) = &outcome
-            && task.lives.first_pid().is_some()
+            && task.carryover.first_pid().is_some()
         {
-            task.lives.keep_resources(resources);
+            task.carryover.keep_resources(resources);
         }
         let size = if outcome.is_ok() { after } else { before };
         self.core.handle_resized(id, size);

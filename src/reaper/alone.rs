@@ -1,11 +1,11 @@
-//! Tests of a reaper that collects.
+//! Runs tests with a reaper that collects.
 
 use std::process::Command;
 
 use super::Reaper;
 
-/// Runs a test in a process of its own, since a reaper collects whatever ends in its process: this
-/// program again, which runs the test of this `path` alone.
+/// Runs a test in its own process, since a reaper collects all exits of its process: executes this
+/// program again for the test at `path` alone.
 pub(super) fn alone(path: &str, make: impl FnOnce() -> Reaper, test: impl AsyncFnOnce(Reaper)) {
     const CHOSEN: &str = "USHER_TEST_ALONE";
     if std::env::var_os(CHOSEN).is_none() {

@@ -1,28 +1,28 @@
-//! The children of processes, from lists that the kernel keeps or from what each process says of its
-//! parent.
+//! Finds the children of processes, in lists that the kernel keeps or by the parent that each
+//! process has.
 
 use std::fs;
 use std::path::Path;
 
-/// The list of a thread's children (`proc_tid_children(5)`). Only kernels with `CONFIG_PROC_CHILDREN`
-/// have such lists.
+/// The list of a thread's children (`proc_tid_children(5)`). Only kernels with
+/// `CONFIG_PROC_CHILDREN` have such lists.
 pub(crate) const LIST: &str = "/proc/thread-self/children";
 
-/// How the children of a process are found.
+/// The way to find the children of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
     /// In the kernel's lists.
     Lists,
-    /// Among all processes of the node, which takes milliseconds where there are thousands.
+    /// Among all processes of the node, which takes milliseconds if there are thousands.
     Parents,
 }
 
-/// What is known of children from one look at `/proc`.
+/// The children of processes, as of one look at `/proc`.
 #[derive(Debug)]
 pub(super) enum Family {
-    /// The lists are read when they are asked for.
+    /// Read from the lists on each request.
     Lists,
-    /// All processes, each behind its parent.
+    /// All processes as pairs of parent and process.
     Parents(Vec<(i32, i32)>),
 }
 
@@ -33,7 +33,7 @@ impl Default for Search {
 }
 
 impl Search {
-    /// Goes by the kernel's lists if there is one at this path.
+    /// Uses the kernel's lists if there is one at this path.
     pub fn by(list: &Path) -> Search {
         match list.exists() {
             true => Search::Lists,
@@ -50,7 +50,7 @@ impl Search {
 }
 
 impl Family {
-    /// The children of a process, whichever of its threads they belong to.
+    /// The children of all threads of a process.
     pub fn children_of(&self, process: i32) -> Vec<i32> {
         match self {
             Family::Lists => listed(process),
@@ -80,22 +80,22 @@ fn all() -> Vec<(i32, i32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        // It may have ended meanwhile.
+        // The process may have exited meanwhile.
         let stat = fs::read(entry.path().join("stat")).ok()?;
         Some((parent(&stat)?, pid))
     });
     processes.collect()
 }
 
-/// The parent of a process from its `stat`: `pid (name) state parent …` (`proc_pid_stat(5)`). The name may
-/// have any bytes.
+/// The parent of a process from its `stat`: `pid (name) state parent …` (`proc_pid_stat(5)`). The
+/// name may contain any bytes.
 fn parent(stat: &[u8]) -> Option<i32> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')?;
     let fields = str::from_utf8(stat.get(after_name.checked_add(1)?..)?).ok()?;
     fields.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A list of children, and what a process says of its parent.
+/// Fuzzes the list of children and the parser of `stat`.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(input: &[u8]) {
     let list = String::from_utf8_lossy(input);
@@ -131,7 +131,7 @@ mod tests {
             .unwrap()
     }
 
-    /// The letter of a process's state, or `None` if it has been collected.
+    /// The letter of a process's state, or `None` if it was collected.
     fn state(pid: i32) -> Option<char> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat.rsplit_once(") ")?.1.chars().next()
@@ -151,7 +151,8 @@ mod tests {
         );
     }
 
-    /// Has a shell start a process that becomes the reaper's own, and runs until the test makes the file.
+    /// Has a shell start a process that becomes a child of the reaper and runs until the test
+    /// creates `file`.
     async fn orphan(reaper: &Reaper, directory: &Path, file: &str, code: u8) -> i32 {
         let (go, pid) = (directory.join(file), directory.join(format!("{file}-pid")));
         let script = format!(
@@ -164,8 +165,8 @@ mod tests {
         fs::read_to_string(pid).unwrap().trim().parse().unwrap()
     }
 
-    /// A sidecar's first process stays a zombie while its pod lives.
-    async fn all_is_collected_behind_a_reserved_process(reaper: Reaper) {
+    /// The first process of a sidecar stays a zombie while the pod runs.
+    async fn everything_is_collected_behind_a_reserved_process(reaper: Reaper) {
         prctl::set_child_subreaper(true).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let go = |file: &str| fs::write(directory.path().join(file), "").unwrap();
@@ -173,14 +174,14 @@ mod tests {
         reaper.reserve(first.pid());
         assert_eq!(ended(&mut first).await, ExitStatus::Code(3));
         assert_eq!(state(first.pid()), Some('Z'));
-        // A command's process that has ended before the command names it.
+        // A command's process that exits before the command names it.
         let expectation = reaper.expect();
         let named = orphan(&reaper, directory.path(), "a", 7).await;
         go("a");
         let stranger = orphan(&reaper, directory.path(), "b", 0).await;
         let mut named = expectation.claim(named);
         assert_eq!(ended(&mut named).await, ExitStatus::Code(7));
-        // Nobody waits for this one.
+        // No waiter and no claim for this one.
         go("b");
         becomes(stranger, None).await;
         assert_eq!(state(first.pid()), Some('Z'));
@@ -196,26 +197,26 @@ mod tests {
     }
 
     #[test]
-    fn all_is_collected_behind_a_reserved_process_on_a_kernel_with_lists() {
+    fn everything_is_collected_behind_a_reserved_process_on_a_kernel_with_lists() {
         alone(
             concat!(
                 module_path!(),
-                "::all_is_collected_behind_a_reserved_process_on_a_kernel_with_lists"
+                "::everything_is_collected_behind_a_reserved_process_on_a_kernel_with_lists"
             ),
             || with(Search::Lists),
-            all_is_collected_behind_a_reserved_process,
+            everything_is_collected_behind_a_reserved_process,
         );
     }
 
     #[test]
-    fn all_is_collected_behind_a_reserved_process_on_a_kernel_without_lists() {
+    fn everything_is_collected_behind_a_reserved_process_on_a_kernel_without_lists() {
         alone(
             concat!(
                 module_path!(),
-                "::all_is_collected_behind_a_reserved_process_on_a_kernel_without_lists"
+                "::everything_is_collected_behind_a_reserved_process_on_a_kernel_without_lists"
             ),
             || with(Search::Parents),
-            all_is_collected_behind_a_reserved_process,
+            everything_is_collected_behind_a_reserved_process,
         );
     }
 

@@ -1,4 +1,5 @@
-//! Commands that do not end by themselves: each has a limit, and is ended with all that it has started.
+//! Time limits for commands: a command that does not exit in time is ended with all processes it
+//! has started.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,38 +14,38 @@ use crate::sys;
 use super::children::Family;
 use super::{Child, Reaper};
 
-/// How long a command has to clear away what it has begun, when what it has started is gone.
+/// Time for a command to clean up after its child processes are gone.
 const CLEARS_AWAY_WITHIN: Duration = Duration::from_millis(400);
 
-/// How long SIGKILL may take.
+/// Time for a process to die of SIGKILL.
 const DIES_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often what a stopped command has started is looked for anew: what was being forked when it
+/// Searches for processes that a stopped command has started: some may have been forking when it
 /// was stopped.
 const LOOKS: u32 = 50;
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
-/// What came of waiting for a command.
+/// The outcome of waiting for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
     Ended(ExitStatus),
-    /// Its time was over: it was ended.
+    /// The time limit passed, and the command was ended.
     Late,
-    /// Nobody wants it any more: it was ended.
-    Halted,
+    /// The caller canceled, and the command was ended.
+    Canceled,
 }
 
 impl Child {
-    /// Waits for a command of ours, and ends it after `limit`, or when `halt` comes.
+    /// Waits for a command, and ends it after `limit` or when `cancel` resolves.
     ///
     /// # Errors
     ///
-    /// If the reaper is gone, which it is only when the shim ends.
+    /// If the reaper is gone, which happens only when the shim ends.
     pub async fn wait_within(
         &mut self,
         reaper: &Reaper,
         limit: Duration,
-        halt: impl Future<Output = ()>,
+        cancel: impl Future<Output = ()>,
     ) -> io::Result<Waited> {
         let mut unfinished = Unfinished {
             pid: self.pid(),
@@ -54,34 +55,34 @@ impl Child {
         let waited = tokio::select! {
             biased;
             status = self.wait() => status.map(Waited::Ended),
-            () = halt => Ok(Waited::Halted),
+            () = cancel => Ok(Waited::Canceled),
             () = sleep(limit) => Ok(Waited::Late),
         };
-        if matches!(waited, Ok(Waited::Halted | Waited::Late)) {
+        if matches!(waited, Ok(Waited::Canceled | Waited::Late)) {
             self.end(reaper).await;
         }
         unfinished.has_ended = true;
         waited
     }
 
-    /// Ends a command that does not end by itself: first what it has started, so that it can clear
-    /// away what it has begun, then the command.
+    /// Ends a command: first the processes it has started, so that the command can clean up, then
+    /// the command.
     async fn end(&mut self, reaper: &Reaper) {
         self.end_descendants(reaper).await;
         if timeout(CLEARS_AWAY_WITHIN, self.wait()).await.is_ok() {
             return;
         }
         self.end_descendants(reaper).await;
-        // It may have ended this moment, which is as good.
+        // It may have exited just now, which is fine.
         let _ = reaper.kill(self.pid(), libc::SIGKILL);
         if timeout(DIES_WITHIN, self.wait()).await.is_err() {
-            // In the kernel's hands; it is collected when it gets out of them.
+            // It is stuck in the kernel, and is collected once it dies.
             tracing::error!(pid = self.pid(), "a command does not die of SIGKILL");
         }
     }
 
-    /// Kills what the command has started and what that has. A process that is stopped forks nothing
-    /// and collects no child, so that its children's numbers are theirs as long as they are looked at.
+    /// Kills all descendants of the command. A stopped process neither forks nor collects a child,
+    /// so the process ids of its children stay valid.
     async fn end_descendants(&self, reaper: &Reaper) {
         if reaper.kill(self.pid(), libc::SIGSTOP).is_err() {
             return;
@@ -102,7 +103,8 @@ impl Child {
     }
 }
 
-/// A command that is waited for. If nobody does any more, as when the shim ends, it ends at once.
+/// A command that is waited for. Dropping the wait, as when the shim ends, kills the command at
+/// once.
 struct Unfinished<'a> {
     pid: i32,
     reaper: &'a Reaper,
@@ -120,7 +122,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Stops all that descends from a process that is stopped.
+/// Stops all descendants of a stopped process.
 fn stop_below(pid: i32, family: &Family) -> Vec<i32> {
     let mut stopped = Vec::new();
     let mut parents = vec![pid];
@@ -134,10 +136,10 @@ fn stop_below(pid: i32, family: &Family) -> Vec<i32> {
     stopped
 }
 
-/// Whether a process is stopped, or gone (`proc_pid_stat(5)`).
+/// True if a process is stopped, or gone (`proc_pid_stat(5)`).
 fn is_stopped(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name, which may have any characters.
+    // The state follows the name, which may contain any characters.
     let state = stat
         .rsplit_once(") ")
         .and_then(|(_, rest)| rest.chars().next());
@@ -169,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_late_is_ended_with_all_that_it_has_started() {
+    fn a_late_command_is_ended_with_all_its_descendants() {
         alone(
-            "a_command_that_is_late_is_ended_with_all_that_it_has_started",
+            "a_late_command_is_ended_with_all_its_descendants",
             async |reaper| {
                 let dir = tempfile::tempdir().unwrap();
                 let file = dir.path().join("pids");
-                // Neither heeds TERM, and the grandchild has a session of its own, as runc's init has.
+                // Both ignore TERM, and the grandchild has its own session, like runc's init.
                 let script = format!(
                     "trap '' TERM; (trap '' TERM; setsid sleep 1000 & echo $! >> {0}.new; \
                      mv {0}.new {0}; wait) & wait; wait",
@@ -195,7 +197,7 @@ mod tests {
                 let waited = command.wait_within(&reaper, limit, pending()).await;
                 assert_eq!(waited.unwrap(), Waited::Late);
                 assert!(!is_there(command.pid()));
-                // It was sent SIGKILL, and dies of it as soon as a processor has time for that.
+                // SIGKILL was sent; the process dies once it gets a processor.
                 let gone = async {
                     while is_there(grandchild) {
                         sleep(Duration::from_millis(5)).await;
@@ -206,18 +208,18 @@ mod tests {
         );
     }
 
-    /// As when the shim ends while a command is being ended.
+    /// The shim may end while a command is being ended.
     #[test]
-    fn a_command_that_nobody_waits_for_any_more_ends_at_once() {
+    fn a_command_whose_wait_is_dropped_ends_at_once() {
         alone(
-            "a_command_that_nobody_waits_for_any_more_ends_at_once",
+            "a_command_whose_wait_is_dropped_ends_at_once",
             async |reaper| {
                 let mut command = shell(&reaper, "exec sleep 1000").await;
                 let pid = command.pid();
-                let halted = async {};
+                let canceled = async {};
                 let long = Duration::from_secs(60);
-                let wait = command.wait_within(&reaper, long, halted);
-                // It has stopped the command by then, and not killed it yet.
+                let wait = command.wait_within(&reaper, long, canceled);
+                // By then the command is stopped, but not killed yet.
                 let given_up = timeout(Duration::from_millis(20), wait).await;
                 assert!(given_up.is_err());
                 assert_eq!(command.wait().await.unwrap(), ExitStatus::Signal(9));
@@ -227,9 +229,9 @@ mod tests {
     }
 
     #[test]
-    fn a_command_whose_children_are_ended_may_clear_away() {
+    fn a_late_command_can_clean_up_after_its_children_are_killed() {
         alone(
-            "a_command_whose_children_are_ended_may_clear_away",
+            "a_late_command_can_clean_up_after_its_children_are_killed",
             async |reaper| {
                 let dir = tempfile::tempdir().unwrap();
                 let (begun, cleared) = (dir.path().join("begun"), dir.path().join("cleared"));
@@ -239,23 +241,23 @@ mod tests {
                     cleared.display()
                 );
                 let mut command = shell(&reaper, &script).await;
-                let halt = async {
+                let cancel = async {
                     while !begun.exists() {
                         sleep(Duration::from_millis(5)).await;
                     }
                 };
                 let limit = Duration::from_secs(60);
-                let waited = command.wait_within(&reaper, limit, halt).await;
-                assert_eq!(waited.unwrap(), Waited::Halted);
+                let waited = command.wait_within(&reaper, limit, cancel).await;
+                assert_eq!(waited.unwrap(), Waited::Canceled);
                 assert!(cleared.exists());
             },
         );
     }
 
     #[test]
-    fn a_program_whose_file_stalls_keeps_no_other_exit_from_being_told() {
+    fn a_program_whose_file_stalls_delays_no_other_exit() {
         alone(
-            "a_program_whose_file_stalls_keeps_no_other_exit_from_being_told",
+            "a_program_whose_file_stalls_delays_no_other_exit",
             async |reaper| {
                 let dir = tempfile::tempdir().unwrap();
                 let lease = Lease::on_copy("/bin/true", dir.path());
@@ -285,9 +287,9 @@ mod tests {
     }
 
     #[test]
-    fn a_command_whose_caller_is_gone_when_its_program_is_there_is_killed() {
+    fn a_command_whose_caller_is_gone_once_it_starts_is_killed() {
         alone(
-            "a_command_whose_caller_is_gone_when_its_program_is_there_is_killed",
+            "a_command_whose_caller_is_gone_once_it_starts_is_killed",
             async |reaper| {
                 let dir = tempfile::tempdir().unwrap();
                 let lease = Lease::on_copy("/bin/sleep", dir.path());

@@ -74,7 +74,7 @@ impl Helper {
                 status.code(),
                 error_output.text().trim()
             )),
-            Waited::Late | Waited::Halted => Err(format!(
+            Waited::Late | Waited::Canceled => Err(format!(
                 "{} did not end within {MOUNTED_WITHIN:?} and was killed",
                 self.program
             )),

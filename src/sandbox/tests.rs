@@ -1,4 +1,4 @@
-//! The service in front of an actor on a simulated node.
+//! Tests of the service in front of an actor on a simulated node.
 
 use containerd_shim_protos::sandbox_api::UpdateSandboxRequest;
 
@@ -20,7 +20,7 @@ impl World {
         self.shim.is_finished()
     }
 
-    /// Whether the pod is one that people are told of.
+    /// True if the pod has a status to show.
     async fn is_listed(&self) -> bool {
         let pod = &self.sandboxes.pod;
         pod.ask(|actor, reply| actor.status(false, reply))
@@ -33,7 +33,7 @@ fn on_a_node<F: Future>(test: impl FnOnce(World) -> F) -> F::Output {
     on_a_node_with(SimEngine::default(), test)
 }
 
-/// A sandbox is made of whatever bundle there is.
+/// Runs a test with any engine; a sandbox needs no particular bundle.
 fn on_a_node_with<F: Future>(engine: SimEngine, test: impl FnOnce(World) -> F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -105,7 +105,7 @@ fn a_sandbox_is_ready_from_its_start_to_its_stop() {
         assert!(world.is_listed().await);
         for _ in 0..2 {
             ask!(world, stop_sandbox, StopSandboxRequest).unwrap();
-            // Its task has gone with it; what it was is told.
+            // Its task is deleted; its state is still reported.
             assert_eq!(state(&world).await, NOT_READY);
             assert!(!world.is_listed().await);
             assert!(world.engine.lock().left().containers.is_empty());
@@ -116,7 +116,7 @@ fn a_sandbox_is_ready_from_its_start_to_its_stop() {
         ask!(world, ping_sandbox, PingRequest).unwrap();
         assert_eq!(exit_code(&world).await, 128 + KILL);
         ask!(world, shutdown_sandbox, ShutdownSandboxRequest).unwrap();
-        // Who has asked can read the answer before the connection ends.
+        // The caller has time to read the answer before the connection ends.
         tokio::time::sleep(READS_WITHIN / 2).await;
         assert!(!world.has_ended());
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -125,7 +125,7 @@ fn a_sandbox_is_ready_from_its_start_to_its_stop() {
 }
 
 #[test]
-fn a_second_sandbox_is_refused_also_when_the_first_has_ended() {
+fn a_second_sandbox_is_refused_even_when_the_first_has_ended() {
     on_a_node(async |world| {
         let create = async |id: &str| {
             let request = CreateSandboxRequest {
@@ -147,7 +147,7 @@ fn a_second_sandbox_is_refused_also_when_the_first_has_ended() {
 }
 
 #[test]
-fn what_was_not_created_cannot_be_started() {
+fn a_sandbox_that_was_not_created_cannot_be_started() {
     on_a_node(async |world| {
         let request = StartSandboxRequest {
             sandbox_id: "t".to_owned(),
@@ -161,7 +161,7 @@ fn what_was_not_created_cannot_be_started() {
 }
 
 #[test]
-fn a_start_and_a_status_tell_the_spec() {
+fn start_and_status_answer_with_the_spec() {
     on_a_node(async |world| {
         let started = ask!(world, start_sandbox, StartSandboxRequest).unwrap();
         let spec: Value = serde_json::from_slice(&started.spec.value).unwrap();
@@ -184,7 +184,7 @@ fn a_start_and_a_status_tell_the_spec() {
 }
 
 #[test]
-fn an_update_is_served_for_the_sandbox_that_there_is() {
+fn an_update_succeeds_only_for_an_existing_sandbox() {
     on_a_node(async |world| {
         let services = services(world.sandboxes.pod.clone());
         let service = &services["containerd.runtime.sandbox.v1.Sandbox"];
@@ -214,7 +214,7 @@ fn code(error: ttrpc::Error) -> ttrpc::Code {
 }
 
 #[test]
-fn one_that_was_never_started_can_be_removed() {
+fn a_sandbox_that_was_never_started_can_be_removed() {
     on_a_node(async |world| {
         ask!(world, shutdown_sandbox, ShutdownSandboxRequest).unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -223,7 +223,7 @@ fn one_that_was_never_started_can_be_removed() {
 }
 
 #[test]
-fn one_that_died_is_gone_and_told_of() {
+fn a_sandbox_that_died_is_deleted_and_reported() {
     on_a_node(async |world| {
         ask!(world, start_sandbox, StartSandboxRequest).unwrap();
         let (waited, ()) = tokio::join!(exit_code(&world), async {
@@ -233,7 +233,7 @@ fn one_that_died_is_gone_and_told_of() {
         assert_eq!(waited, 3);
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!world.is_listed().await);
-        // A containerd that comes back asks again.
+        // A restarted containerd asks again.
         assert_eq!(exit_code(&world).await, 3);
         assert_eq!(state(&world).await, NOT_READY);
         ask!(world, stop_sandbox, StopSandboxRequest).unwrap();
@@ -244,7 +244,7 @@ fn one_that_died_is_gone_and_told_of() {
 }
 
 #[test]
-fn the_shim_of_one_that_was_stopped_ends_though_nobody_removes_it() {
+fn the_shim_of_a_stopped_sandbox_ends_even_if_no_one_removes_it() {
     on_a_node(async |world| {
         ask!(world, start_sandbox, StartSandboxRequest).unwrap();
         tokio::time::sleep(Duration::from_secs(600)).await;
@@ -255,12 +255,12 @@ fn the_shim_of_one_that_was_stopped_ends_though_nobody_removes_it() {
         assert_eq!(state(&world).await, NOT_READY);
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert!(world.has_ended());
-        // Who comes then finds nobody, as containerd expects of what is gone.
+        // Later calls find no shim, as containerd expects of a removed sandbox.
         ask!(world, shutdown_sandbox, ShutdownSandboxRequest).unwrap_err();
     });
 }
 
-/// What cannot be cleared away the first few times.
+/// An engine whose first deletions fail.
 #[derive(Debug)]
 struct Busy(u32);
 
@@ -277,7 +277,7 @@ impl Fates for Busy {
 }
 
 #[test]
-fn one_that_cannot_be_cleared_away_is_tried_again_with_each_stop() {
+fn each_stop_retries_a_deletion_that_failed() {
     on_a_node_with(SimEngine::with_fates(Busy(3)), async |world| {
         ask!(world, start_sandbox, StartSandboxRequest).unwrap();
         let refused = ask!(world, stop_sandbox, StopSandboxRequest).unwrap_err();
@@ -295,7 +295,7 @@ fn one_that_cannot_be_cleared_away_is_tried_again_with_each_stop() {
 }
 
 #[test]
-fn only_what_kubelet_says_of_a_sandbox_is_read() {
+fn only_kubelets_options_of_a_sandbox_are_read() {
     let any = |type_url: &str, value: Vec<u8>| Any {
         type_url: type_url.to_owned(),
         value,

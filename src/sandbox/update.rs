@@ -1,5 +1,5 @@
-//! `UpdateSandbox`, which containerd calls from 2.4 on when kubelet has resized a pod: the crate with containerd's
-//! protocol does not have it yet.
+//! `UpdateSandbox`, which containerd calls from 2.4 on when kubelet has resized a pod. The crate
+//! with containerd's protocol does not have it yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::task::status;
 
 use super::Sandboxes;
 
-/// The service as containerd calls it, and the method that is added.
+/// containerd's name of the service, and the added method.
 const SERVICE: &str = "containerd.runtime.sandbox.v1.Sandbox";
 const METHOD: &str = "UpdateSandbox";
 
-/// The Sandbox service of `pod`, whole.
+/// The Sandbox service of `pod`, with all methods.
 pub fn services(pod: Pod) -> HashMap<String, Service> {
     let sandboxes = Arc::new(Sandboxes::new(pod));
     let mut services = create_sandbox(Arc::clone(&sandboxes) as _);
@@ -45,8 +45,8 @@ impl MethodHandler for UpdateSandbox {
 }
 
 impl Sandboxes {
-    /// The pod was resized. What its cgroup has now is read from there, and not from the request: that is what
-    /// kubelet has put in force.
+    /// Handles a resize of the pod. Reads the new values from the pod's cgroup instead of the
+    /// request, since kubelet has put them in force there.
     pub(super) async fn update_sandbox(
         &self,
         _: &TtrpcContext,

@@ -1,4 +1,4 @@
-//! The socket of a pod's shim: where it is, and who may make or remove it.
+//! The socket of a pod's shim: its path, and the right to create or remove it.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -17,57 +17,57 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use ttrpc::r#async::transport::Socket;
 
-/// The file in each bundle that holds the address: containerd reads it when it is restarted.
+/// The file in each bundle with the address; containerd reads it when it restarts.
 const ADDRESS_FILE: &str = "address";
 
-/// How long a shim that serves the pod may take to answer who joins it. One that takes longer hangs:
-/// to be told that is better than a Create that is never answered.
+/// Time for the pod's shim to answer `start`. A shim that takes longer hangs; an error is better
+/// than a Create without an answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long somebody may take who decides about a socket. It is a few system calls, none of which
-/// waits; containerd gives `delete` five seconds.
+/// Time for another process to decide about a socket. It makes a few system calls, none of which
+/// blocks; containerd gives `delete` five seconds.
 const DECIDES_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// What `claim` found.
+/// The result of `claim`.
 #[derive(Debug)]
 pub(super) enum Claim {
-    /// Nobody listened there; now we do.
+    /// The address was free; this process listens there now.
     Ours(UnixListener),
     /// The pod's shim listens there.
     Taken,
 }
 
-/// What is at the path of a socket.
+/// The state of the path of a socket.
 enum Place {
-    /// Nobody was; now we are.
+    /// The path was free; this process listens there now.
     Ours(UnixListener),
-    /// Somebody who listens, and a connection to whom.
+    /// A listener, with a connection to it.
     Taken(UnixStream),
-    /// Somebody for whom as many wait as the kernel allows.
+    /// A listener with a full backlog.
     Full,
 }
 
-/// What somebody said who was told that a container will come.
+/// The shim's answer to the announcement of a container.
 enum Answer {
     Heard,
-    /// That it knows nothing of it.
+    /// The shim does not know the container.
     Refused,
-    /// Nothing, in time.
+    /// No answer in time.
     None,
 }
 
-/// The right to decide about the socket of one pod: containers of a pod may be started at the same
-/// moment, each by a process of its own. It is a lock on a file beside the socket; whoever has the
-/// right removes the file before it gives the right away.
-pub(super) struct Turn {
+/// The right to decide about the socket of one pod, whose containers may be started at the same
+/// moment, each by its own process. It is a lock on a file beside the socket; the owner removes the
+/// file before it unlocks.
+pub(super) struct SocketLock {
     path: PathBuf,
     _lock: Flock<File>,
 }
 
-/// Where the shim of a pod listens: of its containers' `group` in this namespace of the containerd that
-/// listens at `containerd`, and in that directory, if containerd says which.
+/// The address of a pod's shim: for the containers' `group`, in a namespace of the containerd that
+/// listens at `containerd`, in `directory` if containerd names one.
 pub(super) fn of_pod(
     containerd: &str,
     namespace: &str,
@@ -83,17 +83,17 @@ pub(super) fn of_pod(
     options.socket_address(group)
 }
 
-/// The path behind an address as containerd writes it.
+/// The path in an address as containerd writes it.
 pub(super) fn path(address: &str) -> PathBuf {
     PathBuf::from(address.strip_prefix("unix://").unwrap_or(address))
 }
 
-/// Listens at `address`, unless somebody does: then that one is told that container `id` will come,
-/// so that it does not end before. A socket that was left by a shim that died is replaced.
+/// Listens at `address`, unless a shim does: then tells that shim to expect container `id`, so that
+/// it does not end before. Replaces a socket that a dead shim left.
 ///
 /// # Errors
 ///
-/// If the directory or the socket cannot be made, or who listens there says nothing.
+/// If the directory or the socket cannot be made, or the listener does not answer.
 pub(super) fn claim(address: &str, id: &str) -> io::Result<Claim> {
     let path = path(address);
     let directory = path.parent().unwrap_or(Path::new("/"));
@@ -109,9 +109,9 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     let mut was_refused = false;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        // Nobody else has to wait while the one who listens is asked: one that is about to end lets go
-        // of its socket first, and says no to whoever comes then. So its yes holds, and who hears a no
-        // finds the socket gone.
+        // The lock is free while this process asks the listener. A shim that is about to end first
+        // removes its socket, and then refuses all callers. So a yes holds, and after a no the
+        // socket is gone.
         let answer = match look(path)? {
             Place::Ours(listener) => return Ok(Claim::Ours(listener)),
             Place::Taken(shim) => announce(shim, id, left),
@@ -119,7 +119,8 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
         };
         match answer {
             Answer::Heard => return Ok(Claim::Taken),
-            // It is still there: containerd's own, which knows only what it has created.
+            // The socket is still there: the listener is containerd's own shim, which knows only
+            // the tasks that it created.
             Answer::Refused if was_refused => return Ok(Claim::Taken),
             Answer::Refused => was_refused = true,
             Answer::None => sleep(LOOK_AGAIN_AFTER),
@@ -131,7 +132,7 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     }
 }
 
-/// Asks the shim about a task that it does not know yet, which it takes for an announcement.
+/// Asks the shim about a task that it does not know yet, which announces the task.
 fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -153,21 +154,21 @@ fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
     match tokio.block_on(async { tokio::time::timeout(limit, ask).await }) {
         Ok(Ok(_)) => Answer::Heard,
         Ok(Err(ttrpc::Error::RpcStatus(_))) => Answer::Refused,
-        // It may have died this moment.
+        // The shim may have died just now.
         Ok(Err(_)) | Err(_) => Answer::None,
     }
 }
 
-/// Connects, or takes the place where nobody listens any more.
+/// Connects to the listener, or listens if there is none.
 fn look(path: &Path) -> io::Result<Place> {
-    let _turn = Turn::take(path)?;
+    let _lock = SocketLock::take(path)?;
     match connect(path) {
         Ok(stream) => return Ok(Place::Taken(stream)),
         Err(error) => match error.kind() {
             io::ErrorKind::WouldBlock => return Ok(Place::Full),
             io::ErrorKind::NotFound => {}
             io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-            // Any other error, as of a system short of memory, says nothing of the shim.
+            // Any other error, such as a lack of memory, says nothing about the shim.
             _ => return Err(error),
         },
     }
@@ -176,12 +177,12 @@ fn look(path: &Path) -> io::Result<Place> {
     Ok(Place::Ours(listener))
 }
 
-/// Connects at once or not at all: where as many wait as may, the kernel would let us wait for as long
-/// as the one who listens hangs.
+/// Connects without blocking: with a full backlog, connect(2) would hang as long as the listener
+/// does.
 ///
 /// # Errors
 ///
-/// `WouldBlock` if so many wait; `ConnectionRefused` if nobody listens.
+/// `WouldBlock` if the backlog is full; `ConnectionRefused` if no process listens.
 pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let end = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -189,41 +190,41 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(end))
 }
 
-/// Removes the socket of a shim that has died. One that somebody listens on stays.
+/// Removes the socket of a shim that has died, but not one with a listener.
 pub(super) fn remove_dead(path: &Path) {
-    // The file of a turn is there if whoever had it was killed meanwhile.
-    if !path.exists() && !turn(path).exists() {
+    // The lock's file remains if its owner was killed.
+    if !path.exists() && !lock_file(path).exists() {
         return;
     }
-    let removed = Turn::take(path).and_then(|_turn| match connect(path) {
+    let removed = SocketLock::take(path).and_then(|_lock| match connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
         }
         _ => Ok(()),
     });
     if let Err(error) = removed {
-        tracing::debug!(path = %path.display(), %error, "a dead shim's socket is left");
+        tracing::debug!(path = %path.display(), %error, "cannot remove a dead shim's socket");
     }
 }
 
-/// Removes our own socket: from now on a container of the pod gets a shim of its own. It needs no
-/// [`Turn`]: nobody else removes a socket that somebody listens on.
+/// Removes this shim's own socket, so that the next container of the pod gets a new shim. This
+/// needs no [`SocketLock`]: no other process removes a socket with a listener.
 pub(super) fn give_up(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "the socket is left");
+        tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
     }
 }
 
-// === impl Turn ===
+// === impl SocketLock ===
 
-impl Turn {
-    /// Waits until nobody else decides about the socket at this path.
+impl SocketLock {
+    /// Waits until no other process decides about the socket at this path.
     ///
     /// # Errors
     ///
-    /// If that takes longer than it can, or the file cannot be made.
-    pub fn take(socket: &Path) -> io::Result<Turn> {
-        let path = turn(socket);
+    /// If another process decides for too long, or the file cannot be made.
+    pub fn take(socket: &Path) -> io::Result<SocketLock> {
+        let path = lock_file(socket);
         let begun = Instant::now();
         loop {
             let file = File::options()
@@ -232,8 +233,8 @@ impl Turn {
                 .mode(0o600)
                 .open(&path)?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) if is_at(&lock, &path)? => return Ok(Turn { path, _lock: lock }),
-                // Whoever had it has removed the file meanwhile: that lock keeps nobody out.
+                Ok(lock) if is_at(&lock, &path)? => return Ok(SocketLock { path, _lock: lock }),
+                // The previous owner has removed the file meanwhile, so this lock excludes no one.
                 Ok(_) => {}
                 Err((_, Errno::EWOULDBLOCK)) if begun.elapsed() < DECIDES_WITHIN => {
                     sleep(LOOK_AGAIN_AFTER);
@@ -249,15 +250,15 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for SocketLock {
     fn drop(&mut self) {
-        // It is still locked.
+        // The file is still locked.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// The file that is locked by whoever decides about a socket.
-fn turn(socket: &Path) -> PathBuf {
+/// The lock file for a socket.
+fn lock_file(socket: &Path) -> PathBuf {
     socket.with_extension("lock")
 }
 
@@ -272,19 +273,19 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 // === bundles ===
 
-/// Leaves the address in a bundle.
+/// Writes the address into a bundle.
 ///
 /// # Errors
 ///
 /// If the file cannot be written.
 pub(super) fn leave_in(bundle: &Path, address: &str) -> io::Result<()> {
-    // Renamed into place: containerd must not read half of it.
+    // Renamed into place, so that containerd never reads half of it.
     let temporary = bundle.join(".address");
     std::fs::write(&temporary, address)?;
     std::fs::rename(temporary, bundle.join(ADDRESS_FILE))
 }
 
-/// The address left in a bundle.
+/// The address in a bundle.
 pub(super) fn of_bundle(bundle: &Path) -> Option<String> {
     std::fs::read_to_string(bundle.join(ADDRESS_FILE)).ok()
 }
@@ -295,10 +296,10 @@ mod tests {
 
     use super::*;
 
-    /// Far more than a look takes, far less than anybody has the patience for.
+    /// Far longer than a look takes, far shorter than a caller waits.
     const SHORTLY: Duration = Duration::from_millis(300);
 
-    /// For what nobody hinders, however slow the machine is.
+    /// For work that nothing delays, even on a slow machine.
     const AMPLE: Duration = Duration::from_secs(30);
 
     fn place() -> (tempfile::TempDir, PathBuf) {
@@ -324,19 +325,19 @@ mod tests {
     }
 
     #[test]
-    fn the_first_to_claim_an_address_serves_it_and_the_next_is_told_if_nobody_answers() {
+    fn the_first_to_claim_an_address_serves_it_and_the_next_learns_if_no_one_answers() {
         let (dir, path) = place();
         let listener = listen(&path);
         assert!(is_hung(claim_within(SHORTLY, &path, "b")));
         drop(listener);
-        // Its file is still there, as after a shim that was killed.
+        // The file still exists, as after a shim that was killed.
         assert_eq!(names(&dir), ["socket"]);
         drop(listen(&path));
         assert_eq!(names(&dir), ["socket"]);
     }
 
     #[test]
-    fn a_queue_that_is_full_is_not_waited_in_for_ever() {
+    fn a_full_backlog_is_not_waited_for_forever() {
         let (_dir, path) = place();
         let _listener = {
             let flags = SockFlag::SOCK_CLOEXEC;
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_up_for_good_has_died_and_is_replaced() {
+    fn a_shim_that_closes_its_socket_has_died_and_is_replaced() {
         let (_dir, path) = place();
         let listener = listen(&path);
         std::thread::scope(|scope| {
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_that_come_at_once_gets_the_place_of_a_dead_shim() {
+    fn exactly_one_of_many_concurrent_starts_replaces_a_dead_shim() {
         let (dir, path) = place();
         for _ in 0..20 {
             drop(listen(&path));
@@ -393,10 +394,10 @@ mod tests {
     }
 
     #[test]
-    fn who_decides_about_another_socket_or_all_of_them_keeps_nobody_waiting() {
+    fn a_lock_on_another_socket_or_the_directory_delays_no_one() {
         let (dir, path) = place();
-        let _other = Turn::take(&dir.path().join("other")).unwrap();
-        // As earlier versions did.
+        let _other = SocketLock::take(&dir.path().join("other")).unwrap();
+        // Earlier versions locked the directory.
         let directory = File::open(dir.path()).unwrap();
         let _all = Flock::lock(directory, FlockArg::LockExclusive).unwrap();
         let begun = Instant::now();
@@ -405,9 +406,9 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stopped_while_it_decides_is_named_in_time() {
+    fn a_lock_whose_owner_is_stopped_is_reported_in_time() {
         let (_dir, path) = place();
-        let turn = Turn::take(&path).unwrap();
+        let lock = SocketLock::take(&path).unwrap();
         let error = claim_within(SHORTLY, &path, "b").unwrap_err();
         assert!(
             error
@@ -415,7 +416,7 @@ mod tests {
                 .contains("socket.lock has been locked for 1s"),
             "{error}"
         );
-        drop(turn);
+        drop(lock);
         drop(listen(&path));
     }
 
@@ -428,8 +429,8 @@ mod tests {
         drop(listener);
         remove_dead(&path);
         assert!(names(&dir).is_empty());
-        // What a shim leaves that was killed between two steps.
-        std::fs::write(turn(&path), "").unwrap();
+        // The file that a shim leaves when it is killed between two steps.
+        std::fs::write(lock_file(&path), "").unwrap();
         remove_dead(&path);
         assert!(names(&dir).is_empty());
     }

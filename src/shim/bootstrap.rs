@@ -1,6 +1,6 @@
-//! What containerd says to `start`, and how it wants to be answered. Three generations:
+//! The input of `start`, and the form of its answer. Three generations:
 //!
-//! | containerd | asks with | wants |
+//! | containerd | input | answer |
 //! |---|---|---|
 //! | 1.6, 1.7 | flags, environment | a bare address, for `containerd.task.v2` |
 //! | 2.0 to 2.2 | flags, environment | JSON with version, address and protocol |
@@ -16,39 +16,39 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use crate::engine::oci::{Options, options};
 
-/// The most recent protocol version a containerd speaks, in the environment of `start` since 1.7.
+/// Environment variable of `start` since containerd 1.7: the highest protocol version that
+/// containerd speaks.
 pub(super) const MAX_SHIM_VERSION: &str = "MAX_SHIM_VERSION";
 
-/// Where containerd takes events; its own socket with `.ttrpc`.
+/// Environment variable with containerd's address for events: its own socket with `.ttrpc`
+/// appended.
 pub(super) const TTRPC_ADDRESS: &str = "TTRPC_ADDRESS";
 
-/// How containerd wants to be answered.
+/// The form of the answer that containerd expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// A bare address.
     Address,
-    /// JSON.
     Json,
-    /// `BootstrapResult`.
     Protobuf,
 }
 
-/// What containerd says to `start`, whichever way it says it.
+/// The input of `start`, independent of its form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bootstrap {
     pub dialect: Dialect,
-    /// Where events go; empty if containerd does not say.
+    /// containerd's address for events; empty if there is none.
     pub ttrpc_address: String,
     /// containerd's own address.
     pub address: String,
-    /// Where to put the socket; none for the usual place.
+    /// The directory for the socket; `None` for the default one.
     pub socket_dir: Option<String>,
     pub debug: bool,
     /// The runtime's options.
     pub options: Options,
 }
 
-/// What of the environment matters.
+/// The environment variables that `start` uses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Environment {
     pub ttrpc_address: String,
@@ -66,11 +66,11 @@ impl Environment {
 }
 
 impl Bootstrap {
-    /// Understands what containerd has said.
+    /// Reads containerd's input.
     ///
     /// # Errors
     ///
-    /// If the parameters on stdin are meant for another container, or the options are refused.
+    /// If the parameters on stdin are for another container, or the options are invalid.
     pub fn understand(
         stdin: &[u8],
         flags: &Flags,
@@ -91,7 +91,7 @@ impl Bootstrap {
                 debug: flags.debug || params.log_level.value() <= LogLevel::LOG_LEVEL_DEBUG as i32,
             });
         }
-        // A containerd that does not know of versions is one of before there were any.
+        // Without the variable, containerd predates versions.
         let version = environment.max_shim_version.trim().parse().unwrap_or(2);
         Ok(Bootstrap {
             dialect: if version >= 3 {
@@ -107,7 +107,7 @@ impl Bootstrap {
         })
     }
 
-    /// The answer: where the shim listens.
+    /// Encodes the answer: the address at which the shim listens.
     ///
     /// # Errors
     ///
@@ -134,11 +134,11 @@ impl Bootstrap {
     }
 }
 
-/// The runtime's options as an older containerd writes them, to `start` and to `-info`.
+/// Reads the runtime's options as an older containerd writes them, for `start` and `-info`.
 ///
 /// # Errors
 ///
-/// One sentence if that is not what is there.
+/// One sentence if stdin has anything else.
 pub(super) fn options_on(stdin: &[u8]) -> Result<Options, String> {
     Any::parse_from_bytes(stdin)
         .map_err(|error| format!("runtime options on stdin cannot be decoded: {error}"))
@@ -149,8 +149,8 @@ fn read_options(any: Any) -> Result<Options, String> {
     options::with_file(any).and_then(|any| options::from_any(Some(&any)))
 }
 
-/// The parameters on stdin, if that is what is there: an older containerd writes the runtime's
-/// options, an `Any`, whose bytes can be read as parameters too.
+/// Reads the parameters on stdin. Returns `None` if stdin has the runtime's options, an `Any`,
+/// which an older containerd writes and whose bytes parse as parameters too.
 fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParams>, String> {
     let Ok(params) = BootstrapParams::parse_from_bytes(stdin) else {
         return Ok(None);
@@ -158,7 +158,7 @@ fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParam
     if params.instance_id == flags.id && params.namespace == flags.namespace {
         return Ok((!stdin.is_empty()).then_some(params));
     }
-    // An Any has a type and a value, which are read as id and namespace, and nothing else.
+    // An `Any` has only a type and a value, which parse as id and namespace.
     if params.containerd_grpc_address.is_empty() && params.containerd_ttrpc_address.is_empty() {
         return Ok(None);
     }

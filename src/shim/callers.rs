@@ -1,4 +1,4 @@
-//! Letting callers in, also when there is no descriptor for one more.
+//! Accepts connections, and copes with a lack of file descriptors.
 
 use std::io;
 use std::pin::Pin;
@@ -9,14 +9,14 @@ use futures_core::Stream;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep};
 
-/// How long nobody is let in after that has failed. The caller that could not be let in stays where
-/// it is, and asking the kernel for it again at once would take all there is of a processor.
+/// Pause after a failed accept. The connection stays in the backlog, and an immediate retry would
+/// use a whole processor.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The callers of a socket. It never ends, and never fails for good.
+/// The connections to a socket. This stream never ends and never fails for good.
 pub(super) struct Callers {
     socket: UnixListener,
-    /// While nobody is let in; nothing else needs a timer.
+    /// Set during a pause, the only use of a timer here.
     pause: Option<Pin<Box<Sleep>>>,
     has_failed: bool,
 }
@@ -46,9 +46,9 @@ impl Stream for Callers {
                     return Poll::Ready(Some(Ok(caller)));
                 }
                 Err(error) => {
-                    // Once for all that follow.
+                    // Logged once for all later failures.
                     if !std::mem::replace(&mut self.has_failed, true) {
-                        tracing::warn!(%error, "callers have to wait");
+                        tracing::warn!(%error, "cannot accept connections; callers wait");
                     }
                     self.pause = Some(Box::pin(sleep(PAUSE)));
                 }

@@ -1,4 +1,4 @@
-//! The socket for people, beside containerd's.
+//! The control socket, beside containerd's.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,15 +17,15 @@ use crate::clock::SystemClock;
 use crate::control::{self, Clients, Meter, ReadOnlyService, Service};
 use crate::pod::Pod;
 
-use super::address::{self, Turn};
+use super::address::{self, SocketLock};
 use super::callers::Callers;
 use super::kernel;
 
-/// A socket that people ask at, if it could be made: a pod does without.
+/// The control socket; `None` if it could not be made, since a pod works without it.
 pub(super) struct ControlSocket(Option<(PathBuf, [Server; 2])>);
 
 impl ControlSocket {
-    /// Serves people beside the socket at `path`, which is the shim's own.
+    /// Serves the control socket beside the shim's own socket at `path`.
     pub async fn open(path: Option<&Path>, pod: Pod) -> ControlSocket {
         let Some(path) = path.and_then(control::socket_of) else {
             return ControlSocket(None);
@@ -33,22 +33,22 @@ impl ControlSocket {
         match serve(&path, pod).await {
             Ok(servers) => ControlSocket(Some((path, servers))),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "usher will not see this pod");
+                tracing::warn!(path = %path.display(), %error, "no control socket: usher cannot show this pod");
                 ControlSocket(None)
             }
         }
     }
 
-    /// Nobody finds it any more.
+    /// Removes the socket, so that no client finds it.
     pub fn remove(&self) {
         if let ControlSocket(Some((path, _))) = self
             && let Err(error) = control::forget(path)
         {
-            tracing::debug!(path = %path.display(), %error, "the socket for people is left");
+            tracing::debug!(path = %path.display(), %error, "cannot remove the control socket");
         }
     }
 
-    /// Says what is still to be said.
+    /// Sends the answers that are left, and ends.
     pub async fn shutdown(&mut self) {
         if let ControlSocket(Some((_, servers))) = self {
             for server in servers {
@@ -58,7 +58,8 @@ impl ControlSocket {
     }
 }
 
-/// Serves root by one server and read-only clients by another: a server does not tell a service who asks.
+/// Serves root by one server and read-only clients by another, because a server does not tell a
+/// service who calls.
 async fn serve(path: &Path, pod: Pod) -> io::Result<[Server; 2]> {
     let anyone = callers(control::listen(path)?)?;
     let roots = control::listen_for_root(path).and_then(callers);
@@ -87,8 +88,8 @@ fn callers(listener: UnixListener) -> io::Result<Callers> {
     Ok(Callers::new(tokio::net::UnixListener::from_std(listener)?))
 }
 
-/// Leaves a mark where the socket for people will be, so that [`sweep`] finds what is left of a shim that
-/// does not get as far as that.
+/// Marks the place of the control socket, so that [`sweep`] finds the leftovers of a shim that dies
+/// before it makes the socket.
 pub(super) fn mark(path: &Path) {
     let Some(socket) = control::socket_of(path) else {
         return;
@@ -101,11 +102,12 @@ pub(super) fn mark(path: &Path) {
     }
 }
 
-/// Removes the sockets of all shims that have died, of which the own ones are in `directory`. The bundles
-/// that would name them may be gone, and nobody runs `delete` for a shim that was empty when it died.
+/// Removes the sockets of all shims that have died, with their own sockets in `directory`. The
+/// bundles that would name them may be gone, and containerd runs no `delete` for a shim that was
+/// empty when it died.
 pub(super) fn sweep(directory: &Path) {
-    // Asking the kernel once wakes none of the shims that live. Where it does not know one of another
-    // network namespace, that one is asked.
+    // One look at the kernel's table wakes no running shim. A shim in another network namespace is
+    // missing there, so that one is asked.
     let table = kernel::sockets().unwrap_or_default();
     let bound: BTreeSet<&str> = kernel::bound(&table).collect();
     for socket in files_in(&crate::api::directory()) {
@@ -120,14 +122,14 @@ pub(super) fn sweep(directory: &Path) {
     }
 }
 
-/// The Task API's socket of the shim whose socket for people is called `name`. Both are called after one hash, of
-/// which the Task API's has more digits.
+/// The Task API's socket of the shim with the control socket `name`. Both names come from one hash,
+/// and the Task API's has more digits.
 fn own_socket(directory: &Path, name: &str) -> PathBuf {
     let is_own = |path: &PathBuf| {
         let own = path.file_name().and_then(OsStr::to_str);
         own.is_some_and(|own| own.starts_with(name))
     };
-    // The socket may be gone while the file beside it is still there, which says whose turn it is to listen.
+    // The socket may be gone while its lock file is still there.
     let own = files_in(directory).find(is_own);
     own.map_or_else(|| directory.join(name), |own| own.with_extension(""))
 }
@@ -138,20 +140,21 @@ fn files_in(directory: &Path) -> impl Iterator<Item = PathBuf> {
     files.map(|entry| entry.path())
 }
 
-/// Removes what a shim that has died left beside its own socket at `path`. One that lives keeps it.
+/// Removes the control socket of a dead shim, whose own socket is at `path`. A running shim keeps
+/// its socket.
 pub(super) fn remove_dead(path: &Path) {
     let Some(socket) = control::socket_of(path).filter(|socket| socket.exists()) else {
         return;
     };
-    // Or a shim that begins at this moment would lose its own.
-    let Ok(_turn) = Turn::take(path) else {
+    // Without the lock, a shim that begins just now would lose its socket.
+    let Ok(_lock) = SocketLock::take(path) else {
         return;
     };
     if !path.exists()
         && let Err(error) = address::connect(&socket)
         && error.kind() == io::ErrorKind::ConnectionRefused
     {
-        // Another may have been faster.
+        // Another process may have removed it first.
         let _ = control::forget(&socket);
     }
 }

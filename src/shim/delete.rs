@@ -1,4 +1,4 @@
-//! `delete`: what is left of a container goes away, whether its shim has ended in peace or died.
+//! `delete`: removes the leftovers of a container, after its shim has ended or died.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,29 +18,30 @@ use crate::rootfs;
 
 use super::{address, control, leftovers, start};
 
-/// How long the OCI runtime may take to delete a container; containerd gives all of this five seconds.
+/// Time for the OCI runtime to delete a container; containerd gives `delete` five seconds in all.
 const DELETED_WITHIN: Duration = Duration::from_secs(2);
 
-/// 128 + SIGKILL: what is left over is killed.
+/// 128 + SIGKILL: leftover processes are killed.
 const KILLED: u32 = 137;
 
-/// Removes what is left, and gives the answer for containerd. containerd calls it after every
-/// container, of which nothing is left as a rule.
+/// Removes the leftovers, and returns the answer for containerd. containerd calls this after every
+/// container; usually there are no leftovers.
 ///
 /// # Errors
 ///
-/// One sentence, for containerd's own error.
+/// One sentence, which containerd adds to its own error.
 pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     if flags.id.is_empty() {
         return Err("no -id is given, expected the container's".to_owned());
     }
     let bundle = start::bundle_directory(flags)?;
-    // First of all: containerd may remove the bundle of a container that it gives up meanwhile. Where it
-    // was faster, the container was the first of its pod, and gave it its name.
+    // Read this first: containerd may remove the bundle of a container that it gives up meanwhile.
+    // If it has done so already, this was the first container of its pod, whose id names the pod's
+    // socket.
     let address = address::of_bundle(&bundle);
     let address = address
         .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));
-    // As early, for the same reason.
+    // Read this early for the same reason.
     let exit = exit::recorded(&bundle);
     let reaper = Reaper::default();
     let mut options = options::load(&bundle);
@@ -62,20 +63,21 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     }
     restore_pod_cgroup(&bundle);
     rootfs::unmount_all(&bundle);
-    // Last of all: a shim that was killed a moment ago may still be letting go of its socket.
+    // Do this late: a shim that was just killed may still hold its socket.
     let socket = address::path(&address);
     address::remove_dead(&socket);
     control::remove_dead(&socket);
-    // Those that nobody else will come for.
+    // Nothing else removes these.
     control::sweep(socket.parent().unwrap_or(Path::new("/")));
-    // Not before: containerd tries again when it is restarted, and until then this is all there is.
+    // Fail only now: containerd tries again when it restarts, and until then nothing else cleans
+    // up.
     deleted?;
     answer(&bundle, exit)
         .write_to_bytes()
         .map_err(|error| format!("the answer cannot be encoded: {error}"))
 }
 
-/// How it has ended: as its shim has told, or killed just now.
+/// The exit that the shim recorded, or that of a process killed just now.
 fn answer(bundle: &Path, exit: Option<RecordedExit>) -> DeleteResponse {
     let mut answer = DeleteResponse::new();
     let (pid, code, at) = match exit {
@@ -99,13 +101,13 @@ fn force_delete(
             .start()
             .map_err(|error| format!("SIGCHLD: {error}"))?;
         let deleted = runtime.delete(id, true).await;
-        // Whatever has become of that, nothing runs on.
+        // Whatever the runtime did, no process may run on.
         cleanup::kill_and_remove(cgroups).await;
         deleted.map_err(|error| error.to_string())
     })
 }
 
-/// A runtime for futures, on this thread.
+/// A tokio runtime on this thread.
 fn tokio() -> Result<tokio::runtime::Runtime, String> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -113,7 +115,7 @@ fn tokio() -> Result<tokio::runtime::Runtime, String> {
         .map_err(|error| format!("runtime: {error}"))
 }
 
-/// The process id that the OCI runtime has written at create.
+/// The process id that the OCI runtime wrote at create.
 fn init_pid(bundle: &Path) -> u32 {
     let written = std::fs::read_to_string(bundle.join("init.pid")).unwrap_or_default();
     written.trim().parse().unwrap_or_default()

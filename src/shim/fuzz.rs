@@ -1,4 +1,4 @@
-//! What `start` and `delete` read before anybody serves.
+//! Fuzzes the input of `start` and `delete`.
 
 use containerd_shim::Flags;
 
@@ -6,7 +6,7 @@ use crate::fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 
 use super::bootstrap::{Bootstrap, Environment};
 
-/// An input is standard input; and the version in the environment, where it is text.
+/// Uses the input as standard input, and, if it is text, as the version in the environment.
 pub(crate) fn bootstrap(input: &[u8]) {
     let flags = Flags {
         id: "c1".to_owned(),

@@ -1,4 +1,4 @@
-//! `-info`: what this runtime is, and what its OCI runtime can do.
+//! `-info`: describes this runtime and the features of its OCI runtime.
 
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -12,12 +12,11 @@ use crate::engine::oci::DEFAULT_BINARY;
 
 use super::{REVISION, bootstrap, start};
 
-/// The type under which containerd knows the features of an OCI runtime, as JSON
+/// containerd's type for the features of an OCI runtime, as JSON
 /// (<https://github.com/opencontainers/runtime-spec/blob/main/features.md>).
 const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
 
-/// The answer for containerd 1.7 and later: a `RuntimeInfo`, with the options that it has written
-/// to standard input.
+/// The answer for containerd 1.7 and later: a `RuntimeInfo`, with the options from standard input.
 ///
 /// # Errors
 ///
@@ -35,7 +34,7 @@ pub(super) fn info(program: &str) -> Result<Vec<u8>, String> {
     version.version = crate::VERSION.to_owned();
     version.revision = REVISION.to_owned();
     info.version = MessageField::some(version);
-    // As they came: what we do not know of them is for others.
+    // Unchanged, so that unknown fields are kept.
     info.options = Any::parse_from_bytes(&stdin)
         .ok()
         .filter(|any| !any.type_url.is_empty())
@@ -51,7 +50,7 @@ pub(super) fn info(program: &str) -> Result<Vec<u8>, String> {
         .map_err(|error| format!("the answer cannot be encoded: {error}"))
 }
 
-/// What the OCI runtime says of its features, every byte of it; none if it does not say.
+/// The OCI runtime's features, unchanged; `None` if it reports none.
 fn features(binary: &str) -> Result<Option<Vec<u8>>, String> {
     let said = Command::new(binary)
         .arg("features")
@@ -70,7 +69,8 @@ fn features(binary: &str) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// containerd finds the binary `containerd-shim-usher-v2` for the runtime `io.containerd.usher.v2`.
+/// The runtime's name: containerd runs the binary `containerd-shim-usher-v2` for the runtime
+/// `io.containerd.usher.v2`.
 fn runtime_name(program: &str) -> String {
     let parts = program
         .strip_prefix("containerd-shim-")

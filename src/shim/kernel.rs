@@ -1,17 +1,17 @@
-//! The kernel's table of Unix sockets: who listens where, and to whom somebody talks. Reading it wakes
-//! nobody.
+//! The kernel's table of Unix sockets: paths with listeners, and connections. Reading it wakes no
+//! process.
 
 use std::io;
 use std::path::Path;
 
-/// What the state of a connected socket is called (`include/uapi/linux/net.h`).
+/// State of a connected socket in the table (`include/uapi/linux/net.h`).
 const CONNECTED: &str = "03";
 
-/// The table of this network namespace.
+/// Reads the table of this network namespace.
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If the table cannot be read.
 pub(super) fn sockets() -> io::Result<String> {
     let table = std::fs::read("/proc/net/unix")?;
     Ok(String::from_utf8_lossy(&table).into_owned())
@@ -22,8 +22,7 @@ pub(super) fn bound(table: &str) -> impl Iterator<Item = &str> {
     entries(table).map(|(_, path)| path)
 }
 
-/// Whether somebody is connected to the one who listens at `path`. If that cannot be found out it is
-/// believed.
+/// True if a client is connected to the listener at `path`, or if that cannot be found out.
 pub(super) fn is_talked_to(path: &Path) -> bool {
     sockets().map_or(true, |table| is_talked_to_by(&table, path))
 }
@@ -32,7 +31,7 @@ fn is_talked_to_by(table: &str, path: &Path) -> bool {
     entries(table).any(|(state, at)| state == CONNECTED && Path::new(at) == path)
 }
 
-/// State and path of those that have a path: the sixth and the eighth field (`proc(5)`).
+/// State and path of all sockets with a path: the sixth and the eighth field (`proc(5)`).
 fn entries(table: &str) -> impl Iterator<Item = (&str, &str)> {
     table.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(5);
@@ -47,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_connected_and_who_is_bound_is_known() {
+    fn connected_and_bound_sockets_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         assert!(!is_talked_to(&path));

@@ -1,4 +1,4 @@
-//! What a shim that died has left behind: commands of the OCI runtime that are under way.
+//! Commands of the OCI runtime that a dead shim left running.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -9,21 +9,20 @@ use std::time::{Duration, Instant};
 use crate::engine::oci::is_command_log;
 use crate::sys;
 
-/// How long a command of the runtime may take to end by itself. containerd gives `delete` five
-/// seconds.
+/// Time for a command of the runtime to exit by itself. containerd gives `delete` five seconds.
 const COMMANDS_END_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long killed processes may take to be gone.
+/// Time for killed processes to be gone.
 const PROCESSES_END_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Waits until no command of the OCI runtime is under way for the container in `bundle`, and kills
-/// one that does not end. A create that is left alone is whole in a moment, and can be deleted; one
-/// that is killed leaves cgroups that nobody knows of. Whether there was any.
+/// Waits until no command of the OCI runtime runs for the container in `bundle`, and kills one that
+/// does not exit. A create that is left alone is soon complete, and can be deleted; one that is
+/// killed leaves cgroups that no one knows of. Returns true if there were any commands.
 pub(super) fn await_commands(bundle: &Path) -> bool {
     let logs = command_logs(bundle);
-    // As after every container whose shim has ended in peace: nobody need look at all processes.
+    // The usual case after a shim that ended in order: skip the search of all processes.
     if logs.is_empty() {
         return false;
     }
@@ -34,7 +33,7 @@ pub(super) fn await_commands(bundle: &Path) -> bool {
             return true;
         }
         if begun.elapsed() > COMMANDS_END_WITHIN.saturating_add(PROCESSES_END_WITHIN) {
-            tracing::warn!(?commands, "commands of the OCI runtime do not end");
+            tracing::warn!(?commands, "commands of the OCI runtime do not exit");
             return true;
         }
         if begun.elapsed() > COMMANDS_END_WITHIN {
@@ -44,7 +43,7 @@ pub(super) fn await_commands(bundle: &Path) -> bool {
     }
 }
 
-/// Each command that is under way has a log of its own in the bundle.
+/// Log files in the bundle, one for each command under way.
 fn command_logs(bundle: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(bundle).into_iter().flatten().flatten();
     let logs = entries.filter(|entry| is_command_log(&entry.file_name()));

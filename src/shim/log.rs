@@ -1,4 +1,4 @@
-//! The log: lines into the FIFO that containerd copies into its own log.
+//! The log: writes lines to a FIFO that containerd copies into its own log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -11,8 +11,8 @@ use tracing::level_filters::LevelFilter;
 /// The FIFO's name in the bundle.
 const FIFO: &str = "log";
 
-/// A FIFO that never blocks: a line that does not fit because nobody reads is lost, which is better
-/// than a pod that waits for a log.
+/// A FIFO that never blocks: if no one reads, a line that does not fit is dropped, so that no pod
+/// waits for its log.
 struct Fifo(File);
 
 impl Write for Fifo {
@@ -26,9 +26,9 @@ impl Write for Fifo {
     }
 }
 
-/// Begins to log, if there is somewhere to.
+/// Begins to log, if there is a FIFO.
 pub(super) fn begin(debug: bool) {
-    // For reading too: so it stays whole while containerd is restarted.
+    // Opened for reading too, so that the FIFO survives a restart of containerd.
     let fifo = OpenOptions::new()
         .read(true)
         .write(true)
@@ -45,6 +45,6 @@ pub(super) fn begin(debug: bool) {
         .with_ansi(false)
         .with_target(false)
         .with_writer(Mutex::new(Fifo(fifo)));
-    // There is none before this one.
+    // This is the first subscriber, so it cannot fail.
     let _ = log.try_init();
 }

@@ -1,8 +1,8 @@
-//! The process: what containerd calls the binary with, and what becomes of it.
+//! The shim process: its arguments and commands.
 //!
 //! containerd runs the binary with `start` for every container and reads an address from its
 //! output; the process that listens there serves the whole pod. It runs the binary with `delete`
-//! when a container is gone, or its shim has died. A shim runs it as a
+//! when a container is gone, or its shim has died. A shim runs the binary as a
 //! [prober](crate::probe::prober), and to make the namespaces of a pod without a pause container.
 //! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>)
 
@@ -43,19 +43,19 @@ use crate::cgroup::place;
 use crate::engine::sandbox::maker;
 use crate::probe::prober;
 
-/// The commit it was built from; empty if that was not known.
+/// The commit of this build; empty if unknown.
 pub const REVISION: &str = env!("USHER_REVISION");
 
-/// What this binary is called if nobody says otherwise.
+/// Name of this binary if the arguments lack it.
 const PROGRAM: &str = "containerd-shim-usher-v2";
 
-/// Words that ask for help.
+/// Arguments that ask for help.
 const HELP: [&str; 3] = ["-h", "-help", "--help"];
 
-/// The exit code in the place of that of a command that could not be executed.
+/// Exit code if a command could not be executed, as in a shell.
 const COMMAND_NOT_RUN: u8 = 127;
 
-/// Runs the shim's binary with these arguments, of which the first is the program's name.
+/// Runs the shim's binary with these arguments; the first is the program's name.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let (program, arguments) = arguments.split_first().unzip();
     let program = program
@@ -64,7 +64,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         .unwrap_or(PROGRAM);
     let outcome = match arguments.unwrap_or_default() {
         [mode, command @ ..] if mode == place::MODE => {
-            // Whoever waits for the command hears of it by the exit code that a shell has for that.
+            // The exit code tells the process that waits for the command.
             let _ = place::enter(command);
             return ExitCode::from(COMMAND_NOT_RUN);
         }
@@ -81,7 +81,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // containerd puts what is said here into its own error.
+            // containerd adds this text to its own error.
             let _ = writeln!(std::io::stderr(), "{program}: {error}");
             ExitCode::FAILURE
         }

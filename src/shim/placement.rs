@@ -1,4 +1,4 @@
-//! Where the process that serves a pod belongs: its cgroup, its core scheduling group.
+//! The cgroup and the core scheduling group of the process that serves a pod.
 
 use crate::{cgroup, sys};
 
@@ -11,12 +11,12 @@ pub(super) fn join_cgroup(pid: u32, cgroup: &str) -> Result<(), String> {
     cgroup::join(pid, cgroup).map_err(|error| format!("ShimCgroup {cgroup:?} {error}"))
 }
 
-/// Begins a core scheduling group of its own for the processes of our process group: what they
-/// start from now on never shares a core with anything else. containerd wants it with `sched_core`.
+/// Begins a core scheduling group for this process group, so that processes started from now on
+/// never share a core with others. containerd's `sched_core` asks for this.
 ///
 /// # Errors
 ///
-/// One sentence if the kernel cannot do it, or the processor has no threads to share.
+/// One sentence if the kernel does not support it, or the processor has no sibling threads.
 pub(super) fn begin_core_scheduling() -> Result<(), String> {
     sys::create_core_scheduling_group()
         .map_err(|error| format!("core scheduling, which SCHED_CORE asks for: {error}"))

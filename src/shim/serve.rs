@@ -1,4 +1,4 @@
-//! Serving a pod, from its first container to its last.
+//! Serves a pod, from its first container to its last.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,10 +30,10 @@ use super::control::ControlSocket;
 use super::starter::Starter;
 use super::{address, kernel, log};
 
-/// How long a shim that ends waits for containerd to take the last events.
+/// Time for containerd to take the last events before the shim exits.
 const LAST_EVENTS_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long a shim that ends waits for its last answers to be written.
+/// Time for the last answers to be written before the shim exits.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The Task service before containerd 2.0; its messages are those of version 3.
@@ -44,19 +44,19 @@ const TASK_V3: &str = "containerd.task.v3.Task";
 ///
 /// # Errors
 ///
-/// One sentence if it cannot begin.
+/// One sentence if the shim cannot begin.
 pub(super) fn serve(flags: &Flags) -> Result<(), String> {
     let listener = take_socket()?;
     log::begin(flags.debug);
-    // `start` has read it a moment ago, and found it right.
+    // `start` has just read the file without an error.
     let rules = config::read().inspect_err(|error| tracing::error!("{error}"))?;
     if !rules.enabled {
         tracing::info!("usher is off on this node: annotations are ignored");
     }
-    // Standard error leads nowhere: without this nobody would ever hear of a panic.
+    // Standard error leads nowhere, so without this hook a panic would be invisible.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     set_child_subreaper(true).map_err(|error| format!("subreaper: {error}"))?;
-    // One thread for everything: the shim waits nearly always, and each thread costs every pod.
+    // One thread for everything: the shim waits nearly always, and every pod pays for each thread.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -64,8 +64,7 @@ pub(super) fn serve(flags: &Flags) -> Result<(), String> {
     runtime.block_on(serve_on(listener, flags, rules))
 }
 
-/// What there is around the pods of this machine, in containerd's `namespace`, if its administrator has said
-/// nothing.
+/// The surroundings of an actor on this machine, in containerd's `namespace`, with default rules.
 pub(crate) fn this_node(namespace: &str, publisher: Publisher, reaper: Reaper) -> Node {
     Node {
         engine: Arc::new(OciEngine::new(namespace, reaper)),
@@ -119,10 +118,11 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
         ..this_node(&flags.namespace, publisher.clone(), reaper)
     };
     let (mut actor, pod) = Actor::new(&flags.namespace, node);
-    // The one that it was started for.
+    // The container that this shim was started for.
     actor.announce(&flags.id);
-    // containerd stays connected from the moment that it is told of a shim. If its own caller goes away
-    // before, it ends the one who would tell it, or hangs up, and forgets the container.
+    // containerd stays connected once it has the shim's address. If its own caller goes away
+    // before, it kills the process that would report the address, or hangs up, and forgets the
+    // container.
     let socket = path.clone();
     let is_talked_to = move || socket.as_deref().is_none_or(kernel::is_talked_to);
     let starter = Starter::of_this_shim();
@@ -146,17 +146,17 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
 
     loop {
         actor.run().await;
-        // Nothing comes in between: who was told that this shim will be there finds it.
-        if actor.is_over() {
+        // Nothing may come in between: a caller that was just directed to this shim finds it.
+        if actor.confirm_end() {
             break;
         }
-        actor.stay();
+        actor.postpone_end();
     }
     control.remove();
     if let Some(path) = &path {
         address::give_up(path);
     }
-    // Who asks from now on is told that nobody is here.
+    // Callers are refused from now on.
     drop(actor);
     publisher.flush(LAST_EVENTS_WITHIN).await;
     let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, async {

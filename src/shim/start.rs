@@ -1,4 +1,4 @@
-//! `start`: finds the shim of the container's pod, or becomes the parent of one.
+//! `start`: finds the shim of the container's pod, or starts one.
 
 use std::io::{ErrorKind, IsTerminal, Read};
 use std::os::fd::OwnedFd;
@@ -19,14 +19,14 @@ use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};
 use super::starter::{self, Starter};
 use super::{control, placement};
 
-/// The most that containerd may say on stdin.
+/// Limit for containerd's input on stdin, in bytes.
 const STDIN_AT_MOST: u64 = 10 * 1024 * 1024;
 
-/// Sees to it that the pod of the container is served, and gives the answer for containerd.
+/// Ensures that a shim serves the container's pod, and returns the answer for containerd.
 ///
 /// # Errors
 ///
-/// One sentence, for containerd's own error.
+/// One sentence, which containerd adds to its own error.
 pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     if flags.id.is_empty() {
         return Err("no -id is given, expected the container's".to_owned());
@@ -34,7 +34,8 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     let said = Bootstrap::understand(&read_stdin()?, flags, Environment::read())?;
     let directory = bundle_directory(flags)?;
     let bundle = match Bundle::read(&directory) {
-        // That of a sandbox without a container, of which containerd says everything later.
+        // A sandbox without a pause container has no bundle: containerd sends its configuration
+        // later.
         Err(BundleError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => {
             Bundle::default()
         }
@@ -46,14 +47,14 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     control::mark(&address::path(&address));
     let claim = address::claim(&address, &flags.id)
         .map_err(|error| format!("socket {address}: {error}"))?;
-    // A pod that lives already goes on under the rules that it began with.
+    // A running pod keeps the rules that it began with.
     if let Claim::Ours(listener) = claim
         && let Err(error) =
             config::read().and_then(|_| spawn(flags, &said, &directory, listener.into()))
     {
         let socket = address::path(&address);
         address::remove_dead(&socket);
-        // It may have got as far as that before it was ended.
+        // The shim may have made this socket before it was ended.
         control::remove_dead(&socket);
         return Err(format!("the pod's shim cannot be started: {error}"));
     }
@@ -62,7 +63,7 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     said.answer(&address)
 }
 
-/// The bundle: containerd makes it the working directory.
+/// The bundle, which containerd makes the working directory.
 pub(super) fn bundle_directory(flags: &Flags) -> Result<PathBuf, String> {
     match flags.bundle.as_str() {
         "" => std::env::current_dir().map_err(|error| format!("working directory: {error}")),
@@ -82,11 +83,11 @@ pub(super) fn read_stdin() -> Result<Vec<u8>, String> {
     Ok(said)
 }
 
-/// In the environment where the containers are to share no core with anything else.
+/// Environment variable that asks for a core scheduling group for the containers.
 const SCHED_CORE: &str = "SCHED_CORE";
 
-/// Starts the process that serves the pod. The socket is its standard input, as it is for servers
-/// that inetd starts: it needs no convention about numbers, and nobody but it has it.
+/// Starts the process that serves the pod, with the socket as its standard input, as inetd does:
+/// this needs no convention about descriptor numbers, and no other process gets the socket.
 fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
@@ -107,7 +108,7 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     if !said.ttrpc_address.is_empty() {
         command.env(TTRPC_ADDRESS, &said.ttrpc_address);
     }
-    // systemd gives it to containerd, to say that it is ready: that is no business of ours.
+    // systemd gives this to containerd for its readiness; the shim must not use it.
     command.env_remove("NOTIFY_SOCKET");
     if let Some(starter) = Starter::of_this_start() {
         command.env(starter::VARIABLE, starter.to_string());
@@ -125,13 +126,14 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     if !shim_cgroup.is_empty()
         && let Err(error) = placement::join_cgroup(child.id(), shim_cgroup)
     {
-        // It has just begun to listen, and nobody has been told.
+        // The shim has just begun to listen, and no caller knows of it.
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);
     }
-    // Just above containerd's, as containerd's own shim does it: memory is short, the containers
-    // go first, then the shims, then containerd. Where that is not allowed it is as it was.
+    // The OOM score is just above containerd's, as for containerd's own shim: when memory runs out,
+    // the kernel kills containers first, then shims, then containerd. If the change is not allowed,
+    // the score stays.
     let _ = adjust_oom_score(child.id());
     Ok(())
 }

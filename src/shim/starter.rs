@@ -1,5 +1,5 @@
-//! The process that has had a shim started: containerd. Once it has died nobody will say to a shim
-//! without a task that it is to end: the one that comes after may know nothing of it.
+//! The containerd process that had a shim started. After its death nothing asks a shim without a
+//! task to end, since the next containerd may not know of it.
 
 use std::fmt;
 use std::fs;
@@ -7,31 +7,33 @@ use std::io::ErrorKind;
 use std::os::unix::process::parent_id;
 use std::str::FromStr;
 
-/// In the environment of the process that serves.
+/// Environment variable of the serving process.
 pub(super) const VARIABLE: &str = "USHER_STARTED_BY";
 
-/// When no process has begun.
+/// Start time that no process has.
 const NEVER: u64 = u64::MAX;
 
-/// Whoever takes over the children of one that has died.
+/// The process that adopts the children of a dead process.
 const INIT: u32 = 1;
 
-/// A process that is not taken for another one which has its number later.
+/// A process, identified also by its start time, so that a reused process id is not mistaken for
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Starter {
     pid: u32,
-    /// When it began, in the kernel's ticks since the machine did.
+    /// Start time, in clock ticks since boot.
     since: u64,
 }
 
 impl Starter {
-    /// Whoever has run this process with `start`; none if it is not to be seen from here.
+    /// The process that ran this one with `start`; `None` if it is not visible from here.
     pub fn of_this_start() -> Option<Starter> {
         Self::parent(parent_id())
     }
 
     fn parent(pid: u32) -> Option<Starter> {
-        // It has died already. (Where containerd itself has this number its Create comes at once, too.)
+        // The parent has died already. (If containerd itself has this process id, its Create comes
+        // at once as well.)
         if pid == INIT {
             let since = NEVER;
             return Some(Starter { pid, since });
@@ -40,16 +42,16 @@ impl Starter {
         Some(Starter { pid, since })
     }
 
-    /// Whoever has had this process started, by the `start` that has made it.
+    /// The process that had this shim started, as `start` passed it on.
     pub fn of_this_shim() -> Option<Starter> {
         std::env::var(VARIABLE).ok()?.parse().ok()
     }
 
-    /// Whether it still runs. If that cannot be found out it is believed.
+    /// True if it still runs, or if that cannot be found out.
     pub fn is_there(self) -> bool {
         match fs::read_to_string(stat(self.pid)) {
             Ok(stat) => began(&stat) == Some(self.since),
-            // It may end while it is read.
+            // It may exit while its file is read.
             Err(error) => {
                 let is_gone = error.raw_os_error() == Some(nix::libc::ESRCH);
                 !is_gone && error.kind() != ErrorKind::NotFound
@@ -80,9 +82,9 @@ fn stat(pid: u32) -> String {
     format!("/proc/{pid}/stat")
 }
 
-/// When a process began; none if it has ended and only waits to be collected. The first fields are
-/// its number and, in parentheses, a name that may hold anything; then come the state and, as the
-/// 22nd, this (proc(5)).
+/// The start time of a process; `None` if it is a zombie. The first fields are the process id and,
+/// in parentheses, a name with any characters; the state follows, and the start time is the 22nd
+/// field (proc(5)).
 fn began(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_there_until_it_ends_and_no_other_is_taken_for_it() {
+    fn a_process_is_there_until_it_exits_and_no_other_is_mistaken_for_it() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let starter = of(child.id()).unwrap();
         assert_eq!(starter.to_string().parse(), Ok(starter));
@@ -114,7 +116,7 @@ mod tests {
         };
         assert!(!other.is_there());
         child.kill().unwrap();
-        // Nobody has collected it yet.
+        // No one has collected it yet.
         while fs::read_to_string(stat(child.id())).is_ok_and(|stat| !stat.contains(") Z ")) {
             std::thread::yield_now();
         }
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_died_before_it_could_be_asked_for_is_not_there() {
+    fn a_starter_that_died_before_it_was_read_is_not_there() {
         let gone = Starter::parent(INIT).unwrap();
         assert!(!gone.is_there());
         let told: Starter = gone.to_string().parse().unwrap();
@@ -132,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn whoever_runs_this_is_known() {
+    fn the_parent_of_the_test_is_a_running_starter() {
         assert!(Starter::of_this_start().unwrap().is_there());
     }
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn a_process_name_may_have_any_characters() {
         let stat = "42 (a) Z (b)) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 99 1";
         assert_eq!(began(stat), Some(4711));
     }

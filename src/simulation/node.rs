@@ -162,10 +162,10 @@ impl SimulatedNode {
         self.shims.push(tokio::spawn(async move {
             loop {
                 actor.run().await;
-                if actor.is_over() {
+                if actor.confirm_end() {
                     return;
                 }
-                actor.stay();
+                actor.postpone_end();
             }
         }));
         if let Some(apart) = self.others {

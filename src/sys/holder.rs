@@ -1,14 +1,16 @@
-//! The smallest process that can hold the namespaces of a pod: a program of four hundred bytes, without a
-//! library, a file system or a heap, which is in this shim's own program and executed from memory.
+//! The smallest process that can hold the namespaces of a pod: a program of four hundred bytes,
+//! without libraries, file system or heap. It is embedded in the shim's program and executed from
+//! memory.
 //!
-//! The holder does what a pause container's program does. As the first process of a shared PID namespace it
-//! collects processes that have lost their parent (`pid_namespaces(7)`). SIGTERM and SIGINT end it, and no
-//! signal makes it signal another process. With the first process of a PID namespace the kernel ends all of
-//! that namespace.
+//! The holder does the work of a pause container's program. As the first process of a shared PID
+//! namespace it collects orphans (`pid_namespaces(7)`). SIGTERM and SIGINT end it, and no signal
+//! makes it signal another process. When the first process of a PID namespace exits, the kernel
+//! kills all processes in it.
 //!
-//! The holder's standard input is a *leash*: a pipe whose only writing end the shim has. When the shim closes that end,
-//! or dies, the kernel sends SIGIO to the holder (`F_SETOWN` in `fcntl(2)`), which reads the end of the pipe and
-//! exits. So nothing has to look for a holder that has lost its shim.
+//! The holder's standard input is a *leash*: a pipe whose only writing end the shim has. When the
+//! shim closes that end, or dies, the kernel sends SIGIO to the holder (`F_SETOWN` in `fcntl(2)`),
+//! which reads the end of the pipe and exits. So nothing has to look for a holder that has lost its
+//! shim.
 
 use std::arch::global_asm;
 use std::ffi::{CStr, CString};
@@ -21,36 +23,36 @@ use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::fexecve;
 
-/// What `ps` calls it.
+/// The process name that `ps` shows.
 pub const NAME: &CStr = c"usher-sandbox";
 
-/// Nobody can change the program, not even who finds it as `/proc/<pid>/exe`.
+/// Seals against every change of the program, even through `/proc/<pid>/exe`.
 const SEALS: SealFlag = SealFlag::F_SEAL_SEAL
     .union(SealFlag::F_SEAL_WRITE)
     .union(SealFlag::F_SEAL_SHRINK)
     .union(SealFlag::F_SEAL_GROW);
 
-// An executable file (`elf(5)`): its header, one segment that is all of it, one that says that the stack
-// is no code; then the code, and what it reads. It is data here, and never executed in this process.
+// An executable file (`elf(5)`): its header; a segment with the whole file; a segment that makes
+// the stack non-executable; the code and its data. In this process it is data, and never executed.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 global_asm!(
     ".pushsection .rodata.usher_holder, \"a\"",
     ".balign 8",
     "usher_holder_begin:",
     ".byte 0x7f, 0x45, 0x4c, 0x46, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0",
-    // EXEC, the machine, the version, the entry, where the segments are, no sections, no flags.
+    // EXEC, the machine, the version, the entry, the offset of the segments, no sections, no flags.
     ".2byte 2, {machine}",
     ".4byte 1",
     ".8byte {base} + (usher_holder_entry - usher_holder_begin)",
     ".8byte 64, 0",
     ".4byte 0",
     ".2byte 64, 56, 2, 64, 0, 0",
-    // LOAD, to be read and executed.
+    // LOAD, readable and executable.
     ".4byte 1, 5",
     ".8byte 0, {base}, {base}",
     ".8byte usher_holder_end - usher_holder_begin, usher_holder_end - usher_holder_begin",
     ".8byte 0x10000",
-    // GNU_STACK, to be read and written.
+    // GNU_STACK, readable and writable.
     ".4byte 0x6474e551, 6",
     ".8byte 0, 0, 0, 0, 0, 16",
     "usher_holder_entry:",
@@ -65,19 +67,21 @@ global_asm!(
     "mov edi, 15",
     "lea rsi, [rip + 70f]",
     "syscall",
-    // prctl(PR_SET_DUMPABLE, 0): nobody of its user may trace it.
+    // prctl(PR_SET_DUMPABLE, 0): other processes of its user must not trace it.
     "mov eax, 157",
     "mov edi, 4",
     "xor esi, esi",
     "syscall",
-    // rt_sigprocmask(SIG_BLOCK, all, NULL, 8): what is blocked is not lost, even for a first process.
+    // rt_sigprocmask(SIG_BLOCK, all, NULL, 8): blocked signals are not lost, even for a first
+    // process.
     "mov eax, 14",
     "xor edi, edi",
     "lea rsi, [rip + 60f]",
     "xor edx, edx",
     "mov r10d, 8",
     "syscall",
-    // read(0, below the stack, 128), until there is nothing to read. Nothing more will come: the shim is gone.
+    // read(0, below the stack, 128), until the pipe is empty. The end of the pipe means that the
+    // shim is gone.
     "20:",
     "xor eax, eax",
     "xor edi, edi",
@@ -101,7 +105,7 @@ global_asm!(
     "cmp eax, 2", // SIGINT
     "je 50f",
     "jmp 20b",
-    // wait4(-1, NULL, WNOHANG, NULL) as long as there is one.
+    // wait4(-1, NULL, WNOHANG, NULL) as long as it collects a child.
     "30:",
     "mov eax, 61",
     "mov rdi, -1",
@@ -126,19 +130,21 @@ global_asm!(
     "mov x0, #15",
     "adr x1, 70f",
     "svc #0",
-    // prctl(PR_SET_DUMPABLE, 0): nobody of its user may trace it.
+    // prctl(PR_SET_DUMPABLE, 0): other processes of its user must not trace it.
     "mov x8, #167",
     "mov x0, #4",
     "mov x1, #0",
     "svc #0",
-    // rt_sigprocmask(SIG_BLOCK, all, NULL, 8): what is blocked is not lost, even for a first process.
+    // rt_sigprocmask(SIG_BLOCK, all, NULL, 8): blocked signals are not lost, even for a first
+    // process.
     "mov x8, #135",
     "mov x0, #0",
     "adr x1, 60f",
     "mov x2, #0",
     "mov x3, #8",
     "svc #0",
-    // read(0, below the stack, 128), until there is nothing to read. Nothing more will come: the shim is gone.
+    // read(0, below the stack, 128), until the pipe is empty. The end of the pipe means that the
+    // shim is gone.
     "20:",
     "mov x8, #63",
     "mov x0, #0",
@@ -162,7 +168,7 @@ global_asm!(
     "cmp w0, #2", // SIGINT
     "b.eq 50f",
     "b 20b",
-    // wait4(-1, NULL, WNOHANG, NULL) as long as there is one.
+    // wait4(-1, NULL, WNOHANG, NULL) as long as it collects a child.
     "30:",
     "mov x8, #260",
     "mov x0, #-1",
@@ -202,8 +208,8 @@ unsafe extern "C" {
 
 /// The program, as an executable file.
 fn program() -> &'static [u8] {
-    // SAFETY: both names are in one section of this program's read-only data, the second behind the first,
-    // with initialized bytes between them that live as long as the process.
+    // SAFETY: both names are in one section of this program's read-only data, the second after the
+    // first, with initialized bytes between them that live as long as the process.
     unsafe {
         let begin = (&raw const usher_holder_begin).cast::<u8>();
         let end = (&raw const usher_holder_end).cast::<u8>();
@@ -212,12 +218,12 @@ fn program() -> &'static [u8] {
     }
 }
 
-/// Executes the holder in this process, on the [leash](obey) that is its standard input. Its arguments are its
-/// name alone: in a shared PID namespace any container reads them.
+/// Executes the holder in this process; its standard input is the [leash](obey). The only argument
+/// is its name, because any container in a shared PID namespace can read the arguments.
 ///
 /// # Errors
 ///
-/// The kernel's refusal; the process is then what it was.
+/// The kernel's refusal; the process is then unchanged.
 pub fn become_holder() -> io::Error {
     let executed = write().and_then(|file| {
         let nothing: [CString; 0] = [];
@@ -229,14 +235,15 @@ pub fn become_holder() -> io::Error {
     }
 }
 
-/// Has the kernel send SIGIO to this process when the writing end of the pipe `leash` is closed by all processes.
-/// The default action of SIGIO ends the process.
+/// Has the kernel send SIGIO to this process when no process has the writing end of the pipe
+/// `leash` open anymore. The default action of SIGIO ends the process.
 ///
-/// The kernel sends SIGIO with the rights of the caller: a process that changes its user calls this again.
+/// The kernel sends SIGIO with the rights of the caller: a process that changes its user calls this
+/// again.
 ///
 /// # Errors
 ///
-/// `EPIPE` if that end is closed by now, or the kernel's refusal.
+/// `EPIPE` if that end is closed already, or the kernel's refusal.
 pub fn obey(leash: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: F_SETOWN takes two integers and touches no memory of this process.
     let owned = unsafe { libc::fcntl(leash.as_raw_fd(), libc::F_SETOWN, libc::getpid()) };
@@ -244,14 +251,14 @@ pub fn obey(leash: BorrowedFd<'_>) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     fcntl(leash, FcntlArg::F_SETFL(OFlag::O_ASYNC | OFlag::O_NONBLOCK))?;
-    // What was closed before raises no signal.
+    // An end that was closed before raises no signal.
     match nix::unistd::read(leash, &mut [0]) {
         Ok(0) => Err(io::Error::from_raw_os_error(libc::EPIPE)),
         _ => Ok(()),
     }
 }
 
-/// The program in a file that is in memory alone, and gone with the last who has it.
+/// Writes the program to a file in memory, which disappears with its last user.
 fn write() -> io::Result<OwnedFd> {
     let file = memfd_create(NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut file = File::from(file);
@@ -269,13 +276,13 @@ mod tests {
 
     use super::*;
 
-    /// Runs the holder, and waits until it holds. It ends with the leash that comes with it.
+    /// Runs the holder, and waits until it is ready. It ends when the returned leash is closed.
     fn holder() -> (Child, OwnedFd) {
         let file = write().unwrap();
         let (leash, end) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
         command.stdin(leash);
-        // SAFETY: `obey` makes system calls alone, which are allowed between fork and exec.
+        // SAFETY: `obey` only makes system calls, which are allowed between fork and exec.
         let command = unsafe { command.pre_exec(|| obey(BorrowedFd::borrow_raw(0))) };
         let child = command.spawn().unwrap();
         let is_named = || {
@@ -328,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_next_to_no_memory() {
+    fn the_holder_uses_almost_no_memory() {
         let (mut child, _end) = holder();
         let smaps = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", child.id())).unwrap();
         let line = smaps.lines().find(|line| line.starts_with("Rss:")).unwrap();
@@ -339,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_change_its_program() {
+    fn the_program_of_the_holder_cannot_be_changed() {
         let (mut child, _end) = holder();
         let path = format!("/proc/{}/exe", child.id());
         let found = std::fs::File::open(&path).unwrap();
@@ -347,7 +354,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(opened.is_err(), "{opened:?}");
-        // Not when nobody executes it any more either, by whoever has kept it.
+        // The seals hold even after the program has exited, for a descriptor that was kept.
         let kept = format!("/proc/self/fd/{}", found.as_raw_fd());
         let opened = std::fs::OpenOptions::new().write(true).open(kept);
         let written = opened.and_then(|mut file| file.write_all(b"x"));

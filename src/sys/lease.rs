@@ -1,4 +1,5 @@
-//! Files whose open(2) stalls, for tests: the kernel has it wait for the process that has a lease.
+//! Files whose open(2) stalls, for tests: the kernel makes it wait for the process that holds a
+//! lease.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-/// Chooses the signal that says that a process waits (`F_SETSIG(2const)`); libc has no name for it.
+/// Sets the signal for a waiting process (`F_SETSIG(2const)`); libc has no name for it.
 const F_SETSIG: i32 = 10;
 
 /// A program whose execution stalls until this is dropped, or for `/proc/sys/fs/lease-break-time`.
@@ -23,7 +24,7 @@ impl Lease {
         let path = directory.join("leased");
         fs::copy(program, &path).unwrap();
         let file = File::open(&path).unwrap();
-        // One that is ignored.
+        // A signal that is ignored by default.
         control(&file, F_SETSIG, libc::SIGURG).unwrap();
         control(&file, libc::F_SETLEASE, libc::F_WRLCK).unwrap();
         Lease { path, file }
@@ -41,7 +42,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Processes that are being spawned have the open file too, until they execute something.
+        // Processes that are being spawned hold the file open too, until they execute their
+        // program.
         control(&self.file, libc::F_SETLEASE, libc::F_UNLCK).unwrap();
     }
 }

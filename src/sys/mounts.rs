@@ -1,4 +1,4 @@
-//! System calls about mounts, user namespaces for them, and loop devices.
+//! System calls for mounts, their user namespaces, and loop devices.
 
 use std::ffi::CString;
 use std::io;
@@ -11,18 +11,18 @@ use nix::libc;
 use nix::sched::{CloneFlags, clone};
 use nix::unistd::pipe2;
 
-/// A process that does nothing, in a user namespace of its own; it ends when this is dropped.
+/// An idle process in a new user namespace; it ends when this is dropped.
 ///
 /// The maps of a namespace can only be written while a process lives in it.
 #[derive(Debug)]
 pub struct UserNamespaceHolder {
     pid: i32,
-    /// Its closing is what the process waits for.
+    /// The process waits until this is closed.
     _end: OwnedFd,
 }
 
 impl UserNamespaceHolder {
-    /// Makes one.
+    /// Starts the process.
     ///
     /// # Errors
     ///
@@ -33,17 +33,16 @@ impl UserNamespaceHolder {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
         let (to_read, to_close) = (read.as_raw_fd(), write.as_raw_fd());
         let child = move || {
-            // Its copy of the end that it waits for to be closed.
-            // SAFETY: the descriptor is this process's own copy, and nothing of it uses it.
+            // Closes its copy of the end whose closing it waits for.
             unsafe { libc::close(to_close) };
             let mut byte = [0_u8; 1];
-            // SAFETY: the buffer is as long as it says.
+            // SAFETY: the length is that of the buffer.
             unsafe { libc::read(to_read, byte.as_mut_ptr().cast(), byte.len()) };
             0
         };
         let mut stack = vec![0; STACK];
         // SAFETY: as after a fork, the child has a copy of this thread alone, and of the stack. It
-        // makes two system calls, allocates nothing, takes no lock, and ends without coming back.
+        // makes two system calls, allocates nothing, takes no lock, and never returns.
         let pid = unsafe {
             clone(
                 Box::new(child),
@@ -58,33 +57,32 @@ impl UserNamespaceHolder {
         })
     }
 
-    /// Its process id.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 }
 
-/// A copy of the mount at `path`, which is mounted nowhere yet.
+/// Copies the mount at `path`, without mounting the copy.
 ///
 /// Neither nix nor libc has a wrapper for open_tree(2).
 ///
 /// # Errors
 ///
-/// `ENOENT` and such for the path, `EPERM`.
+/// `ENOENT` and similar for the path, `EPERM`.
 pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     // SAFETY: the string ends with a zero and outlives the call.
     let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
     match i32::try_from(fd) {
-        // SAFETY: the kernel has just made it, for nobody else.
+        // SAFETY: the kernel has just made this descriptor, and it has no other owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Gives a mount that is mounted nowhere yet other owners, those of the user namespace `users`, and
-/// `attributes` (`MOUNT_ATTR_…`).
+/// Maps the owners in a mount that is not mounted yet to those of the user namespace `users`, and
+/// sets `attributes` (`MOUNT_ATTR_…`).
 ///
 /// Neither nix nor libc has a wrapper for mount_setattr(2).
 ///
@@ -99,7 +97,7 @@ pub fn map_owners(tree: BorrowedFd<'_>, users: BorrowedFd<'_>, attributes: u64) 
         userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
     };
     // SAFETY: the path is an empty string that ends with a zero; the structure outlives the call,
-    // and its size is told.
+    // which gets its size.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -122,7 +120,7 @@ pub fn map_owners(tree: BorrowedFd<'_>, users: BorrowedFd<'_>, attributes: u64) 
 ///
 /// # Errors
 ///
-/// `ENOENT` and such for the path, `EPERM`.
+/// `ENOENT` and similar for the path, `EPERM`.
 pub fn attach_tree(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     let target = CString::new(target.as_os_str().as_bytes())?;
     // The last part of the path may be a link into `/proc`.
@@ -171,11 +169,11 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// The number of a loop device that nobody uses, said by `/dev/loop-control`.
+/// Returns the number of an unused loop device, from `/dev/loop-control`.
 ///
 /// # Errors
 ///
-/// If there can be no more.
+/// If no more loop devices are possible.
 pub fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<i32> {
     const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
     // SAFETY: this request takes no argument.
@@ -185,11 +183,11 @@ pub fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<i32> {
     }
 }
 
-/// Attaches `file` to the loop device, until that is neither open nor mounted any more.
+/// Attaches `file` to the loop device, until the device is neither open nor mounted.
 ///
 /// # Errors
 ///
-/// `EBUSY` if something is attached already; before Linux 5.8 `EINVAL`.
+/// `EBUSY` if the device is in use; before Linux 5.8 `EINVAL`.
 pub fn attach_loop_device(
     device: BorrowedFd<'_>,
     file: BorrowedFd<'_>,
@@ -221,7 +219,7 @@ pub fn attach_loop_device(
         },
         reserved: [0; 8],
     };
-    // SAFETY: the structure is the one that the request takes, and outlives the call.
+    // SAFETY: the request takes this structure, which outlives the call.
     match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

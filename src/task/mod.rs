@@ -1,7 +1,7 @@
 //! containerd's Task service: every call asks the pod's actor and awaits the answer.
 //!
 //! ttrpc drops a handler's future when the deadline of its request passes, and when the client goes
-//! away. So no handler does anything itself.
+//! away. So no handler does any work itself.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,30 +22,30 @@ use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
+use crate::any::Pack;
 use crate::engine::Order;
 use crate::events;
-use crate::packed::Pack;
 use crate::pod::{
     CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members, Pod,
     Status as TaskStatus,
 };
 use crate::stdio::{Paths, Size};
 
-/// The Task service of one pod, for `containerd.task.v2` and `v3` alike: their messages are the
-/// same.
+/// The Task service of one pod, for both `containerd.task.v2` and `v3`, which have the same
+/// messages.
 #[derive(Clone, Debug)]
 pub struct Service {
     pod: Pod,
 }
 
 impl Service {
-    /// The service in front of `pod`.
+    /// Creates the service in front of `pod`.
     pub fn new(pod: Pod) -> Service {
         Service { pod }
     }
 }
 
-/// How long the caller waits; none if it waits for ever.
+/// Time that the caller waits; `None` if it waits forever.
 pub(crate) fn patience(ctx: &TtrpcContext) -> Option<Duration> {
     u64::try_from(ctx.timeout_nano)
         .ok()
@@ -53,8 +53,9 @@ pub(crate) fn patience(ctx: &TtrpcContext) -> Option<Duration> {
         .map(Duration::from_nanos)
 }
 
-/// The words at the end are those of containerd's `errdefs`: from 2.0 on it shows its own clients
-/// nothing else of the code, and there are some that read them.
+/// Converts an error to a ttrpc status. The words at the end are those of containerd's `errdefs`:
+/// from 2.0 on, containerd shows its own clients nothing else of the code, and some clients read
+/// the words.
 pub(crate) fn status(error: CallError) -> ttrpc::Error {
     let (code, words) = match error.kind {
         Kind::NotFound => (Code::NOT_FOUND, ": not found"),
@@ -116,7 +117,7 @@ impl Task for Service {
 
     async fn start(&self, ctx: &TtrpcContext, req: StartRequest) -> ttrpc::Result<StartResponse> {
         let patience = patience(ctx);
-        // Dropped with this future: so the actor knows when nobody waits any more.
+        // Dropped with this future, which tells the actor that the caller is gone.
         let (_here, gone) = oneshot::channel();
         let started = self
             .pod
@@ -242,7 +243,7 @@ impl Task for Service {
         };
         let processes = processes.into_iter().map(|process| {
             let exec = execs.iter().find(|(exec, _)| pid(*exec) == process);
-            // What containerd's clients show beside the process id.
+            // Shown by containerd's clients beside the process id.
             let details = exec.and_then(|(_, exec_id)| {
                 let details = ProcessDetails {
                     exec_id: exec_id.clone(),
@@ -372,8 +373,8 @@ impl Task for Service {
         let granted = self
             .pod
             .ask(move |actor, reply| actor.shutdown(&req.id, reply));
-        // Each deletion is followed by one, and the one that comes when the pod is over gets what it wants:
-        // containerd 2.4 says otherwise that the deletion has failed.
+        // containerd calls this after each deletion. Fails only if the pod is over, which is what
+        // the caller wants; containerd 2.4 would otherwise report that the deletion failed.
         let _ = granted.await;
         Ok(Empty::new())
     }
@@ -387,7 +388,7 @@ mod tests {
     use crate::pod::sim::SimNode;
 
     #[tokio::test]
-    async fn a_shutdown_that_comes_when_the_pod_is_over_is_granted() {
+    async fn a_shutdown_after_the_end_of_the_pod_is_granted() {
         let node = SimNode::new(SimEngine::default());
         let (actor, pod) = Actor::new("sim", node.node());
         let service = Service::new(pod);

@@ -78,7 +78,7 @@ pub enum Action {
     },
     /// End what is under way to execute a container's program anew: it is to be killed. That its
     /// restart has come to nothing is then said with [`handle_restarted`](super::Pod::handle_restarted).
-    Halt { id: ContainerId },
+    CancelRestart { id: ContainerId },
     /// Execute once more what was taken for the container's postStart handler, in this `life` of it,
     /// and say with [`handle_post_started`](super::Pod::handle_post_started) when it is over.
     PostStart { id: ContainerId, life: u64 },

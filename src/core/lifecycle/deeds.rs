@@ -255,7 +255,7 @@ impl Hand<'_> {
             let why = stop.why().filter(|why| why.is_failure());
             *stop = stop.killed(self.now, Why::GraceOver);
             match is_restarting {
-                true => self.out.push(Action::Halt {
+                true => self.out.push(Action::CancelRestart {
                     id: self.id.clone(),
                 }),
                 false => self.signal(Signal::KILL, false, why.unwrap_or(Why::GraceOver)),

@@ -20,7 +20,7 @@ enum Event {
     Released(ContainerId),
     Restarted(ContainerId),
     /// The driver has ended the restart that was under way.
-    Halted(ContainerId),
+    RestartCanceled(ContainerId),
     Probed(ContainerId, u64, bool),
     Dies(ContainerId, u64, ExitStatus),
     /// A process that never came to be its container's.
@@ -440,7 +440,7 @@ impl World {
             }
             Event::Released(id) => self.released(&id),
             Event::Restarted(id) => self.restarted(&id),
-            Event::Halted(id) => {
+            Event::RestartCanceled(id) => {
                 let outcome = Err("restart canceled".to_owned());
                 self.pod.handle_restarted(self.now, &id, outcome);
             }
@@ -661,14 +661,14 @@ impl World {
                 self.see(Seen::PostStarted(id.to_string()));
                 self.schedule(ms(1), Event::PostStarted(id, life));
             }
-            Action::Halt { id } => {
+            Action::CancelRestart { id } => {
                 let is_its =
                     |event: &Event| matches!(event, Event::Restarted(other) if *other == id);
                 let before = self.events.len();
                 self.events.retain(|_, event| !is_its(event));
                 // Nothing is under way any more where it came too late.
                 if self.events.len() < before {
-                    self.schedule(ms(5), Event::Halted(id));
+                    self.schedule(ms(5), Event::RestartCanceled(id));
                 }
             }
             Action::Probe { id, life } => {

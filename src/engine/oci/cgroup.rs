@@ -142,7 +142,7 @@ impl PodCgroup for OciPodCgroup {
         match waited.await.map_err(|error| error.to_string())? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => Err(format!("systemctl exited with {}", status.code())),
-            Waited::Late | Waited::Halted => Err(format!(
+            Waited::Late | Waited::Canceled => Err(format!(
                 "systemctl did not end within {SYSTEMD_ANSWERS_WITHIN:?}"
             )),
         }

@@ -40,7 +40,7 @@ pub(super) struct RuntimeCommand {
     pub command: Command,
     log: Scratch,
     limit: Duration,
-    can_be_halted: bool,
+    is_cancelable: bool,
 }
 
 impl RuntimeCommand {
@@ -55,9 +55,9 @@ impl RuntimeCommand {
         }
     }
 
-    /// Lets the runtime's `halt` cancel this command.
-    pub fn can_be_halted(&mut self) {
-        self.can_be_halted = true;
+    /// Lets the runtime's cancellation token cancel this command.
+    pub fn allow_cancel(&mut self) {
+        self.is_cancelable = true;
     }
 
     /// Lowers the time limit to `limit`, unless it is lower already.
@@ -95,7 +95,7 @@ impl OciRuntime {
             command,
             log,
             limit: self.within.unwrap_or_else(|| self.patience.limit(verb)),
-            can_be_halted: verb.can_be_halted(),
+            is_cancelable: verb.is_cancelable(),
         }
     }
 
@@ -110,23 +110,23 @@ impl OciRuntime {
             mut command,
             log,
             limit,
-            can_be_halted,
+            is_cancelable,
         } = command;
-        if can_be_halted && self.halt.is_called() {
-            return Err(RuntimeError::Halted { verb });
+        if is_cancelable && self.cancel_token.is_canceled() {
+            return Err(RuntimeError::Canceled { verb });
         }
         let stream = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
         let stdio = stdio.unwrap_or_default();
         command.stdin(stream(stdio.stdin));
         command.stdout(stream(stdio.stdout));
         command.stderr(stream(stdio.stderr));
-        let halt = async {
-            match can_be_halted {
-                true => self.halt.called().await,
+        let cancel = async {
+            match is_cancelable {
+                true => self.cancel_token.canceled().await,
                 false => std::future::pending().await,
             }
         };
-        let waited = self.wait_for(command, limit, halt).await;
+        let waited = self.wait_for(command, limit, cancel).await;
         match waited.map_err(|source| self.not_run(source))? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => {
@@ -148,7 +148,7 @@ impl OciRuntime {
                 self.patience.was_late(verb);
                 Err(RuntimeError::Late { verb, limit })
             }
-            Waited::Halted => Err(RuntimeError::Halted { verb }),
+            Waited::Canceled => Err(RuntimeError::Canceled { verb }),
         }
     }
 
@@ -157,16 +157,16 @@ impl OciRuntime {
         &self,
         command: Command,
         limit: Duration,
-        halt: impl Future<Output = ()>,
+        cancel: impl Future<Output = ()>,
     ) -> io::Result<Waited> {
-        let mut halt = pin!(halt);
+        let mut cancel = pin!(cancel);
         let spawned = tokio::select! {
             biased;
             child = self.reaper.spawn(command) => child,
-            () = &mut halt => return Ok(Waited::Halted),
+            () = &mut cancel => return Ok(Waited::Canceled),
             () = sleep(limit) => return Ok(Waited::Late),
         };
-        spawned?.wait_within(&self.reaper, limit, halt).await
+        spawned?.wait_within(&self.reaper, limit, cancel).await
     }
 
     /// A unique file name in the bundle.

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
-use crate::caught::caught;
+use crate::catch_panic::catch_panic;
 use crate::cgroup::cleanup;
 use crate::engine::{
-    Beginning, Born, Cgroup, Container, Created, Deletion, EngineError, Halt, LastLife, Namespaces,
-    Order, OwnSandbox, Wishes, Work,
+    Beginning, Born, CancelToken, Cgroup, Container, CreateOptions, Created, Deletion, EngineError,
+    LastLife, Namespaces, Order, OwnSandbox, Work,
 };
 use crate::reaper::{Child, Reaper};
 use crate::rootfs;
@@ -72,11 +72,11 @@ impl Container for Arc<OciContainer> {
     async fn create(
         &self,
         order: &Order,
-        wishes: Wishes,
-        halt: &Halt,
+        options: CreateOptions,
+        token: &CancelToken,
     ) -> Result<Created, EngineError> {
-        let mut runtime = self.runtime.under(halt);
-        if !wishes.has_deadline {
+        let mut runtime = self.runtime.under(token);
+        if !options.has_deadline {
             runtime.within(WITHOUT_A_DEADLINE);
         }
         if let Some(sandbox) = &self.shares {
@@ -91,7 +91,7 @@ impl Container for Arc<OciContainer> {
                 .map_err(EngineError::failed)?
                 .map_err(EngineError::failed)?;
         }
-        self.write_score(wishes.oom_score);
+        self.write_score(options.oom_score);
         exit::forget(&self.bundle);
         if let Err(error) = shim_path::hand_on(Path::new(HOME), &self.bundle) {
             tracing::warn!(id = self.id, %error, "a restarted containerd may not find this shim");
@@ -102,7 +102,7 @@ impl Container for Arc<OciContainer> {
         let mounted = rootfs::mount(&order.rootfs, &self.bundle, &self.reaper).await;
         mounted.map_err(EngineError::Failed)?;
         let restore = self.restore(&order.checkpoint);
-        let created = caught(self.create_in(&runtime, restore, wishes.may_live_again)).await;
+        let created = catch_panic(self.create_in(&runtime, restore, options.may_restart)).await;
         if created.is_err() {
             rootfs::unmount(&self.bundle, self.reaper.threads()).await;
         }
@@ -113,20 +113,20 @@ impl Container for Arc<OciContainer> {
         &self,
         last: LastLife,
         streams: &mut Streams,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Born, EngineError> {
-        let runtime = self.runtime.under(halt);
+        let runtime = self.runtime.under(token);
         self.write_score(last.oom_score);
         let is_forgotten = last.is_forgotten
             || tokio::select! {
                 biased;
-                () = halt.called() => false,
+                () = token.canceled() => false,
                 is_forgotten = self.forget_directly() => is_forgotten,
             };
         if !is_forgotten {
             runtime.clear(&self.id).await?;
         }
-        await_end(last.cgroup.as_deref(), halt).await?;
+        await_end(last.cgroup.as_deref(), token).await?;
         let setting = self.setting(&self.id, true);
         let stdio = streams.hand_over(&self.paths, &setting).await;
         let stdio = stdio.map_err(EngineError::failed)?;
@@ -137,7 +137,7 @@ impl Container for Arc<OciContainer> {
         if completed.is_err() {
             // If canceled, its exit is waited for: only unmount here, and leave the state to the
             // deletion.
-            if halt.is_called() {
+            if token.is_canceled() {
                 let state = runtime.state_dir(&self.id);
                 rootfs::unmount_state(&state, self.reaper.threads()).await;
                 cleanup::kill_and_remove(&self.leftover_cgroups()).await;
@@ -163,19 +163,19 @@ impl Container for Arc<OciContainer> {
                 Deletion::RootfsOnly => Ok(()),
                 Deletion::Usual => self.forget_by(&runtime).await,
                 Deletion::Forced => {
-                    let called = Halt::default();
-                    called.call();
-                    self.discard(&runtime.under(&called)).await
+                    let canceled = CancelToken::default();
+                    canceled.cancel();
+                    self.discard(&runtime.under(&canceled)).await
                 }
             }
         };
         // Even after an error or panic, no output is lost and nothing stays mounted.
-        let deleted = caught(removal).await;
+        let deleted = catch_panic(removal).await;
         let drained = async {
             stdio::drain(streams).await;
             Ok::<_, EngineError>(())
         };
-        let drained = caught(drained).await;
+        let drained = catch_panic(drained).await;
         rootfs::unmount(&self.bundle, self.reaper.threads()).await;
         deleted?;
         drained
@@ -273,7 +273,7 @@ impl OciContainer {
         stdio: ProcessStdio,
         streams: &mut Streams,
     ) -> Result<Child, EngineError> {
-        let created = caught(runtime.create(&self.id, stdio)).await;
+        let created = catch_panic(runtime.create(&self.id, stdio)).await;
         let child = created.inspect_err(|error| error.unless_said(streams))?;
         let taken = streams.take_over(!self.paths.stdin.is_empty());
         taken.await.map_err(EngineError::failed)?;
@@ -331,7 +331,7 @@ impl OciContainer {
         let cgroups = self.leftover_cgroups();
         let state = runtime.state_dir(&self.id);
         rootfs::unmount_state(&state, self.reaper.threads()).await;
-        let deleted = match runtime.halt.is_called() {
+        let deleted = match runtime.cancel_token.is_canceled() {
             false => retry_on_exhaustion(|| runtime.delete(&self.id, true)).await,
             // Not for long: a caller waits. Remaining processes are killed below.
             true => {
@@ -346,7 +346,7 @@ impl OciContainer {
 }
 
 /// Waits until no process of the previous init is left.
-async fn await_end(cgroup: Option<&dyn Cgroup>, halt: &Halt) -> Result<(), EngineError> {
+async fn await_end(cgroup: Option<&dyn Cgroup>, token: &CancelToken) -> Result<(), EngineError> {
     let Some(cgroup) = cgroup else {
         return Ok(());
     };
@@ -358,7 +358,7 @@ async fn await_end(cgroup: Option<&dyn Cgroup>, halt: &Halt) -> Result<(), Engin
     let gone = tokio::select! {
         biased;
         gone = tokio::time::timeout(GONE_WITHIN, gone) => gone,
-        () = halt.called() => {
+        () = token.canceled() => {
             return Err(EngineError::CutShort("restart canceled".to_owned()));
         }
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::EngineError;
 use crate::stdio::Streams;
 use crate::text::Shortened;
@@ -27,7 +27,7 @@ pub enum RuntimeError {
     #[error("OCI runtime {verb} did not end within {limit:?} and was killed")]
     Late { verb: Verb, limit: Duration },
     #[error("OCI runtime {verb} canceled: its caller is gone")]
-    Halted { verb: Verb },
+    Canceled { verb: Verb },
     #[error("cannot wait for the OCI runtime: {0}")]
     Unseen(String),
 }
@@ -62,7 +62,7 @@ impl RuntimeError {
     pub fn is_cut_short(&self) -> bool {
         matches!(
             self,
-            RuntimeError::Late { .. } | RuntimeError::Halted { .. }
+            RuntimeError::Late { .. } | RuntimeError::Canceled { .. }
         )
     }
 
@@ -153,7 +153,7 @@ impl Verb {
     }
 
     /// True if the command may be canceled when the container is to be removed.
-    pub(super) fn can_be_halted(self) -> bool {
+    pub(super) fn is_cancelable(self) -> bool {
         !matches!(self, Verb::Kill | Verb::Delete)
     }
 }

@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use crate::cgroup::{Cgroup as ContainerCgroup, PodCgroup as PodsCgroup};
 use crate::engine::{
-    Attempted, Born, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init,
-    Killing, Namespaces, PidHold, PodCgroup, Sandbox, Vantage,
+    Attempted, Born, CancelToken, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed,
+    Init, Killing, Namespaces, PidHold, PodCgroup, Sandbox, Vantage,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::probe::{self, Target};
@@ -77,8 +77,8 @@ impl OciInit {
         &self.container.reaper
     }
 
-    fn runtime(&self, halt: &Halt) -> OciRuntime {
-        self.container.runtime.under(halt)
+    fn runtime(&self, token: &CancelToken) -> OciRuntime {
+        self.container.runtime.under(token)
     }
 
     fn thaw(&self) {
@@ -124,11 +124,11 @@ impl OciInit {
         Err(EngineError::failed(error))
     }
 
-    fn target(&self, from: &Vantage, halt: &Halt) -> Target {
+    fn target(&self, from: &Vantage, token: &CancelToken) -> Target {
         Target {
             id: self.id().to_owned(),
             pid: self.pid,
-            runtime: self.runtime(halt),
+            runtime: self.runtime(token),
             reaper: self.reaper().clone(),
             place: from.place.clone(),
             ports: from.ports.clone(),
@@ -171,9 +171,13 @@ impl Init for OciInit {
         }
     }
 
-    async fn release(&self, gone: oneshot::Receiver<()>, halt: &Halt) -> Result<(), String> {
+    async fn release(
+        &self,
+        gone: oneshot::Receiver<()>,
+        token: &CancelToken,
+    ) -> Result<(), String> {
         let has_hooks = self.container.has_poststart_hooks;
-        release(&self.runtime(halt), self.id(), self.pid, has_hooks, gone).await
+        release(&self.runtime(token), self.id(), self.pid, has_hooks, gone).await
     }
 
     fn kill(&self, signal: Signal, all: bool) -> Killing {
@@ -215,28 +219,32 @@ impl Init for OciInit {
         }
     }
 
-    async fn pause(&self, halt: &Halt) -> Result<(), EngineError> {
-        self.thaw_after(self.runtime(halt).pause(self.id()).await)
+    async fn pause(&self, token: &CancelToken) -> Result<(), EngineError> {
+        self.thaw_after(self.runtime(token).pause(self.id()).await)
     }
 
-    async fn resume(&self, halt: &Halt) -> Result<(), EngineError> {
-        self.thaw_after(self.runtime(halt).resume(self.id()).await)
+    async fn resume(&self, token: &CancelToken) -> Result<(), EngineError> {
+        self.thaw_after(self.runtime(token).resume(self.id()).await)
     }
 
-    async fn update(&self, resources: &[u8], halt: &Halt) -> Result<(), EngineError> {
-        Ok(self.runtime(halt).update(self.id(), resources).await?)
+    async fn update(&self, resources: &[u8], token: &CancelToken) -> Result<(), EngineError> {
+        Ok(self.runtime(token).update(self.id(), resources).await?)
     }
 
-    async fn checkpoint(&self, checkpoint: &Checkpoint, halt: &Halt) -> Result<(), EngineError> {
+    async fn checkpoint(
+        &self,
+        checkpoint: &Checkpoint,
+        token: &CancelToken,
+    ) -> Result<(), EngineError> {
         // criu freezes the container.
-        self.thaw_after(self.runtime(halt).checkpoint(self.id(), checkpoint).await)
+        self.thaw_after(self.runtime(token).checkpoint(self.id(), checkpoint).await)
     }
 
-    async fn exec(&self, order: ExecOrder, halt: &Halt) -> Result<Executed, EngineError> {
+    async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<Executed, EngineError> {
         let execution = Execution {
             order,
             container: &self.container,
-            runtime: self.runtime(halt),
+            runtime: self.runtime(token),
         };
         execution.run().await
     }
@@ -245,10 +253,10 @@ impl Init for OciInit {
         &self,
         process: Vec<u8>,
         oom_score: Option<i32>,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<(), String> {
         let process = with_score(process, oom_score).map_err(|error| error.to_string())?;
-        let runtime = self.runtime(halt);
+        let runtime = self.runtime(token);
         let executed = runtime.exec_again(self.id(), &process, oom_score, RUNTIME_TAKES);
         let mut process = executed.await.map_err(|error| error.to_string())?;
         match process.wait().await {
@@ -258,8 +266,8 @@ impl Init for OciInit {
         }
     }
 
-    async fn probe(&self, probe: &Probe, from: &Vantage, halt: &Halt) -> Attempted {
-        probe::attempt(probe, &self.target(from, halt)).await
+    async fn probe(&self, probe: &Probe, from: &Vantage, token: &CancelToken) -> Attempted {
+        probe::attempt(probe, &self.target(from, token)).await
     }
 
     async fn hook(
@@ -267,9 +275,9 @@ impl Init for OciInit {
         hook: &Hook,
         limit: Duration,
         from: &Vantage,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<(), String> {
-        probe::run_hook(hook, limit, &self.target(from, halt)).await
+        probe::run_hook(hook, limit, &self.target(from, token)).await
     }
 }
 

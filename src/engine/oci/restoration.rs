@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::engine::{Born, EngineError, Halt, Restoration};
+use crate::engine::{Born, CancelToken, EngineError, Restoration};
 use crate::stdio::{ProcessStdio, Streams};
 
 use super::checkpoint::Restore;
@@ -34,10 +34,10 @@ impl Restoration for OciRestoration {
     async fn restore(
         self: Box<Self>,
         terminal: Option<&mut Streams>,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Born, EngineError> {
         let container = self.container;
-        let runtime = container.runtime.under(halt);
+        let runtime = container.runtime.under(token);
         let restored = runtime.restore(&container.id, &self.from, self.stdio);
         let child = restored.await?;
         let has_stdin = !container.paths.stdin.is_empty();

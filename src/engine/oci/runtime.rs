@@ -13,7 +13,7 @@ use nix::libc;
 use tokio::time::sleep;
 
 use crate::cgroup::{Place, cleanup, moves, scores};
-use crate::engine::{Halt, NamespaceError, Namespaces};
+use crate::engine::{CancelToken, NamespaceError, Namespaces};
 use crate::plan::Signal;
 use crate::reaper::{Child, Expectation, Meter, Reaper};
 use crate::stdio::ProcessStdio;
@@ -45,7 +45,7 @@ pub struct OciRuntime {
     pub(super) bundle: PathBuf,
     pub(super) reaper: Reaper,
     /// Cancels its commands, except those that kill and delete.
-    pub(super) halt: Halt,
+    pub(super) cancel_token: CancelToken,
     /// Time limit of each command instead of the default.
     pub(super) within: Option<Duration>,
     /// Default time limit of deletions.
@@ -69,7 +69,7 @@ impl OciRuntime {
             criu: PathBuf::from(&options.criu_path),
             bundle: bundle.to_owned(),
             reaper,
-            halt: Halt::default(),
+            cancel_token: CancelToken::default(),
             within: None,
             patience: Arc::default(),
             place: None,
@@ -91,10 +91,10 @@ impl OciRuntime {
         self.within = Some(limit);
     }
 
-    /// Returns a copy whose commands are canceled by `halt`, except those that kill and delete.
-    pub fn under(&self, halt: &Halt) -> OciRuntime {
+    /// Returns a copy whose commands are canceled by `token`, except those that kill and delete.
+    pub fn under(&self, token: &CancelToken) -> OciRuntime {
         OciRuntime {
-            halt: halt.clone(),
+            cancel_token: token.clone(),
             ..self.clone()
         }
     }
@@ -360,7 +360,7 @@ impl OciRuntime {
             // The container has exited while it was being paused. The thaw is part of the deletion,
             // so nothing cancels it.
             let mut steady = self.clone();
-            steady.halt = Halt::default();
+            steady.cancel_token = CancelToken::default();
             steady.within(RESUMES_WITHIN);
             steady.resume(id).await?;
             deleted = self.simple(Verb::Delete, [id]).await;
@@ -379,7 +379,7 @@ impl OciRuntime {
     /// [`RuntimeError`], with the runtime's message; succeeds if the container is unknown.
     pub async fn clear(&self, id: &str) -> Result<(), RuntimeError> {
         let mut command = self.command(Verb::Delete);
-        command.can_be_halted();
+        command.allow_cancel();
         command.arg("--force").arg(id);
         match self.run(command, None).await {
             Err(error) if error.is_unknown_container() || self.is_stateless(id, &error) => Ok(()),

@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep};
 use crate::cgroup::{self, PodCgroup as PodsCgroup};
 use crate::engine::oci::{self, OciPodCgroup};
 use crate::engine::{
-    Attempted, Cgroup, Change, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init,
-    Killing, Namespaces, OomWatch, OwnSandbox, PidHold, PodCgroup, Sandbox, ScoreOutcome, Vantage,
+    Attempted, CancelToken, Cgroup, Change, Checkpoint, Ending, EngineError, ExecOrder, Executed,
+    Init, Killing, Namespaces, OomWatch, OwnSandbox, PidHold, PodCgroup, Sandbox, ScoreOutcome,
+    Vantage,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::process::ExitStatus;
@@ -32,7 +33,7 @@ pub(super) struct Holder {
     cgroup: Arc<SharedCgroup>,
     own: Arc<OwnSandbox>,
     /// Without a process, the sandbox ends when this is called.
-    end: Halt,
+    end: CancelToken,
     /// The process exits when this is closed, which the kernel does when the shim dies.
     _leash: OwnedFd,
 }
@@ -56,7 +57,7 @@ pub(super) fn ending(holder: &Holder, child: Option<Child>) -> Ending {
     let ended = holder.end.clone();
     Ending(Box::pin(async move {
         let Some(mut child) = child else {
-            ended.called().await;
+            ended.canceled().await;
             return Ok(ExitStatus::Signal(Signal::KILL.number()));
         };
         child.wait().await
@@ -78,7 +79,7 @@ impl Holder {
             reaper,
             cgroup: Arc::new(SharedCgroup { holder: pid, pod }),
             own: Arc::new(own),
-            end: Halt::default(),
+            end: CancelToken::default(),
             _leash: leash,
         }
     }
@@ -139,7 +140,7 @@ impl Init for Holder {
         }
     }
 
-    async fn release(&self, _: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {
+    async fn release(&self, _: oneshot::Receiver<()>, _: &CancelToken) -> Result<(), String> {
         match self.has_no_process() || self.reaper.owns(self.pid) {
             true => Ok(()),
             false => Err("the holder of the pod's namespaces has exited".to_owned()),
@@ -157,7 +158,7 @@ impl Init for Holder {
 
     fn end(&self) -> Result<(), EngineError> {
         if self.has_no_process() {
-            self.end.call();
+            self.end.cancel();
             return Ok(());
         }
         oci::kill(&self.reaper, self.pid, Signal::KILL)
@@ -165,38 +166,44 @@ impl Init for Holder {
 
     async fn end_the_rest(&self) {}
 
-    async fn pause(&self, _: &Halt) -> Result<(), EngineError> {
+    async fn pause(&self, _: &CancelToken) -> Result<(), EngineError> {
         Err(not_a_container("paused"))
     }
 
-    async fn resume(&self, _: &Halt) -> Result<(), EngineError> {
+    async fn resume(&self, _: &CancelToken) -> Result<(), EngineError> {
         Err(not_a_container("resumed"))
     }
 
-    async fn update(&self, _: &[u8], _: &Halt) -> Result<(), EngineError> {
+    async fn update(&self, _: &[u8], _: &CancelToken) -> Result<(), EngineError> {
         Err(not_a_container("updated"))
     }
 
-    async fn checkpoint(&self, _: &Checkpoint, _: &Halt) -> Result<(), EngineError> {
+    async fn checkpoint(&self, _: &Checkpoint, _: &CancelToken) -> Result<(), EngineError> {
         Err(not_a_container("checkpointed"))
     }
 
-    async fn exec(&self, _: ExecOrder, _: &Halt) -> Result<Executed, EngineError> {
+    async fn exec(&self, _: ExecOrder, _: &CancelToken) -> Result<Executed, EngineError> {
         Err(not_a_container("entered by an exec"))
     }
 
-    async fn post_start(&self, _: Vec<u8>, _: Option<i32>, _: &Halt) -> Result<(), String> {
+    async fn post_start(&self, _: Vec<u8>, _: Option<i32>, _: &CancelToken) -> Result<(), String> {
         Err(not_a_container("entered").to_string())
     }
 
-    async fn probe(&self, _: &Probe, _: &Vantage, _: &Halt) -> Attempted {
+    async fn probe(&self, _: &Probe, _: &Vantage, _: &CancelToken) -> Attempted {
         Attempted {
             outcome: Err(not_a_container("probed").to_string()),
             cost: Duration::ZERO,
         }
     }
 
-    async fn hook(&self, _: &Hook, _: Duration, _: &Vantage, _: &Halt) -> Result<(), String> {
+    async fn hook(
+        &self,
+        _: &Hook,
+        _: Duration,
+        _: &Vantage,
+        _: &CancelToken,
+    ) -> Result<(), String> {
         Err(not_a_container("entered").to_string())
     }
 }

@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-use crate::engine::{EngineError, Halt};
+use crate::engine::{CancelToken, EngineError};
 use crate::plan::Signal;
 use crate::reaper::{Child, Expectation, Reaper};
 
@@ -43,12 +43,12 @@ struct Maker {
 pub(super) async fn make(
     making: &Making,
     reaper: &Reaper,
-    halt: &Halt,
+    token: &CancelToken,
 ) -> Result<(Option<Child>, OwnedFd), EngineError> {
     let mut maker = Maker::spawn(making, reaper)?;
     let said = tokio::select! {
         biased;
-        () = halt.called() => Err(too_late("canceled")),
+        () = token.canceled() => Err(too_late("canceled")),
         said = timeout(MADE_WITHIN, maker.said()) => {
             said.unwrap_or_else(|_| Err(too_late("took longer than 20 s")))
         }

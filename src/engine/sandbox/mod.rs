@@ -28,7 +28,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use tokio::task::spawn_blocking;
 
-use crate::caught::caught;
+use crate::catch_panic::catch_panic;
 use crate::cgroup::{self, cleanup, scores};
 use crate::reaper::{Child, Reaper};
 use crate::sizing::Size;
@@ -36,8 +36,8 @@ use crate::stdio::{self, Streams};
 
 use super::oci::exit;
 use super::{
-    Beginning, Born, Container, Created, Deletion, EngineError, Facts, Halt, LastLife, Order,
-    OwnSandbox, SandboxOrder, Wishes,
+    Beginning, Born, CancelToken, Container, CreateOptions, Created, Deletion, EngineError, Facts,
+    LastLife, Order, OwnSandbox, SandboxOrder,
 };
 
 use config::Wanted;
@@ -115,9 +115,14 @@ async fn beside<T: Send + 'static>(
 
 #[async_trait]
 impl Container for Arc<PodSandbox> {
-    async fn create(&self, _: &Order, _: Wishes, halt: &Halt) -> Result<Created, EngineError> {
+    async fn create(
+        &self,
+        _: &Order,
+        _: CreateOptions,
+        token: &CancelToken,
+    ) -> Result<Created, EngineError> {
         exit::forget(&self.bundle);
-        let born = match caught(self.make(halt)).await {
+        let born = match catch_panic(self.make(token)).await {
             Ok(born) => born,
             Err(error) => {
                 clear(&self.bundle, &self.id).await;
@@ -134,7 +139,7 @@ impl Container for Arc<PodSandbox> {
         &self,
         _: LastLife,
         _: &mut Streams,
-        _: &Halt,
+        _: &CancelToken,
     ) -> Result<Born, EngineError> {
         Err(init::not_a_container("restarted in place"))
     }
@@ -164,7 +169,7 @@ impl Container for Arc<PodSandbox> {
 
 impl PodSandbox {
     /// Makes the files and the namespaces.
-    async fn make(&self, halt: &Halt) -> Result<Born, EngineError> {
+    async fn make(&self, token: &CancelToken) -> Result<Born, EngineError> {
         let parent = &self.wanted.cgroup_parent;
         let pod = (!parent.is_empty())
             .then(|| cgroup::Cgroup::at(parent))
@@ -176,7 +181,7 @@ impl PodSandbox {
             files: self.wanted.files.clone(),
             cgroup: cgroup.unwrap_or_default(),
         };
-        let (child, leash) = making::make(&making, &self.reaper, halt).await?;
+        let (child, leash) = making::make(&making, &self.reaper, token).await?;
         let pid = child.as_ref().map_or(0, Child::pid);
         let holder = Holder::new(pid, leash, self.reaper.clone(), pod, self.own(pid));
         let holder = Arc::new(holder);

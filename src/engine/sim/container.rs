@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::time::{sleep, timeout};
 
-use crate::caught::caught;
+use crate::catch_panic::catch_panic;
 use crate::engine::{
-    Beginning, Born, Container, Created, Deletion, Ending, EngineError, Halt, LastLife, Order,
-    Restoration, Wishes, Work,
+    Beginning, Born, CancelToken, Container, CreateOptions, Created, Deletion, Ending, EngineError,
+    LastLife, Order, Restoration, Work,
 };
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -141,7 +141,12 @@ impl SimContainer {
 
 #[async_trait]
 impl Container for Arc<SimContainer> {
-    async fn create(&self, _: &Order, wishes: Wishes, halt: &Halt) -> Result<Created, EngineError> {
+    async fn create(
+        &self,
+        _: &Order,
+        options: CreateOptions,
+        token: &CancelToken,
+    ) -> Result<Created, EngineError> {
         self.engine.meet(Deed::Mount, &self.id, None).await?;
         self.engine.lock().mounts.insert(self.directory.clone());
         let first = self.bundle.lives.first();
@@ -150,8 +155,8 @@ impl Container for Arc<SimContainer> {
             let beginning = Beginning::ToRestore(Box::new(SimRestoration(Arc::clone(self))));
             return Ok(Created { beginning, streams });
         }
-        // A panic here simulates a bug of the shim. Even then nothing may stay mounted.
-        let met = caught(self.engine.meet(Deed::Create, &self.id, Some(halt))).await;
+        // A panic here simulates a bug of the shim, after which nothing stays mounted either.
+        let met = catch_panic(self.engine.meet(Deed::Create, &self.id, Some(token))).await;
         let is_known = self.engine.lock().containers.contains_key(&self.id);
         let created = met.and(match is_known {
             true => Err(EngineError::Failed(format!("{} exists already", self.id))),
@@ -161,7 +166,7 @@ impl Container for Arc<SimContainer> {
             self.unmount();
             return Err(error);
         }
-        let score = wishes.oom_score.unwrap_or(self.bundle.oom_score);
+        let score = options.oom_score.unwrap_or(self.bundle.oom_score);
         let beginning = Beginning::Parked(self.park(score));
         self.engine.answer(Deed::Create, &self.id).await;
         Ok(Created { beginning, streams })
@@ -171,10 +176,10 @@ impl Container for Arc<SimContainer> {
         &self,
         last: LastLife,
         _: &mut Streams,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Born, EngineError> {
         self.is_hurried_by(&self.forgettings);
-        if halt.is_called() {
+        if token.is_canceled() {
             return Err(EngineError::CutShort("restart canceled".to_owned()));
         }
         if !last.is_forgotten {
@@ -188,7 +193,7 @@ impl Container for Arc<SimContainer> {
         };
         let late = |_| EngineError::failed("an earlier process of the container still exists");
         timeout(GONE_WITHIN, gone).await.map_err(late)?;
-        let met = self.engine.meet(Deed::CreateAgain, &self.id, Some(halt));
+        let met = self.engine.meet(Deed::CreateAgain, &self.id, Some(token));
         met.await?;
         let born = self.park(last.oom_score.unwrap_or(self.bundle.oom_score));
         self.engine.answer(Deed::CreateAgain, &self.id).await;
@@ -226,8 +231,8 @@ impl Container for Arc<SimContainer> {
                 }
             }
         };
-        // A panic here simulates a bug of the shim. Even then nothing may stay mounted.
-        let deleted = caught(removal).await;
+        // A panic here simulates a bug of the shim, after which nothing stays mounted either.
+        let deleted = catch_panic(removal).await;
         self.drain(streams).await;
         self.unmount();
         self.engine.answer(Deed::Delete, &self.id).await;
@@ -256,12 +261,12 @@ impl Restoration for SimRestoration {
     async fn restore(
         self: Box<Self>,
         _: Option<&mut Streams>,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<Born, EngineError> {
         let SimRestoration(container) = *self;
         let met = container
             .engine
-            .meet(Deed::Restore, &container.id, Some(halt));
+            .meet(Deed::Restore, &container.id, Some(token));
         met.await?;
         let score = container.bundle.oom_score;
         let born = container.park(score);

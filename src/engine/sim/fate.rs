@@ -44,7 +44,7 @@ pub enum Deed {
 /// Delay and outcome of a call.
 #[derive(Clone, Debug)]
 pub struct Fate {
-    /// Delay, which a [`Halt`](crate::engine::Halt) may cut short.
+    /// Delay, which a [`CancelToken`](crate::engine::CancelToken) may cut short.
     pub after: Duration,
     pub outcome: Result<(), EngineError>,
 }

@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::engine::{
-    Attempted, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Halt, Init, Killing,
-    PidHold, PodCgroup, Process, Resources, Sandbox, Vantage,
+    Attempted, CancelToken, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Init,
+    Killing, PidHold, PodCgroup, Process, Resources, Sandbox, Vantage,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::process::ExitStatus;
@@ -77,8 +77,8 @@ impl SimInit {
     }
 
     /// Runs a call that fails once the container has exited.
-    async fn meet(&self, deed: Deed, halt: &Halt) -> Result<(), EngineError> {
-        let met = self.engine().meet(deed, self.id(), Some(halt)).await;
+    async fn meet(&self, deed: Deed, token: &CancelToken) -> Result<(), EngineError> {
+        let met = self.engine().meet(deed, self.id(), Some(token)).await;
         match self.is_alive() {
             true => met,
             false => met.and(Err(self.gone())),
@@ -147,7 +147,7 @@ impl Init for SimInit {
         }
     }
 
-    async fn release(&self, gone: oneshot::Receiver<()>, _: &Halt) -> Result<(), String> {
+    async fn release(&self, gone: oneshot::Receiver<()>, _: &CancelToken) -> Result<(), String> {
         let _release = UnderWay::one_more(&self.container.releases);
         let opened = async {
             let met = self.engine().meet(Deed::Release, self.id(), None).await;
@@ -185,22 +185,22 @@ impl Init for SimInit {
         self.container.kill_all();
     }
 
-    async fn pause(&self, halt: &Halt) -> Result<(), EngineError> {
-        self.meet(Deed::Pause, halt).await?;
+    async fn pause(&self, token: &CancelToken) -> Result<(), EngineError> {
+        self.meet(Deed::Pause, token).await?;
         self.engine().freeze(self.id());
         self.engine().answer(Deed::Pause, self.id()).await;
         Ok(())
     }
 
-    async fn resume(&self, halt: &Halt) -> Result<(), EngineError> {
-        self.meet(Deed::Resume, halt).await?;
+    async fn resume(&self, token: &CancelToken) -> Result<(), EngineError> {
+        self.meet(Deed::Resume, token).await?;
         self.engine().thaw(self.id());
         self.engine().answer(Deed::Resume, self.id()).await;
         Ok(())
     }
 
-    async fn update(&self, resources: &[u8], halt: &Halt) -> Result<(), EngineError> {
-        self.meet(Deed::Update, halt).await?;
+    async fn update(&self, resources: &[u8], token: &CancelToken) -> Result<(), EngineError> {
+        self.meet(Deed::Update, token).await?;
         let size = Resources::parse(resources).change(Size::UNLIMITED);
         if let Limit::Of(Bytes(memory)) = size.limits.memory {
             let id = self.id().to_owned();
@@ -210,20 +210,24 @@ impl Init for SimInit {
         Ok(())
     }
 
-    async fn checkpoint(&self, checkpoint: &Checkpoint, halt: &Halt) -> Result<(), EngineError> {
-        self.meet(Deed::Checkpoint, halt).await?;
+    async fn checkpoint(
+        &self,
+        checkpoint: &Checkpoint,
+        token: &CancelToken,
+    ) -> Result<(), EngineError> {
+        self.meet(Deed::Checkpoint, token).await?;
         if checkpoint.exit {
             self.container.kill_all();
         }
         Ok(())
     }
 
-    async fn exec(&self, order: ExecOrder, halt: &Halt) -> Result<Executed, EngineError> {
-        self.meet(Deed::Exec, halt).await?;
+    async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<Executed, EngineError> {
+        self.meet(Deed::Exec, token).await?;
         let lives = tokio::select! {
             biased;
             lives = self.engine().thawed(self.serial) => lives,
-            () = halt.called() => {
+            () = token.canceled() => {
                 return Err(EngineError::CutShort("exec canceled".to_owned()));
             }
         };
@@ -264,16 +268,21 @@ impl Init for SimInit {
         })
     }
 
-    async fn post_start(&self, _: Vec<u8>, _: Option<i32>, halt: &Halt) -> Result<(), String> {
-        let met = self.meet(Deed::PostStart, halt).await;
+    async fn post_start(
+        &self,
+        _: Vec<u8>,
+        _: Option<i32>,
+        token: &CancelToken,
+    ) -> Result<(), String> {
+        let met = self.meet(Deed::PostStart, token).await;
         met.map_err(|error| error.to_string())?;
         let id = self.id().to_owned();
         self.engine().lock().tell(Happening::PostStarted { id });
         Ok(())
     }
 
-    async fn probe(&self, probe: &Probe, _: &Vantage, halt: &Halt) -> Attempted {
-        let attempt = timeout(probe.timeout, self.meet(Deed::Probe, halt)).await;
+    async fn probe(&self, probe: &Probe, _: &Vantage, token: &CancelToken) -> Attempted {
+        let attempt = timeout(probe.timeout, self.meet(Deed::Probe, token)).await;
         let outcome = match attempt {
             Ok(met) => met
                 .map_err(|error| error.to_string())
@@ -291,7 +300,7 @@ impl Init for SimInit {
         hook: &Hook,
         limit: Duration,
         _: &Vantage,
-        halt: &Halt,
+        token: &CancelToken,
     ) -> Result<(), String> {
         if let Hook::Sleep(pause) = hook {
             tokio::time::sleep((*pause).min(limit)).await;
@@ -300,7 +309,7 @@ impl Init for SimInit {
         let id = || self.id().to_owned();
         self.engine().lock().tell(Happening::HookBegan { id: id() });
         let run = async {
-            self.meet(Deed::Hook, halt).await?;
+            self.meet(Deed::Hook, token).await?;
             sleep(self.program.hook_takes).await;
             Ok::<_, EngineError>(())
         };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
-use crate::engine::{EngineError, Halt, Knob};
+use crate::engine::{CancelToken, EngineError, Knob};
 use crate::lifecycle::Report;
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -360,22 +360,22 @@ impl Process {
 // === events and processes ===
 
 impl SimEngine {
-    /// Waits for the delay of a call, and returns its outcome. `halt` ends it early.
+    /// Waits for the delay of a call, and returns its outcome. `token` ends it early.
     pub(super) async fn meet(
         &self,
         deed: Deed,
         id: &str,
-        halt: Option<&Halt>,
+        token: Option<&CancelToken>,
     ) -> Result<(), EngineError> {
         let cut_short = || EngineError::CutShort(format!("{deed:?} canceled"));
-        if halt.is_some_and(Halt::is_called) {
+        if token.is_some_and(CancelToken::is_canceled) {
             return Err(cut_short());
         }
         let Fate { after, outcome } = self.lock().fate(deed, id);
         if !after.is_zero() {
             tokio::select! {
                 biased;
-                () = called(halt) => return Err(cut_short()),
+                () = canceled(token) => return Err(cut_short()),
                 () = sleep(after) => {}
             }
         }
@@ -647,9 +647,9 @@ impl SimEngine {
     }
 }
 
-async fn called(halt: Option<&Halt>) {
-    match halt {
-        Some(halt) => halt.called().await,
+async fn canceled(token: Option<&CancelToken>) {
+    match token {
+        Some(token) => token.canceled().await,
         None => std::future::pending().await,
     }
 }

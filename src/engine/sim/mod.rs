@@ -29,7 +29,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sizing::Size;
 
-use super::{Beginning, Container, Engine, EngineError, Facts, Halt, Init, Order, Sandbox, Wishes};
+use super::{
+    Beginning, CancelToken, Container, CreateOptions, Engine, EngineError, Facts, Init, Order,
+    Sandbox,
+};
 
 pub use fate::{Deed, Fate, Fates};
 pub use machine::{Happening, Left, Machine};
@@ -99,8 +102,8 @@ impl SimEngine {
         };
         self.put(&order.bundle, SimBundle::default());
         let (container, _) = self.read(&order, None).expect("a bundle");
-        let halt = Halt::default();
-        let created = container.create(&order, Wishes::default(), &halt);
+        let token = CancelToken::default();
+        let created = container.create(&order, CreateOptions::default(), &token);
         match created.await.expect("a container").beginning {
             Beginning::Parked(born) => born.init,
             Beginning::ToRestore(_) => panic!("{id} has no checkpoint"),

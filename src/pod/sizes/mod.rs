@@ -1,4 +1,5 @@
-//! The pod's cgroup, sized as the core wants it: raised at once, lowered when nobody can come to harm.
+//! Sizes the pod's cgroup as the core wants it: raises it at once, lowers it when that harms no
+//! container.
 
 mod setting;
 mod sizing;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use tokio::time::sleep;
 
-use crate::caught::Panicked;
+use crate::catch_panic::Panicked;
 use crate::engine::{Place, PodCgroup};
 use crate::lifecycle::{ContainerId, PodSize};
 
@@ -17,16 +18,16 @@ use super::Actor;
 
 use sizing::{Sizing, TRY_AGAIN_AFTER, TRY_AGAIN_AFTER_AT_MOST};
 
-/// The cgroup of a pod that is the pod's alone: the shim's commands for the pod run there.
+/// A cgroup that belongs to this pod alone. The shim's commands for the pod run there.
 #[derive(Debug)]
 pub(super) struct OwnCgroup {
     cgroup: Arc<dyn PodCgroup>,
-    /// If it is ours to size.
+    /// `None` if the shim may not size the cgroup.
     sizing: Option<Sizing>,
 }
 
 impl Actor {
-    /// Learns from the first container of a pod where the pod's cgroup is, and what it has.
+    /// Finds the pod's cgroup and its values through the first container of the pod.
     pub(super) fn find_pod_cgroup(&mut self, id: &ContainerId) {
         if self.pod_cgroup.is_some() || !self.core.has_orders() {
             return;
@@ -35,7 +36,7 @@ impl Actor {
             return;
         };
         let init = task.handles.init();
-        let cgroup = init.and_then(|init| init.pod_cgroup(&self.who.identity().uid));
+        let cgroup = init.and_then(|init| init.pod_cgroup(&self.meta.identity().uid));
         let is_ours = self.core.may_be_sized();
         self.pod_cgroup = cgroup.map(|cgroup| OwnCgroup {
             sizing: is_ours.then(|| Sizing::new(&*cgroup, &task.facts.allotment)),
@@ -43,7 +44,7 @@ impl Actor {
         });
     }
 
-    /// Sees to it that the pod's cgroup has the size that it is to have now.
+    /// Gives the pod's cgroup the size that the core wants now.
     pub(super) fn settle_size(&mut self) {
         let wanted = self.core.pod_size();
         let is_settled = |sizing: &mut Sizing| sizing.last.as_ref() == Some(&wanted);
@@ -53,7 +54,7 @@ impl Actor {
         self.let_go_of_pod_cgroup();
     }
 
-    /// Lets go of the pod's cgroup when the pod has no container any more.
+    /// Forgets the pod's cgroup when the pod has no container left.
     fn let_go_of_pod_cgroup(&mut self) {
         let is_lowering = self.sizing().is_some_and(|sizing| sizing.is_lowering());
         if self.tasks.is_empty() && !is_lowering {
@@ -61,7 +62,7 @@ impl Actor {
         }
     }
 
-    /// The same, also if nothing has changed as far as the core can know.
+    /// Does the same, even if the core's size is unchanged.
     pub(super) fn settle_size_now(&mut self, is_new: bool) {
         let wanted = self.core.pod_size();
         let charged = wanted.as_ref().map(|wanted| self.memory_of(wanted));
@@ -99,8 +100,7 @@ impl Actor {
         self.tell_manager();
     }
 
-    /// Takes what has become of a limit of memory that was to be lowered. Meanwhile another size may have come
-    /// to be wanted.
+    /// Handles the outcome of lowering a memory limit. The wanted size may have changed meanwhile.
     fn memory_lowered(&mut self, lowered: io::Result<()>) {
         if let Some((cgroup, sizing)) = self.pod_cgroup.as_mut().and_then(OwnCgroup::sized) {
             sizing.lowered(&**cgroup, lowered);
@@ -109,8 +109,9 @@ impl Actor {
         self.let_go_of_pod_cgroup();
     }
 
-    /// In whose bundle it is noted what the pod's cgroup was: that of one for which `delete` is run when we have died.
-    /// containerd runs it for the sandbox, and since 2.0 for it alone.
+    /// The bundle that records the original values of the pod's cgroup: containerd must run
+    /// `delete` for it when the shim has died. containerd runs `delete` for the sandbox, and since
+    /// 2.0 only for that.
     fn keeper(&self) -> Option<PathBuf> {
         let sandbox = self.tasks.iter().find(|(id, _)| self.core.is_sandbox(id));
         let sandbox = sandbox.map(|(_, task)| task);
@@ -128,15 +129,15 @@ impl Actor {
         self.pod_cgroup.as_mut()?.sizing.as_mut()
     }
 
-    /// How much memory is charged to containers that keep within the size.
+    /// Memory charged to the containers that the size covers.
     fn memory_of(&self, size: &PodSize) -> u64 {
         let ids = size.counted.iter().chain(&size.held);
         let usage = ids.filter_map(|id| self.tasks.get(id)?.handles.cgroup()?.memory_usage());
         usage.fold(0, u64::saturating_add)
     }
 
-    /// Has systemd know what is in force where the cgroup is its own: it would undo it at its next
-    /// daemon-reload.
+    /// Tells systemd the current values if it manages the cgroup; otherwise it would reset them at
+    /// its next daemon-reload.
     fn tell_manager(&mut self) {
         let Some(OwnCgroup { cgroup, sizing }) = &mut self.pod_cgroup else {
             return;
@@ -152,17 +153,17 @@ impl Actor {
                 if let Err(error) = outcome
                     && !std::mem::replace(&mut sizing.is_untold, true)
                 {
-                    tracing::warn!(%error, "systemd does not know the size of the pod's cgroup");
+                    tracing::warn!(%error, "cannot tell systemd the size of the pod's cgroup");
                 }
             }
-            // What it was told may be older than what is wanted by now.
+            // The wanted values may have changed while systemd was told.
             actor.settle_size_now(false);
         });
     }
 }
 
 impl OwnCgroup {
-    /// Where the shim's commands for the pod run.
+    /// The cgroup in which the shim's commands for the pod run.
     pub fn place(&self) -> Option<Place> {
         self.cgroup.place()
     }

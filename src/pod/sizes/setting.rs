@@ -1,4 +1,4 @@
-//! One value of a pod's cgroup.
+//! A value of a pod's cgroup.
 
 use std::{io, mem};
 
@@ -7,51 +7,52 @@ use nix::errno::Errno;
 use crate::engine::{Knob, PodCgroup};
 use crate::plan::Allotment;
 
-/// Memory is lowered only while it is used by less than this many tenths of what it is lowered to.
+/// Lowers a memory limit only while the usage is below this many tenths of the new limit.
 const TENTHS_AT_MOST: u128 = 9;
 
-/// A value, and what we and others have done to it.
+/// A value of the cgroup, and its history.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub knob: Knob,
-    /// What the caller has given the pod.
+    /// The value that the caller gave the pod.
     pub ceiling: u64,
-    /// What of it no container may use: it comes on top of what they may.
+    /// The part of the ceiling that is the pod's overhead: added to what containers may use.
     pub overhead: u64,
-    /// What was wanted last, and what the kernel made of it: it rounds.
+    /// The value that was last wanted, and the value that the kernel rounded it to.
     wanted: u64,
     pub written: u64,
-    /// What systemd knows.
+    /// The value that systemd knows.
     pub told: u64,
-    /// A refusal was reported.
+    /// True once a refusal was logged.
     pub is_refused: bool,
     lowering: Lowering,
 }
 
-/// How far it is that the kernel has lowered a limit of memory.
+/// Progress of lowering a memory limit.
 #[derive(Debug, Default)]
 enum Lowering {
     #[default]
     Idle,
-    /// A lower value is being written in place of another. Nothing else is written meanwhile.
+    /// A lower value is being written. No other value is written meanwhile.
     UnderWay { from: u64, to: u64 },
-    /// It came to nothing, and is not tried again at once.
+    /// The attempt failed, and is not repeated at once.
     Failed,
 }
 
-/// What has become of a value that was wanted.
+/// The outcome of putting a value in force.
 pub(super) enum Outcome {
     Done,
     /// To be tried again later.
     Later,
-    /// Memory is to be lowered to so many bytes, which may take long; [`Setting::lowered`] is to be told.
+    /// Lower the memory limit to this many bytes, which may take long, then call
+    /// [`Setting::lowered`].
     Lowers(u64),
     Refused(io::Error),
 }
 
 impl Setting {
-    /// Nobody has written it yet: what is found is what the caller gave the pod. None if there is no such
-    /// value.
+    /// Reads a value that the shim has not written yet, so that it is the caller's. `None` if the
+    /// cgroup has no such value.
     pub fn found(knob: Knob, cgroup: &dyn PodCgroup, allotment: &Allotment) -> Option<Setting> {
         let found = cgroup.read(knob)?;
         Some(Setting {
@@ -66,9 +67,9 @@ impl Setting {
         })
     }
 
-    /// Puts a value and the overhead in force, or the ceiling if that is less. What is in force is not
-    /// lowered if the caller has given the pod more than `accounted` and the overhead: it gives that to
-    /// the pod as a whole.
+    /// Puts a value plus the overhead in force, but at most the ceiling. Does not lower the current
+    /// value if the caller gave the pod more than `accounted` plus the overhead: then the surplus
+    /// belongs to the pod as a whole.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -76,21 +77,21 @@ impl Setting {
         accounted: Option<u64>,
     ) -> Outcome {
         if let Lowering::UnderWay { .. } = self.lowering {
-            // The value is looked at again when that is over.
+            // The value is checked again when the lowering ends.
             return Outcome::Done;
         }
         let has_failed = matches!(mem::take(&mut self.lowering), Lowering::Failed);
-        // Without a cgroup there is nothing to do.
+        // The cgroup is gone.
         let Some(now) = cgroup.read(self.knob) else {
             return Outcome::Done;
         };
         if now != self.written && now != self.told {
-            // Somebody else has given the pod another size.
+            // Another program gave the pod a new size.
             self.ceiling = now;
             self.wanted = now;
             self.written = now;
             if !cgroup.is_managed() {
-                // Nobody puts what was there before in force again.
+                // Nothing restores the earlier value.
                 self.told = now;
             }
         }
@@ -119,7 +120,7 @@ impl Setting {
         }
     }
 
-    /// Takes what has become of a limit of memory that was to be [lowered](Outcome::Lowers).
+    /// Handles the outcome of [lowering](Outcome::Lowers) a memory limit.
     pub fn lowered(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
         let Lowering::UnderWay { from, to } = mem::take(&mut self.lowering) else {
             return Outcome::Done;
@@ -127,12 +128,12 @@ impl Setting {
         match lowered {
             Ok(()) => {}
             Err(error) if is_gone(&error) => return Outcome::Done,
-            // Version 1 could not free enough.
+            // cgroup v1 could not free enough memory.
             Err(error) if is(&error, Errno::EBUSY) => return self.failed_to_lower(),
             Err(error) => return Outcome::Refused(error),
         }
         if !leaves_room(cgroup, to) && cgroup.write(self.knob, from).is_ok() {
-            // Its use has risen meanwhile.
+            // The usage rose meanwhile.
             self.wrote(cgroup, from);
             return self.failed_to_lower();
         }
@@ -147,16 +148,16 @@ impl Setting {
     fn wrote(&mut self, cgroup: &dyn PodCgroup, value: u64) -> Outcome {
         self.wanted = value;
         self.written = cgroup.read(self.knob).unwrap_or(value);
-        tracing::debug!(knob = ?self.knob, value, "the pod's cgroup is sized");
+        tracing::debug!(knob = ?self.knob, value, "changed a value of the pod's cgroup");
         Outcome::Done
     }
 
-    /// True while a limit of memory is being lowered.
+    /// True while a memory limit is being lowered.
     pub fn is_being_lowered(&self) -> bool {
         matches!(self.lowering, Lowering::UnderWay { .. })
     }
 
-    /// True if the caller has given the pod more than this and the overhead, which is rounded.
+    /// True if the caller gave the pod more than `accounted` plus the overhead, which is rounded.
     fn exceeds(&self, accounted: u64) -> bool {
         let rounding = u64::from(self.overhead > 0);
         let most = accounted.saturating_add(self.overhead);
@@ -164,7 +165,7 @@ impl Setting {
     }
 }
 
-/// Whether so little is used that a limit of this many bytes harms nobody.
+/// True if so little memory is used that a limit of `bytes` harms no process.
 fn leaves_room(cgroup: &dyn PodCgroup, bytes: u64) -> bool {
     cgroup.memory_usage().is_some_and(|usage| {
         u128::from(usage).saturating_mul(10) < u128::from(bytes).saturating_mul(TENTHS_AT_MOST)

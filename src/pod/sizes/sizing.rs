@@ -1,4 +1,5 @@
-//! How a pod's cgroup is sized: its values, the note about them, and what its manager knows.
+//! Sizes a pod's cgroup: its values, the note with the original ones, and the values that systemd
+//! knows.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,41 +12,41 @@ use crate::sizing::{Bytes, Limit, Requests, Size};
 
 use super::setting::{Outcome, Setting};
 
-/// What a parked process of the OCI runtime takes; two were measured.
+/// Memory allowed for a parked process of the OCI runtime; 2 MiB were measured.
 const HELD_BYTES: u64 = 4 << 20;
 
-/// When it is tried again after the first time; each time it takes twice as long.
+/// Pause before the first retry; each further pause is twice as long.
 pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub(super) const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 
-/// What is left to do for a size that is wanted.
+/// The work that is left before a wanted size is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unsettled {
-    /// Something is to be tried again later.
+    /// A retry is needed later.
     pub is_due: bool,
-    /// The limit of memory is to be lowered to so many bytes, and [`Sizing::lowered`] to be told.
+    /// Lower the memory limit to this many bytes, then call [`Sizing::lowered`].
     pub memory: Option<u64>,
 }
 
-/// What we have done to a pod's cgroup, and are to do.
+/// The values of a pod's cgroup, and the work on them.
 #[derive(Debug)]
 pub(super) struct Sizing {
     settings: Vec<Setting>,
-    /// What it was sized by last.
+    /// The size that was last applied.
     pub last: Option<Option<PodSize>>,
     pub try_again_after: Duration,
-    /// It will be tried again.
+    /// A retry is scheduled.
     pub is_due: bool,
-    /// Whoever manages the cgroup is being told.
+    /// systemd is being told the values.
     pub is_telling: bool,
-    /// It was reported that systemd does not take its values.
+    /// True once it was logged that systemd refuses the values.
     pub is_untold: bool,
-    /// The bundle with the note about it.
+    /// The bundle with the note.
     notes: Option<PathBuf>,
 }
 
 impl Sizing {
-    /// Nobody has sized the cgroup yet: what is found is what the caller gave the pod.
+    /// Reads the values that the caller gave the pod; the shim has not changed them yet.
     pub fn new(cgroup: &dyn PodCgroup, allotment: &Allotment) -> Sizing {
         let knobs = [Knob::Memory, Knob::CpuQuota, Knob::CpuWeight].into_iter();
         let settings = knobs.filter_map(|knob| Setting::found(knob, cgroup, allotment));
@@ -60,8 +61,8 @@ impl Sizing {
         }
     }
 
-    /// Puts in force what is wanted; as it was, if that is nothing. `charged` is how much memory is charged
-    /// to the containers that are counted. Returns what is left to do.
+    /// Puts the wanted size in force; `None` restores the original values. `charged` is the memory
+    /// charged to the containers that the size counts. Returns the work that is left.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -78,14 +79,14 @@ impl Sizing {
         let asked = wanted.and_then(|wanted| wanted.asked.as_ref().and_then(asked));
         let mut left = Unsettled::default();
         for setting in &mut self.settings {
-            // Limits need no such care: containers without any of their own have the pod's.
+            // Only weights need this care: a container without a limit of its own has the pod's.
             let is_weighed = setting.knob == Knob::CpuWeight && wanted.is_some();
             let accounted = is_weighed.then(|| asked.unwrap_or_default());
             let value = match (setting.knob, wanted) {
                 (Knob::Memory, Some(wanted)) => memory_limit(wanted, others),
                 (Knob::CpuQuota, Some(_)) => cpu.map_or(UNLIMITED, |(quota, _)| quota),
                 (Knob::CpuWeight, Some(_)) => cpu.map_or(UNLIMITED, |(_, weight)| weight),
-                // As it was.
+                // The original value.
                 (_, None) => UNLIMITED,
             };
             match setting.settle(cgroup, value, accounted) {
@@ -98,8 +99,8 @@ impl Sizing {
         left
     }
 
-    /// Takes what has become of [memory that was to be lowered](Unsettled::memory). What is wanted is to be
-    /// settled again.
+    /// Handles the outcome of lowering [memory](Unsettled::memory). The caller settles the wanted
+    /// size again.
     pub fn lowered(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) {
         let mut settings = self.settings.iter_mut();
         if let Some(setting) = settings.find(|setting| setting.is_being_lowered())
@@ -109,12 +110,13 @@ impl Sizing {
         }
     }
 
-    /// True while memory is being lowered.
+    /// True while the memory limit is being lowered.
     pub fn is_lowering(&self) -> bool {
         self.settings.iter().any(Setting::is_being_lowered)
     }
 
-    /// Leaves a note for whoever comes when we have died, in a bundle that there is.
+    /// Notes the original values in an existing bundle, for the `delete` that runs if the shim
+    /// dies.
     pub fn take_notes(&mut self, cgroup: &dyn PodCgroup, keeper: Option<PathBuf>) {
         let changed = self.settings.iter();
         let changed = changed.filter(|setting| setting.written != setting.ceiling);
@@ -131,11 +133,11 @@ impl Sizing {
         if let Some(bundle) = &self.notes
             && let Err(error) = cgroup.leave_note(bundle, &before)
         {
-            tracing::warn!(%error, "what the pod's cgroup was before is not noted");
+            tracing::warn!(%error, "cannot note the original values of the pod's cgroup");
         }
     }
 
-    /// What whoever manages the cgroup does not know yet, to be told now.
+    /// The values that systemd does not know yet and is to be told now.
     pub fn news(&mut self, cgroup: &dyn PodCgroup) -> Option<Vec<(Knob, u64)>> {
         if !cgroup.is_managed() || self.is_telling {
             return None;
@@ -157,18 +159,18 @@ impl Sizing {
 fn report(setting: &mut Setting, error: &io::Error) {
     if !std::mem::replace(&mut setting.is_refused, true) {
         let knob = setting.knob;
-        tracing::warn!(?knob, %error, "the pod's cgroup stays as it is");
+        tracing::warn!(?knob, %error, "cannot change a value of the pod's cgroup");
     }
 }
 
-/// What the pod's memory is limited to. `others` is what is charged to the pod and to none of the
-/// containers that are counted: files in memory, what those have left that are gone, the sandbox.
+/// The memory limit of the pod. `others` is the memory charged to the pod and to none of the
+/// counted containers: files in memory, leftovers of deleted containers, the sandbox.
 fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
     let Limit::Of(Bytes(limit)) = wanted.size.limits.memory else {
         return UNLIMITED;
     };
     if limit == 0 {
-        // Nobody is there to be limited.
+        // No container is there to be limited.
         return UNLIMITED;
     }
     let held = u64::try_from(wanted.held.len()).unwrap_or(u64::MAX);
@@ -207,7 +209,7 @@ mod tests {
 
     const CEILING: u64 = 1000 << 20;
 
-    /// Files of a cgroup of version 1, and what there is to do with them.
+    /// The files of a cgroup v1, and the sizing of it.
     struct Fake {
         directory: tempfile::TempDir,
         cgroup: Arc<dyn PodCgroup>,
@@ -236,7 +238,7 @@ mod tests {
             self.cgroup.read(Knob::Memory).unwrap()
         }
 
-        /// With nothing charged to the pod but to its containers.
+        /// Settles with no memory charged to the pod except its containers'.
         fn settle(&mut self, bytes: Option<u64>) -> bool {
             let wanted = bytes.map(|bytes| of(Limit::Of(Bytes(bytes)), 0));
             let usage = self.cgroup.memory_usage().unwrap_or_default();
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_lowered_only_while_nine_tenths_of_it_are_not_used() {
+    fn memory_is_lowered_only_while_less_than_nine_tenths_are_used() {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 90);
         assert!(fake.settle(Some(100)), "it is to be tried again");
@@ -266,21 +268,21 @@ mod tests {
         fake.set("memory.usage_in_bytes", 89);
         assert!(!fake.settle(Some(100)));
         assert_eq!(fake.limit(), 100);
-        // What is raised is so at once.
+        // A higher limit applies at once.
         fake.set("memory.usage_in_bytes", 100);
         assert!(!fake.settle(Some(101)));
         assert_eq!(fake.limit(), 101);
     }
 
     #[test]
-    fn nothing_is_lowered_where_it_is_not_known_what_is_used() {
+    fn no_limit_is_lowered_while_the_memory_usage_is_unknown() {
         let mut fake = Fake::new();
         assert!(fake.settle(Some(100)));
         assert_eq!(fake.limit(), CEILING);
     }
 
     #[test]
-    fn what_somebody_else_has_written_bounds_and_is_restored() {
+    fn a_value_written_by_another_program_is_the_ceiling_and_is_restored() {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 1);
         fake.settle(Some(100));
@@ -299,13 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn what_systemd_was_told_is_nobody_elses() {
+    fn a_value_that_systemd_was_told_is_not_taken_for_another_programs() {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 1);
         fake.settle(Some(100));
         fake.sizing.settings[0].told = 100;
         fake.settle(Some(200));
-        // It puts in force what it was told last.
+        // systemd puts the values in force that it was last told.
         fake.set("memory.limit_in_bytes", 100);
         fake.settle(Some(300));
         assert_eq!(fake.limit(), 300);
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_restored_unless_somebody_else_has_written_since() {
+    fn a_noted_value_is_restored_unless_another_program_wrote_since() {
         let bundle = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
         let mut fake = Fake::new();
@@ -329,14 +331,14 @@ mod tests {
         fake.set("memory.limit_in_bytes", 7);
         restore_pod_cgroup(other.path());
         assert_eq!(fake.limit(), 7);
-        // When all is as it was, nothing is noted.
+        // With the original values in force the note is removed.
         fake.settle(None);
         fake.take_notes(other.path());
         assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
     }
 
     #[test]
-    fn the_overhead_comes_on_top_within_the_ceiling() {
+    fn the_overhead_is_added_up_to_the_ceiling() {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 1);
         fake.set("cpu.cfs_quota_us", 50_000);
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(fake.limit(), CEILING);
     }
 
-    /// What containers ask for of CPU now and together, in thousandths.
+    /// A size with CPU requests for now and for the pod as a whole, in thousandths of a CPU.
     fn asking(now: u64, together: Option<u64>) -> PodSize {
         let requests = |cpu| Requests {
             cpu: Millicores(cpu),
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weight_that_a_pod_asks_for_as_a_whole_is_kept() {
+    fn the_weight_of_pod_level_requests_is_kept() {
         let fake = Fake::new();
         fake.set("cpu.shares", 102);
         let cgroup = in_directory(fake.directory.path());
@@ -386,21 +388,21 @@ mod tests {
             sizing.settle(&*cgroup, Some(&asking(now, together)), 0);
             cgroup.read(Knob::CpuWeight).unwrap()
         };
-        // Its limit of 100m stands for what each of two containers asks for.
+        // The pod's 100m stand for the request of each of two containers.
         assert_eq!(weight(200, Some(200)), 102);
-        // kubelet doubles the pod's, then has both containers ask for nothing.
+        // kubelet doubles the pod's request, then lowers both containers' requests to zero.
         fake.set("cpu.shares", 204);
         assert_eq!(weight(100, Some(100)), 204);
         assert_eq!(weight(0, Some(0)), 204);
-        // And takes half of it away again.
+        // kubelet then halves the pod's request again.
         fake.set("cpu.shares", 102);
         assert_eq!(weight(0, Some(0)), 102);
     }
 
     #[test]
-    fn a_weight_is_lowered_to_what_is_needed_at_a_time_when_all_is_known() {
+    fn a_weight_is_lowered_once_all_requests_are_known() {
         let fake = Fake::new();
-        // What kubelet reckons for 300m and 200m, and an overhead of 100m.
+        // kubelet's value for 300m and 200m with an overhead of 100m.
         fake.set("cpu.shares", 614);
         let cgroup = in_directory(fake.directory.path());
         let allotment = Allotment {
@@ -415,7 +417,7 @@ mod tests {
         assert_eq!(weight(Some(asking(200, None))), 614);
         assert_eq!(weight(Some(asking(200, Some(500)))), 204 + 102);
         assert_eq!(weight(Some(asking(300, Some(500)))), 307 + 102);
-        // A container that asks for less now, before kubelet has written what the pod has then: it
+        // A container lowers its request before kubelet has written the pod's new value: the weight
         // stays as low as it was.
         assert_eq!(weight(Some(asking(300, Some(400)))), 307 + 102);
         fake.set("cpu.shares", 512);
@@ -424,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_nobody_and_what_is_held_come_on_top() {
+    fn unowned_memory_and_held_processes_are_added_to_the_limit() {
         let size = of(Limit::Of(Bytes(100)), 2);
         assert_eq!(memory_limit(&size, 30), 100 + 30 + (8 << 20));
         assert_eq!(memory_limit(&of(Limit::Unlimited, 2), 30), UNLIMITED);

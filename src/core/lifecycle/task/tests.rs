@@ -362,7 +362,7 @@ impl Fork {
                 }
                 Action::KillParked { .. } => self.is_killed = true,
                 Action::Signal { signal, .. } => self.is_killed |= signal == Signal::KILL,
-                Action::Halt { .. } => {}
+                Action::CancelRestart { .. } => {}
                 Action::EndOutput { .. } => {
                     self.under_way.insert(Effect::ReadOutput);
                 }

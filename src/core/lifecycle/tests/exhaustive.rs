@@ -67,7 +67,7 @@ struct Slot {
     /// The driver is asked to restart it.
     restarts: bool,
     /// And then to end that: it may be too late for it.
-    is_halted: bool,
+    is_canceled: bool,
     /// The driver is asked to probe this life.
     probe: Option<u64>,
     /// The result of a probe is on its way from a life that is over.
@@ -227,7 +227,7 @@ impl Model {
             }
             if slot.restarts {
                 events.push(Event::Restarted(n));
-                if left.failures > 0 || slot.is_halted {
+                if left.failures > 0 || slot.is_canceled {
                     events.push(Event::NotRestarted(n));
                 }
             }
@@ -298,7 +298,7 @@ impl Model {
                 fork.pod.handle_restarted(now, &self.id(n), Ok(()));
             }
             Event::NotRestarted(n) => {
-                if !fork.slots[n].is_halted {
+                if !fork.slots[n].is_canceled {
                     fork.left.failures -= 1;
                 }
                 fork.slots[n].restarts = false;
@@ -393,7 +393,7 @@ impl Model {
             life: Life::Parked,
             is_open: false,
             restarts: false,
-            is_halted: false,
+            is_canceled: false,
             probe: None,
             late_probe: None,
             is_asked: false,
@@ -484,9 +484,9 @@ impl Model {
                 }
                 Action::Restart { id, .. } => {
                     let slot = &mut fork.slots[self.index(&id)];
-                    (slot.restarts, slot.is_halted) = (true, false);
+                    (slot.restarts, slot.is_canceled) = (true, false);
                 }
-                Action::Halt { id } => fork.slots[self.index(&id)].is_halted = true,
+                Action::CancelRestart { id } => fork.slots[self.index(&id)].is_canceled = true,
                 Action::EndOutput { id, .. } => fork.pod.handle_output_read(fork.now, &id),
                 Action::PublishExit { id, .. } => {
                     let slot = &mut fork.slots[self.index(&id)];

@@ -1,4 +1,4 @@
-//! Work whose panics are caught.
+//! Turns a panic of a piece of work into an error.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,10 +8,10 @@ use std::task::Poll;
 
 use crate::engine::EngineError;
 
-/// A job has panicked, which is a mistake of ours; the log says where. Every job's failure can be
-/// this one, so that what follows from a job is never lost with it.
+/// A job panicked, which is a bug of the shim; the log says where. Every job's error can hold this,
+/// so that the code that handles its outcome runs even after a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the shim has made a mistake: its log says where it panicked")]
+#[error("internal error: the shim panicked; see its log")]
 pub struct Panicked;
 
 impl From<Panicked> for EngineError {
@@ -32,8 +32,8 @@ impl From<Panicked> for String {
     }
 }
 
-/// What comes of `work`, even if that is a panic.
-pub(crate) async fn caught<T, E: From<Panicked>>(
+/// Awaits `work`, and returns [`Panicked`] if it panics.
+pub(crate) async fn catch_panic<T, E: From<Panicked>>(
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     let mut work = pin!(work);

@@ -1,43 +1,43 @@
-//! Who the pod is, as far as its containers have told.
+//! The pod's metadata, as far as its containers have told it.
 
 use std::collections::BTreeMap;
 
 use crate::engine::{Init, Sandbox};
 use crate::plan::PodIdentity;
 
-/// A pod's name, and its sandbox.
+/// A pod's namespace, name and uid, and its sandbox.
 #[derive(Debug)]
-pub(super) struct Who {
-    /// containerd's.
+pub(super) struct PodMeta {
+    /// containerd's namespace.
     namespace: String,
-    /// Of the first container.
+    /// Kubernetes' names, from the first container.
     identity: PodIdentity,
     sandbox: Option<Sandbox>,
 }
 
-impl Who {
-    /// Nobody yet, in containerd's `namespace`.
-    pub fn new(namespace: &str) -> Who {
-        Who {
+impl PodMeta {
+    /// Creates empty metadata in containerd's `namespace`.
+    pub fn new(namespace: &str) -> PodMeta {
+        PodMeta {
             namespace: namespace.to_owned(),
             identity: PodIdentity::default(),
             sandbox: None,
         }
     }
 
-    /// What the annotations of a container say, the first of its pod or not.
+    /// Reads the annotations of a container; only those of the first give all names.
     pub fn learn(&mut self, id: &str, annotations: &BTreeMap<String, String>, is_first: bool) {
         let read = || PodIdentity::read(id, annotations);
         if is_first {
             self.identity = read();
         } else if self.identity.uid.is_empty() {
-            // Not every containerd tells it of the sandbox.
+            // Some versions of containerd do not pass the uid to the sandbox.
             self.identity.uid = read().uid;
         }
     }
 
-    /// The sandbox has this process from now on.
-    pub fn has_sandbox(&mut self, init: &dyn Init) {
+    /// Stores the sandbox with its current process.
+    pub fn set_sandbox(&mut self, init: &dyn Init) {
         self.sandbox = Some(init.shared());
     }
 
@@ -54,7 +54,7 @@ impl Who {
         self.sandbox.as_ref()
     }
 
-    /// Whether the shim has made the sandbox, and no OCI runtime.
+    /// True if the shim made the sandbox itself, without an OCI runtime.
     pub fn has_own_sandbox(&self) -> bool {
         let sandbox = self.sandbox();
         sandbox.is_some_and(|sandbox| sandbox.own.is_some())

@@ -1,68 +1,69 @@
-//! What a task that may have several lives keeps of all of them.
+//! State of a task that a restart in place carries over to the next process.
 
 use serde_json::Value;
 
 use crate::engine::{Init, PidHold};
 
-/// What outlives a life of a task.
+/// The part of a task that outlives a process of it.
 #[derive(Debug, Default)]
-pub(super) struct Lives {
-    /// The first init process, the one that the caller was told of, if the task may read running
-    /// without.
+pub(super) struct RestartCarryover {
+    /// The first init process, whose process id the caller knows. Held if the task may report
+    /// running while it has no process.
     first: Option<PidHold>,
-    /// What was taken for its postStart handler: the process as its caller wants it.
+    /// The exec taken for its postStart handler: the OCI specification's process as JSON.
     post_start: Option<Vec<u8>>,
-    /// What the caller has changed of its resources.
+    /// All changes that the caller made to its resources.
     resources: Option<Value>,
 }
 
-impl Lives {
-    /// One begins with this process. If the task may outlive it nobody else gets the number of the
-    /// first.
-    pub fn begins(&mut self, init: &dyn Init, may_outlive: bool) {
+impl RestartCarryover {
+    /// Reserves the process id of the first init process if the task may outlive it, so that no
+    /// other process gets that number.
+    pub fn reserve_pid(&mut self, init: &dyn Init, may_outlive: bool) {
         if self.first.is_none() && may_outlive {
             self.first = Some(init.hold_pid());
         }
     }
 
-    /// The exit of this process is told. If it was the first there was no other to be remembered for.
-    pub fn are_over(&mut self, pid: i32) {
+    /// Releases the first process id when the exit of that process is published: no restart
+    /// followed.
+    pub fn release_pid(&mut self, pid: i32) {
         drop(self.first.take_if(|first| first.pid() == pid));
     }
 
-    /// The number of the first process.
+    /// The process id of the first process.
     pub fn first_pid(&self) -> Option<i32> {
         self.first.as_ref().map(PidHold::pid)
     }
 
-    /// This process was taken for its postStart handler.
+    /// Keeps the exec that was taken for its postStart handler.
     pub fn keep_post_start(&mut self, process: Vec<u8>) {
         self.post_start = Some(process);
     }
 
-    /// What was taken for its postStart handler, if anything was.
+    /// The exec that was taken for its postStart handler.
     pub fn post_start(&self) -> Option<&[u8]> {
         self.post_start.as_deref()
     }
 
-    /// The caller has changed resources. They are kept for the next life.
+    /// Keeps a change of resources for the next process.
     pub fn keep_resources(&mut self, change: &[u8]) {
         merge(&mut self.resources, change);
     }
 
-    /// What the caller has changed of its resources so far.
+    /// All changes that the caller made to its resources.
     pub fn resources(&self) -> Option<&Value> {
         self.resources.as_ref()
     }
 }
 
-/// Adds to what the caller has changed of a container's resources (`LinuxResources` of the OCI
-/// specification) what it changes now. As deep as JSON is parsed, no deeper.
+/// Merges a change of a container's resources (`LinuxResources` of the OCI specification) into the
+/// earlier ones. The recursion is bounded by the depth limit of the JSON parser.
 pub(super) fn merge(changed: &mut Option<Value>, change: &[u8]) {
     match serde_json::from_slice(change) {
         Ok(change) => merge_value(changed.get_or_insert(Value::Null), change),
         Err(error) => {
-            tracing::warn!(%error, "resources that are no JSON will not be applied again")
+            tracing::warn!(%error, "changed resources are not JSON; a restart will not apply them")
         }
     }
 }
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_changed_last_counts_and_the_rest_stays() {
+    fn a_later_change_of_resources_overrides_only_its_own_fields() {
         let mut changed = None;
         for change in [
             r#"{"cpu":{"shares":2,"quota":5},"memory":{"limit":1}}"#,

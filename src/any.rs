@@ -1,8 +1,8 @@
-//! Messages within messages, which say what they are (`google.protobuf.Any`).
+//! Messages packed in `google.protobuf.Any`, with the name of their type.
 //!
-//! containerd-shim's own function for it asks the message for its descriptor. With the first one the descriptors of
-//! the whole protocol are parsed and indexed, and stay: that was 400 kB of every shim, for a name. So the packages
-//! of those that are packed stand here.
+//! containerd-shim's own function asks the message's descriptor for the name. The first use of a
+//! descriptor parses and indexes those of the whole protocol and keeps them, which cost every shim
+//! 400 kB. So this module lists the packages of the messages that are packed.
 
 use containerd_shim_protos::cgroups::metrics as v1;
 use containerd_shim_protos::cgroups_v2::metrics as v2;
@@ -14,21 +14,20 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{Message, Result};
 use containerd_shim_protos::shim::oci::ProcessDetails;
 
-/// A message that can be packed.
 pub trait Pack: Message {
-    /// The package that it is declared in.
+    /// The package that declares the message.
     const PACKAGE: &'static str;
 
-    /// What the packed one is called.
+    /// The type URL of the message.
     fn type_url() -> String {
         format!("{}.{}", Self::PACKAGE, Self::NAME)
     }
 
-    /// Packs it.
+    /// Encodes the message as `Any`.
     ///
     /// # Errors
     ///
-    /// The library's, if it is too large to be encoded.
+    /// The protobuf library's error if the message is too large to be encoded.
     fn pack(&self) -> Result<Any> {
         Ok(Any {
             type_url: Self::type_url(),
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_called_as_it_is_declared() {
+    fn type_urls_match_the_declared_names() {
         for (ours, declared) in TYPE_URLS {
             assert_eq!(ours(), declared());
         }

@@ -1,0 +1,43 @@
+//! The CPU time that the pod's probes cost the shim.
+
+use std::time::Duration;
+
+/// Meters the CPU time of probes, by iterations of the actor's loop: a message and its effects.
+#[derive(Debug, Default)]
+pub(super) struct ProbeCpuMeter {
+    iteration: Iteration,
+    /// CPU time for probes, outside of their attempts, that no attempt was charged with yet.
+    uncharged: Duration,
+}
+
+/// The current iteration of the loop.
+#[derive(Clone, Copy, Debug, Default)]
+struct Iteration {
+    taken: Duration,
+    /// True if a probe began in it, or its result came.
+    is_for_a_probe: bool,
+}
+
+impl ProbeCpuMeter {
+    /// Adds CPU time to the current iteration.
+    pub fn add(&mut self, time: Duration) {
+        self.iteration.taken = self.iteration.taken.saturating_add(time);
+    }
+
+    /// Charges the current iteration to probes.
+    pub fn charge_to_probe(&mut self) {
+        self.iteration.is_for_a_probe = true;
+    }
+
+    /// Returns the CPU time to report for an attempt that itself cost `cost`.
+    pub fn take_charge(&mut self, cost: Duration) -> Duration {
+        cost.saturating_add(std::mem::take(&mut self.uncharged))
+    }
+
+    pub fn end_iteration(&mut self) {
+        let iteration = std::mem::take(&mut self.iteration);
+        if iteration.is_for_a_probe {
+            self.uncharged = self.uncharged.saturating_add(iteration.taken);
+        }
+    }
+}
