@@ -1,4 +1,4 @@
-//! What the core tells the log.
+//! Log messages of the core.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::plan::Role;
 
 use super::action::{Cause, ContainerId, HookKind, ProbeKind, Step};
 
-/// Decisions for the log, so that somebody who reads it at night knows why.
+/// Decisions for the log, each with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Report {
-    /// Start was answered though the container's turn has not come.
+    /// Start was answered before the container's turn.
     Held {
         name: String,
         waits_for: Vec<String>,
@@ -21,9 +21,9 @@ pub enum Report {
         role: Role,
         waited: Duration,
     },
-    /// A sidecar is started: what waited for it may go on.
+    /// A sidecar is started: containers that waited for it may go on.
     Started { name: String, took: Duration },
-    /// An attempt of a probe failed, and why: words from outside.
+    /// An attempt of a probe failed. `reason` comes from outside.
     ProbeFailed {
         name: String,
         probe: ProbeKind,
@@ -31,78 +31,76 @@ pub enum Report {
         threshold: u32,
         reason: String,
     },
-    /// The Exec that was taken for the postStart handler of a container has failed.
+    /// The Exec taken for the postStart handler of a container has failed.
     PostStartFailed { name: String, reason: String },
-    /// The postStart handler of a container that was restarted in place is over, well or not.
+    /// The postStart handler was run again after a restart in place.
     PostStarted {
         name: String,
         outcome: Result<(), String>,
     },
-    /// The attempts of this container's probe, and of others, come less often than they should: they
-    /// would take more of the CPU than a pod's probes may.
+    /// The probes of the pod would exceed their CPU time: attempts for this container, and for
+    /// others, are made less often than their periods say.
     Stretched {
         name: String,
         period: Duration,
         to: Duration,
     },
-    /// A sidecar has ended and is restarted in place, or a defer container has failed and is run
+    /// A sidecar has exited and is restarted in place, or a defer container has failed and is run
     /// again.
     Restarts {
         name: String,
         code: u32,
         wait: Duration,
     },
-    /// A restart in place has failed.
     NotRestarted { name: String, reason: String },
-    /// The pod terminates.
     Terminating { because: Cause, grace: Duration },
-    /// What looked like a termination was none: the caller has created a container.
+    /// The inferred termination is disproved: the caller has created a container.
     NotTerminating { disproved_by: String },
     /// The caller has created a container after the end of the pod, or restarts the whole pod
-    /// (`from_the_start`): then order, defers and completion are as in a new sandbox.
+    /// (`from_the_start`): order, defers and completion start again as in a new sandbox.
     StartsOver { with: String, from_the_start: bool },
-    /// The sandbox is killed, so that its caller starts the whole pod again.
+    /// The sandbox is killed so that its caller starts the whole pod again.
     SandboxKilled,
-    /// Something happened that is not on the drawing of a container's life.
+    /// An invalid transition of a container's state.
     Misplaced { name: String, what: String },
-    /// Something has become of a container that is gone.
+    /// An event for a removed container.
     TooLate { id: ContainerId },
-    /// A container's turn has not come, and it is released by hand.
+    /// A container is released by hand before its turn.
     Overridden {
         name: String,
         waited_for: Vec<String>,
     },
-    /// A step of the termination is over, for which each of these used so much time.
+    /// A step of the termination is over, with the time used by each container.
     StepOver {
         step: Step,
         took: Duration,
         used: Vec<(String, Duration)>,
     },
-    /// A hook is over, well or not.
+    /// A hook has succeeded or failed.
     HookOver {
         name: String,
         kind: HookKind,
         outcome: Result<(), String>,
     },
-    /// A defer container has ended, with this code; its caller may be told of another.
+    /// A defer container has exited with `code`; the code reported to the caller may differ.
     DeferOver {
         name: String,
         code: u32,
         took: Duration,
     },
-    /// A defer container is not run.
     DeferSkipped { name: String },
     /// The running defer container may go on beyond the grace period.
     Extended { name: String, by: Duration },
     /// The grace period is over, and containers are still alive.
     GraceOver { alive: Vec<String> },
-    /// All that is known of the run has been done, and what is not listed may still come.
+    /// All known apps are done, and unlisted ones may still come.
     Late { wait: Duration, remedy: String },
     /// The run is over, and these containers keep the pod alive.
     Kept { by: Vec<String> },
-    /// A container brought other annotations than its pod's sandbox.
+    /// A container has other annotations than its pod's sandbox.
     OtherPlan { name: String },
-    /// A rule goes round in circles, which is a bug, and is set aside for the pod or a container of it.
+    /// A rule repeats without effect, which is a bug, and is suspended for the pod or one of its
+    /// containers.
     Circle {
         rule: &'static str,
         name: Option<String>,
