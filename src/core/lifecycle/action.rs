@@ -99,6 +99,7 @@ pub enum Action {
     EndOutput { id: ContainerId, code: u32 },
     /// Publish the container's exit with this code and the time at which it really exited.
     PublishExit { id: ContainerId, code: u32 },
+    /// Publish the exit of an Exec.
     PublishExecExit { id: ContainerId, exec_id: String },
     /// Clean up the runtime state of an exited container except its root file system, and report
     /// with [`handle_cleaned_up`](super::Pod::handle_cleaned_up).
@@ -317,7 +318,7 @@ pub enum Refusal {
     #[error("{0}")]
     IllegalCall(IllegalCall),
     #[error(
-        "container {name} brings other usher annotations than the container that opened its pod: without a sandbox container all of them must carry the same"
+        "container {name} has other usher annotations than the first container of its pod; without a sandbox container, all containers of a pod need the same"
     )]
     OtherPlan { name: String },
     #[error("container {name} is not created: the sandbox of its pod has ended")]
@@ -333,7 +334,7 @@ pub enum Refusal {
     #[error("container {name} is not started: its pod terminates: {because}")]
     Terminating { name: String, because: Cause },
     #[error(
-        "container {name} is not started: it waits for {waits_for}, which nobody starts any more"
+        "container {name} is not started: it waits for {waits_for}, which is never started again"
     )]
     NeverComes { name: String, waits_for: String },
     #[error("container {name} ended before its program was executed")]
@@ -342,7 +343,9 @@ pub enum Refusal {
     NotReleased { name: String, reason: String },
     #[error("container {name} cannot be released: it is {state}, expected held")]
     NotHeld { name: String, state: State },
-    #[error("container {name} cannot be released: its turn is when the pod terminates")]
+    #[error(
+        "container {name} cannot be released: it is a defer container, which runs when the pod terminates"
+    )]
     TurnAtTheEnd { name: String },
     #[error("container {name} is held and its program does not run yet: it waits for {waits_for}")]
     Held { name: String, waits_for: String },

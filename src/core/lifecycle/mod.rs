@@ -1,8 +1,8 @@
 //! The lifecycle of a pod: the order in which its containers start and stop.
 //!
-//! [`Pod`] decides everything and does nothing. It knows no clock, process or socket: events come in
-//! with the time at which they happened, and decisions come out as [`Action`]s. The simulator in the
-//! tests and the shim's actor drive it in the same way:
+//! [`Pod`] decides everything and does nothing. It knows no clock, process or socket: events come
+//! in with the time at which they happened, and decisions come out as [`Action`]s. The simulator in
+//! the tests and the shim's actor drive it in the same way:
 //!
 //! - **`handle_*`** report requests of the caller and the outcome of earlier actions,
 //! - **`poll_action`** returns the next action, until there is none,
@@ -10,8 +10,8 @@
 //! - getters show the state.
 //!
 //! The core neither waits nor stores promises: it records an event, and then the rules (`rules.rs`)
-//! look at the pod as it is and return what is due, now or later. So a container that was ready before
-//! another one waited for it cannot be missed, and a late timer only delays its effect.
+//! look at the pod as it is and return what is due, now or later. So a container that was ready
+//! before another one waited for it cannot be missed, and a late timer only delays its effect.
 //!
 //!
 //! Begin with `docs/lifecycle.md`, then `life/mod.rs`, the states of a container, and

@@ -52,7 +52,9 @@ pub enum Report {
         code: u32,
         wait: Duration,
     },
+    /// A restart in place has failed.
     NotRestarted { name: String, reason: String },
+    /// The pod terminates within `grace`.
     Terminating { because: Cause, grace: Duration },
     /// The inferred termination is disproved: the caller has created a container.
     NotTerminating { disproved_by: String },
@@ -88,6 +90,7 @@ pub enum Report {
         code: u32,
         took: Duration,
     },
+    /// A defer container is not run.
     DeferSkipped { name: String },
     /// The running defer container may go on beyond the grace period.
     Extended { name: String, by: Duration },
@@ -132,24 +135,21 @@ impl fmt::Display for Report {
             }
             Report::PostStartFailed { name, reason } => write!(
                 f,
-                "postStart of {name} failed: {reason}; {name} is not started unless kubelet lets it live on"
+                "postStart of {name} failed: {reason}; {name} counts as started only if kubelet does not stop it"
             ),
             Report::PostStarted {
                 name,
                 outcome: Ok(()),
-            } => write!(f, "postStart of {name} is over again"),
+            } => write!(f, "postStart of {name} succeeded after its restart"),
             Report::PostStarted {
                 name,
                 outcome: Err(reason),
-            } => write!(
-                f,
-                "postStart of {name} failed when it was restarted: {reason}"
-            ),
+            } => write!(f, "postStart of {name} failed after its restart: {reason}"),
             Report::Stretched { name, period, to } => {
                 write!(
                     f,
-                    "the pod's probes cost too much for their periods: that of {name} is due every \
-                     {period:?}, and made every {to:?} or so"
+                    "the pod's probes need more CPU time than they may use: {name} is probed about \
+                     every {to:?}, not every {period:?}"
                 )
             }
             Report::Restarts { name, code, wait } => {
@@ -178,10 +178,10 @@ impl fmt::Display for Report {
                 write!(f, "the pod goes on: {with} was created")
             }
             Report::SandboxKilled => {
-                f.write_str("the sandbox is killed: its caller is to start the whole pod again")
+                f.write_str("the sandbox is killed so that its caller starts the whole pod again")
             }
             Report::Misplaced { name, what } => write!(f, "{name}: {what}"),
-            Report::TooLate { id } => write!(f, "news of {id} come too late: it is gone"),
+            Report::TooLate { id } => write!(f, "ignoring event for removed container {id}"),
             Report::Overridden { name, waited_for } => {
                 write!(
                     f,
@@ -230,17 +230,17 @@ impl fmt::Display for Report {
             ),
             Report::Kept { by } => write!(
                 f,
-                "the run is over, and the pod cannot end by itself: it is kept alive by {}, which usher \
-                 does not stop; expected in usher/sidecars what does not exit by itself",
+                "the run is over, but the pod cannot end by itself: {} keeps it alive, and usher does not \
+                 stop it; list containers that do not exit by themselves in usher/sidecars",
                 by.join(", ")
             ),
             Report::OtherPlan { name } => write!(
                 f,
-                "{name} brings other usher annotations than its sandbox, whose plan stands"
+                "{name} has other usher annotations than its sandbox; those of the sandbox apply"
             ),
             Report::Circle { rule, name, pause } => write!(
                 f,
-                "internal error: the rule {rule:?} goes round in circles for {}; it is set aside for {pause:?}",
+                "internal error: the rule {rule:?} repeats without effect for {}; it is suspended for {pause:?}",
                 name.as_deref().unwrap_or("the pod")
             ),
         }

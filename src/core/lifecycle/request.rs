@@ -1,7 +1,8 @@
 //! Stop requests of the caller, one per container.
 //!
-//! A request is open until the caller's own deadline. Its [`Weight`] says what it proves: two requests
-//! open at once mean the end of the pod; one that was delivered alone concerns its container.
+//! A request is open until the caller's own deadline. Its [`Weight`] says what it proves: two
+//! requests open at once mean the end of the pod; one that was delivered alone concerns its
+//! container.
 //!
 //! ```text
 //!   PreStop ----> Stop ----> Stop        what is asked for: the handler, then the signal, once more

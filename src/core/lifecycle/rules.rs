@@ -38,6 +38,7 @@ pub(super) enum Due<D> {
 /// An effect on a pod.
 #[derive(Clone, Debug)]
 pub(super) enum PodDeed {
+    /// Begin the termination.
     Terminate(Box<Termination>),
     /// The caller gives less time than was known, or does give some.
     LearnDeadline { deadline: Time, forced: bool },
@@ -77,6 +78,7 @@ pub(super) enum Deed {
     RefuseMore,
     /// Answer its Start before its turn has come.
     Hold { waits_for: Vec<String> },
+    /// Refuse its Start.
     RefuseStart(Refusal),
     /// Execute its program.
     Release,
@@ -89,6 +91,7 @@ pub(super) enum Deed {
     RunDefer,
     /// End the defer container without running it.
     SkipDefer { code: u32 },
+    /// Run one of its hooks, bounded by `limit`.
     RunHook {
         kind: HookKind,
         hook: Hook,
@@ -134,9 +137,11 @@ pub(super) enum Deed {
     Answer { waits: bool },
     /// Stop waiting for a postStart handler, or for the stop after a failed one.
     ForgetPostStart,
+    /// Publish its exit.
     PublishExit,
     /// Clean up its runtime state.
     CleanUp,
+    /// Delete it.
     Delete(Deletion),
     /// Kill its parked process, because the caller deletes the container.
     KillParked,
@@ -267,7 +272,7 @@ impl Pod {
         #[cfg(any(test, feature = "simulator"))]
         assert!(
             !self.faulty_rules.is_empty(),
-            "{followed:?} goes round in circles: {self:?}"
+            "{followed:?} repeats without effect: {self:?}"
         );
         let rule = followed.0;
         let container = followed.1.as_ref().and_then(|id| self.known(id).ok());

@@ -1,7 +1,7 @@
 //! The state of one container, from its creation until its exit is published.
 //!
-//! A container is in one of these states, and only the methods of [`Life`] lead from one to another.
-//! A method called in a wrong state changes nothing and returns an error.
+//! A container is in one of these states, and only the methods of [`Life`] lead from one to
+//! another. A method called in a wrong state changes nothing and returns an error.
 //!
 //! ```text
 //!   Creating

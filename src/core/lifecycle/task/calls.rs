@@ -18,11 +18,11 @@
 //! | being deleted | | | | | | | yes | |
 //! | being checkpointed, with which it exits | | | | - | | | | |
 //!
-//! A Delete joins one that is under way. Until its exit is published a task reads as before, but calls
-//! that need a process fail.
+//! A Delete joins one that is under way. Until its exit is published a task reads as before, but
+//! calls that need a process fail.
 //!
-//! A task that is being created does not exist for its caller, except for a Delete, which waits. Start,
-//! Kill and Exec depend on the pod as well, which is not in this table.
+//! A task that is being created does not exist for its caller, except for a Delete, which waits.
+//! Start, Kill and Exec depend on the pod as well, which is not in this table.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! The termination of a pod: steps that share the grace period.
 //!
-//! KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is over when no container
-//! of it is alive; the next one begins at once. The policy limits the time of each step (`grace.rs`).
+//! KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is over when no
+//! container of it is alive; the next one begins at once. The policy limits the time of each step
+//! (`grace.rs`).
 //!
 //!
 //! ```text
