@@ -23,7 +23,7 @@ use crate::simulator::ms;
 
 use super::trace::Run;
 
-/// What is told apart at best: a message, a process that is killed.
+/// Least difference in time that matters: a message, a killed process.
 const MOMENT: Duration = ms(100);
 
 pub type Verdict = Result<(), String>;
