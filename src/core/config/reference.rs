@@ -17,7 +17,7 @@ pub struct Entry {
     pub value: &'static str,
     /// The value that applies if the key is missing.
     pub default: &'static str,
-    /// Its effect, in whole sentences.
+    /// The effect, in whole sentences.
     pub about: &'static str,
     /// A value, as TOML.
     pub example: &'static str,

@@ -48,9 +48,9 @@ pub struct Entry {
 pub enum Held {
     /// Not held: kubelet starts it in its own time.
     No,
-    /// Its Start is answered when its turn has come, as long as kubelet can wait.
+    /// The Start is answered when the turn has come, as long as kubelet can wait.
     Blocked,
-    /// Its Start is answered at once, and it reads Running.
+    /// The Start is answered at once, and the container reads Running.
     AtOnce,
     /// Held until the pod terminates.
     UntilTermination,

@@ -1,4 +1,4 @@
-//! One container as the core sees it.
+//! The state of one container.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ pub(super) struct WithheldAnswer {
 pub(super) enum AtTheEnd {
     /// The termination hook is run, if there is one.
     Hook(HookState),
-    /// It is a defer container; the time when its turn began, if it has begun.
+    /// The turn of a defer container: the time when it began, if it has begun.
     Turn(Option<Time>),
 }
 

@@ -21,9 +21,9 @@ pub struct Duty {
     pub is_work: bool,
     /// Other containers need it while they run: the shim restarts it in place then.
     pub is_helper: bool,
-    /// Its successful exit is withheld from a caller that would misinterpret it.
+    /// A successful exit is withheld from a caller that would misinterpret it.
     pub is_withheld: bool,
-    /// It reports another exit code than its own after it was told to stop.
+    /// The reported exit code differs from the real one after a stop.
     pub is_masked: bool,
 }
 

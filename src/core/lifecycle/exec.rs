@@ -42,7 +42,7 @@ pub(super) enum PostStart {
     /// The next Exec may be the handler: Start was answered at `answered`, and no container was
     /// created since.
     Possible { answered: Time },
-    /// This Exec is taken for the handler. With `may_be_pre_stop` it may as well be the preStop
+    /// The Exec that is taken for the handler. With `may_be_pre_stop` it may as well be the preStop
     /// handler, which has the same command.
     Running {
         exec_id: String,

@@ -22,11 +22,11 @@ pub enum Missing {
     NeverCreated,
     Ended(u32),
     NotExecuted(State),
-    /// It runs, but is not started yet.
+    /// The program runs, but the container is not started yet.
     NotStarted,
-    /// It runs, and has not exited successfully yet.
+    /// The program runs, and has not exited with 0 yet.
     NotDone,
-    /// It is started; only an earlier stage that the caller begins anew is missing.
+    /// The container is started; only an earlier stage that the caller begins again is missing.
     Started,
 }
 

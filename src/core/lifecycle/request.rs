@@ -63,9 +63,9 @@ struct Asked {
 enum Weight {
     /// Together with another request, it proves that the pod ends.
     Open,
-    /// It was delivered before any termination was known: it is not part of one that began later.
+    /// The request was delivered before any termination was known: it is not part of a later one.
     Alone,
-    /// It proves nothing: it was part of a termination that was disproved.
+    /// The request proves nothing: it was part of a disproved termination.
     Disproved,
 }
 

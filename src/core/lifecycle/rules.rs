@@ -28,10 +28,9 @@ use super::time::Time;
 /// The result of a rule.
 #[derive(Clone, Debug)]
 pub(super) enum Due<D> {
-    /// Something is to be done now.
+    /// The effect is due now.
     Now(D),
-    /// Something will be to be done at that time, if nothing happens before. The rule decides then
-    /// what it is.
+    /// The rule has something to do at that time, if nothing happens before. It decides then what.
     At(Time),
 }
 
@@ -352,7 +351,7 @@ impl Pod {
         asked_again.map_or(at, |again| at.max(again))
     }
 
-    /// Something due at `at`; `deed` is decided no sooner.
+    /// Returns a result due at `at`; `deed` is called no sooner.
     pub(super) fn due<D>(&self, at: Time, deed: impl FnOnce() -> D) -> Due<D> {
         match at <= self.now {
             true => Due::Now(deed()),

@@ -54,7 +54,7 @@ pub struct Kill {
 
 /// The meaning of a signal of the caller.
 enum Wanted {
-    /// It is delivered unchanged. It may still be a request that counts for the pod.
+    /// Delivered unchanged. The signal may still be a request that counts for the pod.
     PassedOn {
         why: Why,
         request: Option<StopRequest>,

@@ -85,7 +85,7 @@ pub struct ContainerView {
     pub kind: ContainerKind,
     pub role: Role,
     pub state: State,
-    /// It is started, or its condition for later stages is fulfilled.
+    /// The container is started, or its condition for later stages is fulfilled.
     pub is_ready: bool,
     /// The caller's own count of restarts.
     pub restart_count: u32,
@@ -107,18 +107,18 @@ pub struct Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     StartFails,
-    /// Its Start is answered with its program held.
+    /// The Start is answered with the program held.
     Held,
-    /// It is ended, and its program is never executed.
+    /// The container is ended, and its program is never executed.
     Ended,
-    /// Its program is restarted in place.
+    /// The program is restarted in place.
     ExecutedAnew,
-    /// It is stopped because its startup probe has failed too often.
+    /// The container is stopped because its startup probe has failed too often.
     Stopped,
-    /// It gets its stop signal, and has time left.
+    /// The stop signal is delivered, and the container has time left.
     StopSignal,
-    /// It gets its stop signal, possibly for the second time, and SIGKILL two seconds later at the
-    /// latest.
+    /// The stop signal is delivered, possibly for the second time; SIGKILL follows two seconds later
+    /// at the latest.
     LastSignal,
     Killed,
     /// The program of a defer container is executed.
@@ -142,11 +142,11 @@ pub enum Obstacle {
     BackOff,
     /// The success of its startup probe, which has failed `failures` times.
     StartupProbe { failures: u32, threshold: u32 },
-    /// Its exit; its stop signal was delivered.
+    /// The exit of the container after its stop signal.
     Exit,
     /// The work of a defer container that runs in its turn.
     Work,
-    /// Its turn to stop; `step` is under way, and `defer` runs in it.
+    /// The container's turn to stop; `step` is under way, and `defer` runs in it.
     TurnToStop { step: Step, defer: Option<String> },
     /// The turn of a defer container. While the pod terminates: the step under way, and the defer
     /// container that runs in it.

@@ -8,7 +8,7 @@ use super::error::Problem;
 /// plan respects it, so that it can be added to any clock.
 pub const MAX_SECONDS: u64 = 9_223_372_036;
 
-/// One more than the largest number of nanoseconds, the bound that Go's parser works with.
+/// The bound 2^63 in nanoseconds that Go's parser works with.
 const LIMIT: u64 = 1 << 63;
 
 /// Reads a Go duration, such as `300ms`, `1.5h` or `1h2m3.5s`: numbers with or without a fraction,

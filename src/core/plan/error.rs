@@ -74,7 +74,7 @@ pub(super) const REFUSALS_AT_MOST: usize = 64;
 #[error("{0}")]
 pub struct Problem(String);
 
-/// One annotation as it was written.
+/// An annotation as it was written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry<'a> {
     pub(super) key: &'a str,
@@ -84,7 +84,7 @@ pub(super) struct Entry<'a> {
 // === impl Refusals ===
 
 impl Refusals {
-    /// One sentence for each error, the first error first.
+    /// A sentence for each error, the first error first.
     pub fn sentences(&self) -> impl Iterator<Item = String> {
         let all = std::iter::once(&self.first).chain(&self.others);
         all.map(PlanError::to_string)

@@ -39,7 +39,7 @@ words! {
     }
 }
 
-/// One GET request: Kubernetes' `HTTPGetAction`.
+/// A GET request: Kubernetes' `HTTPGetAction`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub struct HttpGet {
     pub scheme: Scheme,

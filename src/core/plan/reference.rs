@@ -28,7 +28,7 @@ pub struct Entry {
     pub value: Text,
     /// The value that applies if the annotation is missing.
     pub default: Text,
-    /// Its effect, in whole sentences.
+    /// The effect, in whole sentences.
     pub about: &'static str,
     /// The Kubernetes proposal that it is from, as the pages name it.
     pub source: &'static str,

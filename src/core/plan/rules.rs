@@ -204,7 +204,7 @@ fn has_default(setting: PodSetting) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reading {
     pub plan: Plan,
-    /// One error for each of the first few; only if the rules allow unknown keys.
+    /// Errors for the first few of them; only if the rules allow unknown keys.
     pub ignored: Vec<PlanError>,
     /// Size of all known annotations with their keys.
     pub bytes: usize,

@@ -123,7 +123,7 @@ words! {
     /// The order in which sidecars are stopped.
     #[derive(Default)]
     pub enum SidecarStopOrder {
-        /// One after another, the last started first.
+        /// Serially, the last started first.
         #[default]
         Reverse = "Reverse",
         Parallel = "Parallel",

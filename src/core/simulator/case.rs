@@ -55,7 +55,7 @@ pub struct Life {
     pub ends: Option<(u64, u8)>,
     /// Time from a stop signal to its exit; `None` ignores signals.
     pub stops: Option<u64>,
-    /// Its exit code after a stop signal.
+    /// The exit code after a stop signal.
     pub code: u8,
 }
 
@@ -101,7 +101,7 @@ pub struct Member {
     pub rules_are_known: bool,
     /// Behavior per creation; the last one applies to all further creations.
     pub lives: Vec<Life>,
-    /// Its exit code after a restart in place.
+    /// The exit code after a restart in place.
     pub then: Option<u8>,
 }
 
@@ -111,7 +111,7 @@ pub enum Fault {
     Crash(&'static str, u8),
     /// Kubelet's liveness probe of it has failed for the last time.
     Unhealthy(&'static str),
-    /// Its image is changed in place.
+    /// The image is changed in place.
     Image(&'static str),
     SandboxDies,
     /// Kubelet is away for this time, and has forgotten its work when it is back.

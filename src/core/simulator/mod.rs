@@ -64,7 +64,7 @@ pub struct Script {
     pub release_takes: Duration,
     /// Time from the decision to restart it until its program runs again.
     pub restart_takes: Duration,
-    /// Its program cannot be executed: it stays parked.
+    /// The program cannot be executed: it stays parked.
     pub cannot_be_released: bool,
     /// Number of restarts that fail before one succeeds.
     pub restarts_fail: u32,
@@ -74,14 +74,14 @@ pub struct Script {
     pub hook_takes: Duration,
     /// Time from its execution until its liveness probe fails; `None` never.
     pub unwell_after: Option<Duration>,
-    /// Its exit code after a restart, if different.
+    /// The exit code after a restart, if different.
     pub then_exits: Option<u8>,
     /// Time from the start of a probe's attempt, which decides its result, until the result is
     /// known.
     pub probe_takes: Duration,
     /// CPU time of an attempt.
     pub probe_costs: Duration,
-    /// Its exit code after a stop signal.
+    /// The exit code after a stop signal.
     pub stop_code: u8,
 }
 
@@ -110,14 +110,14 @@ impl Default for Script {
 /// An observation of the containers or of the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
-    /// Its Create was refused.
+    /// The Create was refused.
     CreateRefused(String, String),
     Released(String),
     Executed(String),
     Signalled(String, Signal),
     Died(String, ExitStatus),
     ExitReported(String, u32),
-    /// Its exit was published, and is on its way to the caller.
+    /// The exit was published, and is on its way to the caller.
     ExitSaid(String, u32),
     StartAnswered(String, Result<(), Refusal>),
     /// The same for a caller that has only the text of an error, or lost its connection.
@@ -131,7 +131,7 @@ pub enum Seen {
     /// An attempt of its probe is over, with its CPU time.
     Probed(String, Duration),
     Reported(Report),
-    /// Its program is to be restarted.
+    /// The program is to be restarted.
     Restarting(String),
     /// An action of the caller, in its own words.
     Did(String),
@@ -149,7 +149,7 @@ pub enum Call {
     Kill(&'static str, Signal, Option<Duration>),
     /// Run its postStart handler with this duration and exit code.
     PostStart(&'static str, Duration, u8),
-    /// Its preStop handler is over, or its container has exited meanwhile.
+    /// The preStop handler is over, or its container has exited meanwhile.
     PreStopOver(&'static str),
     /// SIGKILL for leftover processes of an exited container.
     KillLeftovers(&'static str),

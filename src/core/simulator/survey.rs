@@ -37,7 +37,7 @@ pub struct Broken {
     pub timeline: String,
 }
 
-/// How often a promise was broken, and the first numbers with the details.
+/// The count of a broken promise, and the first numbers with the details.
 type Finding = (u64, Vec<(u64, String)>);
 
 type Findings = BTreeMap<&'static str, Finding>;

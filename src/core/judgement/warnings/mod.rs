@@ -18,7 +18,7 @@ use super::start::{annotation, apps, native_init, run_is_over, shown};
 
 pub(super) use listed::{of_keys, of_names};
 
-/// One sentence about a container, or about the whole pod.
+/// A sentence about a container, or about the whole pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Warning {
     pub container: Option<String>,

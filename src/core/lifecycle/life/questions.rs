@@ -124,7 +124,7 @@ impl Life {
         self.is_alive() && !self.is_between_lives() && !self.is_restarting()
     }
 
-    /// Its Start, until that is answered.
+    /// The Start that is not answered yet.
     pub fn open_start(&self) -> Option<RequestId> {
         match &self.inner {
             Inner::Blocked(blocked) => Some(blocked.request),
@@ -147,7 +147,7 @@ impl Life {
         )
     }
 
-    /// Its exit before that is published.
+    /// The exit that is not published yet.
     pub fn as_exiting(&self) -> Option<&Exiting> {
         match &self.inner {
             Inner::Exiting(exiting) => Some(exiting),

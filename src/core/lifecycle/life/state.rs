@@ -9,23 +9,24 @@ use serde::{Deserialize, Serialize};
 pub enum State {
     /// The OCI runtime is creating it.
     Creating,
-    /// Its init process is parked; no Start has come.
+    /// The init process is parked; no Start has come.
     Created,
-    /// Its init process is parked; its Start waits for its turn and for its answer.
+    /// The init process is parked; the Start waits for its turn and for its answer.
     Starting,
-    /// Its init process is parked; its Start has been answered.
+    /// The init process is parked; the Start has been answered.
     Held,
-    /// Its program runs, or is being executed.
+    /// The program runs, or is being executed.
     Running,
-    /// Its stop signal was delivered, or it is being killed.
+    /// The stop signal was delivered, or the container is being killed.
     Stopping,
-    /// Its program has exited and will be restarted in place; the caller learns of neither.
+    /// The program has exited and will be restarted in place; the caller learns of neither.
     BackingOff,
-    /// Its program is being restarted in place.
+    /// The program is being restarted in place.
     Restarting,
-    /// It has succeeded, which is withheld from the caller because it would restart the container.
+    /// The program has succeeded, which is withheld from the caller because it would restart the
+    /// container.
     Completed,
-    /// It is over.
+    /// The container has exited.
     Stopped,
 }
 

@@ -17,9 +17,9 @@ enum Exec {
     Added,
     Starting,
     Running,
-    /// Its process has exited; the exit is not published yet.
+    /// The process has exited; the exit is not published yet.
     Exiting,
-    /// Its exit is published, or it never ran.
+    /// The exit is published, or it never ran.
     Over,
 }
 

@@ -57,10 +57,10 @@ pub(super) struct Task {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Process {
     Creating,
-    /// It will be restored from a checkpoint when its turn comes.
+    /// Not restored yet: the process is restored from a checkpoint when its turn comes.
     ToRestore,
     Restoring,
-    /// It could not be restored, and is not tried again.
+    /// The process could not be restored, and is not tried again.
     Unrestorable,
     Alive(Freezer),
     Exited,

@@ -25,7 +25,7 @@ pub const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 pub(super) enum Cleanup {
     /// There is nothing to clean up before the deletion.
     None,
-    /// It begins at this time.
+    /// The cleanup begins at this time.
     Due(Time),
     UnderWay,
     Done,
@@ -46,7 +46,7 @@ pub(super) enum Removal {
 pub enum CleanupOutcome {
     Done,
     Failed,
-    /// It took too long: a Delete that waits for it fails.
+    /// The cleanup took too long: a Delete that waits for it fails.
     TimedOut,
 }
 

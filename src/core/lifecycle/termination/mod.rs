@@ -375,14 +375,14 @@ impl Pod {
         let sidecars = self.containers.values().filter(|container| {
             self.is_to_be_stopped(container)
                 && container.life.is_alive()
-                // What never ran holds nobody up.
+                // A container that never ran delays no other.
                 && !container.life.is_unexecuted()
                 && self.step_of(container) == Some(Step::Sidecars)
         });
         sidecars.map(place).max()
     }
 
-    /// Whether it is a sidecar's turn to stop, dead or alive.
+    /// True if the sidecar's turn to stop has come, dead or alive.
     pub(in crate::lifecycle) fn turn_has_come(&self, sidecar: &Container) -> bool {
         let is_time = self
             .termination

@@ -1,4 +1,4 @@
-//! What has happened to a pod: the lives of its containers, and the ends of its sandboxes, as the
+//! The trace of a pod: the records of its containers and the terminations of its sandboxes, as the
 //! containers and kubelet know them.
 //!
 //! | module | what it knows |
