@@ -13,7 +13,7 @@ use super::allowance::Allowance;
 use super::container::{AtTheEnd, Container, HookState};
 use super::exec::PostStart;
 use super::history::{End, History};
-use super::life::Misplaced;
+use super::life::InvalidTransition;
 use super::outbox::Outbox;
 use super::probe::Watch;
 use super::report::Report;
@@ -107,12 +107,12 @@ impl Hand<'_> {
     }
 
     /// Unwraps the outcome of a transition. An invalid transition is logged and changes nothing.
-    pub fn noted<T>(&mut self, outcome: Result<T, Misplaced>) -> Option<T> {
+    pub fn noted<T>(&mut self, outcome: Result<T, InvalidTransition>) -> Option<T> {
         outcome
-            .inspect_err(|misplaced| {
+            .inspect_err(|invalid| {
                 self.out.report(Report::Misplaced {
                     name: self.container.name.clone(),
-                    what: misplaced.to_string(),
+                    what: invalid.to_string(),
                 });
             })
             .ok()

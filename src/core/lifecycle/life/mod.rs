@@ -168,7 +168,7 @@ pub(super) struct Exiting {
 /// A transition that the state does not allow. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("cannot {what} a container that is {state}")]
-pub(super) struct Misplaced {
+pub(super) struct InvalidTransition {
     what: &'static str,
     pub state: State,
 }
@@ -195,13 +195,13 @@ impl Life {
         }
     }
 
-    fn refuse<T>(&self, what: &'static str) -> Result<T, Misplaced> {
+    fn refuse<T>(&self, what: &'static str) -> Result<T, InvalidTransition> {
         let state = self.state();
-        Err(Misplaced { what, state })
+        Err(InvalidTransition { what, state })
     }
 
     /// Records that the container was created and its init process is parked.
-    pub fn created(&mut self) -> Result<(), Misplaced> {
+    pub fn created(&mut self) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Creating => {
                 self.inner = Inner::Created;
@@ -212,7 +212,7 @@ impl Life {
     }
 
     /// Records a Start of the caller.
-    pub fn start(&mut self, blocked: Blocked) -> Result<(), Misplaced> {
+    pub fn start(&mut self, blocked: Blocked) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Created => {
                 self.inner = Inner::Blocked(blocked);
@@ -223,7 +223,7 @@ impl Life {
     }
 
     /// Returns to Created after a Start that failed. Returns the Start.
-    pub fn not_started(&mut self) -> Result<RequestId, Misplaced> {
+    pub fn not_started(&mut self) -> Result<RequestId, InvalidTransition> {
         match self.inner {
             Inner::Blocked(Blocked { request, .. }) => {
                 self.inner = Inner::Created;
@@ -235,7 +235,11 @@ impl Life {
 
     /// Holds the container because its Start is answered before its turn; `post_start` is what may
     /// follow. Returns the Start.
-    pub fn hold(&mut self, now: Time, post_start: PostStart) -> Result<RequestId, Misplaced> {
+    pub fn hold(
+        &mut self,
+        now: Time,
+        post_start: PostStart,
+    ) -> Result<RequestId, InvalidTransition> {
         match self.inner {
             Inner::Blocked(Blocked { request, told, .. }) => {
                 self.inner = Inner::Held(Held {
@@ -250,7 +254,7 @@ impl Life {
     }
 
     /// Records that the wait was written to its stderr.
-    pub fn wait_told(&mut self) -> Result<(), Misplaced> {
+    pub fn wait_told(&mut self) -> Result<(), InvalidTransition> {
         match &mut self.inner {
             Inner::Blocked(Blocked { told, .. }) | Inner::Held(Held { told, .. }) => {
                 *told = true;
@@ -262,7 +266,7 @@ impl Life {
 
     /// Ends the container without executing its program: its parked process is killed, and it
     /// reports `code`.
-    pub fn end(&mut self, code: u32) -> Result<(), Misplaced> {
+    pub fn end(&mut self, code: u32) -> Result<(), InvalidTransition> {
         let start = match self.inner {
             Inner::Created | Inner::Held(_) => None,
             Inner::Blocked(Blocked { request, .. }) => Some(request),
@@ -274,7 +278,7 @@ impl Life {
 
     /// Releases the container because its turn has come. Returns the time since which it has
     /// waited.
-    pub fn release(&mut self) -> Result<Time, Misplaced> {
+    pub fn release(&mut self) -> Result<Time, InvalidTransition> {
         let (start, since) = match &self.inner {
             Inner::Blocked(blocked) => (Start::Open(blocked.request), blocked.since),
             Inner::Held(held) => (Start::Answered(held.post_start.clone()), held.since),
@@ -296,7 +300,7 @@ impl Life {
         life: u64,
         watch: Watch,
         post_start: PostStart,
-    ) -> Result<Releasing, Misplaced> {
+    ) -> Result<Releasing, InvalidTransition> {
         let Inner::Releasing(releasing) = &self.inner else {
             return self.refuse("release");
         };
@@ -315,7 +319,7 @@ impl Life {
     }
 
     /// Returns to Created because the program could not be executed. Returns the state before.
-    pub fn not_released(&mut self) -> Result<Releasing, Misplaced> {
+    pub fn not_released(&mut self) -> Result<Releasing, InvalidTransition> {
         let Inner::Releasing(releasing) = &self.inner else {
             return self.refuse("release");
         };
@@ -325,7 +329,7 @@ impl Life {
     }
 
     /// Schedules a restart in place at `until`, after an exit or a failed restart.
-    pub fn back_off(&mut self, status: ExitStatus, until: Time) -> Result<(), Misplaced> {
+    pub fn back_off(&mut self, status: ExitStatus, until: Time) -> Result<(), InvalidTransition> {
         let (Inner::Running(Running { post_start, .. })
         | Inner::Restarting(Restarting { post_start, .. })) = &self.inner
         else {
@@ -340,7 +344,7 @@ impl Life {
     }
 
     /// Begins the restart of its program.
-    pub fn restart(&mut self) -> Result<(), Misplaced> {
+    pub fn restart(&mut self) -> Result<(), InvalidTransition> {
         let Inner::BackingOff(backing_off) = &self.inner else {
             return self.refuse("restart");
         };
@@ -359,7 +363,7 @@ impl Life {
         now: Time,
         life: u64,
         watch: Watch,
-    ) -> Result<Option<ExitStatus>, Misplaced> {
+    ) -> Result<Option<ExitStatus>, InvalidTransition> {
         let Inner::Restarting(restarting) = &self.inner else {
             return self.refuse("restart");
         };
@@ -380,7 +384,7 @@ impl Life {
     }
 
     /// Withholds the success of its program from the caller.
-    pub fn withhold(&mut self, now: Time) -> Result<(), Misplaced> {
+    pub fn withhold(&mut self, now: Time) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Running(_) => {
                 self.inner = Inner::Withheld { since: now };
@@ -392,7 +396,7 @@ impl Life {
 
     /// Gives up a container whose process has exited long before: its exit is reported as `exiting`
     /// says.
-    pub fn dismiss(&mut self, exiting: Exiting) -> Result<(), Misplaced> {
+    pub fn dismiss(&mut self, exiting: Exiting) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::BackingOff(_) | Inner::Withheld { .. } => {
                 self.inner = Inner::Exiting(exiting);
@@ -405,7 +409,7 @@ impl Life {
     /// Records that its process is gone for good. Returns the Start to be answered. A container
     /// that is being executed [exits early](Life::exits_early); one between two executions has no
     /// process.
-    pub fn exited(&mut self, exiting: Exiting) -> Result<Option<RequestId>, Misplaced> {
+    pub fn exited(&mut self, exiting: Exiting) -> Result<Option<RequestId>, InvalidTransition> {
         let start = match self.inner {
             Inner::Ending(Ending { start, .. }) => start,
             Inner::Blocked(Blocked { request, .. }) => Some(request),
@@ -424,7 +428,7 @@ impl Life {
     }
 
     /// Publishes the exit. Returns the exit code.
-    pub fn publish(&mut self) -> Result<u32, Misplaced> {
+    pub fn publish(&mut self) -> Result<u32, InvalidTransition> {
         match self.inner {
             Inner::Exiting(Exiting { code, .. }) => {
                 self.inner = Inner::Exited;
@@ -435,7 +439,7 @@ impl Life {
     }
 
     /// Keeps an exit that arrived before the report of the execution.
-    pub fn exits_early(&mut self, status: ExitStatus) -> Result<(), Misplaced> {
+    pub fn exits_early(&mut self, status: ExitStatus) -> Result<(), InvalidTransition> {
         match &mut self.inner {
             Inner::Releasing(Releasing { exit, .. })
             | Inner::Restarting(Restarting { exit, .. }) => {
