@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::cast::{Cast, lists_of};
 use super::duration;
 use super::error::{Entry, PlanError, Problem};
 use super::exit_codes::{self, ExitCodes};
@@ -14,6 +13,7 @@ use super::list::is_near;
 use super::probe::{self, Probe};
 use super::resources::{self, Resources};
 use super::role::Role;
+use super::role_assignment::{RoleAssignment, lists_of};
 use super::rules::Unsaid;
 use super::settings::RestartPolicy;
 use super::signal::{Signal, parse_stop_signal};
@@ -92,10 +92,10 @@ impl ContainerPlan {
 pub(super) fn check_use(
     setting: ContainerSetting,
     name: &str,
-    cast: &Cast,
+    assignment: &RoleAssignment,
     entry: Entry<'_>,
 ) -> Result<(), PlanError> {
-    let role = cast.role(name);
+    let role = assignment.role(name);
     if is_of_use(setting, role) {
         return Ok(());
     }
@@ -105,7 +105,7 @@ pub(super) fn check_use(
         [list] => format!("not in {list}"),
         lists => format!("in none of {}", lists.join(", ")),
     };
-    let mut listed = cast.listed();
+    let mut listed = assignment.listed();
     let near = listed.find(|(other, _, role)| is_of_use(setting, *role) && is_near(name, other));
     let near = near.map_or_else(String::new, |(other, list, _)| {
         let list = list.key();

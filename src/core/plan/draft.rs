@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::cast::{Cast, Lists, has_optional_names, is_list};
 use super::container::{ContainerPlan, check_use};
 use super::error::{Entry, Found, MAX_TOTAL_BYTES, PlanError, Problem, Refusals, quote};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::list::MAX_NAMES;
 use super::pattern::Roles;
 use super::role::Role;
+use super::role_assignment::{Lists, RoleAssignment, has_optional_names, is_list};
 use super::rules::{Reading, Rules, UnknownKeys, Unsaid};
 use super::settings::{GracePolicy, Settings, parse_grace_extension};
 use super::{Plan, duration, list};
@@ -163,19 +163,19 @@ impl<'a> Draft<'a> {
     /// containers are unknown.
     fn finish(mut self, found: &mut Found) -> Plan {
         let essential = self.lists.remove(&PodSetting::Essential);
-        let cast = match self.lacks_lists || found.is_full() {
+        let assignment = match self.lacks_lists || found.is_full() {
             true => None,
-            false => found.ok(Cast::from_lists(self.lists, self.roles)),
+            false => found.ok(RoleAssignment::from_lists(self.lists, self.roles)),
         };
-        if let Some(cast) = &cast {
+        if let Some(assignment) = &assignment {
             for (setting, name, entry) in self.uses {
                 if found.is_full() {
                     break;
                 }
-                found.ok(check_use(setting, name, cast, entry));
+                found.ok(check_use(setting, name, assignment, entry));
             }
             if let Some((entry, names)) = &essential {
-                let fits = check_essential(&names.all, cast);
+                let fits = check_essential(&names.all, assignment);
                 found.ok(fits.map_err(|problem| entry.invalid(problem)));
             }
         }
@@ -188,7 +188,7 @@ impl<'a> Draft<'a> {
         }
         Plan {
             given: self.given,
-            cast: cast.unwrap_or_default(),
+            assignment: assignment.unwrap_or_default(),
             containers: self.containers,
             settings: self.settings,
         }
@@ -218,7 +218,7 @@ impl Plan {
         let before = self.containers.get(name).cloned();
         let unsaid = &rules.unsaid;
         let said = set_container(&mut self.containers, setting, name, entry, unsaid)
-            .and_then(|()| check_use(setting, name, &self.cast, entry))
+            .and_then(|()| check_use(setting, name, &self.assignment, entry))
             .and_then(|()| rules.check_container(setting, self.container(name), entry));
         self.given |= said.is_ok();
         if said.is_err() {
@@ -257,14 +257,14 @@ fn set_container(
     container.set(setting, entry, unsaid)
 }
 
-fn check_essential(names: &[String], cast: &Cast) -> Result<(), Problem> {
-    let useless = |name: &&String| matches!(cast.role(name), Role::Guest | Role::Defer(_));
+fn check_essential(names: &[String], assignment: &RoleAssignment) -> Result<(), Problem> {
+    let useless = |name: &&String| matches!(assignment.role(name), Role::Guest | Role::Defer(_));
     match names.iter().find(useless) {
         None => Ok(()),
         Some(name) => Err(Problem::new(format!(
             "lists {}, whose role is {}; expected names of init, sidecar and app containers",
             quote(name),
-            cast.role(name)
+            assignment.role(name)
         ))),
     }
 }

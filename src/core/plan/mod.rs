@@ -7,7 +7,6 @@
 //! [`Plan`] has the settings of the pod's author, [`kubelet`] those of kubelet, and [`identity`]
 //! the identity of a container.
 
-mod cast;
 mod container;
 mod draft;
 mod duration;
@@ -26,6 +25,7 @@ mod quantity;
 pub mod reference;
 mod resources;
 mod role;
+mod role_assignment;
 mod rules;
 mod sandbox;
 mod settings;
@@ -36,7 +36,6 @@ mod word;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use cast::{gives_a_role, lists, role_of_list};
 pub use container::ContainerPlan;
 pub use duration::MAX_SECONDS;
 pub use duration::parse as parse_duration;
@@ -56,6 +55,7 @@ pub use pattern::{Pattern, Roles};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};
 pub use role::{DeferTurn, Origin, Role, Stage};
+pub(crate) use role_assignment::{gives_a_role, lists, role_of_list};
 pub use rules::{Limits, Minimums, Reading, Rules, UnknownKeys};
 pub use sandbox::{SandboxFacts, sandbox_annotations};
 pub use settings::{
@@ -65,7 +65,7 @@ pub use settings::{
 pub use signal::{ParseSignalError, Signal};
 pub use word::Word;
 
-use cast::Cast;
+use role_assignment::RoleAssignment;
 
 /// The content of a pod's usher annotations, free of contradictions: a container has one role,
 /// every init and sidecar container is in exactly one stage, and a container has only settings that
@@ -80,7 +80,7 @@ use cast::Cast;
 pub struct Plan {
     /// True if there was any usher key.
     given: bool,
-    cast: Cast,
+    assignment: RoleAssignment,
     containers: BTreeMap<String, ContainerPlan>,
     settings: Settings,
 }
@@ -108,30 +108,30 @@ impl Plan {
     /// True without any usher key and without a container that the node has a role for: usher does
     /// not handle the pod.
     pub fn is_empty(&self) -> bool {
-        !self.given && !self.cast.has_one_of_node()
+        !self.given && !self.assignment.has_one_of_node()
     }
 
     /// The role of the container `name`. An unlisted container has the role that the node gives it,
     /// else it is an app. It is a guest if `apps` is listed, or if neither the pod nor the node has
     /// any setting.
     pub fn role(&self, name: &str) -> Role {
-        match self.given || self.cast.is_for_all_pods() {
-            true => self.cast.role(name),
+        match self.given || self.assignment.is_for_all_pods() {
+            true => self.assignment.role(name),
             false => Role::Guest,
         }
     }
 
     /// The reason why the container `name` has its role.
     pub fn origin(&self, name: &str) -> Origin {
-        match self.given || self.cast.is_for_all_pods() {
-            true => self.cast.origin(name),
+        match self.given || self.assignment.is_for_all_pods() {
+            true => self.assignment.origin(name),
             false => Origin::Nobody,
         }
     }
 
     /// True if the container `name` is optional.
     pub fn is_optional(&self, name: &str) -> bool {
-        self.origin(name) != Origin::Nobody && self.cast.is_optional(name)
+        self.origin(name) != Origin::Nobody && self.assignment.is_optional(name)
     }
 
     /// A container of this name is there. If it need not have come, it is in the lists from now on.
@@ -152,14 +152,14 @@ impl Plan {
 
     /// Records that containers of these names are present, as [`Plan::comes`].
     pub fn come<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
-        if self.given || self.cast.is_for_all_pods() {
-            self.cast.come(names);
+        if self.given || self.assignment.is_for_all_pods() {
+            self.assignment.come(names);
         }
     }
 
     /// True if both have the same content, regardless of optional containers.
     pub fn is_written_as(&self, other: &Plan) -> bool {
-        if self.cast.is_as_written() && other.cast.is_as_written() {
+        if self.assignment.is_as_written() && other.assignment.is_as_written() {
             return self == other;
         }
         let written = |plan: &Plan| {
@@ -172,17 +172,17 @@ impl Plan {
 
     /// Forgets all optional containers.
     pub fn forget_who_came(&mut self) {
-        self.cast.forget_who_came();
+        self.assignment.forget_who_came();
     }
 
     /// The init and sidecar containers in the order in which they start.
     pub fn stages(&self) -> &[Stage] {
-        &self.cast.order.stages
+        &self.assignment.order.stages
     }
 
     /// The index in [`Plan::stages`] of the stage that the init or sidecar container `name` is in.
     pub fn position(&self, name: &str) -> Option<usize> {
-        self.cast
+        self.assignment
             .order
             .stages
             .iter()
@@ -191,32 +191,32 @@ impl Plan {
 
     /// The init containers, as listed.
     pub fn init(&self) -> &[String] {
-        &self.cast.order.init
+        &self.assignment.order.init
     }
 
     /// The caller's own init containers, as listed.
     pub fn native_init(&self) -> &[String] {
-        &self.cast.native_init
+        &self.assignment.native_init
     }
 
     /// The sidecars, as listed; [`Plan::stages`] has them in start order.
     pub fn sidecars(&self) -> &[String] {
-        &self.cast.order.sidecars
+        &self.assignment.order.sidecars
     }
 
     /// The apps if they were listed; never an empty set.
     pub fn apps(&self) -> Option<&BTreeSet<String>> {
-        self.cast.apps.as_ref()
+        self.assignment.apps.as_ref()
     }
 
     /// The defer containers that run before the apps are stopped, in order.
     pub fn pre_exit(&self) -> &[String] {
-        &self.cast.order.pre_exit
+        &self.assignment.order.pre_exit
     }
 
     /// The defer containers that run after the apps have stopped, in order.
     pub fn post_exit(&self) -> &[String] {
-        &self.cast.order.post_exit
+        &self.assignment.order.post_exit
     }
 
     /// The settings of the container `name`, or default ones.

@@ -329,7 +329,7 @@ type Wishes = Vec<(&'static str, Wish)>;
 
 impl Limits {
     fn of_pod(&self, setting: PodSetting, plan: &Plan) -> Wishes {
-        let (settings, written) = (&plan.settings, plan.cast.written());
+        let (settings, written) = (&plan.settings, plan.assignment.written());
         let names = |count: usize| {
             let count = u32::try_from(count).unwrap_or(u32::MAX);
             vec![("has too many names", Wish::Count(count, self.names))]

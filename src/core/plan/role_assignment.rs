@@ -16,7 +16,7 @@ use super::role::{DeferTurn, Origin, Role, Stage};
 
 /// All lists of roles, free of contradictions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Cast {
+pub(super) struct RoleAssignment {
     /// The roles of all listed names.
     roles: BTreeMap<String, Role>,
     pub(super) native_init: Vec<String>,
@@ -58,7 +58,7 @@ struct Conditional {
 pub(super) type Lists<'a> = BTreeMap<PodSetting, (Entry<'a>, Names)>;
 
 /// The lists that give a role.
-const CASTING: [(PodSetting, Role); 6] = [
+const ROLE_LISTS: [(PodSetting, Role); 6] = [
     (PodSetting::Init, Role::Init),
     (PodSetting::NativeInit, Role::NativeInit),
     (PodSetting::Sidecars, Role::Sidecar),
@@ -70,7 +70,7 @@ const CASTING: [(PodSetting, Role); 6] = [
 /// All settings that are lists of containers; those that give a role come first.
 pub(crate) fn lists() -> impl Iterator<Item = PodSetting> {
     let others = [PodSetting::StartupOrder, PodSetting::Essential];
-    CASTING
+    ROLE_LISTS
         .into_iter()
         .map(|(setting, _)| setting)
         .chain(others)
@@ -83,9 +83,9 @@ pub(super) fn is_list(setting: PodSetting) -> bool {
 
 /// The lists that give a role for which `holds` is true.
 pub(super) fn lists_of(holds: impl Fn(Role) -> bool) -> impl Iterator<Item = PodSetting> {
-    let casting = CASTING.into_iter();
-    let casting = casting.filter(move |(_, role)| holds(*role));
-    casting.map(|(setting, _)| setting)
+    let lists = ROLE_LISTS.into_iter();
+    let lists = lists.filter(move |(_, role)| holds(*role));
+    lists.map(|(setting, _)| setting)
 }
 
 /// True if a list gives its names a role.
@@ -95,8 +95,8 @@ pub(crate) fn gives_a_role(setting: PodSetting) -> bool {
 
 /// The role that a list gives its names.
 pub(crate) fn role_of_list(setting: PodSetting) -> Option<Role> {
-    let mut casting = CASTING.into_iter();
-    casting.find_map(|(list, role)| (list == setting).then_some(role))
+    let mut lists = ROLE_LISTS.into_iter();
+    lists.find_map(|(list, role)| (list == setting).then_some(role))
 }
 
 /// True if names of a list may be optional: names that others wait for, or that have a turn in the
@@ -106,16 +106,19 @@ pub(super) fn has_optional_names(setting: PodSetting) -> bool {
     matches!(setting, Init | Sidecars | PreExit | PostExit)
 }
 
-// === impl Cast ===
+// === impl RoleAssignment ===
 
-impl Cast {
+impl RoleAssignment {
     /// Assigns the roles of the lists.
     ///
     /// # Errors
     ///
     /// A name in two lists that give a role, or a start order that does not have exactly the init
     /// and sidecar containers.
-    pub(super) fn from_lists(mut lists: Lists<'_>, of_node: Roles) -> Result<Cast, PlanError> {
+    pub(super) fn from_lists(
+        mut lists: Lists<'_>,
+        of_node: Roles,
+    ) -> Result<RoleAssignment, PlanError> {
         let roles = assign(&lists)?;
         let order = lists.remove(&PodSetting::StartupOrder);
         let mut optional = BTreeSet::new();
@@ -140,7 +143,7 @@ impl Cast {
             }
             None => default_stages(&init, &sidecars),
         };
-        let mut cast = Cast {
+        let mut assignment = RoleAssignment {
             roles,
             native_init,
             apps,
@@ -156,10 +159,10 @@ impl Cast {
             conditional: None,
         };
         if !optional.is_empty() {
-            cast.conditional().optional = optional;
-            cast.settle();
+            assignment.conditional().optional = optional;
+            assignment.settle();
         }
-        Ok(cast)
+        Ok(assignment)
     }
 
     pub(super) fn role(&self, name: &str) -> Role {
@@ -173,7 +176,7 @@ impl Cast {
 
     /// All names with a role from a list, each with the list and the role.
     pub(super) fn listed(&self) -> impl Iterator<Item = (&str, PodSetting, Role)> {
-        CASTING.into_iter().flat_map(|(setting, role)| {
+        ROLE_LISTS.into_iter().flat_map(|(setting, role)| {
             let names = self.roles.iter();
             let names = names.filter(move |(_, its)| **its == role);
             names.map(move |(name, _)| (name.as_str(), setting, role))
@@ -310,7 +313,7 @@ impl Order {
 
 fn assign(lists: &Lists<'_>) -> Result<BTreeMap<String, Role>, PlanError> {
     let mut roles = BTreeMap::new();
-    for (setting, role) in CASTING {
+    for (setting, role) in ROLE_LISTS {
         let Some((entry, names)) = lists.get(&setting) else {
             continue;
         };
@@ -318,7 +321,7 @@ fn assign(lists: &Lists<'_>) -> Result<BTreeMap<String, Role>, PlanError> {
             let Some(other) = roles.insert(name.clone(), role) else {
                 continue;
             };
-            let other = CASTING.iter().find(|(_, role)| *role == other);
+            let other = ROLE_LISTS.iter().find(|(_, role)| *role == other);
             let other = other.map_or_else(String::new, |(setting, _)| setting.key());
             return Err(entry.invalid(Problem::new(format!(
                 "lists {}, and so does {other}; expected each name in one role",
