@@ -344,7 +344,7 @@ fn a_failed_runtime_gives_its_reason_exactly_once() {
         (logged, "OCI runtime create failed: out of order", ""),
         (
             "",
-            "OCI runtime create failed: it ended with 7",
+            "OCI runtime create failed: exited with 7",
             "out of order\n",
         ),
     ] {

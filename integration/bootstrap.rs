@@ -97,7 +97,7 @@ fn containerd_2_3_gets_protobuf() {
     assert_eq!((said.version, said.protocol.as_str()), (3, "ttrpc"));
     shim.address = said.address;
     assert_serves(&host, &shim, &BOTH);
-    // The events went to the address in the parameters.
+    // The shim sends its events to the address in the parameters.
     host.await_events("the task's exit", |events| {
         events
             .iter()

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use usher::cgroup::remains::raze;
+use usher::cgroup::cleanup::kill_and_remove;
 
 /// The mount point of cgroup v2: alone, or beside v1.
 fn version_2() -> PathBuf {
@@ -35,7 +35,7 @@ fn processes_in_threaded_cgroups_are_killed_and_the_cgroups_removed() {
         .enable_all()
         .build()
         .expect("a runtime");
-    runtime.block_on(raze(&BTreeSet::from([cgroup.clone()])));
+    runtime.block_on(kill_and_remove(&BTreeSet::from([cgroup.clone()])));
     let is_left = cgroup.exists();
     if is_left {
         // Clean up after a failure.

@@ -409,7 +409,7 @@ fn an_unhealthy_sidecar_is_restarted_and_the_failed_probe_is_named() {
         .collect();
     let reason = &container(&pod, "proxy")["failedProbe"]["reason"];
     let reason = reason.as_str().unwrap_or_default();
-    assert!(reason.contains("the command ended with 1"), "{pod:#}");
+    assert!(reason.contains("the command exited with 1"), "{pod:#}");
     let (liveness, once, twice) = ("liveness".into(), 1.into(), 2.into());
     let expected = [(&liveness, &once, &twice), (&liveness, &twice, &twice)];
     assert_eq!(failures, expected, "{pod:#}");

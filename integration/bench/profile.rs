@@ -41,7 +41,7 @@ pub struct Share {
 /// Milliseconds of each share.
 pub type Shares = BTreeMap<Share, f64>;
 
-/// A period of work.
+/// A period of work by one program.
 #[derive(Debug)]
 struct Span {
     work: Work,

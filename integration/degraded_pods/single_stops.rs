@@ -137,6 +137,6 @@ fn other_signals_are_delivered_unchanged_and_a_stop_uses_the_annotated_signal() 
     pod.delete(&["proxy", "web"]);
     let record = pod.host.record();
     let signals: Vec<_> = record.all("web", "signal").map(|e| &*e.detail).collect();
-    // SIGQUIT as its stop signal, and once more before SIGKILL.
+    // The app's stop signal is SIGQUIT (3); usher sends it a second time before SIGKILL.
     assert_eq!(signals, ["10", "1", "3", "3"], "{record}");
 }

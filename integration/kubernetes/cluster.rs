@@ -42,7 +42,7 @@ const PARTS: [&str; 6] = [
 /// The name of the only node.
 pub const NODE: &str = "node";
 
-/// Installations on the node before it joins.
+/// The state of the node before it joins the cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Node {
     /// usher, by `usher install`, and its node label.

@@ -78,7 +78,7 @@ fn measure(case: &Case, way: &mut Way) {
     }
 }
 
-/// When containerd made a pod's sandbox, in nanoseconds since 1970.
+/// The creation time of a pod's sandbox in containerd, in nanoseconds since 1970.
 pub fn sandbox_created(case: &Case, pod: &str) -> u64 {
     let filter = format!(
         "labels.\"io.cri-containerd.kind\"==sandbox,labels.\"io.kubernetes.pod.namespace\"=={},\

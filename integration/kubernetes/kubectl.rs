@@ -102,7 +102,7 @@ fn says(cluster: &Cluster, words: &[&str]) -> String {
     finished.out()
 }
 
-/// The words of the line that begins with these.
+/// The words of the first table row that begins with `begin`.
 fn row<'a>(table: &'a str, begin: &[&str]) -> Option<Vec<&'a str>> {
     let mut rows = table
         .lines()

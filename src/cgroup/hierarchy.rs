@@ -44,7 +44,7 @@ pub(super) struct Mount {
     point: PathBuf,
     /// The cgroup at the mount point; inside a container it is not the root cgroup.
     root: PathBuf,
-    /// Its controllers and other mount options, separated by commas.
+    /// Controllers and other mount options, separated by commas.
     options: String,
 }
 

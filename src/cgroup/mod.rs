@@ -1,6 +1,7 @@
 //! Cgroups v1 and v2 of containers and pods: metrics, processes, OOM kills, OOM scores and limits.
 
 mod blkio;
+pub mod cleanup;
 mod devices;
 mod freezer;
 #[cfg(any(test, fuzzing))]
@@ -13,7 +14,6 @@ mod oom;
 pub mod place;
 pub mod pod;
 mod read;
-pub mod remains;
 pub mod scores;
 mod v1;
 mod v2;
@@ -94,7 +94,7 @@ impl Cgroup {
         Some(Cgroup { version })
     }
 
-    /// Its metrics, as containerd's message for the cgroup version.
+    /// Returns the metrics, as containerd's message for the cgroup version.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Cgroup {
         kill::until_empty(&directories, within, || true).await
     }
 
-    /// Its parent; `None` if that is the root cgroup.
+    /// Returns the parent; `None` if that is the root cgroup.
     pub fn parent(&self) -> Option<Cgroup> {
         let version = match &self.version {
             Version::V1(cgroup) => Version::V1(cgroup.parent()?),

@@ -88,7 +88,7 @@ impl PodCgroup {
         (!directories.is_empty()).then(|| Place::in_v1(directories))
     }
 
-    /// Its systemd unit, if systemd has made it.
+    /// Returns the systemd unit, if systemd has made the cgroup.
     pub fn unit(&self) -> Option<&str> {
         let values = &self.values;
         let directory = values.memory.as_deref().or(values.cpu.as_deref())?;
@@ -136,7 +136,7 @@ impl PodCgroup {
         }
     }
 
-    /// Makes a note of the current value, which replaces `ceiling`.
+    /// Makes a note that the shim has replaced the value `ceiling` by the current one.
     pub fn note(&self, knob: Knob, ceiling: u64) -> Option<Note> {
         let file = self.values.file(knob)?;
         Some(Note {

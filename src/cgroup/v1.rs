@@ -111,7 +111,7 @@ impl V1 {
         })
     }
 
-    /// Its parent; `None` if that is the root cgroup.
+    /// Returns the parent; `None` if that is the root cgroup.
     pub fn parent(&self) -> Option<V1> {
         let above = |path: &Path| -> Option<Box<Path>> { path.parent().map(Box::from) };
         let below = above(&self.below).filter(|below| !below.as_os_str().is_empty())?;
@@ -132,7 +132,7 @@ impl V1 {
         Some(mount.directory(below))
     }
 
-    /// Its directories, one in each mounted hierarchy.
+    /// Returns the directories, one in each mounted hierarchy.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
         let Hierarchy::V1(mounts) = Hierarchy::get() else {
             return BTreeSet::new();
@@ -143,7 +143,7 @@ impl V1 {
             .collect()
     }
 
-    /// Its metrics, as containerd's message for v1; values that the kernel lacks are left out.
+    /// Returns containerd's message of v1 metrics; values that the kernel lacks are left out.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.set_cpu(self.cpu());

@@ -86,7 +86,7 @@ impl V2 {
         }
     }
 
-    /// Its parent; `None` if that is the root cgroup.
+    /// Returns the parent; `None` if that is the root cgroup.
     pub fn parent(&self) -> Option<V2> {
         let above = self.directory.parent()?;
         let is_one = above.starts_with(unified()) && above != unified();
@@ -103,7 +103,7 @@ impl V2 {
         self.directory.join(name)
     }
 
-    /// Its metrics, as containerd's message for v2; values that the kernel lacks are left out.
+    /// Returns containerd's message of v2 metrics; values that the kernel lacks are left out.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
         metrics.set_pids(PidsStat {

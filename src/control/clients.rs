@@ -47,7 +47,8 @@ pub struct Clients<C> {
     roots: Option<C>,
     /// Connections to the socket for all.
     anyone: C,
-    /// The wait before the next of those is accepted: only then is its group known.
+    /// Wait before the next connection from `anyone` is accepted. It applies to root too, because
+    /// the client's group is known only after that.
     wait: Wait,
     meter: Meter,
     slots: Slots,
@@ -84,7 +85,8 @@ struct Slot {
     activity: Mutex<LastActivity>,
 }
 
-/// The last time at which a client was sent something, or connected; the least is evicted first.
+/// Activity of a client. The order of its fields is the order of eviction: clients that were never
+/// answered before others, and then by the time of the last write, or of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LastActivity {
     is_evicted: bool,

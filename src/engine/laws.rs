@@ -45,7 +45,6 @@ pub trait Ground {
     fn left_of(&self, id: &str) -> String;
 }
 
-/// A program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// Runs until SIGTERM, and then exits with 7.
@@ -56,7 +55,6 @@ pub enum Runs {
     AndExits(u8),
 }
 
-/// A container under test.
 struct Trial<'a> {
     ground: &'a dyn Ground,
     id: String,
@@ -425,7 +423,6 @@ impl<'a> Trial<'a> {
         (trial, born)
     }
 
-    /// Kills and deletes the container.
     async fn end(&mut self, born: Born) {
         born.init.end().expect("KILL");
         assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));

@@ -129,7 +129,7 @@ pub struct SandboxOrder {
 /// The sandbox of a pod: the namespaces and files that its containers share.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
-    /// Its process, which may have exited; 0 if it needs none.
+    /// PID of the sandbox's process, which may have exited; 0 if it needs none.
     pub pid: i32,
     /// The namespaces that this process was in.
     pub namespaces: Namespaces,
@@ -159,7 +159,7 @@ pub struct Facts {
     pub has_poststop_hooks: bool,
     /// OOM score of its processes.
     pub oom_score: i32,
-    /// Its requests and limits.
+    /// Requests and limits of the container.
     pub size: Size,
 }
 
@@ -256,9 +256,9 @@ pub struct Created {
 /// The state in which a container is created.
 #[derive(Debug)]
 pub enum Beginning {
-    /// Its init process exists and does not execute its program yet.
+    /// The init process exists and does not execute its program yet.
     Parked(Born),
-    /// It is still to be restored from its checkpoint.
+    /// The container is still to be restored from its checkpoint.
     ToRestore(Box<dyn Restoration>),
 }
 
@@ -322,7 +322,7 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// Cgroup of its pod, if there is one with this UID in its name.
     fn pod_cgroup(&self, uid: &str) -> Option<Arc<dyn PodCgroup>>;
 
-    /// What the pod's other containers share with it, if it is their sandbox.
+    /// Returns the namespaces that the pod's other containers share, if this is their sandbox.
     fn shared(&self) -> Sandbox;
 
     /// Releases the container, and returns once its program is executed. `gone` resolves when the
@@ -501,7 +501,7 @@ pub struct Checkpoint {
 /// Cgroup of a container.
 #[async_trait]
 pub trait Cgroup: fmt::Debug + Send + Sync {
-    /// Its metrics, as containerd's message.
+    /// Returns the metrics, as containerd's message.
     ///
     /// # Errors
     ///

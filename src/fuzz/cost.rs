@@ -135,8 +135,8 @@ pub fn assert_quick<T>(
 
 /// Returns the outcome of the first attempt that takes no more CPU time than `allowed`.
 ///
-/// A slower machine than the one for which the bound was chosen, such as an emulated one, is
-/// allowed more in proportion.
+/// On a machine that is slower than the one for which the bound was chosen, such as an emulated
+/// one, the bound grows in proportion.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ use crate::reaper::{Reaper, Waited};
 const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Most bytes of a helper's error message that are passed on.
-const COMPLAINT_AT_MOST: usize = 1024;
+const MAX_ERROR_BYTES: usize = 1024;
 
 /// The program that mounts a type of file system, and the program's name of the type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +60,11 @@ impl Helper {
             .stdout(Stdio::null())
             .stderr(stderr);
         let mut child = reaper.spawn(command).await.map_err(failed)?;
-        let mut complaint = Complaint::of(said);
+        let mut error_output = ErrorOutput::of(said);
         let waited = tokio::select! {
             biased;
             waited = child.wait_within(reaper, MOUNTED_WITHIN, pending()) => waited,
-            never = complaint.listen() => match never {},
+            never = error_output.listen() => match never {},
         };
         match waited.map_err(failed)? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
@@ -72,7 +72,7 @@ impl Helper {
                 "{} exited with {}: {}",
                 self.program,
                 status.code(),
-                complaint.text().trim()
+                error_output.text().trim()
             )),
             Waited::Late | Waited::Halted => Err(format!(
                 "{} did not end within {MOUNTED_WITHIN:?} and was killed",
@@ -84,15 +84,15 @@ impl Helper {
 
 /// A helper's standard error. Everything is read, so that the helper never blocks; the beginning is
 /// kept.
-struct Complaint {
+struct ErrorOutput {
     said: pipe::Receiver,
     kept: Vec<u8>,
 }
 
-impl Complaint {
-    fn of(said: pipe::Receiver) -> Complaint {
+impl ErrorOutput {
+    fn of(said: pipe::Receiver) -> ErrorOutput {
         let kept = Vec::new();
-        Complaint { said, kept }
+        ErrorOutput { said, kept }
     }
 
     /// Reads forever: a helper may close its standard error long before it exits, and the program
@@ -104,11 +104,11 @@ impl Complaint {
 
     /// Reads what is available; false at the end of the stream.
     fn take(&mut self) -> bool {
-        let mut piece = [0; COMPLAINT_AT_MOST];
+        let mut piece = [0; MAX_ERROR_BYTES];
         match self.said.try_read(&mut piece) {
             Ok(0) => false,
             Ok(length) => {
-                let room = COMPLAINT_AT_MOST.saturating_sub(self.kept.len());
+                let room = MAX_ERROR_BYTES.saturating_sub(self.kept.len());
                 self.kept.extend(piece.iter().take(length.min(room)));
                 true
             }
@@ -139,18 +139,18 @@ mod tests {
         runtime.block_on(async {
             let (stderr, said) = pipe::pipe().unwrap();
             let stderr = stderr.into_blocking_fd().unwrap();
-            let mut complaint = Complaint::of(said);
+            let mut error_output = ErrorOutput::of(said);
             let much = "no such device\n".repeat(10_000);
             let writer = tokio::task::spawn_blocking(move || {
                 std::fs::File::from(stderr).write_all(much.as_bytes())
             });
             tokio::select! {
                 written = writer => written.unwrap().unwrap(),
-                never = complaint.listen() => match never {},
+                never = error_output.listen() => match never {},
             }
-            let text = complaint.text();
+            let text = error_output.text();
             assert!(text.starts_with("no such device\n"));
-            assert_eq!(text.len(), COMPLAINT_AT_MOST);
+            assert_eq!(text.len(), MAX_ERROR_BYTES);
         });
     }
 

@@ -14,7 +14,6 @@ use super::layers::{self, Layers};
 use super::loop_device;
 use super::options::Options;
 
-/// A mount to be made.
 #[derive(Debug)]
 pub(super) struct Mounting {
     kind: String,

@@ -8,7 +8,7 @@ use containerd_shim::Flags;
 use containerd_shim::protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::api::DeleteResponse;
 
-use crate::cgroup::{place, remains};
+use crate::cgroup::{cleanup, place};
 use crate::engine::oci::exit::{self, RecordedExit};
 use crate::engine::oci::{Bundle, OciRuntime, options, restore_pod_cgroup};
 use crate::engine::sandbox;
@@ -52,7 +52,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let mut deleted = Ok(());
     let state = runtime.state_dir(&flags.id);
     if was_busy || state.exists() {
-        let cgroups = runtime.remains(&flags.id, &config);
+        let cgroups = runtime.leftover_cgroups(&flags.id, &config);
         rootfs::unmount_state_now(&state);
         deleted = force_delete(&flags.id, &runtime, &reaper, &cgroups);
         cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
@@ -100,7 +100,7 @@ fn force_delete(
             .map_err(|error| format!("SIGCHLD: {error}"))?;
         let deleted = runtime.delete(id, true).await;
         // Whatever has become of that, nothing runs on.
-        remains::raze(cgroups).await;
+        cleanup::kill_and_remove(cgroups).await;
         deleted.map_err(|error| error.to_string())
     })
 }

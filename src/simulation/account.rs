@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use usher_core::lifecycle::Time;
+use usher_core::lifecycle::{Report, Time};
 use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
@@ -163,16 +163,32 @@ impl Account<'_> {
         // As long as four calls of the engine may take: what is left of the last life, the creation, the
         // release and the news of each.
         let again = Duration::from_millis(faults.slow) * 4 + AFTERWARDS;
-        let excuses = self.story.iter().filter_map(|(at, happening)| {
-            let Happening::Died {
-                id, exec_id: None, ..
-            } = happening
-            else {
-                return None;
-            };
-            Some(excuse(Some(id), *at, *at + again))
+        let deaths = self
+            .story
+            .iter()
+            .filter_map(|(at, happening)| match happening {
+                Happening::Died {
+                    id, exec_id: None, ..
+                } => Some((*at, id)),
+                _ => None,
+            });
+        let excuses = deaths.flat_map(|(died, id)| {
+            // Its next life is created at once, or when the end begins.
+            let back = self.executions(id).find(|at| *at > died);
+            let is_down = move |at: &Duration| *at > died && back.is_none_or(|back| *at <= back);
+            let begun = self.ends_begun().filter(is_down);
+            let begun = begun.chain([died]);
+            begun.map(move |at| excuse(Some(id), at, at + again))
         });
         excuses.collect()
+    }
+
+    /// When the shim took something for the end of the pod.
+    fn ends_begun(&self) -> impl Iterator<Item = Duration> {
+        self.story.iter().filter_map(|(at, happening)| {
+            let is_it = matches!(happening, Happening::Decided(Report::Terminating { .. }));
+            is_it.then_some(*at)
+        })
     }
 
     /// What others execute in a container so soon after its start may be its postStart handler for all that

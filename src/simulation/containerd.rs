@@ -412,6 +412,15 @@ impl Drop for Open {
     }
 }
 
+const CLOSED: &str = "ttrpc: closed";
+
+const TOO_LATE: &str = "deadline exceeded";
+
+/// True if a call has failed because its caller did not hear its answer.
+pub fn is_lost(why: &str) -> bool {
+    [CLOSED, TOO_LATE].contains(&why)
+}
+
 /// What a client shows of an error.
 fn words(error: ttrpc::Error) -> String {
     match error {
@@ -494,9 +503,9 @@ impl Containerd {
         };
         let (outcome, is_cut) = tokio::select! {
             biased;
-            () = connections.cancelled() => (Err("ttrpc: closed".to_owned()), true),
+            () = connections.cancelled() => (Err(CLOSED.to_owned()), true),
             outcome = work(service, context) => (outcome.map_err(words), false),
-            () = over => (Err("deadline exceeded".to_owned()), true),
+            () = over => (Err(TOO_LATE.to_owned()), true),
         };
         if let Some(called) = &mut open.called {
             (called.outcome, called.is_cut) = (outcome.clone(), is_cut);
@@ -812,20 +821,24 @@ impl Containerd {
         added.await
     }
 
-    /// Starts what was added, waits until it has ended, and deletes it.
-    pub async fn run_exec(&self, id: &str, exec_id: &str, limit: Duration) {
-        if self.start(id, exec_id, Some(USUAL)).await.is_ok()
-            && self.wait(id, exec_id, Some(limit)).await.is_err()
-        {
-            let _ = self.kill(id, exec_id, (9, false), Some(USUAL)).await;
+    /// Starts what was added, waits until it has ended, and deletes it. Returns its code, or why that is not
+    /// known.
+    pub async fn run_exec(&self, id: &str, exec_id: &str, limit: Duration) -> Result<u32, String> {
+        let mut code = self.start(id, exec_id, Some(USUAL)).await;
+        if code.is_ok() {
+            code = self.wait(id, exec_id, Some(limit)).await;
+            if code.is_err() {
+                let _ = self.kill(id, exec_id, (9, false), Some(USUAL)).await;
+            }
         }
         for _ in 0..20 {
             match self.delete_once(id, exec_id, USUAL).await {
-                Ok(_) => return,
-                Err(why) if why.contains("not found") => return,
+                Ok(_) => break,
+                Err(why) if why.contains("not found") => break,
                 Err(_) => sleep(Duration::from_millis(200)).await,
             }
         }
+        code
     }
 }
 

@@ -13,7 +13,7 @@ use crate::lifecycle::Report;
 
 use super::containerd::{Called, Notice};
 use super::faults::TOOK_TOO_LONG;
-use super::node::CAT;
+use super::node::{CAT, MEMORY};
 
 pub type Verdict = Result<(), String>;
 
@@ -423,37 +423,107 @@ fn no_life_is_hurried(account: &Account<'_>) -> Verdict {
     broken(first.is_none(), || format!("{first:?}"))
 }
 
-/// What a container was given by an Update its pod has, too, as long as that container lives.
-fn pods_have_room(account: &Account<'_>) -> Verdict {
-    let is_refused =
-        |it: &Happening| matches!(it, Happening::Failed { deed, .. } if *deed == Deed::WritePod);
-    if account.story.iter().any(|(_, it)| is_refused(it)) {
-        return Ok(());
-    }
-    let mut limits: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut pod = UNLIMITED;
-    let mut story = account.story.iter().peekable();
-    while let Some((at, happening)) = story.next() {
+/// The memory that containers may use, by what they were created with and what Updates have changed.
+#[derive(Default)]
+struct Limits<'a> {
+    /// Of each container that an Update has changed.
+    updated: BTreeMap<&'a str, u64>,
+    /// Of each name of an app or a sidecar that runs, with its last container.
+    running: BTreeMap<&'a str, (&'a str, u64)>,
+    executed: BTreeSet<&'a str>,
+}
+
+impl<'a> Limits<'a> {
+    fn note(&mut self, case: &Case, happening: &'a Happening) {
         match happening {
             // A pod is sized by its containers.
-            Happening::Limited { id, .. } if is_sandbox(id) => {}
-            Happening::Limited { id, memory } => drop(limits.insert(id, *memory)),
+            Happening::Limited { id, .. } | Happening::Executed { id } if is_sandbox(id) => {}
+            Happening::Executed { id } => {
+                let part = case.member(name_of(id)).part;
+                // What its next life in place has is what Updates have left it.
+                let is_first = self.executed.insert(id);
+                let updated = self.updated.get(id.as_str()).copied();
+                let memory = updated.unwrap_or(if is_first { MEMORY } else { 0 });
+                if matches!(part, Part::App | Part::Sidecar) {
+                    self.running.insert(name_of(id), (id, memory));
+                }
+            }
+            Happening::Limited { id, memory } => {
+                self.updated.insert(id, *memory);
+                if let Some((of, limit)) = self.running.get_mut(name_of(id))
+                    && of == id
+                {
+                    *limit = *memory;
+                }
+            }
             Happening::Died {
                 id, exec_id: None, ..
-            } => drop(limits.remove(id.as_str())),
-            Happening::PodSized {
-                knob: Knob::Memory,
-                value,
-            } => pod = *value,
+            } => {
+                self.updated.remove(id.as_str());
+                let is_its = |(of, _): &mut (&str, u64)| *of == id;
+                if self.running.get_mut(name_of(id)).is_some_and(is_its) {
+                    self.running.remove(name_of(id));
+                }
+            }
             _ => {}
+        }
+    }
+
+    /// What an Update has given to one of its containers: the pod has it before the container does.
+    fn needed_by_one(&self) -> u64 {
+        self.updated.values().copied().max().unwrap_or_default()
+    }
+
+    /// What its apps and sidecars may use together.
+    fn needed_by_all(&self) -> u64 {
+        self.running.values().map(|(_, memory)| memory).sum()
+    }
+}
+
+/// A pod has what its apps and sidecars may use together, and what an Update has given to any of its containers,
+/// as long as they live.
+fn pods_have_room(account: &Account<'_>) -> Verdict {
+    // A write that is refused changes nothing, and one that hangs keeps up those behind it: from then on the pod
+    // may have less.
+    let is_refused = |it: &Happening| match it {
+        Happening::Failed { deed, why, .. } => {
+            let hangs = *deed == Deed::LowerMemory && why.contains(TOOK_TOO_LONG);
+            hangs || *deed == Deed::WritePod
+        }
+        _ => false,
+    };
+    let refused = account.story.iter().find(|(_, it)| is_refused(it));
+    // So long a write of the pod's memory may be under way, and the next one waits for it.
+    let moment = account.slow * 4 + Duration::from_millis(10);
+    let (mut limits, mut pod, mut small) = (Limits::default(), UNLIMITED, None);
+    let mut story = account.story.iter().peekable();
+    while let Some((at, happening)) = story.next() {
+        if refused.is_some_and(|(refused, _)| refused <= at) {
+            break;
+        }
+        limits.note(account.case, happening);
+        if let Happening::PodSized {
+            knob: Knob::Memory,
+            value,
+        } = happening
+        {
+            pod = *value;
         }
         // What happens at one moment is one.
         if story.peek().is_some_and(|(next, _)| next == at) {
             continue;
         }
-        let small = limits.iter().find(|(_, memory)| **memory > pod);
-        broken(small.is_none(), || {
-            format!("at {at:?} the pod has {pod}, and {small:?}")
+        let needed = limits.needed_by_all();
+        small = match needed <= pod {
+            true => None,
+            false => small.or(Some(*at)),
+        };
+        let in_time = small.is_none_or(|since| *at - since <= moment);
+        broken(in_time && limits.needed_by_one() <= pod, || {
+            let Limits {
+                updated, running, ..
+            } = &limits;
+            format!("at {at:?} the pod has {pod} of {needed}: {running:?}, {updated:?}")
         })?;
     }
     Ok(())

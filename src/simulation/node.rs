@@ -29,7 +29,7 @@ use crate::process::ExitStatus;
 use crate::sizing::{Bytes, Millicores, Size};
 use crate::task::Service;
 
-use super::containerd::Containerd;
+use super::containerd::{Containerd, is_lost};
 use super::faults::Faults;
 
 const USUAL: Duration = Duration::from_secs(120);
@@ -45,7 +45,7 @@ pub const CAT: &str = "-cat";
 const MEBIBYTE: u64 = 1 << 20;
 
 /// The memory that a container may use before anybody changes that, in bytes.
-const MEMORY: u64 = 100 * MEBIBYTE;
+pub const MEMORY: u64 = 100 * MEBIBYTE;
 
 /// A node with its time.
 pub struct SimulatedNode {
@@ -463,9 +463,16 @@ impl Node for SimulatedNode {
                 self.behave_exec(id, &exec_id, Some((takes, code)));
                 self.spawn(async move {
                     let argv = ["/bin/post-start".to_owned()];
-                    if containerd.exec(id, &exec_id, &argv, None).await.is_ok() {
-                        containerd.run_exec(id, &exec_id, USUAL).await;
-                    }
+                    let code = match containerd.exec(id, &exec_id, &argv, None).await {
+                        Ok(_) => containerd.run_exec(id, &exec_id, USUAL).await,
+                        Err(why) => Err(why),
+                    };
+                    let has_succeeded = match code {
+                        Ok(code) => Some(code == 0),
+                        Err(why) if is_lost(&why) => None,
+                        Err(_) => Some(false),
+                    };
+                    containerd.see(Seen::PostStartOver(id.to_owned(), has_succeeded));
                 });
             }
             Call::PreStopOver(id) => {
@@ -525,7 +532,9 @@ impl Node for SimulatedNode {
         let is_added = added.is_ok();
         if is_added {
             let containerd = self.containerd.clone();
-            self.spawn(async move { containerd.run_exec(id, &exec_id, forever).await });
+            self.spawn(async move {
+                let _ = containerd.run_exec(id, &exec_id, forever).await;
+            });
         }
         self.settle();
         is_added
@@ -739,9 +748,8 @@ async fn ask(
             let argv = ["/bin/check".to_owned()];
             let added = containerd.exec(id, exec_id, &argv, limit).await;
             if added.is_ok() {
-                containerd
-                    .run_exec(id, exec_id, limit.unwrap_or(USUAL))
-                    .await;
+                let limit = limit.unwrap_or(USUAL);
+                let _ = containerd.run_exec(id, exec_id, limit).await;
             }
             added
         }
@@ -783,7 +791,7 @@ async fn cat(
     };
     let starts = async {
         sleep(takes / 100).await;
-        containerd.run_exec(id, exec_id, USUAL).await;
+        let _ = containerd.run_exec(id, exec_id, USUAL).await;
     };
     tokio::join!(closes, starts);
 }

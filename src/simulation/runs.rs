@@ -44,9 +44,24 @@ const SOUND: &str = "the simulation goes through";
 /// | a SIGKILL for what nobody has answered the Start of is taken for a request of the pod's | seed 56808 | `lifecycle/tests/found.rs` |
 /// | the same of what was started when its caller had gone | seed 71009 | `lifecycle/tests/found.rs` |
 /// | a sandbox that has died is forgotten when it is deleted as the last of its pod | seed 51017534 | `lifecycle/tests/found.rs` |
+/// | an Update that ends after a later one has its pod sized by what was before both | reading | `pod::sim` |
+/// | a defer that is given up is given up again and again at one moment | seed 2125 | `lifecycle/tests/circles.rs` |
+/// | the end of a restarted pod does not wait for defers that are not created again | seed 376 | `lifecycle/tests/decided_ends.rs` |
 ///
 /// What the core's own simulated pods have found is in its `lifecycle/tests/found.rs` as well.
 const FOUND: &[(u64, &str)] = &[
+    (
+        772,
+        "an Update that ends after a later one has its pod sized by what was before both",
+    ),
+    (
+        2125,
+        "a defer that is given up is given up again and again at one moment",
+    ),
+    (
+        376,
+        "the end of a restarted pod does not wait for defers that are not created again",
+    ),
     (102, "a creation whose caller has gone is not undone"),
     (
         2763,

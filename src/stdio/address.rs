@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// A parsed address.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Address<'a> {
     /// A FIFO, or a file that exists.
@@ -19,7 +18,6 @@ pub(super) enum Address<'a> {
     },
 }
 
-/// A logging program and its arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub path: PathBuf,

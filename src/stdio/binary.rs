@@ -31,7 +31,6 @@ const READS_ON_FOR: Duration = Duration::from_secs(2);
 /// Time for a program to exit after SIGTERM, as with containerd's runc shim.
 const ENDS_WITHIN: Duration = Duration::from_secs(12);
 
-/// A running logging program.
 #[derive(Debug)]
 pub(super) struct Logger {
     name: String,

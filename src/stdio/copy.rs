@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::unistd::read;
 use tokio::io::unix::AsyncFd;
 
-use super::outlet::Outlet;
+use super::destination::Destination;
 use super::passage::Passage;
 
 /// Most bytes of a read: several pages of a pipe; a terminal returns at most one page.
@@ -18,7 +18,6 @@ const AT_ONCE: usize = 16 * 1024;
 /// but limited, because another process may write to it forever.
 const LAST_AT_MOST: usize = 256 * 1024;
 
-/// Outcome of a read.
 enum Taken {
     /// Number of bytes written, and those that could not be written yet.
     Piece(usize, Vec<u8>),
@@ -34,7 +33,7 @@ enum Taken {
 /// If `from` cannot be read.
 pub(super) async fn copy(
     from: &AsyncFd<OwnedFd>,
-    to: &mut Outlet,
+    to: &mut Destination,
     last: impl Future<Output = ()>,
     passage: Option<&Passage>,
 ) -> io::Result<()> {
@@ -70,7 +69,7 @@ pub(super) async fn copy(
 }
 
 /// Reads and writes a piece. The buffer is on the stack, so a silent process takes no memory.
-fn take(from: &OwnedFd, to: &mut Outlet) -> io::Result<Taken> {
+fn take(from: &OwnedFd, to: &mut Destination) -> io::Result<Taken> {
     let mut piece = [0; AT_ONCE];
     match read(from, &mut piece) {
         // A terminal returns EIO when no process has it open.

@@ -33,7 +33,7 @@ pub(super) struct Log(Arc<Shared>);
 
 /// The handle for the shim's own messages in a log file, between the process's lines.
 #[derive(Debug)]
-pub(super) struct LogVoice(Arc<Shared>);
+pub(super) struct LogMessageWriter(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -102,8 +102,8 @@ impl Log {
         self.0.reach(|queue| queue.is_closed).await;
     }
 
-    pub fn voice(&self) -> LogVoice {
-        LogVoice(Arc::clone(&self.0))
+    pub fn message_writer(&self) -> LogMessageWriter {
+        LogMessageWriter(Arc::clone(&self.0))
     }
 
     fn end(&self) {
@@ -123,13 +123,13 @@ impl Drop for Log {
     }
 }
 
-impl LogVoice {
+impl LogMessageWriter {
     /// Queues a line as a whole.
     ///
     /// # Errors
     ///
     /// If there is no room, or the log has ended.
-    pub fn say(&self, line: &[u8]) -> io::Result<()> {
+    pub fn write_line(&self, line: &[u8]) -> io::Result<()> {
         let mut queue = self.0.lock();
         let room = queue.room().saturating_add(FOR_WORDS);
         if queue.is_over || line.len() > room || !self.0.is_served(&mut queue) {
@@ -313,11 +313,11 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("log");
             let log = Log::new(File::create(&path).unwrap());
-            let (sent, voice) = (numbers(), log.voice());
+            let (sent, messages) = (numbers(), log.message_writer());
             write_all(&log, &sent).await;
-            voice.say(b"the last words\n").unwrap();
+            messages.write_line(b"the last words\n").unwrap();
             log.finish().await;
-            assert!(voice.say(b"too late\n").is_err());
+            assert!(messages.write_line(b"too late\n").is_err());
             let read = std::fs::read(&path).unwrap();
             assert!(read == [&sent, &b"the last words\n"[..]].concat());
         });

@@ -11,6 +11,7 @@ mod binary;
 #[expect(clippy::disallowed_methods, reason = "the bundle is in memory")]
 mod console;
 mod copy;
+mod destination;
 #[expect(
     clippy::disallowed_methods,
     reason = "the caller's FIFOs are in containerd's own directory, in memory; other files are opened on a thread"
@@ -19,7 +20,6 @@ mod fifo;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod log;
-mod outlet;
 #[expect(
     clippy::disallowed_methods,
     reason = "a FIFO that is open already is opened once more, and waits for no writer"

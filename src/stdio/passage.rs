@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use crate::offload::Threads;
     use crate::stdio::Phase;
-    use crate::stdio::outlet::Outlet;
+    use crate::stdio::destination::Destination;
     use crate::stdio::pump::spawn_output;
 
     /// A process that writes to a FIFO through a pump.
@@ -216,8 +216,8 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let fifo = directory.path().join("stdout");
             mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-            let (outlet, keep) =
-                Outlet::open("stdout", fifo.to_str().unwrap(), &Threads::default())
+            let (destination, keep) =
+                Destination::open("stdout", fifo.to_str().unwrap(), &Threads::default())
                     .await
                     .unwrap();
             let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
@@ -225,7 +225,7 @@ mod tests {
             let (begin, begins) = oneshot::channel();
             begin.send(()).unwrap();
             let subscribed = phase.subscribe();
-            let pumped = spawn_output(read, outlet, keep, subscribed, begins).unwrap();
+            let pumped = spawn_output(read, destination, keep, subscribed, begins).unwrap();
             Stage {
                 _directory: directory,
                 fifo,

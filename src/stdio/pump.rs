@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::copy::copy;
-use super::outlet::{Keep, Outlet};
+use super::destination::{Destination, Keep};
 use super::passage::{Passage, Source};
 use super::terminal::Terminal;
 use super::{Phases, deleted, ended, is_ready, over, watch};
@@ -27,7 +27,6 @@ use super::{Phases, deleted, ended, is_ready, over, watch};
 /// Default capacity of a pipe on Linux.
 const AT_ONCE: usize = 64 * 1024;
 
-/// A pump of output.
 #[derive(Debug)]
 pub(super) struct Output {
     pub pump: JoinHandle<()>,
@@ -52,7 +51,7 @@ const PIECE: usize = 4096;
 /// If the pipe cannot be watched.
 pub(super) fn spawn_output(
     from: OwnedFd,
-    mut to: Outlet,
+    mut to: Destination,
     keep: Keep,
     mut phase: Phases,
     begin: oneshot::Receiver<()>,
@@ -80,7 +79,7 @@ pub(super) fn spawn_output(
                 passage.keep_back(0);
             }
             match &to {
-                Outlet::Pipe(to) => move_all(&from, to, passage).await,
+                Destination::Pipe(to) => move_all(&from, to, passage).await,
                 _ => copy(&from, &mut to, over(&mut phase_of_process), passage).await,
             }
         };
@@ -103,7 +102,7 @@ pub(super) fn spawn_output(
 /// open.
 pub(super) fn spawn_terminal_output(
     terminal: Terminal,
-    mut to: Outlet,
+    mut to: Destination,
     keep: Keep,
     mut phase: Phases,
     input_over: Option<oneshot::Receiver<()>>,
@@ -148,12 +147,12 @@ pub(super) fn spawn_terminal_output(
     }
 }
 
-/// Closes the FIFO once it has a reader. Unread output is still counted until the process is
-/// deleted.
-async fn finish(passage: &Passage, to: Outlet, phase: &mut Phases) {
+/// Closes the FIFO's writing end once it has a reader. Unread output stays counted until the
+/// process is deleted.
+async fn finish(passage: &Passage, to: Destination, phase: &mut Phases) {
     passage.end();
     to.linger(phase).await;
-    let Outlet::Pipe(fifo) = &to else { return };
+    let Destination::Pipe(fifo) = &to else { return };
     match passage.reopen(fifo) {
         Ok(kept) => {
             drop(to);
@@ -189,7 +188,7 @@ pub(super) fn spawn_terminal_input(
 ) -> io::Result<JoinHandle<()>> {
     let from = watch(from, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
-        let mut to = Outlet::Terminal(to);
+        let mut to = Destination::Terminal(to);
         report(copy(&from, &mut to, std::future::pending(), None).await);
         drop((to, over));
     }))
@@ -323,7 +322,7 @@ mod tests {
     fn spawn_withheld(from: File) -> (JoinHandle<()>, oneshot::Sender<()>, File) {
         let (output, to) = pipe();
         let (begin, begun) = oneshot::channel();
-        let to = Outlet::pipe(to.into()).unwrap();
+        let to = Destination::pipe(to.into()).unwrap();
         let (_, phase) = tokio::sync::watch::channel(super::super::Phase::default());
         let pumped = spawn_output(from.into(), to, None, phase, begun).unwrap();
         (pumped.pump, begin, output)

@@ -15,11 +15,11 @@ use tokio::task::JoinHandle;
 use super::address::Address;
 use super::binary::{self, Logger};
 use super::console::ConsoleSocket;
+use super::destination::{Destination, Keep};
 use super::fifo::{self, End};
-use super::outlet::{Keep, Outlet};
 use super::passage::Unread;
 use super::terminal::{Size, Terminal};
-use super::words::Voice;
+use super::words::MessageWriter;
 use super::{Paths, Phase, ProcessStdio, Setting, StdioError, pipe, pump, words};
 use crate::sys;
 
@@ -39,7 +39,7 @@ pub struct Streams {
     /// Senders that make the pumps pass output on: it is kept back while the OCI runtime runs.
     silent: Vec<oneshot::Sender<()>>,
     /// A terminal that the OCI runtime has not sent yet, and the destination of its output.
-    expected: Option<(ConsoleSocket, Outlet, Keep)>,
+    expected: Option<(ConsoleSocket, Destination, Keep)>,
     /// The terminal, owned by its pumps.
     terminal: Weak<AsyncFd<OwnedFd>>,
     /// Size that the caller has requested last, even before there is a terminal.
@@ -48,7 +48,7 @@ pub struct Streams {
     output: Vec<pump::Output>,
     logger: Option<Logger>,
     /// Handle for the shim's own messages on its standard error.
-    voice: Option<Voice>,
+    messages: Option<MessageWriter>,
     /// Keeps the streams open for a process that may be followed by another.
     spare: Option<Spare>,
     #[cfg(test)]
@@ -71,7 +71,7 @@ enum Spare {
     /// The process's own ends of its pipes.
     Pipes(ProcessStdio),
     /// Another handle of the destination of its terminal's output.
-    Terminal { _kept_open: Outlet },
+    Terminal { _kept_open: Destination },
 }
 
 /// The process's end of stdin, until the caller's FIFO is connected to it.
@@ -121,21 +121,21 @@ async fn open_terminal(
 ) -> Result<(ProcessStdio, Streams), StdioError> {
     let mut streams = Streams::default();
     let socket = ConsoleSocket::bind(setting.bundle).map_err(StdioError::Terminal)?;
-    let (outlet, keep) = match Address::parse(&paths.stdout) {
-        _ if paths.stdout.is_empty() => (Outlet::Nowhere, None),
+    let (destination, keep) = match Address::parse(&paths.stdout) {
+        _ if paths.stdout.is_empty() => (Destination::Nowhere, None),
         Address::Binary(program) => {
             let ready = binary::start(&program, setting).await?;
             streams.logger = Some(ready.logger);
             let failed = |source| StdioError::stream("stdout", &paths.stdout, source);
-            let voice = words::voice(&ready.stdout).map_err(failed)?;
-            streams.voice = Some(Voice::Program(voice));
-            let outlet = Outlet::pipe(ready.stdout);
-            (outlet.map_err(failed)?, None)
+            let pipe = words::reopen_nonblocking(&ready.stdout).map_err(failed)?;
+            streams.messages = Some(MessageWriter::Program(pipe));
+            let destination = Destination::pipe(ready.stdout);
+            (destination.map_err(failed)?, None)
         }
         _ => {
             let threads = setting.reaper.threads();
-            let opened = Outlet::open("stdout", &paths.stdout, threads).await?;
-            streams.voice = opened.0.voice();
+            let opened = Destination::open("stdout", &paths.stdout, threads).await?;
+            streams.messages = opened.0.message_writer();
             opened
         }
     };
@@ -143,7 +143,7 @@ async fn open_terminal(
         console_socket: Some(socket.name()),
         ..ProcessStdio::default()
     };
-    streams.expected = Some((socket, outlet, keep));
+    streams.expected = Some((socket, destination, keep));
     Ok((process, streams))
 }
 
@@ -164,8 +164,8 @@ async fn open_pipes(
         let ready = binary::start(&program, setting).await?;
         streams.logger = Some(ready.logger);
         let failed = |source| StdioError::stream("stderr", &paths.stdout, source);
-        let voice = words::voice(&ready.stderr).map_err(failed)?;
-        streams.voice = Some(Voice::Program(voice));
+        let pipe = words::reopen_nonblocking(&ready.stderr).map_err(failed)?;
+        streams.messages = Some(MessageWriter::Program(pipe));
         process.stdout = Some(ready.stdout);
         process.stderr = Some(ready.stderr);
         return Ok((process, streams));
@@ -178,15 +178,15 @@ async fn open_pipes(
             continue;
         }
         let threads = setting.reaper.threads();
-        let (outlet, keep) = Outlet::open(stream, path, threads).await?;
+        let (destination, keep) = Destination::open(stream, path, threads).await?;
         // stderr is the last of them, so its handle stays.
-        streams.voice = outlet.voice();
+        streams.messages = destination.message_writer();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
         *slot = Some(write);
         let (begin, begun) = oneshot::channel();
         let phase = streams.phase.subscribe();
-        let output = pump::spawn_output(read, outlet, keep, phase, begun);
+        let output = pump::spawn_output(read, destination, keep, phase, begun);
         streams.output.push(output.map_err(failed)?);
         streams.silent.push(begin);
     }
@@ -212,16 +212,19 @@ impl Streams {
                 console_socket: None,
             }),
             true if paths.stdout.is_empty() => Spare::Terminal {
-                _kept_open: Outlet::Nowhere,
+                _kept_open: Destination::Nowhere,
             },
             true => match Address::parse(&paths.stdout) {
                 Address::Binary(_) => Spare::Terminal {
-                    _kept_open: Outlet::Nowhere,
+                    _kept_open: Destination::Nowhere,
                 },
                 _ => {
                     let threads = setting.reaper.threads();
-                    let (outlet, _) = Outlet::open("stdout", &paths.stdout, threads).await?;
-                    Spare::Terminal { _kept_open: outlet }
+                    let (destination, _) =
+                        Destination::open("stdout", &paths.stdout, threads).await?;
+                    Spare::Terminal {
+                        _kept_open: destination,
+                    }
                 }
             },
         });
@@ -288,7 +291,7 @@ impl Streams {
     /// process must be killed.
     pub async fn take_over(&mut self, has_stdin: bool) -> Result<(), StdioError> {
         self.pass_on();
-        let Some((socket, outlet, keep)) = self.expected.take() else {
+        let Some((socket, destination, keep)) = self.expected.take() else {
             return Ok(());
         };
         let master = socket.receive().await.map_err(StdioError::Terminal)?;
@@ -304,7 +307,7 @@ impl Streams {
             input_over
         });
         let phase = self.phase.subscribe();
-        let output = pump::spawn_terminal_output(terminal, outlet, keep, phase, input_over);
+        let output = pump::spawn_terminal_output(terminal, destination, keep, phase, input_over);
         self.output.push(output);
         Ok(())
     }
@@ -372,7 +375,7 @@ impl Streams {
     /// before they learn of the exit.
     pub fn ended(&mut self) -> Option<Unread> {
         self.spare = None;
-        self.voice = None;
+        self.messages = None;
         self.reach(Phase::Ended);
         #[cfg(test)]
         if let Some(reads_for) = self.simulated.reads_for {
@@ -399,8 +402,8 @@ impl Streams {
     }
 
     /// Handle for the shim's own messages on standard error, if there is one.
-    pub(super) fn voice(&self) -> Option<&Voice> {
-        self.voice.as_ref()
+    pub(super) fn message_writer(&self) -> Option<&MessageWriter> {
+        self.messages.as_ref()
     }
 
     fn reach(&self, reached: Phase) {
@@ -421,7 +424,7 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
         for streams in &mut streams {
             streams.stdin = None;
             streams.spare = None;
-            streams.voice = None;
+            streams.messages = None;
             // Discards output that is still kept back.
             streams.silent = Vec::new();
             streams.reach(Phase::Deleted);

@@ -17,7 +17,6 @@ pub struct Size {
     pub height: u16,
 }
 
-/// The master of a pseudo-terminal.
 #[derive(Debug)]
 pub(super) struct Terminal {
     pub master: Arc<AsyncFd<OwnedFd>>,

@@ -10,7 +10,7 @@ use nix::libc;
 
 use super::Paths;
 use super::address::Address;
-use super::log::LogVoice;
+use super::log::LogMessageWriter;
 use super::streams::Streams;
 
 /// Longest line: a pipe accepts that many bytes as a whole or not at all (`PIPE_BUF`, pipe(7)).
@@ -18,10 +18,10 @@ const LONGEST: usize = 4096;
 
 /// A handle for the shim's own messages on a process's standard error.
 #[derive(Debug)]
-pub(super) enum Voice {
+pub(super) enum MessageWriter {
     /// A non-blocking pipe to a logging program.
     Program(File),
-    Log(LogVoice),
+    Log(LogMessageWriter),
     /// The caller's FIFO, which is in containerd's own directory in memory, so that no disk can
     /// stall its opening.
     Fifo,
@@ -34,21 +34,21 @@ pub type Rest = Box<dyn FnOnce() + Send>;
 /// waits: without a reader, or if the stream is full, the line is lost.
 pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) -> Option<Rest> {
     let line = bounded(line, if paths.terminal { "\r\n" } else { "\n" });
-    let voice = match (paths.terminal, paths.stderr.as_str()) {
+    let address = match (paths.terminal, paths.stderr.as_str()) {
         (true, _) | (false, "") => &paths.stdout,
         (false, stderr) => stderr,
     };
-    let own = streams.and_then(Streams::voice);
-    let written = match (own, Address::parse(voice)) {
-        (Some(Voice::Program(pipe)), _) => (&*pipe).write_all(line.as_bytes()),
-        (Some(Voice::Log(log)), _) => log.say(line.as_bytes()),
-        (Some(Voice::Fifo), Address::Path(path)) => append(Path::new(path), &line),
+    let own = streams.and_then(Streams::message_writer);
+    let written = match (own, Address::parse(address)) {
+        (Some(MessageWriter::Program(pipe)), _) => (&*pipe).write_all(line.as_bytes()),
+        (Some(MessageWriter::Log(log)), _) => log.write_line(line.as_bytes()),
+        (Some(MessageWriter::Fifo), Address::Path(path)) => append(Path::new(path), &line),
         (None, Address::Path(path)) if !path.is_empty() => return rest(path.into(), line),
         (None, Address::File(path)) => return rest(path, line),
         // No destination, or no longer one.
         _ => return None,
     };
-    report(voice, written);
+    report(address, written);
     None
 }
 
@@ -58,9 +58,9 @@ fn rest(path: PathBuf, line: String) -> Option<Rest> {
     }))
 }
 
-fn report(voice: &str, written: io::Result<()>) {
+fn report(address: &str, written: io::Result<()>) {
     if let Err(error) = written {
-        tracing::debug!(stream = voice, %error, "cannot write a message to a container's stream");
+        tracing::debug!(stream = address, %error, "cannot write a message to a container's stream");
     }
 }
 
@@ -91,7 +91,7 @@ fn bounded(line: &str, end: &str) -> String {
 ///
 /// If it cannot be opened.
 #[expect(clippy::disallowed_methods, reason = "/proc")]
-pub(super) fn voice(pipe: &impl AsFd) -> io::Result<File> {
+pub(super) fn reopen_nonblocking(pipe: &impl AsFd) -> io::Result<File> {
     // A duplicate of the descriptor would share its flags, and change the other user's blocking
     // mode.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
@@ -166,7 +166,7 @@ mod tests {
         let (mut read, write) = pipe2(OFlag::O_CLOEXEC)
             .map(|(r, w)| (File::from(r), w))
             .unwrap();
-        let mut words = voice(&write).unwrap();
+        let mut words = reopen_nonblocking(&write).unwrap();
         let line = bounded("full", "\n");
         let said = (0..1_000_000).take_while(|_| words.write_all(line.as_bytes()).is_ok());
         assert!(said.count() < 1_000_000);

@@ -75,9 +75,6 @@ impl Pod {
         if kind == ContainerKind::Workload {
             let is_new = self.history.of(&name).is_none();
             let is_restart_of_all = self.is_restart_of_all(&name);
-            if is_new {
-                self.last_new_name = now;
-            }
             // A container created again in its sandbox was not left out of it.
             self.is_later_sandbox |= facts.restart_count > 0 && is_new && !self.was_restarted;
             if let Some(timeout) = timeout {
@@ -87,6 +84,10 @@ impl Pod {
             self.disprove_termination(&name);
             if is_restart_of_all {
                 self.restart_all(&name);
+            }
+            // In a pod that starts over every name is new again.
+            if self.history.of(&name).is_none() {
+                self.last_new_name = now;
             }
             self.disprove_post_starts();
             self.last_creation = now;

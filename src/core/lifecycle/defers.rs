@@ -13,7 +13,7 @@ use super::container::Container;
 use super::grace::LEAST;
 use super::life::Stop;
 use super::rules::{Deed, Due, Subject};
-use super::termination::Ends;
+use super::termination::{Ends, Termination};
 use super::time::Time;
 
 impl Step {
@@ -69,7 +69,9 @@ impl Subject<'_> {
         }
         let own = pod.own_ends(self.container, ends);
         let late = match self.container.life.stop() {
-            Stop::Killed { .. } | Stop::GivenUp { .. } => None,
+            // It is not waited for, and nothing more can be done.
+            Stop::GivenUp { .. } => return None,
+            Stop::Killed { .. } => None,
             _ => self.is_late(own.kill),
         };
         let give_up = || pod.due(own.stuck(), || Deed::GiveUp);
@@ -257,7 +259,10 @@ impl Pod {
             return ends;
         };
         let capped = self.cap_of(container).map(|cap| began.after(cap));
-        let kill = capped.map_or(ends.kill, |at| ends.kill.min(at.after(LEAST)));
+        // Nobody has told one that ran on after an end that was none.
+        let told = self.termination.as_ref().map(Termination::step_began);
+        let kill = |at: Time| at.max(told.unwrap_or_default()).after(LEAST);
+        let kill = capped.map_or(ends.kill, |at| ends.kill.min(kill(at)));
         let retried = container.back_off.is_of_an_end();
         let again = self.last_retry(container).filter(|_| retried);
         Ends {
@@ -331,9 +336,14 @@ impl Pod {
             .plan
             .iter()
             .flat_map(|plan| plan.pre_exit().iter().chain(plan.post_exit()));
-        listed.into_iter().any(|name| match self.current(name) {
-            None => self.history.of(name).is_none(),
-            Some(container) => !container.life.reads_running() && !container.life.is_exited(),
+        listed.into_iter().any(|name| {
+            // What is left of a run before a restart of the whole pod is no container of this run.
+            if self.history.of(name).is_none() {
+                return true;
+            }
+            self.current(name).is_some_and(|container| {
+                !container.life.reads_running() && !container.life.is_exited()
+            })
         })
     }
 }

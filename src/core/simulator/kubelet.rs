@@ -113,11 +113,10 @@ enum Worker {
     Starts(usize, Time),
     /// The pull of a container's image, until then.
     Pulls(usize, Time),
-    /// A postStart handler, until then.
+    /// A postStart handler, until it is over; then whether it has succeeded.
     Handles {
         who: usize,
-        fails: bool,
-        until: Time,
+        over: Option<bool>,
     },
     /// The stop of one container of a living pod.
     Stops,
@@ -263,7 +262,7 @@ impl<'a> Kubelet<'a> {
         let mut all = vec![self.away_until.unwrap_or(self.looks_at)];
         match self.worker {
             Worker::Starts(_, since) => all.push(since.after(REQUEST_TIMEOUT)),
-            Worker::Pulls(_, until) | Worker::Handles { until, .. } => all.push(until),
+            Worker::Pulls(_, until) => all.push(until),
             Worker::Done => return None,
             _ => {}
         }
@@ -401,7 +400,9 @@ impl Kubelet<'_> {
                 Seen::StartAnswered(id, answer) => self.start_answered(&id, answer.is_ok()),
                 Seen::ExitReported(id, code) => self.exited(&id, code, at),
                 Seen::StartFailed(id, _) => self.start_answered(&id, false),
-                Seen::Died(id, _) => self.handler_dies(&id),
+                Seen::PostStartOver(id, has_succeeded) => {
+                    self.handler_is_over(&id, has_succeeded == Some(true))
+                }
                 Seen::CreateRefused(id, why) => self.refused(&id, &why),
                 _ => {}
             }
@@ -451,20 +452,19 @@ impl Kubelet<'_> {
                 let fails = self.records[who].creations <= self.case.members[who].post_starts_fail;
                 let call = Call::PostStart(id, ms(takes), u8::from(fails));
                 self.world.call(call);
-                let until = self.world.now().after(ms(takes));
-                self.worker = Worker::Handles { who, fails, until };
+                // Where the handler could not even be executed that is heard next.
+                self.worker = Worker::Handles { who, over: None };
             }
             None => self.worker = Worker::Idle,
         }
     }
 
-    /// Ends a running postStart handler, because its container's process has exited and all execs
-    /// with it.
-    fn handler_dies(&mut self, id: &str) {
-        if let Worker::Handles { who, fails, until } = &mut self.worker
+    /// Records that a postStart handler has ended by itself or with its container, or was not executed.
+    fn handler_is_over(&mut self, id: &str, has_succeeded: bool) {
+        if let Worker::Handles { who, over } = &mut self.worker
             && self.records[*who].id == Some(id)
         {
-            (*fails, *until) = (true, self.world.now());
+            *over = Some(has_succeeded);
         }
     }
 
@@ -538,9 +538,9 @@ impl Kubelet<'_> {
                 self.give_up(who);
                 true
             }
-            Worker::Handles { who, fails, until } if now >= until || !self.runs(who) => {
+            Worker::Handles { who, over } if over.is_some() || !self.runs(who) => {
                 self.worker = Worker::Idle;
-                if fails && self.runs(who) {
+                if over == Some(false) && self.runs(who) {
                     self.stop_one(who);
                 }
                 true

@@ -83,6 +83,8 @@ pub struct Script {
     pub probe_costs: Duration,
     /// The exit code after a stop signal.
     pub stop_code: u8,
+    /// SIGKILL does not end it: it hangs in the kernel.
+    pub survives_sigkill: bool,
 }
 
 impl Default for Script {
@@ -103,6 +105,7 @@ impl Default for Script {
             probe_takes: ms(1),
             probe_costs: Duration::ZERO,
             stop_code: 0,
+            survives_sigkill: false,
         }
     }
 }
@@ -117,6 +120,9 @@ pub enum Seen {
     Signalled(String, Signal),
     Died(String, ExitStatus),
     ExitReported(String, u32),
+    /// The postStart handler run by the caller has succeeded or failed. `None` if the caller was not
+    /// told, and takes it for failed.
+    PostStartOver(String, Option<bool>),
     /// The exit was published, and is on its way to the caller.
     ExitSaid(String, u32),
     StartAnswered(String, Result<(), Refusal>),

@@ -40,6 +40,8 @@ pub(crate) struct Process {
     life: u64,
     starts: Vec<RequestId>,
     start_when_created: Option<Option<Duration>>,
+    /// Its caller runs its postStart handler.
+    runs_post_start: bool,
 }
 
 impl Process {
@@ -322,8 +324,13 @@ impl World {
                     has_deadline: false,
                     is_interactive: false,
                 };
-                if self.pod.handle_exec(self.now, &id, &exec).is_ok() {
-                    self.schedule(takes, Event::ExecOver(id, "post-start", code));
+                let begun = self.pod.handle_exec(self.now, &id, &exec);
+                match self.processes.get_mut(&id).filter(|_| begun.is_ok()) {
+                    Some(process) => {
+                        process.runs_post_start = true;
+                        self.schedule(takes, Event::ExecOver(id, "post-start", code));
+                    }
+                    None => self.see(Seen::PostStartOver(name.to_owned(), Some(false))),
                 }
             }
             Call::Delete(name) => {
@@ -380,6 +387,7 @@ impl World {
                     life: self.counter,
                     starts: Vec::new(),
                     start_when_created: start,
+                    runs_post_start: false,
                 };
                 self.processes.insert(id.clone(), process);
                 self.created.push((self.now, name.to_owned()));
@@ -432,7 +440,7 @@ impl World {
             Event::Released(id) => self.released(&id),
             Event::Restarted(id) => self.restarted(&id),
             Event::Halted(id) => {
-                let outcome = Err("it is not wanted any more".to_owned());
+                let outcome = Err("restart canceled".to_owned());
                 self.pod.handle_restarted(self.now, &id, outcome);
             }
             Event::Probed(id, life, ready) => {
@@ -447,6 +455,7 @@ impl World {
                 let status = Some(ExitStatus::Code(code));
                 self.pod.handle_exec_over(self.now, &id, exec, status);
                 self.exec_output_read(&id, exec);
+                self.post_start_is_over(&id, code == 0);
             }
             Event::PostStarted(id, life) => {
                 self.pod.handle_post_started(self.now, &id, life, Ok(()));
@@ -550,7 +559,17 @@ impl World {
         };
         if std::mem::replace(&mut process.alive, false) {
             self.see(Seen::Died(id.to_string(), status));
+            self.post_start_is_over(id, false);
             self.pod.handle_exit(self.now, id, status);
+        }
+    }
+
+    /// Its caller hears of the end of the postStart handler that it runs, unless it has heard of it.
+    fn post_start_is_over(&mut self, id: &ContainerId, has_succeeded: bool) {
+        if let Some(process) = self.processes.get_mut(id)
+            && std::mem::take(&mut process.runs_post_start)
+        {
+            self.see(Seen::PostStartOver(id.to_string(), Some(has_succeeded)));
         }
     }
 
@@ -702,6 +721,7 @@ impl World {
         };
         let life = process.life;
         let dies_in = match (signal, process.executed) {
+            (Signal::KILL, _) if process.script.survives_sigkill => None,
             (Signal::KILL, _) => Some((ms(1), ExitStatus::Signal(9))),
             // The parked init process of the OCI runtime is no program that could stop in order.
             (_, None) => Some((ms(1), ExitStatus::Code(2))),

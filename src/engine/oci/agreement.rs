@@ -113,7 +113,7 @@ prop_compose! {
 
 /// Adds unknown fields, as a later version of the specification may have them: in the document, its
 /// process and its namespaces.
-fn with_what_is_new(spec: &Spec) -> Value {
+fn with_unknown_fields(spec: &Spec) -> Value {
     let mut config = serde_json::to_value(spec).unwrap();
     let new = json!({"a": [1, 2.5e3, null], "oomScoreAdj": 3});
     config["new"] = new.clone();
@@ -162,7 +162,7 @@ proptest! {
 
     #[test]
     fn both_read_the_same_facts(spec in specs()) {
-        let bundle = in_a_bundle(&with_what_is_new(&spec));
+        let bundle = in_a_bundle(&with_unknown_fields(&spec));
         let read = Bundle::read(bundle.path()).unwrap();
 
         let annotations: HashMap<_, _> = read.annotations.clone().into_iter().collect();
@@ -195,7 +195,7 @@ proptest! {
 
     #[test]
     fn setting_an_oom_score_changes_nothing_else(spec in specs(), score in -1000..=1000) {
-        let before = with_what_is_new(&spec);
+        let before = with_unknown_fields(&spec);
         let bundle = in_a_bundle(&before);
         set_oom_score(bundle.path(), score).unwrap();
 
@@ -212,7 +212,7 @@ proptest! {
 
     #[test]
     fn a_command_has_the_programs_settings_without_a_terminal(spec in specs(), argv in vec(word(), 1..4)) {
-        let config = with_what_is_new(&spec);
+        let config = with_unknown_fields(&spec);
         let bundle = in_a_bundle(&config);
         let made = process(bundle.path(), &argv).unwrap();
 
@@ -256,7 +256,7 @@ fn the_model_rejects_unknown_values_and_drops_unknown_fields() {
     let read = Bundle::read(bundle.path()).unwrap();
     assert_eq!(read.namespaces().next(), Some(("weather", "")));
 
-    let config = with_what_is_new(&Spec::default());
+    let config = with_unknown_fields(&Spec::default());
     let read: Spec = serde_json::from_value(config.clone()).unwrap();
     assert_ne!(serde_json::to_value(read).unwrap(), config);
 }
@@ -267,7 +267,7 @@ fn the_model_takes_many_times_the_memory() {
     let service = |number| format!("A_SERVICE_{number}_PORT=tcp://10.0.0.1:443");
     let process = ProcessBuilder::default().env((0..100).map(service).collect::<Vec<_>>());
     let spec = SpecBuilder::default().process(process.build().unwrap());
-    let config = with_what_is_new(&spec.build().unwrap()).to_string();
+    let config = with_unknown_fields(&spec.build().unwrap()).to_string();
     let peak = |read: fn(&str)| allocation_counter::measure(|| read(&config)).bytes_max;
     let ours = peak(|config| drop(serde_json::from_str::<Bundle>(config).unwrap()));
     let models = peak(|config| drop(serde_json::from_str::<Spec>(config).unwrap()));

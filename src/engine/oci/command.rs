@@ -60,7 +60,7 @@ impl RuntimeCommand {
         self.can_be_halted = true;
     }
 
-    /// Lowers the time limit to this, if it is higher.
+    /// Lowers the time limit to `limit`, unless it is lower already.
     pub fn limit(&mut self, limit: Duration) {
         self.limit = self.limit.min(limit);
     }

@@ -128,7 +128,7 @@ pub(super) fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result
         let own = mounts.iter().rposition(is_there);
         if own
             .and_then(|own| mounts.get(own))
-            .is_some_and(|own| !is_nobodys(own, is_memory))
+            .is_some_and(|own| !is_default_mount(own, is_memory))
         {
             continue;
         }
@@ -168,7 +168,7 @@ pub(super) fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result
 
 /// True if the container's owner did not choose this mount: containerd adds bind mounts of files
 /// that only a pause container's sandbox would have, and a private tmpfs for shared memory.
-fn is_nobodys(mount: &Value, is_memory: bool) -> bool {
+fn is_default_mount(mount: &Value, is_memory: bool) -> bool {
     let word = |key| mount.get(key).and_then(Value::as_str).unwrap_or_default();
     match word("type") {
         "tmpfs" => is_memory,

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 
 use crate::caught::caught;
-use crate::cgroup::remains;
+use crate::cgroup::cleanup;
 use crate::engine::{
     Beginning, Born, Cgroup, Container, Created, Deletion, EngineError, Halt, LastLife, Namespaces,
     Order, OwnSandbox, Wishes, Work,
@@ -22,7 +22,9 @@ use super::error::RuntimeError;
 use super::init::OciInit;
 use super::restoration::OciRestoration;
 use super::words::Words;
-use super::{Bundle, OciRuntime, Options, config, exit, forget, insist, options, shim_path};
+use super::{
+    Bundle, OciRuntime, Options, config, exit, forget, options, retry_on_exhaustion, shim_path,
+};
 
 /// Time limit of a creation whose caller sets none; long, because a hook may load a driver.
 const WITHOUT_A_DEADLINE: Duration = Duration::from_secs(600);
@@ -138,7 +140,7 @@ impl Container for Arc<OciContainer> {
             if halt.is_called() {
                 let state = runtime.state_dir(&self.id);
                 rootfs::unmount_state(&state, self.reaper.threads()).await;
-                remains::raze(&self.remains()).await;
+                cleanup::kill_and_remove(&self.leftover_cgroups()).await;
             } else if let Err(error) = self.discard(&runtime).await {
                 let why = "cannot delete a container that failed to restart";
                 tracing::warn!(container = self.id, %error, why);
@@ -190,7 +192,7 @@ impl Container for Arc<OciContainer> {
             return None;
         }
         let message = message.to_owned();
-        let said = self.words.say(Box::new(move || {
+        let written = self.words.enqueue(Box::new(move || {
             if let Some(rest) = rest {
                 rest();
             }
@@ -198,7 +200,7 @@ impl Container for Arc<OciContainer> {
                 stdio::leave_message(&file, &message);
             }
         }));
-        said.filter(|_| last_words)
+        written.filter(|_| last_words)
     }
 }
 
@@ -318,19 +320,19 @@ impl OciContainer {
     }
 
     /// Cgroups that a failed creation may have left.
-    fn remains(&self) -> BTreeSet<PathBuf> {
+    fn leftover_cgroups(&self) -> BTreeSet<PathBuf> {
         let config = Bundle::read(&self.bundle).unwrap_or_default();
-        self.runtime.remains(&self.id, &config)
+        self.runtime.leftover_cgroups(&self.id, &config)
     }
 
     /// Removes all that a failed creation has left: some runtimes leave processes or state when
     /// they fail, and a killed one may leave cgroups that it has not recorded.
     async fn discard(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
-        let cgroups = self.remains();
+        let cgroups = self.leftover_cgroups();
         let state = runtime.state_dir(&self.id);
         rootfs::unmount_state(&state, self.reaper.threads()).await;
         let deleted = match runtime.halt.is_called() {
-            false => insist(|| runtime.delete(&self.id, true)).await,
+            false => retry_on_exhaustion(|| runtime.delete(&self.id, true)).await,
             // Not for long: a caller waits. Remaining processes are killed below.
             true => {
                 let mut runtime = runtime.clone();
@@ -338,7 +340,7 @@ impl OciContainer {
                 runtime.delete(&self.id, true).await
             }
         };
-        remains::raze(&cgroups).await;
+        cleanup::kill_and_remove(&cgroups).await;
         deleted
     }
 }

@@ -22,7 +22,7 @@ use crate::reaper::{Child, Reaper};
 use super::container::OciContainer;
 use super::exec::{self, Execution};
 use super::release::release;
-use super::{OciPodCgroup, OciRuntime, insist};
+use super::{OciPodCgroup, OciRuntime, retry_on_exhaustion};
 
 /// Time limit of the OCI runtime for killing the remaining processes of a container, whose exit
 /// waits for it.
@@ -39,7 +39,7 @@ const RUNTIME_TAKES: Duration = Duration::from_secs(10);
 pub(super) struct OciInit {
     container: Arc<OciContainer>,
     pid: i32,
-    /// Its cgroup, found as early as possible: its program may move to another.
+    /// The cgroup, found as early as possible: the program may move to another.
     cgroup: Arc<OnceLock<Arc<ContainerCgroup>>>,
 }
 
@@ -198,7 +198,7 @@ impl Init for OciInit {
         let mut runtime = self.container.runtime.clone();
         runtime.within(KILLS_WITHIN);
         let kill_all = || runtime.kill(self.id(), Signal::KILL.number(), true);
-        if let Err(error) = insist(kill_all).await {
+        if let Err(error) = retry_on_exhaustion(kill_all).await {
             tracing::debug!(container = self.id(), %error, "no processes left to kill");
         }
         // crun kills nothing in the cgroups below the container's, and runc from 1.2 on nothing at

@@ -105,7 +105,7 @@ pub use error::{RuntimeError, Verb};
 pub(crate) use exec::lower;
 pub(in crate::engine) use init::kill;
 pub use options::Options;
-pub use runtime::{DEFAULT_BINARY, OciRuntime, insist};
+pub use runtime::{DEFAULT_BINARY, OciRuntime, retry_on_exhaustion};
 
 use container::OciContainer;
 use words::Words;

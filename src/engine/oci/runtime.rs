@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::libc;
 use tokio::time::sleep;
 
-use crate::cgroup::{Place, moves, remains, scores};
+use crate::cgroup::{Place, cleanup, moves, scores};
 use crate::engine::{Halt, NamespaceError, Namespaces};
 use crate::plan::Signal;
 use crate::reaper::{Child, Expectation, Meter, Reaper};
@@ -105,9 +105,9 @@ impl OciRuntime {
     }
 
     /// Cgroups that may be left of container `id` with configuration `config`.
-    pub fn remains(&self, id: &str, config: &Bundle) -> BTreeSet<PathBuf> {
+    pub fn leftover_cgroups(&self, id: &str, config: &Bundle) -> BTreeSet<PathBuf> {
         let noted = state::cgroups(&self.state_dir(id));
-        remains::of_container(noted, config.cgroups_path(), id)
+        cleanup::of_container(noted, config.cgroups_path(), id)
     }
 
     /// True if the container's init runs on this kernel, so that the shim can signal it. With a
@@ -419,7 +419,7 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// # Errors
 ///
 /// The command's last error.
-pub async fn insist<T, F>(command: impl Fn() -> F) -> Result<T, RuntimeError>
+pub async fn retry_on_exhaustion<T, F>(command: impl Fn() -> F) -> Result<T, RuntimeError>
 where
     F: Future<Output = Result<T, RuntimeError>>,
 {
@@ -451,7 +451,7 @@ async fn read_pid(verb: Verb, file: &Path) -> Result<i32, RuntimeError> {
         }),
         read => Ok(read.unwrap_or_default()),
     };
-    let written = insist(read).await?;
+    let written = retry_on_exhaustion(read).await?;
     match written.trim().parse() {
         Ok(pid) if pid > 0 => Ok(pid),
         _ => Err(RuntimeError::NoPid { verb, written }),

@@ -22,19 +22,19 @@ pub(super) struct Words {
 impl Words {
     /// Queues the write of a message, which is dropped if the queue is full. The returned work ends
     /// when the message is written.
-    pub fn say(&self, saying: Rest) -> Option<Work<()>> {
+    pub fn enqueue(&self, write: Rest) -> Option<Work<()>> {
         let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else {
             tracing::debug!("message to the container's owner dropped: too many wait for the disk");
             return None;
         };
         let thread = self.thread.clone();
-        let said = tokio::spawn(async move {
-            if let Err(error) = thread.run(saying).await {
+        let written = tokio::spawn(async move {
+            if let Err(error) = thread.run(write).await {
                 tracing::debug!(%error, "message to the container's owner not written");
             }
             drop(place);
         });
-        Some(Box::pin(async move { drop(said.await) }))
+        Some(Box::pin(async move { drop(written.await) }))
     }
 }
 

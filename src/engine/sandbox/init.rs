@@ -84,7 +84,7 @@ impl Holder {
     }
 
     /// Kills it, and waits until it is gone.
-    pub async fn raze(&self) {
+    pub async fn kill_and_wait(&self) {
         // Fails if it has exited already.
         let _ = self.end();
         let begun = Instant::now();

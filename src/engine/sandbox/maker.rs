@@ -247,11 +247,11 @@ fn confine() -> Result<(), String> {
     pivot_root(".", ".").map_err(failed("an empty root"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(failed("the node's files"))?;
     chdir("/").map_err(failed("an empty root"))?;
-    become_nobody()
+    drop_root()
 }
 
 /// Gives up root's rights for good.
-fn become_nobody() -> Result<(), String> {
+fn drop_root() -> Result<(), String> {
     let caps = |error: caps::errors::CapsError| format!("capabilities: {error}");
     let ids = |error: nix::Error| format!("user {NOBODY}: {error}");
     for capability in caps::read(None, CapSet::Bounding).map_err(caps)? {

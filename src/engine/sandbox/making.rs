@@ -25,7 +25,6 @@ const SAID_AT_MOST: u64 = 4096;
 /// Time for a killed maker to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
-/// The maker process.
 struct Maker {
     child: Child,
     /// Expectation of another process that will hold the namespaces.

@@ -29,7 +29,7 @@ use async_trait::async_trait;
 use tokio::task::spawn_blocking;
 
 use crate::caught::caught;
-use crate::cgroup::{self, remains, scores};
+use crate::cgroup::{self, cleanup, scores};
 use crate::reaper::{Child, Reaper};
 use crate::sizing::Size;
 use crate::stdio::{self, Streams};
@@ -96,7 +96,7 @@ pub fn is_in(bundle: &Path) -> bool {
 /// made for them. Without such a cgroup the processes have exited with the shim, by their leash.
 pub async fn clear(bundle: &Path, id: &str) {
     let noted = beside(bundle, files::noted_cgroup).await;
-    remains::raze(&remains::of_container(noted.unwrap_or_default(), None, id)).await;
+    cleanup::kill_and_remove(&cleanup::of_container(noted.unwrap_or_default(), None, id)).await;
     beside(bundle, files::remove).await;
 }
 
@@ -145,7 +145,7 @@ impl Container for Arc<PodSandbox> {
 
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
         if let (Deletion::Forced, Some(holder)) = (how, self.holder.get()) {
-            holder.raze().await;
+            holder.kill_and_wait().await;
         }
         clear(&self.bundle, &self.id).await;
         stdio::drain(streams).await;

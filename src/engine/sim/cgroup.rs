@@ -35,7 +35,6 @@ pub(super) struct PodValues {
     notes: BTreeMap<PathBuf, Vec<(Knob, u64)>>,
 }
 
-/// Cgroup of a container.
 #[derive(Debug)]
 pub(super) struct SimCgroup {
     engine: SimEngine,
@@ -165,7 +164,6 @@ impl std::fmt::Debug for Kills {
     }
 }
 
-/// Cgroup of a pod.
 #[derive(Debug)]
 pub(super) struct SimPodCgroup {
     engine: SimEngine,

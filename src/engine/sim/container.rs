@@ -76,7 +76,6 @@ impl SimContainer {
         }
     }
 
-    /// Makes a parked init process.
     fn park(self: &Arc<Self>, score: i32) -> Born {
         let life = self.lives.fetch_add(1, Ordering::Relaxed);
         let mut machine = self.engine.lock();
@@ -151,7 +150,7 @@ impl Container for Arc<SimContainer> {
             let beginning = Beginning::ToRestore(Box::new(SimRestoration(Arc::clone(self))));
             return Ok(Created { beginning, streams });
         }
-        // A panic here simulates a bug of the shim, after which nothing stays mounted either.
+        // A panic here simulates a bug of the shim. Even then nothing may stay mounted.
         let met = caught(self.engine.meet(Deed::Create, &self.id, Some(halt))).await;
         let is_known = self.engine.lock().containers.contains_key(&self.id);
         let created = met.and(match is_known {
@@ -227,7 +226,7 @@ impl Container for Arc<SimContainer> {
                 }
             }
         };
-        // A panic here simulates a bug of the shim, after which nothing stays mounted either.
+        // A panic here simulates a bug of the shim. Even then nothing may stay mounted.
         let deleted = caught(removal).await;
         self.drain(streams).await;
         self.unmount();

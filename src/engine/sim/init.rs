@@ -26,7 +26,6 @@ use super::{Program, SimEngine};
 /// CPU time of a probe's attempt.
 const PROBE_COSTS: Duration = Duration::from_millis(1);
 
-/// An init process.
 #[derive(Clone)]
 pub(super) struct SimInit {
     container: Arc<SimContainer>,
@@ -323,7 +322,6 @@ impl fmt::Debug for SimInit {
     }
 }
 
-/// An exec.
 #[derive(Debug)]
 struct SimProcess {
     engine: SimEngine,

@@ -52,7 +52,6 @@ pub struct Machine {
     held: BTreeMap<i32, usize>,
 }
 
-/// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
     /// A container's parked init process was created.
@@ -60,11 +59,9 @@ pub enum Happening {
         id: String,
         pid: i32,
     },
-    /// A container's program was executed.
     Executed {
         id: String,
     },
-    /// An exec was started.
     ExecBegan {
         id: String,
         exec_id: String,
@@ -102,7 +99,6 @@ pub enum Happening {
         pid: i32,
         code: u32,
     },
-    /// The engine has forgotten the container.
     Forgotten {
         id: String,
     },
@@ -140,11 +136,9 @@ pub enum Happening {
 pub(super) struct Known {
     pub init: Option<Serial>,
     pub is_frozen: bool,
-    /// Number of OOM kills.
     pub oom_kills: u64,
     /// Notified of each OOM kill.
     pub killed: Arc<Notify>,
-    /// Bytes of memory charged to it.
     pub memory_usage: u64,
 }
 
@@ -246,7 +240,6 @@ impl Machine {
         self.executed.contains(id)
     }
 
-    /// OOM scores of a container's processes.
     pub fn scores_of(&self, id: &str) -> Vec<i32> {
         let members = self.members(id).into_iter();
         let processes = members.filter_map(|serial| self.processes.get(&serial));
@@ -266,7 +259,6 @@ impl Machine {
         is_somebodys || self.held.contains_key(&pid)
     }
 
-    /// True if any process is alive.
     pub fn is_anything_alive(&self) -> bool {
         self.processes.values().any(Process::is_alive)
     }
@@ -328,11 +320,11 @@ impl Machine {
         *count -= 1;
         if *count == 0 {
             self.held.remove(&pid);
-            self.free_if_nobodys(pid);
+            self.free_if_unused(pid);
         }
     }
 
-    fn free_if_nobodys(&mut self, pid: i32) {
+    fn free_if_unused(&mut self, pid: i32) {
         if !self.is_taken(pid) && !self.free.contains(&pid) {
             self.free.push(pid);
         }
@@ -404,7 +396,6 @@ impl SimEngine {
         happened.notified().await;
     }
 
-    /// Sends a signal to a process.
     pub(super) fn signal(&self, serial: Serial, signal: Signal) -> Result<(), EngineError> {
         let mut machine = self.lock();
         let is_frozen = machine.is_frozen(serial);
@@ -553,7 +544,7 @@ impl SimEngine {
             let Some(mut process) = machine.processes.remove(&serial) else {
                 return;
             };
-            machine.free_if_nobodys(process.pid);
+            machine.free_if_unused(process.pid);
             drop(machine);
             if let Some(exit) = process.exit.take() {
                 // The receiver may be gone.
@@ -587,7 +578,7 @@ impl SimEngine {
         true
     }
 
-    /// Makes the init of a container die by itself, or of a signal from outside.
+    /// Makes the init of a container die, by itself or killed by a process outside the container.
     pub fn init_dies(&self, id: &str, status: ExitStatus) {
         let init = self.lock().containers.get(id).and_then(|known| known.init);
         if let Some(init) = init {

@@ -30,9 +30,7 @@ pub struct Program {
 pub enum OnStop {
     /// Exits after this time, with this status.
     Ends(Duration, ExitStatus),
-    /// Dies of the signal.
     Dies,
-    /// Does nothing.
     Ignores,
 }
 

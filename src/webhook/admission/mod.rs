@@ -67,7 +67,7 @@ pub struct ParsedReview {
     action: Action,
 }
 
-/// What to do for a review.
+/// The action for a review.
 #[derive(Debug)]
 enum Action {
     /// The review does not concern this webhook: allow it unchanged.

@@ -27,7 +27,6 @@ const HEALTHY_WITHIN: Duration = Duration::from_millis(100);
 /// Stands for a request that is not answered.
 const UNANSWERED: Duration = Duration::from_secs(999);
 
-/// A kind of attack.
 #[derive(Clone)]
 enum Kind {
     /// Connects to this address, and sends nothing.

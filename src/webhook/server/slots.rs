@@ -81,7 +81,6 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Count {
     Counted,
-    /// No room now.
     Full,
     /// The connection has been evicted.
     Evicted,

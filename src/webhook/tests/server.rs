@@ -30,7 +30,6 @@ use crate::metrics::Metrics;
 use crate::run::Program;
 use crate::server::MAX_REVIEW_BYTES;
 
-/// A running program.
 pub(super) struct Running {
     pub(super) reviews: u16,
     pub(super) health: u16,

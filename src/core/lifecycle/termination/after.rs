@@ -39,7 +39,11 @@ impl Pod {
         // caller restarts the whole pod.
         let is_anew = by_hand || restarts_all || !is_complete && self.is_restarted_by_its_caller();
         match is_anew {
-            true => self.begin_from_the_start(),
+            true => {
+                self.begin_from_the_start();
+                // What was created meanwhile is new in the run that begins.
+                self.last_new_name = self.last_creation;
+            }
             false => self.go_on(is_complete),
         }
         self.was_restarted |= restarts_all;

@@ -263,6 +263,7 @@ fn script() -> impl Strategy<Value = Script> {
                 probe_takes: ms(probe),
                 probe_costs: ms(probe / 4),
                 stop_code: 0,
+                survives_sigkill: false,
             },
         )
 }

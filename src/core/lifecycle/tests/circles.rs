@@ -1,8 +1,10 @@
-//! A rule that is a bug.
+//! Rules that go round in circles: a faulty rule, and rules that have done so once.
 
-use super::fixtures::TERM;
-use crate::lifecycle::Report;
-use crate::simulator::{Call, Seen, World, ms, secs};
+use crate::lifecycle::{Report, Time};
+use crate::plan::Signal;
+use crate::simulator::{Call, Script, Seen, World, ms, secs};
+
+use super::fixtures::{TERM, ask_all, running};
 
 /// How long the faulty rule was set aside, each time.
 fn pauses(world: &World) -> Vec<u64> {
@@ -39,4 +41,69 @@ fn a_rule_that_goes_round_in_circles_waits_and_the_pod_goes_on() {
     world.run_for(secs(1));
     let died = |seen: &Seen| matches!(seen, Seen::Died(id, _) if id == "web");
     assert!(world.seen.iter().any(|(_, seen)| died(seen)));
+}
+
+/// A pod in which the defer container `flush` runs on, since the end that it began in was none. It heeds no
+/// signal, and has a cap of 4 s.
+fn with_a_defer_of_a_false_end(flush: Script) -> World {
+    let annotations = [
+        ("pre-exit", "drain flush"),
+        ("apps", "web"),
+        ("grace-period", "10s"),
+        ("grace-period.usher/flush", "4s"),
+    ];
+    let drain = Script {
+        exits_after: Some((ms(300), 0)),
+        ..Script::default()
+    };
+    let world = World::new(&annotations).with_sandbox();
+    let world = world.script("drain", drain).script("flush", flush);
+    let mut world = running(world, &["drain", "web", "flush"]);
+    world.call(Call::Crash("web", 1));
+    world.run_for(secs(10));
+    // While its app is in back-off, the image of drain has changed.
+    world.call(Call::Kill("drain", TERM, None));
+    world.run_for(secs(2));
+    assert!(world.executed("flush").is_some(), "{:#?}", world.seen);
+    for name in ["web#2", "drain#2"] {
+        world.call(Call::Run(name, None));
+    }
+    world.run_for(secs(20));
+    world
+}
+
+fn kills(world: &World, name: &str) -> Vec<Time> {
+    let signals = world.signals(name).into_iter();
+    let kills = signals.filter(|(_, signal)| *signal == Signal::KILL);
+    kills.map(|(at, _)| at).collect()
+}
+
+#[test]
+fn a_defer_of_a_false_end_whose_cap_is_over_is_told_when_the_end_comes() {
+    let deaf = Script {
+        stops_after: None,
+        ..Script::default()
+    };
+    let mut world = with_a_defer_of_a_false_end(deaf);
+    let known = world.now.after(ms(10));
+    ask_all(&mut world, &["drain#2", "web#2", "flush"], TERM);
+    world.run_for(secs(9));
+    assert_eq!(kills(&world, "flush"), [known.after(secs(2))]);
+    assert_eq!(world.signalled("flush"), Some(known));
+    assert!(world.executed("drain#2").is_some(), "{:#?}", world.seen);
+}
+
+#[test]
+fn a_defer_of_a_false_end_that_not_even_sigkill_ends_is_given_up_once() {
+    let hangs = Script {
+        stops_after: None,
+        survives_sigkill: true,
+        ..Script::default()
+    };
+    let mut world = with_a_defer_of_a_false_end(hangs);
+    ask_all(&mut world, &["drain#2", "web#2", "flush"], TERM);
+    world.run_for(secs(20));
+    let died = world.died("web#2");
+    assert!(died.is_some(), "{:#?}", world.seen);
+    assert!(world.executed("drain#2") < died, "{:#?}", world.seen);
 }

@@ -380,6 +380,66 @@ fn defers_run_again_at_the_end_of_a_pod_whose_containers_were_all_restarted() {
     assert_eq!(world.reported("proxy#2"), Some(0));
 }
 
+#[test]
+fn the_end_of_a_restarted_pod_waits_for_defers_that_are_not_created_again_yet() {
+    let rules = [
+        ("caller-restarts.usher/web", "42"),
+        ("post-exit", "report"),
+        ("apps", "web"),
+    ];
+    // Its containers of before are still there, or have been deleted.
+    for is_deleted in [false, true] {
+        let world = pod("Never", &rules).script("report", exits_after(200, 0));
+        let mut world = running(world, &["proxy", "web", "report"]);
+        world.call(Call::Crash("web", 42));
+        for name in ["report", "proxy"] {
+            world.call(Call::Kill(name, TERM, TWO_SECONDS));
+            world.run_for(secs(3));
+            if is_deleted {
+                world.call(Call::Delete(name));
+            }
+        }
+        let broken = Script {
+            cannot_be_created: true,
+            ..Script::default()
+        };
+        let mut world = world.script("web#2", broken);
+        for name in ["proxy#2", "web#2", "report#2"] {
+            world.call(Call::Run(name, None));
+            world.run_for(ms(100));
+        }
+        world.run_for(secs(5));
+        assert!(world.executed("report#2").is_some(), "{:#?}", world.seen);
+        assert!(world.executed("report#2") < world.signalled("proxy#2"));
+    }
+}
+
+#[test]
+fn names_are_new_again_when_a_pod_is_restarted() {
+    let rules = [
+        ("caller-restarts.usher/api", "42"),
+        ("essential", "web"),
+        ("pre-exit", "drain"),
+        ("sidecars", "proxy?"),
+        ("apps", "web api"),
+    ];
+    let world = pod("Never", &rules).script("drain", exits_after(200, 0));
+    let mut world = running(world, &["web", "api", "drain"]);
+    // Longer than any new name is awaited.
+    world.run_for(secs(40));
+    world.call(Call::Crash("api", 42));
+    for name in ["web", "drain"] {
+        stop_shortly(&mut world, name);
+    }
+    let mut world = world.script("web#2", exits_after(50, 1));
+    for name in ["web#2", "api#2", "drain#2"] {
+        world.call(Call::Run(name, None));
+        world.run_for(ms(300));
+    }
+    world.run_for(secs(5));
+    assert!(world.executed("drain#2").is_some(), "{:#?}", world.seen);
+}
+
 // === exits after which the caller creates a container again ===
 
 #[test]

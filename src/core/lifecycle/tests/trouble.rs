@@ -65,6 +65,9 @@ fn timeline(world: &World) -> String {
             Seen::HookEnded(id, kind) => format!("    {kind} of {id} is over"),
             Seen::PostStarted(id) => format!("    postStart of {id} once more"),
             Seen::Restarting(id) => format!("    {id} is restarted in place"),
+            Seen::PostStartOver(id, has_succeeded) => {
+                format!("    {id}: its postStart is over, success {has_succeeded:?}")
+            }
             Seen::Reported(report) => format!("        {report}"),
         };
         let _ = writeln!(text, "{:>10}  {line}", at.to_string());

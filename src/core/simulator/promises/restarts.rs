@@ -42,7 +42,7 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
         let is_in = *died >= ending.known && died.after(secs(2)) < ending.deadline;
         let by_itself = sidecar.signals.iter().all(|(at, _)| at > died);
         let mut executed = sidecar.executed.iter().copied();
-        let there = executed.find(|at| at > died);
+        let there = executed.find(|at| at >= died);
         let last_app = run
             .of(sidecar.sandbox)
             .filter(|life| life.part() == Part::App && life.runs(*died))

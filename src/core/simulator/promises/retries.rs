@@ -30,7 +30,8 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Verdict {
     for (n, (died, status)) in deaths.enumerate() {
         let due = died.after(wait_after(n));
         let mut executed = life.executed.iter().copied();
-        let again = executed.find(|at| at > died);
+        // Where a moment is short it is back within it.
+        let again = executed.find(|at| at >= died);
         let is_early = again.is_some_and(|again| again < due);
         broken(!is_early, || {
             format!("{} dies at {died} and runs again at {again:?}", life.id)

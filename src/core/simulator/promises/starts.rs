@@ -123,7 +123,8 @@ fn awaits_defers(run: &Run<'_>, life: &Life<'_>, at: Time) -> bool {
     let mut apps = run
         .of(life.sandbox)
         .filter(|it| it.part() == Part::App && it.created <= at);
-    let is_complete = apps.all(|app| app.reported.is_some_and(|(ended, _)| ended <= at));
+    // What cannot be created has ended as if it had failed, and so for good where nobody restarts it.
+    let is_complete = apps.all(|app| app.ended().or(app.refused).is_some_and(|end| end <= at));
     (failed || is_complete) && run.case.members.iter().any(|member| is_missing(&member))
 }
 
@@ -145,7 +146,7 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
         // "An app runs, and waits for no name that its caller will not create again".
         let was_complete = run.taken.iter().any(|taken| {
             let is_complete = taken.because == Cause::Completed && taken.at <= first;
-            taken.sandbox == life.sandbox && is_complete
+            (taken.sandbox == life.sandbox || run.case.by_hand) && is_complete
         });
         if has_run || was_complete || is_unseen_restart(run, life) {
             continue;
@@ -153,8 +154,14 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
         for member in predecessors(run, life).filter(|member| member.part == Part::Sidecar) {
             let mut lives = before().filter(|it| it.member.name == member.name);
             let could_be = lives.any(|it| could_be_started(run, it, first));
+            // "Nothing waits for one that was not created when the wait is judged."
             let mut there = run.of(life.sandbox);
-            let has_come = there.any(|it| it.member.name == member.name && it.created < first);
+            let has_come = there.any(|it| {
+                let is_given_up = it.executed.is_empty() && run.was_given_up(it);
+                // While containerd is away its Create reaches nobody.
+                let is_late = run.is_hindered(&it.id, it.created, first);
+                it.member.name == member.name && it.had_come(first) && !is_given_up && !is_late
+            });
             let is_optional = member.optional && !has_come;
             broken(is_optional || could_be, || {
                 format!(
@@ -202,7 +209,15 @@ pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
         .of(life.sandbox)
         .filter(is_staged)
         .any(|it| it.created < life.created);
-    !is_stopped || was_over && is_first
+    // "And one of those names is created while none but guests reads RUNNING."
+    let mut restarted = run.of(life.sandbox);
+    let is_named = restarted.next().is_some_and(|begins| {
+        let last = run
+            .of(before)
+            .filter(|it| it.member.name == begins.member.name);
+        last.last().is_some_and(|it| it.reported.is_some())
+    });
+    !is_stopped || was_over && is_first || !is_named
 }
 
 /// True if a sidecar may have been started by then: "a postStart that has ended with 0". Kubelet
@@ -218,9 +233,11 @@ fn could_be_started(run: &Run<'_>, sidecar: &Life<'_>, by: Time) -> bool {
     let is_ready = executed.any(|at| at.after(ready) <= by);
     let is_handled = match (sidecar.member.post_start, answered) {
         (None, _) => true,
+        // Kubelet runs none in what has exited when it hears of the start, or could not be started for it.
+        (Some(_), _) if runs_no_post_start(run, sidecar) => true,
         (Some(_), None) => false,
-        (Some(takes), Some((at, _))) => {
-            let over = at.after(ms(takes));
+        (Some(_), Some((at, _))) => {
+            let over = post_start_over(sidecar, at);
             let fails = post_start_fails(sidecar) && !is_kubelet_ever_away(run);
             let mut asks = run.log.asks.iter();
             let is_stopped = asks.any(|ask| ask.id == sidecar.id && ask.at <= over.after(secs(10)));
@@ -234,8 +251,28 @@ fn could_be_started(run: &Run<'_>, sidecar: &Life<'_>, by: Time) -> bool {
     is_ready && is_handled
 }
 
+/// True if kubelet cannot have run the postStart of a sidecar.
+fn runs_no_post_start(run: &Run<'_>, sidecar: &Life<'_>) -> bool {
+    let died = sidecar.died.first().map(|(at, _)| *at);
+    match sidecar.answered {
+        Some((at, true)) => died.is_some_and(|died| died <= at),
+        Some((_, false)) => true,
+        None => run.was_given_up(sidecar),
+    }
+}
+
+/// When the postStart of a sidecar is over whose Start was answered at `answered`.
+fn post_start_over(sidecar: &Life<'_>, answered: Time) -> Time {
+    let takes = ms(sidecar.member.post_start.unwrap_or_default());
+    let known = sidecar.handled.map(|(over, _)| over);
+    known.unwrap_or_else(|| answered.after(takes))
+}
+
 /// True if the postStart of a sidecar fails; one that ends with its container has failed, too.
 pub fn post_start_fails(sidecar: &Life<'_>) -> bool {
+    if let Some((_, has_succeeded)) = sidecar.handled {
+        return !has_succeeded;
+    }
     let takes = sidecar.member.post_start.unwrap_or_default();
     let mut died = sidecar.died.iter().map(|(died, _)| *died);
     let is_cut = sidecar
@@ -247,10 +284,10 @@ pub fn post_start_fails(sidecar: &Life<'_>) -> bool {
 /// True if the caller creates another container while the postStart of a sidecar runs, as a caller
 /// that was away does. For the shim that proves that the Exec was no postStart.
 pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &Life<'_>) -> bool {
-    let takes = ms(sidecar.member.post_start.unwrap_or_default());
     sidecar.answered.is_some_and(|(begun, _)| {
+        let over = post_start_over(sidecar, begun);
         let mut lives = run.lives.iter();
-        lives.any(|it| it.created > begun && it.created < begun.after(takes))
+        lives.any(|it| it.created > begun && it.created < over)
     })
 }
 

@@ -15,7 +15,12 @@ pub struct Life<'a> {
     pub created: Time,
     /// Number of records before its creation.
     pub created_after: usize,
+    /// When its Create was refused.
+    pub refused: Option<Time>,
     pub answered: Option<(Time, bool)>,
+    /// When its postStart handler was over as its caller knows it, and whether that succeeded; `None` if its
+    /// caller does not know.
+    pub handled: Option<(Time, bool)>,
     pub executed: Vec<Time>,
     pub signals: Vec<(Time, Signal)>,
     pub died: Vec<(Time, ExitStatus)>,
@@ -60,7 +65,7 @@ impl Life<'_> {
     /// True if its caller saw it as running at that time, after this many records.
     pub fn read_running(&self, at: Time, after: usize) -> bool {
         let was_answered = self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at);
-        was_answered && self.reported_after >= after
+        was_answered && self.created_after < after && self.reported_after >= after
     }
 
     /// True if it had exited when another was asked at that time, after this many records. "The
@@ -79,6 +84,11 @@ impl Life<'_> {
 
     pub fn part(&self) -> Part {
         self.member.part
+    }
+
+    /// True if the container existed by then, as far as its caller knows.
+    pub fn had_come(&self, by: Time) -> bool {
+        self.created < by && self.refused.is_none_or(|refused| refused > by)
     }
 
     /// The time when its exit was reported.

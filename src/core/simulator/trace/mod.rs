@@ -110,7 +110,9 @@ impl<'a> Run<'a> {
                         sandbox,
                         created: at,
                         created_after: n,
+                        refused: None,
                         answered: None,
+                        handled: None,
                         executed: Vec::new(),
                         signals: Vec::new(),
                         died: Vec::new(),
@@ -127,6 +129,10 @@ impl<'a> Run<'a> {
                 self.with(id, |life| life.answered = Some((at, answer.is_ok())));
             }
             Seen::StartFailed(id, _) => self.with(id, |life| life.answered = Some((at, false))),
+            Seen::CreateRefused(id, _) => self.with(id, |life| life.refused = Some(at)),
+            Seen::PostStartOver(id, Some(has_succeeded)) => {
+                self.with(id, |life| life.handled = Some((at, *has_succeeded)));
+            }
             Seen::Executed(id) => self.with(id, |life| life.executed.push(at)),
             Seen::Signalled(id, signal) => self.with(id, |life| life.signals.push((at, *signal))),
             Seen::Died(id, _) if id == "pause" => self.deaths[sandbox] = Some(at),

@@ -31,7 +31,7 @@ pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) ->
 }
 
 /// Kills all processes in these cgroups and those below them, and removes the cgroups.
-pub async fn raze(cgroups: &BTreeSet<PathBuf>) {
+pub async fn kill_and_remove(cgroups: &BTreeSet<PathBuf>) {
     let roots: Vec<_> = cgroups.iter().cloned().collect();
     let remove = || {
         roots.iter().fold(true, |all, root| {

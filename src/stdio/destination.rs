@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use super::address::Address;
 use super::fifo::{self, End};
 use super::log::Log;
-use super::words::Voice;
+use super::words::MessageWriter;
 use super::{Phases, StdioError, deleted, is_ready, watch};
 use crate::offload::Threads;
 
@@ -30,9 +30,8 @@ const READER_COMES_WITHIN: Duration = Duration::from_secs(30);
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// A destination of output.
 #[derive(Debug)]
-pub(super) enum Outlet {
+pub(super) enum Destination {
     Pipe(AsyncFd<OwnedFd>),
     /// The input of a terminal.
     Terminal(Arc<AsyncFd<OwnedFd>>),
@@ -45,10 +44,10 @@ pub(super) enum Outlet {
 /// and go.
 pub(super) type Keep = Option<File>;
 
-impl Outlet {
+impl Destination {
     /// True if the output goes to a log file.
     pub fn is_file(&self) -> bool {
-        matches!(self, Outlet::File(_))
+        matches!(self, Destination::File(_))
     }
 
     /// Opens the destination at an address, without waiting for a reader; but waits for a stalled
@@ -61,7 +60,7 @@ impl Outlet {
         stream: &'static str,
         text: &str,
         threads: &Threads,
-    ) -> Result<(Outlet, Keep), StdioError> {
+    ) -> Result<(Destination, Keep), StdioError> {
         let failed = |source| StdioError::stream(stream, text, source);
         let (path, create) = match Address::parse(text) {
             Address::Path(path) => (PathBuf::from(path), false),
@@ -82,8 +81,10 @@ impl Outlet {
         };
         let opened = threads.run(move || Opened::at(&path, create)).await;
         match opened.and_then(|opened| opened).map_err(failed)? {
-            Opened::File(file) => Ok((Outlet::File(Log::new(file)), None)),
-            Opened::Fifo { keep, to } => Ok((Outlet::pipe(to.into()).map_err(failed)?, Some(keep))),
+            Opened::File(file) => Ok((Destination::File(Log::new(file)), None)),
+            Opened::Fifo { keep, to } => {
+                Ok((Destination::pipe(to.into()).map_err(failed)?, Some(keep)))
+            }
         }
     }
 
@@ -92,24 +93,24 @@ impl Outlet {
     /// # Errors
     ///
     /// If it cannot be watched.
-    pub fn pipe(to: OwnedFd) -> io::Result<Outlet> {
-        Ok(Outlet::Pipe(watch(to, Interest::WRITABLE)?))
+    pub fn pipe(to: OwnedFd) -> io::Result<Destination> {
+        Ok(Destination::Pipe(watch(to, Interest::WRITABLE)?))
     }
 
     /// Writes as much as possible without blocking; returns the rest.
     pub fn write<'a>(&mut self, piece: &'a [u8]) -> &'a [u8] {
         let written = match self {
-            Outlet::Nowhere => Ok(piece.len()),
-            Outlet::Pipe(to) => write(to.get_ref(), piece).map_err(io::Error::from),
-            Outlet::Terminal(to) => write(to.get_ref(), piece).map_err(io::Error::from),
-            Outlet::File(log) => return log.write(piece),
+            Destination::Nowhere => Ok(piece.len()),
+            Destination::Pipe(to) => write(to.get_ref(), piece).map_err(io::Error::from),
+            Destination::Terminal(to) => write(to.get_ref(), piece).map_err(io::Error::from),
+            Destination::File(log) => return log.write(piece),
         };
         match written {
             Ok(length) => piece.get(length..).unwrap_or_default(),
             Err(error) if is_temporary(&error) => piece,
             Err(error) => {
                 tracing::debug!(%error, "stream broken: its reader is gone");
-                *self = Outlet::Nowhere;
+                *self = Destination::Nowhere;
                 &[]
             }
         }
@@ -126,13 +127,13 @@ impl Outlet {
     /// Waits until a write would not block; false if the destination is broken.
     async fn is_writable(&self) -> bool {
         let to: &AsyncFd<OwnedFd> = match self {
-            Outlet::Pipe(to) => to,
-            Outlet::Terminal(to) => to,
-            Outlet::File(log) => {
+            Destination::Pipe(to) => to,
+            Destination::Terminal(to) => to,
+            Destination::File(log) => {
                 log.has_room().await;
                 return true;
             }
-            Outlet::Nowhere => return false,
+            Destination::Nowhere => return false,
         };
         while let Ok(mut writable) = to.writable().await {
             if is_ready(to.as_fd(), PollFlags::POLLOUT) {
@@ -145,26 +146,26 @@ impl Outlet {
 
     /// Waits until everything has been written to a file, and closes the destination.
     pub async fn finish(&mut self) {
-        if matches!(self, Outlet::File(_))
-            && let Outlet::File(log) = mem::replace(self, Outlet::Nowhere)
+        if matches!(self, Destination::File(_))
+            && let Destination::File(log) = mem::replace(self, Destination::Nowhere)
         {
             log.finish().await;
         }
     }
 
     /// Makes a handle for the shim's own messages; `None` without a destination.
-    pub fn voice(&self) -> Option<Voice> {
+    pub fn message_writer(&self) -> Option<MessageWriter> {
         match self {
-            Outlet::Pipe(_) => Some(Voice::Fifo),
-            Outlet::File(log) => Some(Voice::Log(log.voice())),
-            Outlet::Terminal(_) | Outlet::Nowhere => None,
+            Destination::Pipe(_) => Some(MessageWriter::Fifo),
+            Destination::File(log) => Some(MessageWriter::Log(log.message_writer())),
+            Destination::Terminal(_) | Destination::Nowhere => None,
         }
     }
 
     /// Keeps a FIFO without a reader open for a while: a reader that is about to open it would
     /// otherwise miss the last output and its end.
     pub async fn linger(&self, phase: &mut Phases) {
-        let Outlet::Pipe(to) = self else {
+        let Destination::Pipe(to) = self else {
             return;
         };
         let reader = async {
