@@ -21,7 +21,7 @@
 //! |---|---|
 //! | `life/` | the states of a container, their transitions, the progress of a stop |
 //! | `duty.rs` | the policy of each role |
-//! | `task/` | the container as the caller and the OCI runtime see it: calls, execs, exit, removal |
+//! | `task/` | a container as the caller and the OCI runtime see it: calls, execs, exit, removal |
 //! | `container.rs` | all that is known of one container |
 //! | `action.rs` | output: actions, refusals |
 //! | `report.rs` | output for the log |

@@ -117,8 +117,8 @@ pub enum Then {
     Stopped,
     /// The stop signal is delivered, and the container has time left.
     StopSignal,
-    /// The stop signal is delivered, possibly for the second time; SIGKILL follows two seconds later
-    /// at the latest.
+    /// The stop signal is delivered, possibly for the second time; SIGKILL follows two seconds
+    /// later at the latest.
     LastSignal,
     Killed,
     /// The program of a defer container is executed.

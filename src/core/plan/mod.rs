@@ -230,8 +230,8 @@ impl Plan {
         own.unwrap_or(self.settings.restart_policy)
     }
 
-    /// True if the caller creates the container `name` again after an exit with `code`: by its restart
-    /// policy, or by its rules for exit codes.
+    /// True if the caller creates the container `name` again after an exit with `code`: by its
+    /// restart policy, or by its rules for exit codes.
     ///
     /// ```
     /// use std::collections::BTreeMap;

@@ -1,18 +1,19 @@
 //! A kubelet with its faults, and the containerd under it.
 //!
-//! - **SyncPod**: one thing at a time. What is unhealthy, or has another image, is stopped, one after
-//!   the other, each waited for; then what is missing is created, one after the other, each waiting for
-//!   the answer of its Start and for its postStart handler; one whose handler fails is stopped before
-//!   the next is created. What has exited is created again after the
-//!   back-off: at once, 10 s, 20 s … The first init container that is not done keeps all behind it.
-//! - **killPod**: at the end of a pod, or when its sandbox has died, all that runs is asked at once, as
-//!   far as a busy node is at once: each its preStop handler, at most for the grace period; then its
-//!   turn, where the pod has native sidecars; then the stop signal with what is left of the grace
-//!   period, in whole seconds, and 2 s at least; SIGKILL when that is over, counted from the answer.
+//! - **SyncPod**: one step at a time. Unhealthy containers, and those with another image, are
+//!   stopped one after the other, each awaited. Then missing containers are created one after the
+//!   other, each waiting for the answer of its Start and for its postStart handler; one whose
+//!   handler fails is stopped before the next is created. Exited containers are created again after
+//!   the back-off: at once, 10 s, 20 s … The first init container that is not done blocks all
+//!   behind it.
+//! - **killPod**: when the pod ends, or its sandbox has died, all running containers are stopped at
+//!   once, as far as a busy node can: each its preStop handler, at most for the grace period; then
+//!   its turn, if the pod has native sidecars; then the stop signal with the rest of the grace
+//!   period, in whole seconds and 2 s at least; SIGKILL when that is over, counted from the answer.
 //!   Then the sandbox.
-//! - **A sandbox that has died** is found when kubelet looks the next time. It makes another, without
-//!   what had ended with 0 by then under `OnFailure`, and under `Never` none.
-//! - **kubelet away**: what was under way is forgotten, and begun again when it is back. containerd
+//! - **A dead sandbox** is found when kubelet looks the next time. It makes another, under
+//!   `OnFailure` without containers that had exited with 0 by then, and under `Never` none.
+//! - **kubelet away**: its current work is forgotten, and begun again when it is back. containerd
 //!   sends no second stop signal.
 
 mod stop;
@@ -459,7 +460,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// Records that a postStart handler has ended by itself or with its container, or was not executed.
+    /// Records the end of a postStart handler: by itself, with its container, or without execution.
     fn handler_is_over(&mut self, id: &str, has_succeeded: bool) {
         if let Worker::Handles { who, over } = &mut self.worker
             && self.records[*who].id == Some(id)

@@ -120,8 +120,8 @@ pub enum Seen {
     Signalled(String, Signal),
     Died(String, ExitStatus),
     ExitReported(String, u32),
-    /// The postStart handler run by the caller has succeeded or failed. `None` if the caller was not
-    /// told, and takes it for failed.
+    /// The postStart handler run by the caller has succeeded or failed. `None` if the caller was
+    /// not told, and takes it for failed.
     PostStartOver(String, Option<bool>),
     /// The exit was published, and is on its way to the caller.
     ExitSaid(String, u32),

@@ -40,7 +40,7 @@ pub(crate) struct Process {
     life: u64,
     starts: Vec<RequestId>,
     start_when_created: Option<Option<Duration>>,
-    /// Its caller runs its postStart handler.
+    /// The caller runs the postStart handler.
     runs_post_start: bool,
 }
 
@@ -564,7 +564,7 @@ impl World {
         }
     }
 
-    /// Its caller hears of the end of the postStart handler that it runs, unless it has heard of it.
+    /// Reports the end of the postStart handler to its caller, unless it was reported before.
     fn post_start_is_over(&mut self, id: &ContainerId, has_succeeded: bool) {
         if let Some(process) = self.processes.get_mut(id)
             && std::mem::take(&mut process.runs_post_start)

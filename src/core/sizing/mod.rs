@@ -1,8 +1,8 @@
-//! The size of a pod at each moment: a pure function of the requests and limits of its containers and
-//! of the times when they run.
+//! The size of a pod at each moment: a pure function of the requests and limits of its containers
+//! and of the times when they run.
 //!
-//! The formula is KEP-753's ("Resources calculation for scheduling and pod admission", "Exposing Pod
-//! Resource requirements"), which is that of the init containers' proposal where there are no
+//! The formula is KEP-753's ("Resources calculation for scheduling and pod admission", "Exposing
+//! Pod Resource requirements"), which is that of the init containers' proposal where there are no
 //! sidecars, with the containers of the defer proposal at the other end:
 //!
 //! ```text

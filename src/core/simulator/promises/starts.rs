@@ -123,7 +123,7 @@ fn awaits_defers(run: &Run<'_>, life: &Life<'_>, at: Time) -> bool {
     let mut apps = run
         .of(life.sandbox)
         .filter(|it| it.part() == Part::App && it.created <= at);
-    // What cannot be created has ended as if it had failed, and so for good where nobody restarts it.
+    // A container that cannot be created counts as failed, for good if it is not restarted.
     let is_complete = apps.all(|app| app.ended().or(app.refused).is_some_and(|end| end <= at));
     (failed || is_complete) && run.case.members.iter().any(|member| is_missing(&member))
 }
@@ -233,7 +233,8 @@ fn could_be_started(run: &Run<'_>, sidecar: &Life<'_>, by: Time) -> bool {
     let is_ready = executed.any(|at| at.after(ready) <= by);
     let is_handled = match (sidecar.member.post_start, answered) {
         (None, _) => true,
-        // Kubelet runs none in what has exited when it hears of the start, or could not be started for it.
+        // Kubelet runs no handler in a container that has exited when its Start is answered, or
+        // that could not be started.
         (Some(_), _) if runs_no_post_start(run, sidecar) => true,
         (Some(_), None) => false,
         (Some(_), Some((at, _))) => {
@@ -261,7 +262,7 @@ fn runs_no_post_start(run: &Run<'_>, sidecar: &Life<'_>) -> bool {
     }
 }
 
-/// When the postStart of a sidecar is over whose Start was answered at `answered`.
+/// The end of the postStart handler of a sidecar whose Start was answered at `answered`.
 fn post_start_over(sidecar: &Life<'_>, answered: Time) -> Time {
     let takes = ms(sidecar.member.post_start.unwrap_or_default());
     let known = sidecar.handled.map(|(over, _)| over);

@@ -15,11 +15,11 @@ pub struct Life<'a> {
     pub created: Time,
     /// Number of records before its creation.
     pub created_after: usize,
-    /// When its Create was refused.
+    /// The time when its Create was refused.
     pub refused: Option<Time>,
     pub answered: Option<(Time, bool)>,
-    /// When its postStart handler was over as its caller knows it, and whether that succeeded; `None` if its
-    /// caller does not know.
+    /// The end of its postStart handler as its caller knows it, and true if it succeeded; `None` if
+    /// the caller does not know.
     pub handled: Option<(Time, bool)>,
     pub executed: Vec<Time>,
     pub signals: Vec<(Time, Signal)>,

@@ -163,8 +163,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True if a container is signaled when its request may be delayed no longer, and nothing shows
-    /// before that it is not the only one.
+    /// True if a container was signaled at the end of its longest delay, without any sign of a
+    /// second request before.
     pub fn is_told_alone(&self, asked: &Life<'_>, told: Time) -> bool {
         let mut asks = self.log.asks.iter();
         let Some(own) = asks.find(|ask| ask.id == asked.id && !ask.is_kill) else {
