@@ -166,7 +166,7 @@ fn a_minimum_raises_what_holds_where_the_pod_says_nothing() {
     assert_eq!(plan.settings().usual_grace_period, Duration::from_secs(5));
 }
 
-/// Of a sidecar whose probe says so much of itself, beside what it checks.
+/// A sidecar whose probe has these fields beside its check.
 fn probe(rules: &str, more: &str) -> Result<Probe, String> {
     let probe = format!(r#"{{"tcpSocket": {{"port": 1}}{more}}}"#);
     let annotations = [("usher/sidecars", "p"), ("startup-probe.usher/p", &probe)];

@@ -1,4 +1,4 @@
-//! What the node says of containers that no list of their pod has.
+//! Roles that the node gives to unlisted containers.
 
 use std::collections::BTreeMap;
 
