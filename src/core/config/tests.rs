@@ -318,7 +318,7 @@ fn what_is_wrong_is_named_with_its_place() {
         ),
         (
             "[roles]\neverywhere = true",
-            &["[roles]", "everywhere", "without sidecars"],
+            &["[roles]", "everywhere", "entry in sidecars"],
         ),
         ("[[[", &["line 1"]),
     ] {
