@@ -1,4 +1,4 @@
-//! What usher decides, apart from everything that does it.
+//! The decisions of usher, without their execution.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -12,10 +12,10 @@
 //! | [`process`] | how processes end |
 //! | [`text`] | what others wrote, made fit for a sentence |
 //!
-//! Nothing in here has a clock, starts a process, opens a file or a socket, or waits. That is not a
-//! custom: this crate depends on nothing that could, and `clippy.toml` beside it refuses the likeliest
-//! of what the standard library has for it. So whatever is decided can be decided again in a test, in
-//! any order and at any time.
+//! The code here has no clock, starts no process, opens no file or socket, and never waits. The
+//! compiler enforces it: this crate depends on nothing that could, and `clippy.toml` beside it
+//! refuses the likeliest parts of the standard library. So a test can repeat any decision in any
+//! order and at any time.
 
 #![cfg_attr(
     not(test),
@@ -35,7 +35,7 @@
 )]
 #![forbid(unsafe_code)]
 
-// Its parsers are measured like those of the other crate.
+// The cost of its parsers is measured like that of the other crate's.
 pub mod config;
 #[cfg(test)]
 #[allow(dead_code)]

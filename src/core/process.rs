@@ -1,18 +1,18 @@
-//! What the kernel says of processes.
+//! Exit statuses of processes.
 
 use serde::{Deserialize, Serialize};
 
-/// How a process ended, as `waitpid(2)` tells it.
+/// The exit status of a process, as in `waitpid(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ExitStatus {
-    /// It exited with this code.
+    /// Exited with this code.
     Code(u8),
-    /// It died of this signal.
+    /// Killed by this signal.
     Signal(i32),
 }
 
 impl ExitStatus {
-    /// The code as a shell and containerd give it: 128 + n for a death by signal n.
+    /// The code as a shell and containerd report it: 128 + n for a death by signal n.
     pub fn code(self) -> u32 {
         match self {
             ExitStatus::Code(code) => u32::from(code),

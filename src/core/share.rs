@@ -1,4 +1,4 @@
-//! A share of one core for work that a stranger can ask for as often as it likes.
+//! A share of one core, for work that others can request without limit.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct Share {
     pace: u32,
     /// CPU time that may be spent before anything has to wait.
     ahead: Duration,
-    /// When everything spent so far is paid off.
+    /// The time when everything spent so far is paid off.
     paid_at: Time,
 }
 
@@ -27,25 +27,24 @@ impl Share {
         }
     }
 
-    /// When work may begin that is expected to cost so much. Work that costs more than can ever be spent
-    /// ahead begins when everything is paid off.
+    /// Returns when work with this expected cost may begin. Work that costs more than the advance
+    /// begins when everything is paid off.
     pub fn free_at(&self, expected: Duration) -> Time {
         self.paid_at
             .before(self.in_time(self.ahead.saturating_sub(expected)))
     }
 
-    /// How long it takes to pay off so much CPU time.
+    /// The time needed to pay off this much CPU time.
     pub fn in_time(&self, cost: Duration) -> Duration {
         cost.saturating_mul(self.pace)
     }
 
-    /// Spends CPU time.
     pub fn spend(&mut self, now: Time, cost: Duration) {
         self.paid_at = self.paid_at.max(now).after(self.in_time(cost));
     }
 
-    /// Takes back CPU time that was spent at `then` for work which did not need it. The part that has been
-    /// paid off since then stays spent.
+    /// Takes back CPU time that was spent at `then` for work that did not need it. The part that
+    /// has been paid off since then stays spent.
     pub fn give_back(&mut self, now: Time, then: Time, cost: Duration) {
         let paid = now.since(then);
         self.paid_at = self.paid_at.before(self.in_time(cost).saturating_sub(paid));

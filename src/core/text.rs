@@ -1,19 +1,19 @@
-//! Text that others wrote, on its way into a sentence: a pod's author, a server in a container.
+//! Foreign text on its way into a sentence: from a pod's author, or from a server in a container.
 
 use std::error::Error;
 use std::fmt::{self, Write};
 
-/// How much of what a container has said is repeated, in characters.
+/// Most characters repeated of a container's output.
 pub const SAID_CHARS: usize = 200;
 
-/// Text with whatever does not print escaped, and cut: no line breaks, nothing that moves a cursor or
-/// turns the direction of writing.
+/// Text with unprintable characters escaped, and cut: no line breaks, no cursor movement, no change
+/// of the writing direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Shortened<'a> {
     pub text: &'a str,
-    /// How many of its characters are shown; `…` stands for the rest.
+    /// Most characters shown; `…` stands for the rest.
     pub chars: usize,
-    /// Whether it will stand in quotes, so that its own must be escaped.
+    /// True if the text will stand in quotes, so that its own quotes are escaped.
     pub quotes: bool,
 }
 
@@ -33,8 +33,7 @@ impl fmt::Display for Shortened<'_> {
     }
 }
 
-/// A sentence in which a container's own words may stand, as it may get into the log, a report or an
-/// answer.
+/// Makes a sentence with a container's own words safe for the log, a report or an answer.
 pub fn tame(sentence: &str) -> String {
     let shortened = Shortened {
         text: sentence,
@@ -44,13 +43,13 @@ pub fn tame(sentence: &str) -> String {
     shortened.to_string()
 }
 
-/// An error with all that it came from, in one line.
+/// An error with all its causes, in one line.
 pub fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         let said = cause.to_string();
-        // Many errors have their cause's words in their own.
+        // Many errors repeat their cause.
         if !text.contains(&said) {
             text = format!("{text}: {said}");
         }

@@ -1,7 +1,7 @@
-//! A node's configuration: the text by which its administrator has the last word.
+//! The configuration of a node, whose administrator overrules pod authors.
 //!
-//! It holds for all pods that begin there. Where the file is, and what becomes of a pod that begins while
-//! it cannot be read, is for who reads it.
+//! It applies to all pods that begin on the node. The reader of the file decides its place, and
+//! what happens to pods that begin while it cannot be read.
 
 pub mod reference;
 #[cfg(test)]
@@ -26,7 +26,7 @@ struct Raw {
     roles: RawRoles,
 }
 
-/// What containers are that others put into pods, by names and patterns of them.
+/// Roles of injected containers, by names and patterns.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct RawRoles {
@@ -69,7 +69,7 @@ struct RawMinimums {
 ///
 /// # Errors
 ///
-/// What is wrong, in one sentence that begins with the place.
+/// The mistake, in one sentence that begins with its place.
 pub fn parse(text: &str) -> Result<Rules, String> {
     let raw: Raw = toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
@@ -124,7 +124,7 @@ impl RawMinimums {
     }
 }
 
-/// Refuses a minimum above its limit: there would be no value that is allowed.
+/// Refuses a minimum above its limit: no value would be allowed.
 fn contradict(limits: &Limits, minimums: &Minimums) -> Result<(), String> {
     for (name, least, limit) in [
         ("grace-period", minimums.grace_period, limits.grace_period),
@@ -151,7 +151,6 @@ fn contradict(limits: &Limits, minimums: &Minimums) -> Result<(), String> {
     Ok(())
 }
 
-/// A duration in a table.
 fn time(table: &str, name: &str, value: &Option<String>) -> Result<Option<Duration>, String> {
     let Some(value) = value else {
         return Ok(None);

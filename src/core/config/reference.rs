@@ -1,4 +1,4 @@
-//! What each line of the configuration is for, in words: what the reference pages are made of.
+//! Texts about each line of the configuration, from which the reference pages are made.
 
 /// A table of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,17 +9,17 @@ pub struct Table {
     pub entries: &'static [Entry],
 }
 
-/// What is to be known of one key.
+/// The description of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub key: &'static str,
-    /// What its value is.
+    /// The form of its value.
     pub value: &'static str,
-    /// What holds where it is not there.
+    /// The value that applies if the key is missing.
     pub default: &'static str,
-    /// What it does, in whole sentences.
+    /// The effect, in whole sentences.
     pub about: &'static str,
-    /// A value of it, as TOML.
+    /// A value, as TOML.
     pub example: &'static str,
 }
 

@@ -166,7 +166,7 @@ fn a_minimum_raises_what_holds_where_the_pod_says_nothing() {
     assert_eq!(plan.settings().usual_grace_period, Duration::from_secs(5));
 }
 
-/// Of a sidecar whose probe says so much of itself, beside what it checks.
+/// A sidecar whose probe has these fields beside its check.
 fn probe(rules: &str, more: &str) -> Result<Probe, String> {
     let probe = format!(r#"{{"tcpSocket": {{"port": 1}}{more}}}"#);
     let annotations = [("usher/sidecars", "p"), ("startup-probe.usher/p", &probe)];
@@ -318,7 +318,7 @@ fn what_is_wrong_is_named_with_its_place() {
         ),
         (
             "[roles]\neverywhere = true",
-            &["[roles]", "everywhere", "without sidecars"],
+            &["[roles]", "everywhere", "entry in sidecars"],
         ),
         ("[[[", &["line 1"]),
     ] {

@@ -1,4 +1,4 @@
-//! Pods that are made to cost, and how large what is said of them may become.
+//! Bounds on the cost of expensive pods, and on the size of the answers about them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::cost;
 use crate::manifest::Owner;
 use crate::plan::Roles;
 
-/// Everything that is said of one pod, in JSON.
+/// Longest answer about one pod, in bytes of JSON.
 const SAID_AT_MOST: usize = 8 << 20;
 
 fn pod(annotations: &[(&str, String)], spec: &Value) -> Pod {
@@ -23,13 +23,13 @@ fn pod(annotations: &[(&str, String)], spec: &Value) -> Pod {
     Pod::read(&owner, &pod).unwrap()
 }
 
-/// `c1`, `c2`, … each with a mark behind it.
+/// `c1`, `c2`, … each followed by `mark`.
 fn names(range: std::ops::Range<usize>, mark: &str) -> String {
     let names = range.map(|index| format!("c{index}{mark}"));
     names.collect::<Vec<_>>().join(",")
 }
 
-/// As many containers as a pod may have, of which the first `init` are init containers.
+/// A spec with as many containers as a pod may have, of which the first `init` are init containers.
 fn spec(init: usize) -> Value {
     let container = |index: usize| {
         json!({
@@ -55,7 +55,7 @@ fn spec(init: usize) -> Value {
     })
 }
 
-/// Completes and judges it, and says everything that `usher explain` says; returns how much that is.
+/// Completes and judges the pod, and makes the whole answer of `usher explain`. Returns its size.
 #[track_caller]
 fn said(pod: &Pod, rules: &Rules) -> usize {
     let said = cost::assert_cheap(1 << 20, || {

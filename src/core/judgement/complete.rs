@@ -1,5 +1,5 @@
-//! What a pod's author need not write, since the spec says it: made into the annotations that the shim
-//! reads.
+//! Annotations that the shim needs and that follow from the spec, so that the author need not write
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +13,18 @@ use super::names::{Annotations, put, without_absent, without_patterns};
 use super::start::{longest_start, shown};
 use super::{Warning, fields, role};
 
-/// What is to be changed in a pod so that its annotations say all that the shim has to know.
+/// The changes to a pod that give its annotations everything the shim has to know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// Annotations to be set, or to be removed; nothing that is so already.
+    /// Annotations to set, or to remove (`None`); only real changes.
     pub annotations: BTreeMap<String, Option<String>>,
-    /// Containers whose `livenessProbe` is to be taken out: usher makes it.
+    /// Containers whose `livenessProbe` is to be removed because usher probes instead.
     pub without_liveness_probe: Vec<String>,
-    /// What could not be said in annotations.
+    /// Parts of the spec that annotations could not express.
     pub notes: Vec<Warning>,
 }
 
-/// Whether usher has anything to do with a pod: its author says so, or the node in all pods.
+/// True if usher handles the pod: because of its annotations, or because of the node's roles.
 pub fn concerns(pod: &Pod, rules: &Rules) -> bool {
     let mut containers = pod.spec.containers.iter();
     rules.enabled
@@ -33,14 +33,15 @@ pub fn concerns(pod: &Pod, rules: &Rules) -> bool {
                 && containers.any(|it| rules.roles.is_sidecar(&it.name)))
 }
 
-/// Completes what the author of a pod has written. None if usher has nothing to do with it.
+/// Completes the annotations of a pod, or returns `None` if usher does not handle the pod.
 ///
-/// It depends on the author's annotations, the spec and the rules alone. Whoever changes a pod by it, and
-/// sees it once more after others have changed its spec, has to put the author's annotations back first.
+/// The result depends on the author's annotations, the spec and the rules only. A caller that
+/// applies it, and completes the pod again after others have changed its spec, has to restore the
+/// author's annotations first.
 ///
 /// # Errors
 ///
-/// The shim's sentence, if what the author has written is refused.
+/// The shim's sentence, if it refuses the author's annotations.
 pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> {
     if !concerns(pod, rules) {
         return Ok(None);
@@ -48,7 +49,7 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
     let resolved = without_patterns(&pod.annotations, pod)?;
     let mut annotations = without_absent(&resolved, pod);
     if let Some(policy) = pod.restart_policy() {
-        // Also where no list is left: usher has to do with the pod all the same.
+        // Also without any list left: usher handles the pod all the same.
         let said = annotations.entry(PodSetting::RestartPolicy.key());
         said.or_insert_with(|| policy.to_string());
     }
@@ -71,14 +72,13 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
     Ok(Some(work.finish()))
 }
 
-/// A completion under way.
 struct Work<'a> {
     pod: &'a Pod,
     rules: &'a Rules,
-    /// What the author says.
+    /// The plan from the author's annotations.
     plan: Plan,
     annotations: Annotations,
-    /// What they say by now, and in how many bytes.
+    /// The plan from the annotations so far, and their size in bytes.
     said: Plan,
     bytes: usize,
     changes: Completion,
@@ -87,18 +87,18 @@ struct Work<'a> {
 // === impl Completion ===
 
 impl Completion {
-    /// Whether the pod is as it should be.
+    /// True if the pod needs no change.
     pub fn is_empty(&self) -> bool {
         self.annotations.is_empty() && self.without_liveness_probe.is_empty()
     }
 
-    /// The containers whose `livenessProbe` is to be taken out.
+    /// The containers whose `livenessProbe` is to be removed.
     pub fn moved_probes(&self) -> BTreeSet<&str> {
         let names = self.without_liveness_probe.iter();
         names.map(String::as_str).collect()
     }
 
-    /// Changes a pod by it.
+    /// Applies the changes to a pod.
     pub fn apply(&self, pod: &mut Pod) {
         for (key, value) in &self.annotations {
             match value {
@@ -113,13 +113,13 @@ impl Completion {
 // === impl Work ===
 
 impl Work<'_> {
-    /// Every container of the pod is in the list of its role.
+    /// Adds every container of the pod to the list of its role.
     fn lists(&mut self) {
         let named = |list: &[String], containers: &[Container], wanted: &dyn Fn(&str) -> bool| {
             let mut all = list.to_vec();
             let mut is_there: BTreeSet<&str> = list.iter().map(String::as_str).collect();
             for Container { name, .. } in containers {
-                // What cannot be a name, and what is one twice, is for the API server to refuse.
+                // The API server refuses invalid names and duplicates.
                 if is_container_name(name) && wanted(name) && is_there.insert(name) {
                     all.push(name.clone());
                 }
@@ -149,7 +149,7 @@ impl Work<'_> {
         ] {
             let Some(names) = names else { continue };
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            // A list that says the same stays as its author wrote it.
+            // A list with the same names stays as its author wrote it.
             if !self.says(setting, &names) {
                 put(&mut self.annotations, setting, &names);
             }
@@ -162,11 +162,11 @@ impl Work<'_> {
         words.as_deref().unwrap_or_default() == names
     }
 
-    /// What the spec says of one container.
+    /// Adds the settings that follow from the spec of one container.
     fn container(&mut self, container: &Container) {
         let name = container.name.as_str();
         let role = match self.plan.origin(name) {
-            // As the lists have it now.
+            // The role by the lists as they are now.
             Origin::Nobody => role(&self.plan, self.pod, name),
             Origin::Node if self.pod.has_init_container(name) => Role::NativeInit,
             _ => self.plan.role(name),
@@ -192,8 +192,8 @@ impl Work<'_> {
         }
     }
 
-    /// Writes after which exits kubelet creates the container again, where the pod's policy does not tell.
-    /// kubelet restarts a native sidecar after every exit.
+    /// Adds the exits after which kubelet creates the container again, if the pod's policy does not
+    /// tell. Kubelet restarts a native sidecar after every exit.
     fn restarts(&mut self, container: &Container) {
         let name = container.name.as_str();
         if self.pod.has_init_container(name) && container.is_native_sidecar() {
@@ -205,8 +205,8 @@ impl Work<'_> {
         }
     }
 
-    /// Its probe tells when it is started, and another one when it is to be started again: kubelet does
-    /// that under `Always` alone.
+    /// Adds the probes of a sidecar: one tells when it is started, the other when to restart it,
+    /// which kubelet does under `Always` only.
     fn sidecar(&mut self, container: &Container) {
         let name = container.name.as_str();
         if let Some(probe) = &container.startup_probe {
@@ -230,12 +230,12 @@ impl Work<'_> {
         }
     }
 
-    /// True if it is said now, and was not before.
+    /// Adds a probe. Returns true unless there was one, or the shim refuses it.
     fn probe(&mut self, setting: ContainerSetting, field: &str, name: &str, probe: &Json) -> bool {
         if self.annotations.contains_key(&setting.key(name)) {
             return false;
         }
-        // One that is too long for an annotation is refused unparsed.
+        // A probe too long for an annotation is refused unparsed.
         let (probe, lost) = match probe.text().len() > MAX_VALUE_BYTES {
             true => (probe.text().to_owned(), Vec::new()),
             false => {
@@ -252,7 +252,7 @@ impl Work<'_> {
         is_said
     }
 
-    /// What waits for sidecars waits for as long as their probes may take.
+    /// Raises the startup timeout to the time that the sidecars' probes may take.
     fn startup_timeout(&mut self) {
         let key = PodSetting::StartupTimeout.key();
         let probed = longest_start(&self.said);
@@ -266,8 +266,8 @@ impl Work<'_> {
         }
     }
 
-    /// Says what the author has not said, if the shim takes it; true if it does. What Kubernetes takes and
-    /// the shim does not is no reason to refuse a pod.
+    /// Adds a setting. Returns false if there was one, or if the shim refuses it: a value that
+    /// Kubernetes takes and the shim does not is no reason to refuse a pod.
     fn annotate(&mut self, setting: ContainerSetting, name: &str, value: String) -> bool {
         let key = setting.key(name);
         if self.annotations.contains_key(&key) {
@@ -284,7 +284,7 @@ impl Work<'_> {
         true
     }
 
-    /// As the shim reads it.
+    /// Reads the annotations as the shim does.
     fn read(&mut self) -> Result<(), PlanError> {
         let reading = Plan::parse_under(&self.annotations, self.rules)?;
         (self.said, self.bytes) = (reading.plan, reading.bytes);
@@ -298,7 +298,7 @@ impl Work<'_> {
         });
     }
 
-    /// What of it is not so already.
+    /// Keeps only the real changes.
     fn finish(mut self) -> Completion {
         let before = &self.pod.annotations;
         let gone = before
@@ -313,8 +313,8 @@ impl Work<'_> {
     }
 }
 
-/// Settings of an app or init container that say after which exits kubelet creates it again, where the pod's
-/// policy does not tell.
+/// The settings of an app or init container for exits after which kubelet creates it again, if the
+/// pod's policy does not tell.
 pub fn restarts(container: &Container, of_pod: RestartPolicy) -> Vec<(ContainerSetting, String)> {
     let own = container.restart_policy().filter(|own| *own != of_pod);
     let own = own.map(|own| (ContainerSetting::RestartPolicy, own.to_string()));

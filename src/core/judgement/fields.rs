@@ -1,4 +1,4 @@
-//! Fields of containers that become annotations.
+//! Conversion of container fields to annotations.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use crate::text::Shortened;
 
 use super::sizes::{bytes, cpus};
 
-/// The fields of Kubernetes' `Probe` that the shim's probes have too.
+/// The fields of Kubernetes' `Probe` that the shim's probes have as well.
 const PROBE_FIELDS: [&str; 9] = [
     "exec",
     "httpGet",
@@ -20,12 +20,13 @@ const PROBE_FIELDS: [&str; 9] = [
     "failureThreshold",
 ];
 
-/// Unknown fields of a probe that are named.
+/// Most unknown fields of a probe that are named.
 const MAX_UNKNOWN: usize = 8;
-/// Characters that are shown of what a spec says.
+/// Most characters shown of a text from the spec.
 const MAX_KEY_CHARS: usize = 64;
 
-/// A probe as the shim takes it, and what is lost of it, in sentences. `field` is the one that it is in.
+/// A probe in the shim's form, and a sentence for each part that is lost. `field` is its field in
+/// the spec.
 pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     let mut lost = Vec::new();
     let Value::Object(mut fields) = probe else {
@@ -64,8 +65,8 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     (Value::Object(fields), lost)
 }
 
-/// Whether the shim can stop a container with what kubelet's `stopSignal` says; what it does else, in a
-/// sentence. Kubelet's own is left to it.
+/// Checks that the shim can use kubelet's `stopSignal`; the error is a sentence about what it does
+/// instead.
 pub fn stop_signal(signal: &str) -> Result<(), String> {
     match signal.parse() {
         Ok(Signal::KILL) | Err(_) => Err(format!(
@@ -81,7 +82,7 @@ pub fn stop_signal(signal: &str) -> Result<(), String> {
     }
 }
 
-/// What a cgroup is sized by, as Kubernetes writes it; none where nothing is asked for.
+/// The resources of a container as Kubernetes writes them, or `None` without requests.
 pub(super) fn resources(resources: &Resources) -> Option<Value> {
     if resources.requests() == Amounts::default() {
         return None;

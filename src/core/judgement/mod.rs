@@ -1,9 +1,9 @@
-//! What the shim would do with a pod, from its spec: the one judgement that all ask who know a pod
-//! before its containers come.
+//! The judgement of a pod by its spec: everything the shim would do with it. The commands and the
+//! webhook, which know a pod before its containers are created, all ask here.
 //!
-//! Nothing is decided here: the plan is the shim's own ([`crate::plan`]), the times are those of its
-//! termination ([`crate::lifecycle::Budget`]), the sizes those by which it sizes a pod
-//! ([`crate::sizing`]).
+//! Nothing is decided here: the plan comes from the shim's own parser ([`crate::plan`]), times from
+//! its termination ([`crate::lifecycle::Budget`]), sizes from its sizing ([`crate::sizing`]).
+//!
 //!
 //! | module | what it is |
 //! |---|---|
@@ -41,29 +41,28 @@ pub use start::{ADDED_LATER, Entry, Held, added_later, entries, shown};
 pub use stop::{RunAgain, StopStep, Termination, termination};
 pub use warnings::Warning;
 
-/// What the shim says to a pod.
+/// The shim's opinion of a pod.
 #[derive(Debug, Clone)]
 pub struct Judgement {
-    /// None where the annotations say nothing, or nothing that has a meaning.
+    /// `None` if the annotations are missing or invalid.
     pub plan: Option<Plan>,
-    /// Why the shim would refuse the pod, in its words.
+    /// The reason why the shim would refuse the pod, in its words.
     pub refused: Option<String>,
-    /// Further reasons, for which it would refuse the pod when that is mended.
+    /// Further reasons to refuse it, once the first is fixed.
     pub also_refused: Vec<String>,
-    /// What is to be said about it besides.
     pub warnings: Vec<Warning>,
 }
 
 // === impl Judgement ===
 
 impl Judgement {
-    /// Judges a pod by the rules of a node. Patterns in its lists are taken for the names that they stand
-    /// for.
+    /// Judges a pod by the rules of a node. Patterns in its lists are replaced by the names that
+    /// they match.
     pub fn of(pod: &Pod, rules: &Rules) -> Judgement {
         let read = without_patterns(&pod.annotations, pod).map(|annotations| {
             match Plan::parse_all(&annotations, rules) {
                 Ok(reading) => (Some(reading.plan), Vec::new()),
-                // What is only too much for this node has a meaning all the same.
+                // Annotations that only exceed the limits of this node have a meaning all the same.
                 Err(refusals) => (
                     Plan::parse(&annotations).ok(),
                     refusals.sentences().collect(),
@@ -91,7 +90,7 @@ impl Judgement {
     }
 }
 
-/// The role of a container: kubelet's own init containers are native ones, whatever is said.
+/// The role of a container: kubelet's own init containers are native ones, whatever the lists say.
 fn role(plan: &Plan, pod: &Pod, name: &str) -> Role {
     match plan.role(name) {
         Role::App | Role::Guest if pod.has_init_container(name) => Role::NativeInit,

@@ -1,5 +1,5 @@
-//! Names in lists that only those can read who know all containers of a pod: patterns, and names of
-//! containers that need not be there.
+//! Names in lists that only a reader of the whole pod can resolve: patterns, and names of optional
+//! containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use crate::plan::{
     without_mark,
 };
 
-/// A pod's annotations by their keys.
+/// The annotations of a pod by key.
 pub(super) type Annotations = BTreeMap<String, String>;
 
-/// Comparisons of a name with a pattern that one pod may cost.
+/// Most comparisons of a name with a pattern for one pod.
 const MAX_COMPARISONS: usize = 1 << 16;
 
-/// The lists of a pod that can be read, as their words. A value that is too long is refused with the plan.
+/// The readable lists of a pod, as words. A list that is too long is refused with the plan.
 pub(super) fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
     plan::lists().filter_map(|setting| {
         let value = annotations.get(&setting.key())?;
@@ -24,20 +24,20 @@ pub(super) fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetti
     })
 }
 
-/// The lists in which patterns stand.
+/// The lists that contain patterns.
 pub(super) fn with_patterns(
     annotations: &Annotations,
 ) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
     lists(annotations).filter(|(_, words)| words.iter().any(|word| Pattern::is_one(word)))
 }
 
-/// Puts names in the place of patterns: those of the containers that are there, in their order, and in no
-/// list by their own names. A list that comes to nothing is not there.
+/// Replaces patterns by the names of matching containers, in their order; names that are listed
+/// themselves are left out. A list that becomes empty is removed.
 ///
 /// # Errors
 ///
-/// A sentence: a list of patterns has more names than a list may have, or the pod has too many
-/// containers for them.
+/// A sentence: a list of patterns has too many names, or the pod has too many containers for its
+/// patterns.
 pub(super) fn without_patterns(
     annotations: &Annotations,
     pod: &Pod,
@@ -64,7 +64,7 @@ pub(super) fn without_patterns(
                     true => named.contains(name),
                     false => own.contains(name),
                 };
-                // One more than a list may have is enough for its sentence.
+                // One name more than allowed is enough for the error message.
                 if !is_said && names.len() <= MAX_NAMES && is_there.insert(name) {
                     names.push(name);
                 }
@@ -99,9 +99,9 @@ fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts plain names in the place of optional ones: those of containers that are there stay, and nothing is
-/// said of the others any more. What kubelet looks after by itself is not there in this sense: an injector
-/// brings the same proxy as an ordinary container or as a native sidecar.
+/// Replaces optional names by plain ones: names of existing containers stay, and settings of the
+/// others are removed. Kubelet's own init containers do not count as existing here: an injector
+/// adds the same proxy as an ordinary container or as a native sidecar.
 pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotations {
     let is_there = |name: &str| pod.place(name).is_some();
     let mut absent: BTreeSet<&str> = BTreeSet::new();
@@ -135,7 +135,7 @@ pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotation
     resolved
 }
 
-/// Sets a list; one without names is not there.
+/// Sets a list, or removes it if it has no names.
 pub(super) fn put(annotations: &mut Annotations, setting: PodSetting, names: &[&str]) {
     match names {
         [] => annotations.remove(&setting.key()),
@@ -143,13 +143,12 @@ pub(super) fn put(annotations: &mut Annotations, setting: PodSetting, names: &[&
     };
 }
 
-/// A word as a pattern, if it is one.
 fn pattern(word: &str) -> Option<Pattern> {
     let (word, _) = without_mark(word);
     Pattern::new(word).ok().filter(|_| Pattern::is_one(word))
 }
 
-/// The names that a pattern may stand for: kubelet looks after its own init containers.
+/// The names that a pattern may match: kubelet handles its own init containers.
 fn candidates(setting: PodSetting, pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = match setting {
         PodSetting::NativeInit => &pod.spec.init_containers,

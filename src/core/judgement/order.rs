@@ -1,4 +1,4 @@
-//! The start order as seen from a manifest: which containers another one waits for.
+//! The start order according to the manifest: the containers that another one waits for.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use crate::plan::{Plan, Stage, StartMode};
 
 use super::start::Held;
 
-/// Names that are shown of a list, and how many bytes they may have together. The rest is counted.
+/// Most names shown of a list, and most bytes of them together. The rest is counted.
 const SHOWN_NAMES: usize = 32;
 const SHOWN_BYTES: usize = 1 << 10;
 
-/// The first names of a list; the last item says how many more there are.
+/// The first names of a list; the last item tells how many more there are.
 pub(super) fn few<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut names = names.into_iter();
     let mut shown = Vec::new();
@@ -28,12 +28,12 @@ pub(super) fn few<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     shown
 }
 
-/// The same in one piece.
+/// The first names of a list, joined.
 pub(super) fn few_joined<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     few(names).join(", ")
 }
 
-/// The containers of the plan's stages, in the order in which they start.
+/// The containers of the plan's stages in start order.
 pub(super) struct StartOrder<'a> {
     plan: &'a Plan,
     pod: &'a Pod,
@@ -51,12 +51,12 @@ pub(super) struct Staged<'a> {
     is_optional: bool,
 }
 
-/// The containers that one waits for.
+/// The containers that another container waits for.
 pub(super) struct Waits<'a> {
     pub(super) names: Vec<&'a str>,
-    /// Kubelet creates one of them after the container that waits, as far as the manifest says.
+    /// Kubelet creates one of them after the waiting container, according to the manifest.
     is_for_later: bool,
-    /// The container that waits is one of the pod's own init containers.
+    /// The waiting container is one of the pod's own init containers.
     is_init: bool,
 }
 
@@ -94,8 +94,8 @@ impl<'a> StartOrder<'a> {
         self.staged.get(..begin).unwrap_or_default()
     }
 
-    /// The containers of `before` that `name` waits for when kubelet starts it: of the optional ones, those
-    /// that kubelet has created before.
+    /// The containers of `before` that `name` waits for when kubelet starts it. Optional ones count
+    /// only if kubelet has created them before.
     pub(super) fn waits(&self, name: &str, before: &[Staged<'a>]) -> Waits<'a> {
         let own = self.pod.place_among_all(name);
         let waited_for = before
@@ -113,7 +113,7 @@ impl<'a> StartOrder<'a> {
         waits
     }
 
-    /// Every staged container, for one that kubelet creates after all others.
+    /// The waits of a container that kubelet creates after all others.
     pub(super) fn waits_of_last(&self) -> Waits<'a> {
         let mut staged = self.staged.iter();
         Waits {
@@ -123,8 +123,9 @@ impl<'a> StartOrder<'a> {
         }
     }
 
-    /// Kubelet starts the containers in their order in the manifest, and waits for the answer of each; and
-    /// for the end of an init container before it creates the next one.
+    /// Returns how a container is held. Kubelet starts the containers in the order of the manifest
+    /// and waits for the answer of each; and it creates nothing after an init container until that
+    /// has exited.
     pub(super) fn held(&self, waits: &Waits<'_>) -> Held {
         if waits.names.is_empty() {
             return Held::No;
@@ -141,12 +142,12 @@ impl<'a> StartOrder<'a> {
 // === impl Staged ===
 
 impl Staged<'_> {
-    /// True if kubelet creates it after the container at this place, as far as the manifest says.
+    /// True if kubelet creates it after the container at this place, according to the manifest.
     pub(super) fn is_after(&self, place: Option<usize>) -> bool {
         self.place.is_none() || self.place > place
     }
 
-    /// True if containers that are created before it do not wait for it.
+    /// True if containers created before it do not wait for it.
     pub(super) fn is_missed_at(&self, place: Option<usize>) -> bool {
         self.is_optional && self.is_after(place)
     }

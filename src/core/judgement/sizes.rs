@@ -1,4 +1,4 @@
-//! How large the pod is in each phase of its life, and its QoS class.
+//! The size of the pod in each phase, and its QoS class.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use super::role;
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
     pub qos_class: &'static str,
-    /// The last one is what the pod is scheduled by.
+    /// The last phase is the size used by the scheduler.
     pub phases: Vec<Phase>,
 }
 
@@ -24,7 +24,7 @@ pub struct Phase {
     pub limits: Amounts,
 }
 
-/// A limit that is none is no limit; a request is at least 0.
+/// Amounts: `None` as a limit means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Amounts {
@@ -72,8 +72,9 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     }
 }
 
-/// CPU in thousandths that the pod asks for as a whole, and what its containers need at any time, if the
-/// pod is given the latter. What it asks for beyond all of its containers together it keeps.
+/// The CPU request of the pod as a whole and the CPU that its containers need at any time, in
+/// millicores, if usher gives the pod the latter. A request beyond all of its containers together
+/// is kept.
 pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
     let asked = pod.spec.resources?.requests.cpu_millis?;
     let together = containers(None, pod).effective().requests.cpu.0;
@@ -81,7 +82,7 @@ pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
     (needed < asked && asked <= together).then_some((asked, needed))
 }
 
-/// Without overhead.
+/// The containers of the pod, without overhead.
 fn containers(plan: Option<&Plan>, pod: &Pod) -> Containers {
     let size = |name: &str| pod.container(name).map_or(Size::UNLIMITED, size);
     let mut of_plan = match plan {
@@ -95,7 +96,7 @@ fn containers(plan: Option<&Plan>, pod: &Pod) -> Containers {
             ..Containers::default()
         },
     };
-    // As the manifest has them: a native sidecar stays, and kubelet starts those in no list too.
+    // According to the manifest: a native sidecar stays, and kubelet also starts unlisted ones.
     let listed = plan.map_or(0, |plan| plan.native_init().len());
     let native = pod
         .spec
@@ -153,8 +154,8 @@ fn amount<Q>(limit: Limit<Q>) -> Option<Q> {
     }
 }
 
-/// As kubelet classifies it, by CPU and memory of the pod as a whole where its manifest says something
-/// of these, else of all its containers
+/// The QoS class as kubelet computes it: from the CPU and memory of the pod as a whole if its
+/// manifest has them, else from all containers
 /// (<https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>).
 fn qos_class(pod: &Pod, whole: Option<Requirements>) -> &'static str {
     let amounts = |container: &Container| {
@@ -188,7 +189,7 @@ fn qos_class(pod: &Pod, whole: Option<Requirements>) -> &'static str {
     }
 }
 
-/// As Kubernetes writes it; no limit is a dash.
+/// CPU as Kubernetes writes it; a dash for no limit.
 pub fn cpus(millis: Option<u64>) -> String {
     match millis {
         None => "-".to_owned(),
@@ -197,7 +198,7 @@ pub fn cpus(millis: Option<u64>) -> String {
     }
 }
 
-/// As Kubernetes writes it; no limit is a dash.
+/// Memory as Kubernetes writes it; a dash for no limit.
 pub fn bytes(bytes: Option<u64>) -> String {
     let Some(bytes) = bytes else {
         return "-".to_owned();
@@ -214,9 +215,9 @@ pub fn bytes(bytes: Option<u64>) -> String {
 
 // === the pod as a whole ===
 
-/// What the pod as a whole asks for and may use, where its manifest says so, as Kubernetes 1.34 fills it
-/// in: where there are limits, a request that is not given is what the containers ask for by its own
-/// formula, else the limit.
+/// The requests and limits of the pod as a whole, if its manifest has them, filled in as by
+/// Kubernetes 1.34: with limits, a missing request is the request of the containers by Kubernetes'
+/// own formula, else the limit.
 fn whole(pod: &Pod) -> Option<Requirements> {
     let given = pod.spec.resources?;
     let Requirements { requests, limits } = given;
@@ -238,7 +239,7 @@ fn whole(pod: &Pod) -> Option<Requirements> {
     })
 }
 
-/// What some containers of it have: their cgroups are within the pod's.
+/// Caps the limits of containers by those of the pod: their cgroups are within the pod's.
 fn cap(mut size: Size, whole: Requirements) -> Size {
     let of_cpu = Limit::from(whole.limits.cpu_millis.map(Millicores));
     let of_memory = Limit::from(whole.limits.memory_bytes.map(Bytes));
@@ -247,7 +248,7 @@ fn cap(mut size: Size, whole: Requirements) -> Size {
     size
 }
 
-/// What counts in place of what its containers have.
+/// Replaces the sizes of the containers by those of the pod as a whole.
 fn replace(mut size: Size, whole: Requirements) -> Size {
     let Requirements { requests, limits } = whole;
     if let Some(cpu) = requests.cpu_millis {

@@ -1,4 +1,4 @@
-//! The start plan: what each container waits for, and what its Start looks like to kubelet.
+//! The start plan: the containers that each container waits for, and how kubelet sees its Start.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,51 +16,52 @@ use crate::manifest::Pod;
 use super::order::{StartOrder, few, few_joined};
 use super::role;
 
-/// A container's start.
+/// The start of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
     pub container: String,
     pub role: String,
-    /// By what it has it.
+    /// The reason for its role.
     pub origin: Origin,
-    /// It need not be there.
+    /// The container is optional.
     pub optional: bool,
     /// The manifest has no such container.
     pub missing: bool,
-    /// Containers of one step start side by side. None: the container is not started in order.
+    /// Containers with the same step start side by side; `None` for a container that is not
+    /// ordered.
     pub step: Option<usize>,
-    /// What has to be done first.
+    /// The containers that come first.
     pub waits_for: Vec<String>,
-    /// How its program is held back.
     pub held: Held,
-    /// An annotation that is missing, where it is held for want of it.
+    /// The missing annotation because of which it is held.
     pub remedy: Option<String>,
-    /// When those go on that wait for it, or what its end is to the run; none where nobody waits.
+    /// The condition for containers that wait for it, or its meaning for the run; `None` if nothing
+    /// waits.
     pub done: Option<String>,
-    /// What its liveness probe is for, if usher makes one.
+    /// The purpose of its liveness probe, if usher makes one.
     pub liveness: Option<String>,
 }
 
-/// How a container is held back while it waits.
+/// The way in which a waiting container is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Held {
-    /// It is not: kubelet starts it in its own time.
+    /// Not held: kubelet starts it in its own time.
     No,
-    /// Its Start is answered when its turn has come, for as long as kubelet can wait.
+    /// The Start is answered when the turn has come, as long as kubelet can wait.
     Blocked,
-    /// Its Start is answered at once, and it reads Running.
+    /// The Start is answered at once, and the container reads Running.
     AtOnce,
-    /// Until the pod terminates.
+    /// Held until the pod terminates.
     UntilTermination,
-    /// Until it is ended: kubelet waits for its end before it creates what it waits for.
+    /// Held until it is ended: kubelet creates what it waits for only after it has exited.
     InVain,
 }
 
-/// What the row is called that is about no container of the manifest.
+/// The name of the row for containers that are not in the manifest.
 pub const ADDED_LATER: &str = "(added later)";
 
-/// All containers of the pod, in the order of their start.
+/// All containers of the pod in start order.
 pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     let order = StartOrder::of(plan, pod);
     let mut entries = init_entries(&order, plan, pod);
@@ -128,7 +129,7 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     entries
 }
 
-/// The pod's own init containers, except those that are listed for anything else.
+/// The pod's own init containers, except those that are listed for another role.
 fn init_entries(order: &StartOrder<'_>, plan: &Plan, pod: &Pod) -> Vec<Entry> {
     let mut entries = Vec::new();
     let native_init = native_init(plan, pod);
@@ -164,7 +165,8 @@ fn init_entries(order: &StartOrder<'_>, plan: &Plan, pod: &Pod) -> Vec<Entry> {
     entries
 }
 
-/// What kubelet adds to a pod that is there (`kubectl debug`): it is in none of the author's lists.
+/// A container that is added to a running pod (`kubectl debug`): it is in none of the author's
+/// lists.
 pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
     let order = StartOrder::of(plan, pod);
     let waits = order.waits_of_last();
@@ -186,7 +188,7 @@ pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
     })
 }
 
-/// The list that the pod's init containers should be in.
+/// The complete `usher/native-init` annotation of the pod.
 pub(super) fn native_init(plan: &Plan, pod: &Pod) -> String {
     let init = pod.spec.init_containers.iter();
     let missing = init.filter(|it| plan.origin(&it.name) != Origin::List);
@@ -197,7 +199,7 @@ pub(super) fn native_init(plan: &Plan, pod: &Pod) -> String {
     )
 }
 
-/// The list that its apps should be in.
+/// The complete `usher/apps` annotation of the pod.
 pub(super) fn apps(plan: &Plan, pod: &Pod) -> String {
     let containers = pod.spec.containers.iter();
     let apps = containers.filter(|it| plan.role(&it.name) == Role::App);
@@ -208,10 +210,10 @@ pub(super) fn annotation<'a>(setting: PodSetting, names: impl Iterator<Item = &'
     format!("{}: {}", setting.key(), few_joined(names))
 }
 
-/// Sets of exit codes by which apps end, as far as they are told apart.
+/// Most different sets of final exit codes that are shown.
 const SHOWN_ENDS: usize = 4;
 
-/// When the run is complete, of which the apps are; none if kubelet starts one of them again for ever.
+/// The condition for the completion of the run, or `None` if kubelet restarts an app for ever.
 pub(super) fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
     let mut places: BTreeMap<ExitCodes, usize> = BTreeMap::new();
     let mut ends: Vec<(ExitCodes, Vec<&str>)> = Vec::new();
@@ -252,7 +254,7 @@ pub(super) fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
     })
 }
 
-/// The exit codes after which kubelet leaves a container alone.
+/// The exit codes after which kubelet does not create a container again.
 fn final_codes(plan: &Plan, name: &str) -> ExitCodes {
     let creates_again = plan.creates_again(name);
     let codes = 0..=u8::MAX;
@@ -295,7 +297,7 @@ fn done(plan: &Plan, name: &str) -> String {
     }
 }
 
-/// What becomes of a container by its liveness probe.
+/// The effect of a container's liveness probe.
 fn liveness(plan: &Plan, name: &str) -> Option<String> {
     let probe = plan.container(name).liveness_probe.as_ref()?;
     let (what, period) = (check(probe), probe.period);
@@ -322,15 +324,15 @@ fn probe(probe: &Probe) -> String {
     )
 }
 
-/// How long a startup probe may take until it has failed.
+/// The longest time until a startup probe has failed.
 pub(super) fn longest(probe: &Probe) -> Duration {
     probe
         .initial_delay
         .saturating_add(probe.period.saturating_mul(probe.failure_threshold))
 }
 
-/// How long the startup probes of all sidecars may take together, in whole seconds: those of a stage are
-/// made side by side.
+/// The longest time that the startup probes of all sidecars take together, in whole seconds: probes
+/// of one stage run side by side.
 pub(super) fn longest_start(plan: &Plan) -> Duration {
     let of_sidecar = |name: &String| plan.container(name).startup_probe.as_ref().map(longest);
     let stages = plan.stages().iter();
@@ -340,7 +342,7 @@ pub(super) fn longest_start(plan: &Plan) -> Duration {
     Duration::from_secs(time.as_secs().saturating_add(begun))
 }
 
-/// What is so where a probe succeeds.
+/// The condition that a probe tests.
 fn check(probe: &Probe) -> String {
     let host = |host: &Option<Host>| match host {
         None => String::new(),
@@ -370,7 +372,7 @@ fn check(probe: &Probe) -> String {
     }
 }
 
-/// A duration for people, in whole seconds where it is long.
+/// A duration for people, in whole seconds if it is long.
 pub fn shown(time: Duration) -> String {
     let seconds = time.as_secs();
     let (minutes, rest) = (seconds / 60, seconds % 60);

@@ -1,4 +1,4 @@
-//! The stop plan: the steps of a termination, and when each is over at worst.
+//! The stop plan: the steps of a termination, and the latest end of each.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::plan::{Plan, SidecarStopOrder, Stage};
 use super::order::few;
 use super::role;
 
-/// How the pod ends.
+/// The termination of a pod.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Termination {
     pub policy: String,
     pub grace_period_seconds: f64,
-    /// From the first request to the end of the last container, if each takes all the time it may.
+    /// Latest end of the last container, since the first request.
     pub worst_case_seconds: f64,
     pub steps: Vec<StopStep>,
     /// The defer containers that are run again until they succeed, and the time that this may take.
@@ -29,23 +29,23 @@ pub struct Termination {
 #[serde(rename_all = "camelCase")]
 pub struct RunAgain {
     pub container: String,
-    /// The last run begins so long after the first request at the latest.
+    /// Latest start of its last run, since the first request.
     pub until_seconds: f64,
-    /// The longest that all runs together may take by its own cap.
+    /// The longest time of all its runs together by its own cap.
     pub cap_seconds: Option<f64>,
-    /// What comes behind it: two seconds are left for each, and for its own last run.
+    /// The containers and steps behind it: two seconds are left for each, and for its own last run.
     pub behind: Vec<String>,
 }
 
-/// A step of it.
+/// A step of the termination.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StopStep {
     pub step: String,
     pub containers: Vec<String>,
-    /// Whether they go one after another.
+    /// True if its containers stop one after another.
     pub in_turn: bool,
-    /// Since the first request, at worst.
+    /// Latest end of the step, since the first request.
     pub over_after_seconds: f64,
 }
 
@@ -81,7 +81,7 @@ pub fn termination(plan: &Plan, pod: &Pod) -> Termination {
     }
 }
 
-/// All defer containers, in the order in which they run.
+/// All defer containers in the order in which they run.
 fn defers(plan: &Plan) -> impl Iterator<Item = &String> {
     plan.pre_exit().iter().chain(plan.post_exit())
 }
@@ -109,7 +109,7 @@ fn run_again(plan: &Plan, pod: &Pod) -> Vec<RunAgain> {
                 .clone()
                 .map(|(step, _)| format!("the {}", step.word())),
         );
-        // Its last run has as much as each of those.
+        // The last run needs as much time as each of those.
         let needed = match later.len().saturating_add(steps.count()) {
             0 => 0,
             count => u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1),
@@ -125,7 +125,7 @@ fn run_again(plan: &Plan, pod: &Pod) -> Vec<RunAgain> {
     defers.iter().enumerate().filter_map(of_defer).collect()
 }
 
-/// The pod's grace period, as its annotations say it, else its spec.
+/// The pod's grace period by its annotations, else by its spec.
 fn grace_period(plan: &Plan, pod: &Pod) -> Duration {
     let annotated = plan.settings().grace_period;
     annotated.unwrap_or(pod.grace_period())
@@ -140,7 +140,7 @@ fn is_serial(plan: &Plan, step: Step) -> bool {
     }
 }
 
-/// The longest that a step may take by the caps of its containers; none if one of them has no cap.
+/// The longest time of a step by the caps of its containers; `None` if one of them has no cap.
 fn longest(plan: &Plan, pod: &Pod, step: Step, names: &[String]) -> Option<Duration> {
     let caps = names.iter().map(|name| cap(plan, pod, step, name));
     let mut caps = caps.collect::<Option<Vec<_>>>()?.into_iter();
@@ -150,13 +150,13 @@ fn longest(plan: &Plan, pod: &Pod, step: Step, names: &[String]) -> Option<Durat
     }
 }
 
-/// The longest that a container may take in a step by its own cap.
+/// The longest time of a container in a step by its own cap.
 fn cap(plan: &Plan, pod: &Pod, step: Step, name: &str) -> Option<Duration> {
     let cap = plan.container(name).grace_period?;
     match step {
-        // From its release to its signal; SIGKILL comes later.
+        // The cap is from its release to its signal; SIGKILL comes later.
         Step::PreExit | Step::PostExit => Some(cap.saturating_add(LEAST)),
-        // Its signal comes when its preStop handler is over, which no cap bounds.
+        // The signal comes after the preStop handler, which no cap bounds.
         Step::Apps | Step::Sidecars => {
             let has_handler = pod.container(name)?.lifecycle.pre_stop.is_some();
             (!has_handler).then_some(cap)
@@ -165,7 +165,7 @@ fn cap(plan: &Plan, pod: &Pod, step: Step, name: &str) -> Option<Duration> {
     }
 }
 
-/// Those of a step, in their order.
+/// The containers of a step in their order.
 fn containers(plan: &Plan, pod: &Pod, step: Step) -> Vec<String> {
     let listed = pod.spec.containers.iter().map(|it| it.name.clone());
     match step {

@@ -43,7 +43,7 @@ fn completed(mut pod: Pod, rules: &Rules) -> (Pod, Completion) {
     (pod, completion)
 }
 
-/// What is written; what is taken away is `-`.
+/// The changes as text; a removal is `-`.
 fn written(completion: &Completion) -> Vec<(&str, &str)> {
     let annotations = completion.annotations.iter();
     annotations
@@ -374,7 +374,7 @@ fn what_the_shim_would_refuse_is_refused_in_its_words() {
     assert!(refused("usher/nothing", "x").starts_with("unknown annotation usher/nothing"));
 }
 
-/// Nobody wrote anything wrong.
+/// The author made no mistake here.
 #[test]
 fn a_probe_that_kubernetes_takes_and_the_shim_does_not_is_left_to_kubelet() {
     let spec = json!({"restartPolicy": "Never", "containers": [
@@ -455,7 +455,7 @@ fn what_the_node_makes_of_an_init_container_of_kubelets_is_warned_of() {
     );
 }
 
-/// It works, and is not held: kubelet has created nothing before it that it could wait for.
+/// The container works and is not held: kubelet has created no container before it to wait for.
 #[test]
 fn a_sidecar_that_kubelet_starts_by_itself_is_warned_of() {
     let spec = json!({
@@ -475,7 +475,7 @@ fn a_sidecar_that_kubelet_starts_by_itself_is_warned_of() {
     );
 }
 
-/// Nobody's pod is refused for what its author has not written.
+/// A pod is never refused for a setting that its author has not written.
 #[test]
 fn what_does_not_fit_into_annotations_is_left_out() {
     let argument = "x".repeat(10_000);

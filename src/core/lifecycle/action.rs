@@ -1,4 +1,4 @@
-//! What the core wants done, and what it refuses.
+//! Actions, the decisions of the core that the driver carries out, and refusals.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use super::task::{Deletion, IllegalCall};
 pub struct ContainerId(Arc<str>);
 
 impl ContainerId {
-    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -37,31 +36,31 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// A call of the caller that is to be answered, numbered by the driver.
+/// A call that the driver has to answer. The driver assigns the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId(pub u64);
 
-/// One thing for the driver to do. Actions are to be carried out in the order they are polled;
-/// none of them may make the driver wait before it polls the next.
+/// An instruction for the driver. The driver carries out actions in the order in which it polls
+/// them, and none of them may delay the poll of the next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Let the parked program of a container be executed, and say so with
+    /// Execute the program of a container whose init process is parked, and report with
     /// [`handle_released`](super::Pod::handle_released).
     Release { id: ContainerId },
-    /// Answer a Start. Where it is `Ok`, TaskStart is published first: the program runs, or the
-    /// container is held and the caller's bookkeeping needs to see it running.
+    /// Answer a Start. Before an `Ok`, publish TaskStart: the program runs, or the container is
+    /// held and containerd has to see it as running.
     AnswerStart {
         id: ContainerId,
         request: RequestId,
         answer: Result<(), Refusal>,
     },
-    /// Answer a Kill whose signal is not delivered now.
+    /// Answer a Kill without delivering its signal now.
     AnswerKill {
         request: RequestId,
         answer: Result<(), Refusal>,
     },
-    /// Deliver a signal to the container's init process, or to `all` of its processes. Where the
-    /// signal belongs to a request, that is answered with what became of it.
+    /// Deliver a signal to the container's init process, or to `all` of its processes. If the
+    /// signal belongs to a request, answer the request with the outcome.
     Signal {
         id: ContainerId,
         signal: Signal,
@@ -69,101 +68,103 @@ pub enum Action {
         request: Option<RequestId>,
         why: Why,
     },
-    /// Execute the program of a container anew whose process has ended, and say so with
-    /// [`handle_restarted`](super::Pod::handle_restarted): with the same streams, and with nothing
-    /// left of what ran before. Its runtime state may be [cleaned up](Action::CleanUp) already.
+    /// Execute the program of a container again after its process has exited, with the same streams
+    /// and with nothing left of the last process, and report with
+    /// [`handle_restarted`](super::Pod::handle_restarted). The runtime state may be [cleaned
+    /// up](Action::CleanUp) already.
     Restart {
         id: ContainerId,
         is_cleaned_up: bool,
     },
-    /// End what is under way to execute a container's program anew: it is to be killed. That its
-    /// restart has come to nothing is then said with [`handle_restarted`](super::Pod::handle_restarted).
+    /// Kill a restart in place that is under way, and report its failure with
+    /// [`handle_restarted`](super::Pod::handle_restarted).
     CancelRestart { id: ContainerId },
-    /// Execute once more what was taken for the container's postStart handler, in this `life` of it,
-    /// and say with [`handle_post_started`](super::Pod::handle_post_started) when it is over.
+    /// Run the Exec that was taken for the container's postStart handler again, in execution `life`
+    /// of the container, and report with [`handle_post_started`](super::Pod::handle_post_started).
     PostStart { id: ContainerId, life: u64 },
-    /// Make one attempt of the container's [`probe`](super::Pod::probe), bounded by its timeout, and
-    /// report it with [`handle_probed`](super::Pod::handle_probed): as that of this `life`, for the
-    /// container may have been restarted by then.
+    /// Make one attempt of the container's [`probe`](super::Pod::probe), bounded by its timeout,
+    /// and report it with [`handle_probed`](super::Pod::handle_probed). `life` is the execution
+    /// that the attempt is for: the container may have been restarted when the result arrives.
     Probe { id: ContainerId, life: u64 },
-    /// Run a hook in the container or against it, bounded by `limit`, and say with
-    /// [`handle_hooked`](super::Pod::handle_hooked) when it is over.
+    /// Run a hook in the container or against it, bounded by `limit`, and report with
+    /// [`handle_hooked`](super::Pod::handle_hooked).
     Hook {
         id: ContainerId,
         kind: HookKind,
         hook: Hook,
         limit: Duration,
     },
-    /// End the container's output: its process is gone for good, and this is its exit code. Say with
-    /// [`handle_output_read`](super::Pod::handle_output_read) when the caller has read the rest.
+    /// End the container's output: its process has exited for good with `code`. When the caller has
+    /// read the rest, report with [`handle_output_read`](super::Pod::handle_output_read).
     EndOutput { id: ContainerId, code: u32 },
-    /// Publish the container's exit, with this code and the time it really exited.
+    /// Publish the container's exit with this code and the time at which it really exited.
     PublishExit { id: ContainerId, code: u32 },
-    /// Publish the exit of an exec.
+    /// Publish the exit of an Exec.
     PublishExecExit { id: ContainerId, exec_id: String },
-    /// Clean up the runtime state of a container that has exited, but for its root file system, and say
-    /// with [`handle_cleaned_up`](super::Pod::handle_cleaned_up) what came of it.
+    /// Clean up the runtime state of an exited container except its root file system, and report
+    /// with [`handle_cleaned_up`](super::Pod::handle_cleaned_up).
     CleanUp { id: ContainerId },
-    /// Kill the parked process of a container that is to be deleted, and cancel what is under way for it.
+    /// Kill the parked process of a container that is to be deleted, and cancel what is under way
+    /// for it.
     KillParked { id: ContainerId },
-    /// Delete a container, and say so with [`handle_removed`](super::Pod::handle_removed), or with
+    /// Delete a container, and report with [`handle_removed`](super::Pod::handle_removed) or
     /// [`handle_not_deleted`](super::Pod::handle_not_deleted).
     Delete { id: ContainerId, how: Deletion },
-    /// Write a line to the container's stderr; the reason why it was ended (`last_words`) goes to
-    /// its termination message as well, and
-    /// [`handle_last_words_written`](super::Pod::handle_last_words_written) says when it is there.
+    /// Write a line to the container's stderr. With `last_words` the line is the reason why the
+    /// shim ended the container: write it to the termination message as well, and report with
+    /// [`handle_last_words_written`](super::Pod::handle_last_words_written).
     Tell {
         id: ContainerId,
         message: String,
         last_words: bool,
     },
-    /// A decision worth a line in the log.
+    /// Write a decision to the log.
     Report(Report),
 }
 
-/// Why a signal is sent.
+/// The reason for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Why {
-    /// The caller has sent it, and it is passed on as it came: it is not meant to stop the container.
+    /// The caller sent a signal that is not meant to stop the container; it is passed on unchanged.
     Other,
-    /// The caller has asked for it, and it is passed on as it came.
+    /// The caller sent it, and it is passed on unchanged.
     PassedOn,
-    /// The caller has asked for it, and it is a stop of this container alone.
+    /// The caller asked for the stop of this container alone.
     Alone,
-    /// It is the container's turn in the termination of its pod.
+    /// The termination of the pod has reached the container's step.
     Turn,
-    /// The grace period ends, or its caller kills it before its turn: SIGKILL follows in a moment.
+    /// The grace period ends, or the caller kills the container before its turn. SIGKILL follows
+    /// soon.
     TimeShort,
-    /// Its grace period is over, its own or that of its pod: SIGKILL.
+    /// SIGKILL: the grace period of the container or of its pod is over.
     GraceOver,
-    /// Its program is not to be executed any more: its parked process is killed.
+    /// SIGKILL for the parked process of a program that will not be executed.
     Held,
-    /// A probe of it has failed too often.
+    /// A probe of the container has failed too often.
     ProbeFailed(ProbeKind),
-    /// Its postStart handler has failed when it was restarted in place.
+    /// The postStart handler failed after a restart in place.
     PostStartFailed,
-    /// Its pod is to start again from the beginning, in another sandbox.
+    /// The pod is to start again in another sandbox.
     StartsAnew,
 }
 
 impl Why {
-    /// Whether the signal is meant to stop the container.
+    /// True if the signal is meant to stop the container.
     pub fn is_stop(self) -> bool {
         self != Why::Other
     }
 
-    /// Whether the container has failed: then it was not told to go.
+    /// True if the container is stopped for a failure: that is no stop request.
     pub fn is_failure(self) -> bool {
         matches!(self, Why::ProbeFailed(_) | Why::PostStartFailed)
     }
 }
 
-/// Which probe of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeKind {
-    /// Tells that it is started.
+    /// Tells when the container is started.
     Startup,
-    /// Tells that it still does its work.
+    /// Tells if the container still works.
     Liveness,
 }
 
@@ -176,12 +177,11 @@ impl fmt::Display for ProbeKind {
     }
 }
 
-/// Which hook of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HookKind {
-    /// What its author wants done first when the pod terminates.
+    /// The termination hook from the annotations, run first when the pod terminates.
     Termination,
-    /// Its preStop handler, where its caller does not run it.
+    /// The preStop handler, run by the shim if the caller does not run it.
     PreStop,
 }
 
@@ -229,46 +229,46 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why a pod terminates.
+/// The reason why a pod terminates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
-    /// Stop requests of its containers say so: a hypothesis.
+    /// Inferred from the stop requests of its containers; may be disproved.
     Inferred,
-    /// The sandbox container is gone.
+    /// The sandbox container has exited.
     SandboxDied,
     /// All apps have exited as the restart policy wants it.
     Completed,
-    /// A container whose failure ends the pod has failed.
+    /// A container listed in `usher/essential` has failed.
     EssentialFailed { name: String, code: u32 },
-    /// An init container has failed that the caller will not restart.
+    /// An init container has failed, and the caller will not restart it.
     InitFailed { name: String, code: u32 },
-    /// A sidecar has ended before it was started, and nobody will start it again.
+    /// A sidecar has exited before it was started, and will not be restarted.
     SidecarFailed { name: String, code: u32 },
-    /// A person has asked for it (`usher stop`).
+    /// A person has run `usher stop`.
     Stopped,
 }
 
 impl Cause {
-    /// Whether the cause leaves no doubt; a mere hypothesis is dropped when the caller creates a
+    /// True if the cause is certain. An inferred termination is dropped when the caller creates a
     /// container.
     pub fn is_decided(&self) -> bool {
         *self != Cause::Inferred
     }
 
-    /// Whether its caller stops the containers as well, each with its preStop handler first. Of any
-    /// other end it knows nothing.
+    /// True if the caller stops the containers as well, with their preStop handlers first. It does
+    /// not know of any other termination.
     pub fn is_callers(&self) -> bool {
         matches!(self, Cause::Inferred | Cause::SandboxDied)
     }
 
-    /// Whether the caller is to start all of the pod again afterwards.
+    /// True if the caller is to start the whole pod again afterwards.
     pub fn is_followed_by_another(&self) -> bool {
         matches!(self, Cause::SandboxDied | Cause::EssentialFailed { .. })
     }
 }
 
-/// The steps of a termination, in their order (KEP-753 draft, "shutdown sequence steps", with the
-/// defer containers of the defer proposal).
+/// The steps of a termination, in order (KEP-753 draft, "shutdown sequence steps", plus the defer
+/// containers of the defer proposal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Step {
     /// Termination hooks of all containers, in parallel.
@@ -279,14 +279,12 @@ pub enum Step {
     Apps,
     /// Defer containers that run after the apps have stopped, one after another.
     PostExit,
-    /// The sidecars.
     Sidecars,
-    /// All has been asked to stop and has stopped; only guests may be left.
+    /// All containers but guests have stopped.
     Over,
 }
 
 impl Step {
-    /// The step after this one.
     pub fn next(self) -> Step {
         match self {
             Step::Hooks => Step::PreExit,
@@ -297,7 +295,7 @@ impl Step {
         }
     }
 
-    /// Its word for scripts: that of the setting whose containers run in it, where there is one.
+    /// The word for scripts: the setting that lists the containers of the step, if there is one.
     pub const fn word(self) -> &'static str {
         match self {
             Step::Hooks => "hooks",
@@ -310,7 +308,7 @@ impl Step {
     }
 }
 
-/// Why a call is refused, in one sentence for the caller.
+/// The reason why a call is refused, in one sentence for the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Refusal {
     #[error("container {id} already exists in this pod")]
@@ -320,7 +318,7 @@ pub enum Refusal {
     #[error("{0}")]
     IllegalCall(IllegalCall),
     #[error(
-        "container {name} brings other usher annotations than the container that opened its pod: without a sandbox container all of them must carry the same"
+        "container {name} has other usher annotations than the first container of its pod; without a sandbox container, all containers of a pod need the same"
     )]
     OtherPlan { name: String },
     #[error("container {name} is not created: the sandbox of its pod has ended")]
@@ -336,7 +334,7 @@ pub enum Refusal {
     #[error("container {name} is not started: its pod terminates: {because}")]
     Terminating { name: String, because: Cause },
     #[error(
-        "container {name} is not started: it waits for {waits_for}, which nobody starts any more"
+        "container {name} is not started: it waits for {waits_for}, which is never started again"
     )]
     NeverComes { name: String, waits_for: String },
     #[error("container {name} ended before its program was executed")]
@@ -345,7 +343,9 @@ pub enum Refusal {
     NotReleased { name: String, reason: String },
     #[error("container {name} cannot be released: it is {state}, expected held")]
     NotHeld { name: String, state: State },
-    #[error("container {name} cannot be released: its turn is when the pod terminates")]
+    #[error(
+        "container {name} cannot be released: it is a defer container, which runs when the pod terminates"
+    )]
     TurnAtTheEnd { name: String },
     #[error("container {name} is held and its program does not run yet: it waits for {waits_for}")]
     Held { name: String, waits_for: String },

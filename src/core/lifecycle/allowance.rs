@@ -1,9 +1,9 @@
-//! What the probes of a pod may cost those who do not belong to it.
+//! A limit on the CPU time that the probes of a pod take from the rest of the node.
 //!
-//! An attempt takes CPU time of the shim, and of what the shim starts for it, however short the period
-//! is that the pod's author wants. All attempts of a pod together have a share of one core, and a
-//! little ahead: while that is used up the next one is put off. What an attempt will cost is put aside
-//! when it begins, or all of them would begin at once.
+//! An attempt takes CPU time of the shim and of the processes that it starts, however short a
+//! period the pod's author sets. All attempts of a pod together share a fraction of one core, with
+//! a small advance; once it is used up, the next attempt is put off. The expected cost of an
+//! attempt is reserved when it begins, or all attempts would begin at once.
 
 use std::time::Duration;
 
@@ -12,30 +12,28 @@ use serde::{Deserialize, Serialize};
 use super::time::Time;
 use crate::share::Share;
 
-/// A second of CPU time is paid off in so many seconds: so all attempts take a fourteenth of a core.
-/// What is left to the promised tenth is for what nobody can measure: of a command, the part of the OCI
-/// runtime that becomes the command (a fifth of all, as was seen with runc).
+/// Seconds in which one second of CPU time is paid off: attempts take a fourteenth of a core. The
+/// rest of the promised tenth covers what cannot be measured: for a command, the part of the OCI
+/// runtime that becomes the command (a fifth of the cost with runc).
 const PACE: u32 = 14;
 
-/// How much may be used ahead, in CPU time: the first attempts of a pod that starts wait for nothing.
+/// CPU time available in advance: the first attempts of a starting pod do not wait.
 const AHEAD: Duration = Duration::from_millis(200);
 
-/// What an attempt costs beside what was measured of it, in CPU time: its lines in the log, and whoever
-/// reads them.
+/// Unmeasured CPU time of an attempt: its log lines and their readers.
 const HANDLING: Duration = Duration::from_micros(400);
 
-/// What an attempt is taken to cost before any was made, in CPU time: that of a command.
+/// Expected CPU time of an attempt before any was made: that of a command.
 const UNKNOWN: Duration = Duration::from_millis(20);
 
-/// What all probes of a pod have used of their share of a core.
+/// The CPU time that the probes of a pod have used.
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(super) struct Allowance {
     share: Share,
-    /// The attempts under way.
     attempts: Vec<Attempt>,
-    /// What is expected of a container that no attempt was made of.
+    /// Expected cost for a container without an attempt so far.
     usual: Option<Duration>,
-    /// It was reported that periods are stretched.
+    /// The log says already that periods are stretched.
     pub is_reported: bool,
 }
 
@@ -43,7 +41,7 @@ pub(super) struct Allowance {
 struct Attempt {
     life: u64,
     began: Time,
-    /// What was put aside for it.
+    /// Reserved CPU time.
     expected: Duration,
 }
 
@@ -61,22 +59,22 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// What an attempt is taken to cost that has been `known` to cost so much.
+    /// The expected cost of an attempt; `known` is the container's expected cost so far.
     pub fn expected(&self, known: Option<Duration>) -> Duration {
         known.or(self.usual).unwrap_or(UNKNOWN)
     }
 
-    /// When an attempt may begin that is expected to cost so much.
+    /// Returns when an attempt with this expected cost may begin.
     pub fn free_at(&self, expected: Duration) -> Time {
         self.share.free_at(expected)
     }
 
-    /// How far apart attempts are in the long run that cost so much together.
+    /// The distance of attempts in the long run if one round of them costs `expected`.
     pub fn period(&self, expected: Duration) -> Duration {
         self.share.in_time(expected)
     }
 
-    /// An attempt begins.
+    /// Reserves the expected cost of an attempt that begins.
     pub fn begin(&mut self, now: Time, life: u64, expected: Duration) {
         self.share.spend(now, expected);
         self.attempts.push(Attempt {
@@ -86,8 +84,8 @@ impl Allowance {
         });
     }
 
-    /// The attempt of a container's `life` is over and took so much CPU time. Gives what is to be
-    /// expected of the next one, if one was under way.
+    /// Ends the attempt of execution `life`, which took `cost`. Returns the expected cost of the
+    /// next attempt, or `None` if none was under way.
     pub fn over(
         &mut self,
         now: Time,
@@ -107,7 +105,7 @@ impl Allowance {
                 .share
                 .give_back(now, began, expected.saturating_sub(cost)),
         }
-        // Of those that cost now this, now that, not the cheapest is expected.
+        // With varying costs, do not expect the cheapest.
         let known = known.unwrap_or(cost).saturating_add(cost);
         let expected = cost.max(known.checked_div(2).unwrap_or_default());
         self.usual = Some(expected);
@@ -139,7 +137,7 @@ mod tests {
             assert_eq!(next, Some(ms(1) + HANDLING));
         }
         assert!(allowance.free_at(UNKNOWN) <= now);
-        // One that nobody knows of is none.
+        // An attempt that never began is ignored.
         assert_eq!(allowance.over(now, 11, ms(1), None), None);
     }
 
@@ -158,7 +156,7 @@ mod tests {
         assert!(allowance.free_at(Duration::ZERO) > now);
     }
 
-    /// Of one container: what an attempt takes of CPU, and how long it is under way.
+    /// The attempts of one container: CPU time and duration of each, in milliseconds.
     fn attempts() -> impl Strategy<Value = Vec<(u64, u64)>> {
         prop::collection::vec((0_u64..60, 0_u64..3_000), 1..20)
     }
@@ -199,7 +197,7 @@ mod tests {
                 let sum: Duration = window.map(|(_, cost)| *cost).sum();
                 prop_assert!(sum <= Duration::from_secs(3), "{sum:?} from {from} on");
             }
-            // The budget is used, not only kept to.
+            // The budget is used, not only respected.
             prop_assert!(made.iter().sum::<usize>() > 20, "{made:?}");
         }
     }

@@ -1,8 +1,8 @@
-//! Answers of stop requests that wait.
+//! Delayed answers to stop requests.
 //!
-//! Kubelet kills what it asked for when the grace period is over, and its timer starts at the
-//! answer. So what is told at the end has its moment, and defer containers that may go on beyond the
-//! end get their time, by an answer that comes later.
+//! Kubelet starts its timer when a stop request is answered, and sends SIGKILL when the grace
+//! period is over. A delayed answer leaves time for containers that are stopped last, and for defer
+//! containers that may exceed the grace period.
 
 use std::time::Duration;
 
@@ -14,15 +14,14 @@ use super::grace::{Budget, LEAST};
 use super::rules::{Deed, Due, Subject};
 use super::termination::Termination;
 
-/// An answer comes this long before its caller gives up.
+/// Time between a delayed answer and the moment its caller would give up.
 const ANSWER_LEAD: Duration = Duration::from_secs(10);
 
-/// How many requests of one container wait for their answers; a caller that asks more often is told
-/// at once.
+/// Most delayed answers of one container; further requests are answered at once.
 const WITHHELD_AT_MOST: usize = 16;
 
 impl Pod {
-    /// A stop request of the container is to be answered, as soon as it may.
+    /// Answers a stop request of the container as soon as it may be answered.
     pub(super) fn answer_stop(
         &mut self,
         id: &ContainerId,
@@ -36,7 +35,7 @@ impl Pod {
         });
     }
 
-    /// The longest that an answer of the container may wait.
+    /// The longest delay of the container's answers.
     fn withholds(&self, container: &Container) -> Duration {
         let Some(plan) = self.plan.as_ref().filter(|plan| !plan.is_empty()) else {
             return Duration::ZERO;
@@ -45,8 +44,8 @@ impl Pod {
         let own = request.map_or(Duration::MAX, |request| {
             request.deadline().since(request.at())
         });
-        // A request that follows a preStop handler tells what that has left of the grace period, and not the
-        // whole, even if it is this request that makes it the end of the pod.
+        // A request that follows a preStop handler carries the rest of the grace period, not all of
+        // it, even if this request is the one that makes it a termination.
         let begins = || {
             let (known, end) = self.inferred()?;
             (known <= self.now).then_some(end.grace())
@@ -88,7 +87,7 @@ impl Hand<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: an answer waits no longer than it may, nor than there is something to wait for.
+    /// Rule: an answer is delayed until its limit, or until there is nothing left to wait for.
     pub(super) fn answer_is_due(&self) -> Option<Due<Deed>> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;
@@ -98,11 +97,11 @@ impl Subject<'_> {
         })
     }
 
-    /// Whether the answers of the container are still to wait.
+    /// True while the answers of the container are delayed.
     fn answers_wait(&self) -> bool {
         let extends = self.pod.is_extension_pending() && self.pod.termination.is_some();
         let stop = self.container.life.stop();
-        // One that is stopped for a failure is still to have its turn, if it comes back.
+        // A container stopped for a failure still has its turn if it is restarted.
         let is_told = stop.is_told() && !stop.is_for_failure();
         self.container.life.is_alive() && (extends || !is_told)
     }

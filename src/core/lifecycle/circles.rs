@@ -1,8 +1,8 @@
-//! Rules that go round in circles, which is a bug.
+//! A guard against rules that repeat without effect, which is a bug.
 //!
-//! A rule whose deed changes nothing is due again at once, for ever. The shim must serve its pod all the same:
-//! so a rule that is followed too often at one moment is set aside for a while, for that container alone, and
-//! all other rules go on.
+//! A rule whose effect changes nothing is due again at once, for ever. The shim must serve its pod
+//! all the same: a rule that is followed too often at one moment is suspended for a while, for that
+//! container alone, and all other rules go on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use std::time::Duration;
 use super::action::ContainerId;
 use super::time::Time;
 
-/// Deeds at one moment before any rule is counted: more than a large pod has to do.
+/// Effects at one moment before rules are counted: more than a large pod needs.
 const UNCOUNTED: usize = 1_000;
 
-/// Counted deeds by one rule for one container at one moment, after which the rule is set aside.
+/// Counted effects of one rule for one container at one moment, after which the rule is suspended.
 const OFTEN: usize = 50;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A rule by its name, and the container that it was followed for; none for the pod.
+/// A rule by its name, and the container that it was followed for; `None` for the pod.
 pub(super) type Followed = (&'static str, Option<ContainerId>);
 
-/// The rules that are set aside.
+/// The suspended rules.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Circles {
     aside: Vec<Aside>,
@@ -36,7 +36,7 @@ struct Aside {
     pause: Duration,
 }
 
-/// The deeds of one moment.
+/// The effects at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     deeds: usize,
@@ -44,7 +44,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts a deed. Returns true if the rule is followed too often.
+    /// Counts an effect. Returns true if the rule is followed too often.
     pub fn is_too_often(&mut self, followed: &Followed) -> bool {
         self.deeds = self.deeds.saturating_add(1);
         if self.deeds <= UNCOUNTED {
@@ -57,14 +57,14 @@ impl Tally {
 }
 
 impl Circles {
-    /// When a rule that is set aside is asked again. None if it is not set aside.
+    /// Returns when a suspended rule is asked again, or `None` if it is not suspended.
     pub fn until(&self, now: Time, rule: &str, id: Option<&ContainerId>) -> Option<Time> {
         let mut aside = self.aside.iter();
         let its = aside.find(|aside| aside.rule == rule && aside.id.as_ref() == id)?;
         (its.until > now).then_some(its.until)
     }
 
-    /// Sets a rule aside, each time for longer. Returns for how long.
+    /// Suspends a rule, longer each time. Returns for how long.
     pub fn set_aside(&mut self, now: Time, (rule, id): Followed) -> Duration {
         let its = |aside: &&mut Aside| aside.rule == rule && aside.id == id;
         if let Some(aside) = self.aside.iter_mut().find(its) {
@@ -81,7 +81,7 @@ impl Circles {
         FIRST_PAUSE
     }
 
-    /// Forgets a container that is gone.
+    /// Forgets a removed container.
     pub fn forget(&mut self, id: &ContainerId) {
         self.aside.retain(|aside| aside.id.as_ref() != Some(id));
     }

@@ -1,6 +1,6 @@
-//! Ends of containers that are the end of the pod: the run is complete, an essential container has
-//! failed, an init container has failed for good, a sidecar has ended for good before it was started.
-//! These are decided by the shim, and stay decided.
+//! Container exits that end the pod: the run is complete, an essential container has failed, an
+//! init container has failed for good, or a sidecar has exited for good before it was started. The
+//! shim decides these terminations, and they stay decided.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use super::history::Past;
 use super::termination::Termination;
 use super::time::Time;
 
-/// Where the apps are not listed, no more are expected when none was created for so long.
+/// Without a list of apps: time after the last creation of a container until no more apps are
+/// expected.
 pub const LAST_APP_AFTER: Duration = Duration::from_secs(30);
 
 /// Longest wait for a listed defer container after the last Create of a new name.
@@ -24,30 +25,30 @@ const DEFERS_COME_WITHIN: Duration = Duration::from_secs(30);
 /// Longest wait for listed defer containers after the failure or the completion.
 const DEFERS_ARE_AWAITED_FOR: Duration = Duration::from_secs(60);
 
-/// Longest wait for listed apps in a later sandbox, from which kubelet leaves out what has succeeded.
+/// Longest wait for listed apps in a later sandbox: kubelet does not create succeeded ones again.
 const LISTED_APPS_COME_WITHIN: Duration = Duration::from_secs(30);
 
-/// An end that the shim has decided.
+/// A termination that the shim has decided.
 #[derive(Clone, Debug)]
 struct DecidedEnd {
     cause: Cause,
-    /// When the failure or the completion was known.
+    /// Time of the failure or the completion.
     known: Time,
-    /// When the termination begins: later than `known` while listed defer containers are awaited.
+    /// Start of the termination: later than `known` while listed defer containers are awaited.
     begins: Time,
 }
 
-/// The run is complete when both have come, and no container before.
+/// The completion of the run: at the later of the two times, if no container is created before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
-    /// From when on no more apps are expected.
+    /// No more apps are expected from then on.
     pub known: Time,
-    /// When the end of the last one counts.
+    /// The exit of the last app counts from then on.
     pub counts: Time,
 }
 
 impl Pod {
-    /// The termination that follows from what has ended, and when it begins.
+    /// The termination that follows from the exits so far, and when it begins.
     pub(super) fn completed(&self) -> Option<(Time, Termination)> {
         let end = self.decided_end()?;
         let since = end.begins.max(self.now);
@@ -57,8 +58,9 @@ impl Pod {
         Some((end.begins, termination))
     }
 
-    /// True while a decided end waits for listed defer containers that the caller has not created yet.
-    /// Kubelet creates containers one after another: what fails early fails before they exist.
+    /// True while a decided termination waits for listed defer containers that the caller has not
+    /// created yet. Kubelet creates containers one after another: an early failure comes before
+    /// they exist.
     pub(super) fn awaits_defers(&self) -> bool {
         self.termination.is_none()
             && self.has_orders()
@@ -67,7 +69,8 @@ impl Pod {
                 .is_some_and(|end| end.known <= self.now && self.now < end.begins)
     }
 
-    /// The end that follows from what has ended, if there is anything to do in it.
+    /// The decided termination that follows from the exits so far, or `None` if there is nothing to
+    /// stop.
     fn decided_end(&self) -> Option<DecidedEnd> {
         let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
         let complete = self.complete_since().map(|at| (at, Cause::Completed));
@@ -75,7 +78,8 @@ impl Pod {
         let (known, cause) = ends.min_by_key(|(at, _)| *at)?;
         let is_alive = self.containers.values().any(|container| {
             let life = &container.life;
-            // The caller may start a created container much later: that alone keeps no end up.
+            // The caller may start a created container much later: that alone does not delay the
+            // termination.
             container.is_ordered() && life.is_alive() && !life.is_created()
         });
         // The failure of an essential container also ends the sandbox.
@@ -97,7 +101,7 @@ impl Pod {
         })
     }
 
-    /// Why the pod ends when this container exits with `code`, or `None`.
+    /// The reason why the pod ends when this container exits with `code`, or `None`.
     pub(super) fn fatal_end(&self, container: &Container, code: u32) -> Option<Cause> {
         let settings = self.plan.as_ref()?.settings();
         if self.termination.is_some() {
@@ -108,7 +112,7 @@ impl Pod {
         if code != 0 && settings.essential.contains(&name) {
             return Some(Cause::EssentialFailed { name, code });
         }
-        // Whatever it ended with: nobody starts it again.
+        // Whatever the code: the container is not started again.
         match container.duty().part.filter(|_| for_good) {
             Some(Part::Succeed) if code != 0 => Some(Cause::InitFailed { name, code }),
             Some(Part::Start) if !self.has_done_its_part(&name, container.number) => {
@@ -118,8 +122,8 @@ impl Pod {
         }
     }
 
-    /// Whether the end of a container with `status` is the end of the pod (`fatalToPod` in the
-    /// KEP-753 draft).
+    /// True if the exit of a container with `status` ends the pod (`fatalToPod` in the KEP-753
+    /// draft).
     pub(super) fn ends_the_pod(&self, container: &Container, status: ExitStatus) -> bool {
         let is_essential = self
             .plan
@@ -128,8 +132,8 @@ impl Pod {
         is_essential && status != ExitStatus::Code(0)
     }
 
-    /// True if all apps have ended as their restart policies want it, as far as the caller knows: for the
-    /// caller, a container that it has stopped counts at once.
+    /// True if all apps have ended as their restart policies want it, as far as the caller knows:
+    /// for the caller, a container that it has stopped counts at once.
     pub(super) fn is_complete(&self) -> bool {
         let is_decided = self
             .termination
@@ -145,20 +149,21 @@ impl Pod {
         plan.map_or(RestartPolicy::Never, |plan| plan.restart_policy(name))
     }
 
-    /// Whether an app was created again for what comes after the end, which its caller runs in the next
-    /// sandbox: this one is gone.
+    /// True if an app was created for the next run after this sandbox has died: the caller runs it
+    /// in the next sandbox.
     fn is_wanted_elsewhere(&self) -> bool {
         let mut containers = self.containers.values();
         self.sandbox_is_gone
             && containers.any(|container| container.duty().is_work && container.is_of_next_run)
     }
 
-    /// When the run is complete, if no container comes before.
+    /// The completion time of the run if no container is created before.
     fn complete_since(&self) -> Option<Time> {
         self.completion().map(|it| it.known.max(it.counts))
     }
 
-    /// When the run is complete, if all apps that are known have ended as the restart policy wants it.
+    /// The completion of the run, or `None` unless all known apps have ended as the restart policy
+    /// wants it.
     pub(super) fn completion(&self) -> Option<Completion> {
         let plan = self.plan.as_ref()?;
         let lives = |container: &Container| {
@@ -173,7 +178,8 @@ impl Pod {
             past.code.is_some_and(|code| !policy.restarts(code))
         };
         if let Some(apps) = plan.apps() {
-            // Kubelet leaves out of a pod's later sandboxes what has ended with 0 before.
+            // Kubelet does not create containers again in a pod's later sandboxes that exited with
+            // 0.
             let left_out = self.is_later_sandbox && policy.leaves_out_succeeded();
             let is_missing = |name: &&String| self.history.of(name).is_none();
             let known = match left_out && apps.iter().any(|name| is_missing(&name)) {
@@ -191,15 +197,14 @@ impl Pod {
         Some(Completion { known, counts })
     }
 
-    /// The names that there were of which each is an app's, with their pasts; none if not all are
-    /// remembered.
+    /// The names of all apps so far with their records, or `None` if not all names are remembered.
     pub(super) fn known_apps(&self) -> Option<impl Iterator<Item = (&str, &Past)>> {
         let (plan, names) = (self.plan.as_ref()?, self.history.all()?);
         Some(names.filter(|(name, _)| Duty::of(plan.role(name)).is_work))
     }
 }
 
-/// When the last of these ended, or `None` unless all have ended for good.
+/// The time when the last of these ended, or `None` unless all have ended for good.
 fn last_end<'a>(
     pasts: impl Iterator<Item = (&'a str, Option<&'a Past>)>,
     is_over: impl Fn(&str, &Past) -> bool,

@@ -1,4 +1,4 @@
-//! One container as the core sees it.
+//! The state of one container.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ use super::stop::Kill;
 use super::task::{BundleFacts, Task};
 use super::time::Time;
 
-/// A container the caller wants created.
+/// A container to be created.
 #[derive(Clone, Debug)]
 pub struct NewContainer {
     pub name: String,
     pub kind: ContainerKind,
     pub facts: KubeletFacts,
     pub demands: Demands,
-    /// No annotation groups it with other containers: it is a pod of its own.
+    /// True if no annotation groups the container with others: it is a pod of its own.
     pub is_ungrouped: bool,
     pub bundle: BundleFacts,
 }
 
-/// What the caller wants of the kernel for a container.
+/// The kernel settings that the caller requests for a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Demands {
-    /// Its `oom_score_adj`, -1000 to 1000 (`proc(5)`).
+    /// `oom_score_adj`, -1000 to 1000 (`proc(5)`).
     pub oom_score: i32,
-    /// What it asks for and may use.
+    /// Resource requests and limits.
     pub size: Size,
 }
 
@@ -45,50 +45,49 @@ pub(super) struct Container {
     pub facts: KubeletFacts,
     pub demands: Demands,
     pub is_ungrouped: bool,
-    /// Counts creations in this pod: of two containers with one name the later is the one that
-    /// counts.
+    /// Creation number in this pod: of two containers with one name, the later one counts.
     pub number: u64,
-    /// It was created while the pod's end was under way, and has to do with what comes after that.
+    /// The container was created during the termination and belongs to the next run.
     pub is_of_next_run: bool,
     pub life: Life,
     pub task: Task,
-    /// Whoever asked for its start has given up before it was answered, and will clear it away.
+    /// The caller of its Start has given up, and will delete the container.
     pub is_given_up: bool,
-    /// The stop request of the caller, if there was one.
+    /// The open stop request of the caller, if there is one.
     pub request: Option<StopRequest>,
-    /// SIGKILLs of the caller that are to be seen to next.
+    /// SIGKILLs of the caller that the rules have not handled yet.
     pub kills: Vec<(RequestId, Kill)>,
-    /// Calls that have asked for its stop, and are not answered yet.
+    /// Stop requests with a delayed answer.
     pub answers: Vec<WithheldAnswer>,
-    /// What it does when its pod ends, beside being stopped.
+    /// The container's part in a termination, besides being stopped.
     pub at_the_end: AtTheEnd,
-    /// What an attempt of its probe is expected to cost, in CPU time; none if none was made.
+    /// Expected CPU time of an attempt of its probe; `None` before the first attempt.
     pub probe_cost: Option<Duration>,
-    /// How soon it is restarted in place the next time.
+    /// Back-off of restarts in place.
     pub back_off: BackOff,
-    /// Counts first executions in this pod: sidecars stop in the reverse order of it, wherever
-    /// they have been restarted in place since. None has happened at 0.
+    /// Number of the first execution in this pod, 0 before it. Sidecars stop in reverse order of
+    /// it, regardless of later restarts in place.
     pub place: u64,
 }
 
-/// A Kill whose answer waits, since the caller's own timer starts there.
+/// A Kill with a delayed answer: the caller's timer starts at the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct WithheldAnswer {
     pub request: RequestId,
-    /// When it is given at the latest.
+    /// Latest time of the answer.
     pub until: Time,
 }
 
-/// What a container does when its pod ends, beside being stopped.
+/// The container's part in a termination, besides being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum AtTheEnd {
-    /// Its termination hook is run, if it has one.
+    /// The termination hook is run, if there is one.
     Hook(HookState),
-    /// It is a defer container, and runs itself: its turn came then, if it has come.
+    /// The turn of a defer container: the time when it began, if it has begun.
     Turn(Option<Time>),
 }
 
-/// How far the container's termination hook is.
+/// The progress of the termination hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum HookState {
     Pending,
@@ -99,7 +98,7 @@ pub(super) enum HookState {
 // === impl AtTheEnd ===
 
 impl AtTheEnd {
-    /// That of a container with this duty, before its pod ends.
+    /// The initial state for a container with this role policy.
     pub const fn of(duty: Duty) -> AtTheEnd {
         match duty.defer_turn() {
             Some(_) => AtTheEnd::Turn(None),
@@ -111,42 +110,41 @@ impl AtTheEnd {
 // === impl Container ===
 
 impl Container {
-    /// What its role means.
+    /// The policy of its role.
     pub fn duty(&self) -> Duty {
         Duty::of(self.role)
     }
 
-    /// A workload container that usher orders; guests and the sandbox are not.
+    /// True for workload containers that usher orders; guests and the sandbox are not ordered.
     pub fn is_ordered(&self) -> bool {
         self.kind == ContainerKind::Workload && self.duty().is_ordered
     }
 
-    /// When a defer container runs; none of any other.
+    /// The turn of a defer container, or `None` for other containers.
     pub fn defer_turn(&self) -> Option<DeferTurn> {
         self.duty().defer_turn()
     }
 
-    /// Whether what was seen of its stop may as well be its postStart handler: the same command, at a time
-    /// at which that is run.
+    /// True if the Exec seen as the beginning of its stop may as well be its postStart handler:
+    /// both are the same command, and a postStart is possible at that time.
     pub fn is_hardly_asked(&self) -> bool {
         let post_start = self.life.post_start();
         let may_be_either = post_start.is_some_and(|known| known.may_be_pre_stop());
         may_be_either && self.request.is_some_and(|request| request.is_pre_stop())
     }
 
-    /// Whether it has been told to stop, or will be killed. One that has failed has not been told to
-    /// go.
+    /// True if its stop signal was delivered or SIGKILL is scheduled, other than for a failure.
     pub fn was_told(&self) -> bool {
         let stop = self.life.stop();
         (stop.is_told() || stop.kill_at().is_some()) && !stop.is_for_failure()
     }
 
-    /// Its termination hook runs.
+    /// True while its termination hook runs.
     pub fn is_hooked(&self) -> bool {
         self.at_the_end == AtTheEnd::Hook(HookState::Running)
     }
 
-    /// When its turn to run came, of a defer container that has had it.
+    /// The time when the turn of a defer container began.
     pub fn turn_began(&self) -> Option<Time> {
         match self.at_the_end {
             AtTheEnd::Turn(began) => began,

@@ -1,4 +1,4 @@
-//! Creation: whose annotations count, and what a container is in its pod.
+//! Creation: which annotations apply, and which role and run a container belongs to.
 
 use std::time::Duration;
 
@@ -18,26 +18,27 @@ use super::stop::STOPPED;
 use super::task::Task;
 use super::time::Time;
 
-/// Whether a container comes in time that has just been created.
+/// The relation of a just-created container to the termination under way.
 pub(super) enum Comes {
     InTime,
-    /// The end was over when it was still being created: it has to do with what comes after it.
+    /// The termination was over before the container was created: it belongs to the next run.
     ForTheNextRun,
-    /// The pod is being stopped by hand.
+    /// A person is stopping the pod.
     TooLate,
 }
 
 impl Pod {
-    /// The caller wants a container created. `plan` is what its annotations say of the pod; none where the
-    /// sandbox was told all of that. `timeout` is what its call is willing to wait.
+    /// Registers a container that the caller wants to create. `plan` is the pod's plan from the
+    /// container's annotations, or `None` if the sandbox has it. `timeout` is the deadline of the
+    /// caller's Create.
     ///
-    /// After `Ok` the driver creates it and says [`handle_created`](Pod::handle_created) or
-    /// [`handle_removed`](Pod::handle_removed).
+    /// After `Ok` the driver creates the container and reports with
+    /// [`handle_created`](Pod::handle_created) or [`handle_removed`](Pod::handle_removed).
     ///
     /// # Errors
     ///
-    /// [`Refusal::AlreadyExists`], [`Refusal::SandboxGone`], and [`Refusal::OtherPlan`] where no sandbox
-    /// container says whose annotations count. A refused container leaves nothing behind.
+    /// [`Refusal::AlreadyExists`], [`Refusal::SandboxGone`], and [`Refusal::OtherPlan`] if there is
+    /// no sandbox container to say which annotations apply. A refused container leaves no trace.
     pub fn handle_create(
         &mut self,
         now: Time,
@@ -51,7 +52,7 @@ impl Pod {
             return Err(Refusal::AlreadyExists { id: id.clone() });
         }
         if new.kind == ContainerKind::Workload && self.sandbox_is_gone {
-            // Its caller creates it in the next sandbox.
+            // The caller creates it again in the next sandbox.
             self.history.wanted(&new.name);
             return Err(Refusal::SandboxGone { name: new.name });
         }
@@ -74,7 +75,7 @@ impl Pod {
         if kind == ContainerKind::Workload {
             let is_new = self.history.of(&name).is_none();
             let is_restart_of_all = self.is_restart_of_all(&name);
-            // What is created again in its sandbox was not left out of it.
+            // A container created again in its sandbox was not left out of it.
             self.is_later_sandbox |= facts.restart_count > 0 && is_new && !self.was_restarted;
             if let Some(timeout) = timeout {
                 let whole = Duration::from_secs(timeout.as_secs_f64().ceil() as u64);
@@ -128,15 +129,15 @@ impl Pod {
         Ok(())
     }
 
-    /// Whether a container comes in time that has just been created.
+    /// Returns how a just-created container relates to the termination under way.
     pub(super) fn comes(&self, container: &Container) -> Comes {
-        // A defer container has its turn, if that is not past.
+        // A defer container has its turn if its step is not past.
         let is_late = container.kind == ContainerKind::Workload
             && container.defer_turn().is_none()
             && !container.is_of_next_run;
         match self.termination.as_ref().filter(|_| is_late) {
             Some(termination) if termination.is_by_hand() => Comes::TooLate,
-            // No sandbox container says how long a pod lasts.
+            // Without a sandbox container the pod has no fixed lifetime.
             Some(termination)
                 if termination.is_over()
                     && !self.has_sandbox()
@@ -148,8 +149,8 @@ impl Pod {
         }
     }
 
-    /// The container is gone: it was deleted, or could not be created. With the last one the pod is
-    /// over, and the next container opens a new one.
+    /// Removes a container that was deleted, or could not be created. With the last container the
+    /// pod is over, and the next container opens a new pod.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.circles.forget(id);
@@ -161,7 +162,7 @@ impl Pod {
     }
 
     fn removed(&mut self, id: &ContainerId, container: &Container) {
-        // Nobody who asked for its end waits any longer.
+        // Nothing is left to wait for: answer all stop requests.
         let kills = container.kills.iter().map(|(request, _)| *request);
         let answers = container.answers.iter().map(|answer| answer.request);
         for request in answers.chain(kills) {
@@ -173,7 +174,7 @@ impl Pod {
         {
             self.undo(container);
         }
-        // One that is restored from a checkpoint has no process whose end would answer its Start.
+        // A container restored from a checkpoint has no process whose exit would answer its Start.
         if let Some(blocked) = container.life.as_blocked() {
             let refusal = Refusal::EndedBeforeStart {
                 name: container.name.clone(),
@@ -184,21 +185,21 @@ impl Pod {
             let out = std::mem::take(&mut self.out);
             *self = Pod {
                 out,
-                // What comes for a sandbox that has died comes too late, though nothing is left of it.
+                // Later events for a sandbox that has died stay too late.
                 sandbox_is_gone: self.sandbox_is_gone,
                 ..Pod::default()
             };
         }
     }
 
-    /// The creation of a container came to nothing.
+    /// Records that the creation of a container failed.
     fn undo(&mut self, container: &Container) {
         let (name, number) = (&container.name, container.number);
         if let Some(heir) = self.current(name).filter(|heir| heir.life.is_alive()) {
             let heir = heir.number;
             return self.history.inherit(name, number, heir);
         }
-        // As if it had failed. Whoever restarts what has failed will try again.
+        // Treated as a failed container: a caller that restarts failed ones tries again.
         let fatal = self
             .fatal_end(container, NEVER_CREATED)
             .filter(|_| !self.restart_policy_of(name).restarts_failed());
@@ -213,8 +214,8 @@ impl Pod {
         self.history.ended(name, number, end, fatal);
     }
 
-    /// A container of this name is of the pod that there is, as number `number`: from now on it is waited
-    /// for, and has its turns, whether it had to come or not.
+    /// Records that container `number` of this name belongs to the current run: from now on others
+    /// wait for it and it has its turns, even if it was optional.
     pub(super) fn came(&mut self, name: &str, number: u64) {
         self.history.created(name, number);
         if let Some(plan) = &mut self.plan {
@@ -222,13 +223,13 @@ impl Pod {
         }
     }
 
-    /// Takes the first container's plan for the pod's, and compares every later one with it.
+    /// Adopts the plan of the first container for the pod, and compares every later plan with it.
     fn adopt(&mut self, name: &str, plan: Plan) -> Result<(), Refusal> {
         match &self.plan {
             None => self.plan = Some(plan),
             Some(own) if own.is_written_as(&plan) => {}
             // containerd reads the pod's annotations anew for every container: they may have been
-            // edited since the sandbox came, and the sandbox's plan stands.
+            // edited since the sandbox was created, and the sandbox's plan applies.
             Some(_) if self.has_sandbox() => {
                 self.out.report(Report::OtherPlan {
                     name: name.to_owned(),

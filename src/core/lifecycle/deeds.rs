@@ -1,8 +1,7 @@
-//! What rules want done is done here: nothing else changes a container once an event is noted.
+//! The effects of rules. Nothing else changes a container after an event was recorded.
 //!
-//! A deed has been decided in every detail by whoever wants it. It gets the container that it is done
-//! to, the pod's plan, the termination under way, what is remembered of names, and the outbox; of the
-//! other containers it knows nothing.
+//! The rule has decided an effect in every detail. The effect can reach its container, the pod's
+//! plan, the termination under way, the history of names, and the outbox, but no other container.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::allowance::Allowance;
 use super::container::{AtTheEnd, Container, HookState};
 use super::exec::PostStart;
 use super::history::{End, History};
-use super::life::Misplaced;
+use super::life::InvalidTransition;
 use super::outbox::Outbox;
 use super::probe::Watch;
 use super::report::Report;
@@ -22,7 +21,7 @@ use super::rules::{Deed, PodDeed};
 use super::termination::Termination;
 use super::time::Time;
 
-/// All that a deed can reach.
+/// Everything that an effect can reach.
 pub(super) struct Hand<'a> {
     pub id: &'a ContainerId,
     pub container: &'a mut Container,
@@ -31,7 +30,7 @@ pub(super) struct Hand<'a> {
     pub termination: Option<&'a mut Termination>,
     pub history: &'a mut History,
     pub allowance: &'a mut Allowance,
-    /// How many programs have been executed.
+    /// Executions so far in this pod.
     pub executions: &'a mut u64,
     /// The program of some ordered container has been executed, or was to be.
     pub has_released: &'a mut bool,
@@ -107,25 +106,24 @@ impl Hand<'_> {
         }
     }
 
-    /// What came of a transition; one that is not on the drawing is said in the log, and changes
-    /// nothing.
-    pub fn noted<T>(&mut self, outcome: Result<T, Misplaced>) -> Option<T> {
+    /// Unwraps the outcome of a transition. An invalid transition is logged and changes nothing.
+    pub fn noted<T>(&mut self, outcome: Result<T, InvalidTransition>) -> Option<T> {
         outcome
-            .inspect_err(|misplaced| {
+            .inspect_err(|invalid| {
                 self.out.report(Report::Misplaced {
                     name: self.container.name.clone(),
-                    what: misplaced.to_string(),
+                    what: invalid.to_string(),
                 });
             })
             .ok()
     }
 
-    /// Its Start is answered though its turn has not come.
+    /// Answers the container's Start before its turn has come.
     fn hold(&mut self, waits_for: Vec<String>) {
         let post_start = self.possible_post_start();
         let outcome = self.container.life.hold(self.now, post_start);
         if let Some(request) = self.noted(outcome) {
-            // A defer container waits for no other.
+            // A defer container waits for no other container.
             if !waits_for.is_empty() {
                 let name = self.container.name.clone();
                 self.out.report(Report::Held { name, waits_for });
@@ -135,7 +133,8 @@ impl Hand<'_> {
         }
     }
 
-    /// What follows soon, when a Start is answered now, may be the container's postStart handler.
+    /// The state after Start is answered now: an Exec that follows soon may be the postStart
+    /// handler.
     pub fn possible_post_start(&self) -> PostStart {
         PostStart::Possible { answered: self.now }
     }
@@ -216,7 +215,7 @@ impl Hand<'_> {
         });
     }
 
-    /// It gets its stop signal, and SIGKILL at `kill_at`.
+    /// Delivers the stop signal, and schedules SIGKILL at `kill_at`.
     fn tell(&mut self, signal: Signal, all: bool, why: Why, kill_at: Option<Time>) {
         if let Some(stop) = self.container.life.stop_mut() {
             *stop = stop.told(self.now, why, kill_at);
@@ -229,7 +228,8 @@ impl Hand<'_> {
         }
     }
 
-    /// Whoever kills it again shortens nothing: it is told once.
+    /// Delivers the stop signal shortly before SIGKILL. A second SIGKILL of the caller neither
+    /// shortens the deadline nor resends the signal.
     fn last_chance(&mut self, signal: Signal, kill_at: Time) {
         let Some(stop) = self.container.life.stop_mut() else {
             return;
@@ -240,18 +240,18 @@ impl Hand<'_> {
         }
     }
 
-    /// It is killed at `at` at the latest; it cannot be told before.
+    /// Schedules SIGKILL at `at` for a container that cannot be signaled before.
     fn condemn(&mut self, at: Time) {
         if let Some(stop) = self.container.life.stop_mut() {
             *stop = stop.condemned(self.now, at);
         }
     }
 
-    /// Its time is over, or that of its restart.
+    /// Kills the container, or the restart in place that is under way.
     fn kill(&mut self) {
         let is_restarting = self.container.life.is_restarting();
         if let Some(stop) = self.container.life.stop_mut() {
-            // One that was being stopped for a failure is killed for that failure.
+            // A container stopped for a failure is killed for that failure.
             let why = stop.why().filter(|why| why.is_failure());
             *stop = stop.killed(self.now, Why::GraceOver);
             match is_restarting {
@@ -263,8 +263,8 @@ impl Hand<'_> {
         }
     }
 
-    /// The first SIGKILL of its caller that is open: something else is done in its place, or it is
-    /// passed on.
+    /// Handles the first open SIGKILL of the caller: carries out `then` in its place, or passes it
+    /// on.
     fn heed_kill(&mut self, then: Option<Deed>, ends_grace: bool, ends_defers: bool) {
         if self.container.kills.is_empty() {
             return;
@@ -294,7 +294,7 @@ impl Hand<'_> {
         });
     }
 
-    /// Nobody waits for it any more.
+    /// Stops waiting for the container.
     fn give_up(&mut self) {
         if let Some(stop) = self.container.life.stop_mut() {
             *stop = stop.over();
@@ -310,7 +310,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Tells the caller of the end of a container whose process is long gone.
+    /// Reports the exit of a container whose process has exited long before.
     fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
         let reason = self.container.exit_reason(self.termination.as_deref());
         let exiting = self.exiting(code);
@@ -325,7 +325,7 @@ impl Hand<'_> {
         }
     }
 
-    /// It has failed: it gets its stop signal, and SIGKILL when its grace period is over.
+    /// Stops a failed container: stop signal now, SIGKILL when its grace period is over.
     fn fail(&mut self, signal: Signal, why: Why, kill_at: Time) {
         if let Some(running) = self.container.life.as_running_mut() {
             running.watch = match running.watch.is_startup() {
@@ -338,14 +338,14 @@ impl Hand<'_> {
         }
     }
 
-    /// Answers those requests for its stop that are due, or all where nothing keeps them any more.
+    /// Answers the stop requests that are due, or all if `waits` is false.
     fn answer(&mut self, waits: bool) {
         let now = self.now;
         let (kept, due): (Vec<_>, Vec<_>) = std::mem::take(&mut self.container.answers)
             .into_iter()
             .partition(|answer| waits && now < answer.until);
         self.container.answers = kept;
-        // Its caller counts from here.
+        // The caller's timer starts here.
         if let Some(request) = &mut self.container.request
             && !due.is_empty()
         {
@@ -356,7 +356,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Remembers when it is started that it was.
+    /// Records the container as started once it is.
     pub fn note_if_started(&mut self) {
         if !self.container.duty().is_helper || !self.container.life.is_started() {
             return;

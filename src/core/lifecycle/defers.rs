@@ -1,8 +1,8 @@
-//! Defer containers: what runs when the pod terminates, one after another.
+//! Defer containers: run one after another when the pod terminates.
 //!
 //! The defer proposal ("Defer Containers", 2017). They are created and held from the start, so that
-//! their images are there and their configuration is proven before they are needed. Each runs once
-//! in a sandbox, however the end came about, and none when it was forced.
+//! their images are present and their configuration is proven before they are needed. Each runs
+//! once in a sandbox, whatever the cause of the termination, and none in a forced termination.
 
 use crate::plan::{DeferExitCode, DeferTurn};
 use crate::process::ExitStatus;
@@ -17,7 +17,7 @@ use super::termination::{Ends, Termination};
 use super::time::Time;
 
 impl Step {
-    /// The step in which defer containers of that turn run.
+    /// The step in which defer containers with this turn run.
     pub(super) const fn of(turn: DeferTurn) -> Step {
         match turn {
             DeferTurn::PreExit => Step::PreExit,
@@ -57,8 +57,8 @@ impl Subject<'_> {
             .round
             .ends
             .filter(|_| pod.turn_under_way() == Some(turn))?;
-        // A defer may still run that began in an end which proved to be none. The defers before it in the list do
-        // not wait for it beyond their own time.
+        // A defer container may still run from an inferred termination that was disproved. The
+        // defers before it in the list do not wait for it beyond their own time.
         if !self.is_next_defer(turn) && !self.container.life.is_running() {
             return None;
         }
@@ -82,7 +82,8 @@ impl Subject<'_> {
         })
     }
 
-    /// Delivers the stop signal of a defer container whose time is over; SIGKILL follows two seconds later.
+    /// Delivers the stop signal of a defer container whose time is over; SIGKILL follows two
+    /// seconds later.
     fn told_in_turn(&self, own: Ends) -> Deed {
         match self.told(Why::TimeShort) {
             Deed::Tell {
@@ -97,7 +98,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Whether it runs, since an end that was none, though its step is skipped.
+    /// True if it still runs from a disproved termination although its step is skipped now.
     fn has_no_turn_left(&self, turn: DeferTurn) -> bool {
         let running = self.container.life.as_running();
         let is_untold = running.is_some_and(|running| running.stop == Stop::Untold);
@@ -144,8 +145,8 @@ impl Subject<'_> {
         next.is_some_and(|next| next.number == self.container.number)
     }
 
-    /// Whether it is the running defer container, and its time is over, if nothing but the grace period
-    /// has ended it.
+    /// True if it is the running defer container, and nothing but the grace period ends its time
+    /// now.
     pub(super) fn is_late_defer(&self) -> bool {
         let turn = self.pod.turn_under_way();
         let is_next = turn.is_some_and(|turn| self.is_next_defer(turn));
@@ -160,9 +161,10 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// The defer container of a turn that comes next, or is under way: all others wait for it.
+    /// The defer container of a turn that runs or is next; all others wait for it.
     fn next_defer(&self, turn: DeferTurn) -> Option<&Container> {
-        // What its exit means is decided when it is known that its program was executed.
+        // The meaning of an early exit is decided once it is known whether the program was
+        // executed.
         let is_in_time = self.ends().is_some_and(|ends| self.now < ends.stuck());
         let may_run_again = |container: &Container| is_in_time && container.life.has_early_exit();
         let counts = |container: &Container| {
@@ -177,7 +179,7 @@ impl Pod {
         left.min_by_key(|container| self.place_of_defer(turn, container))
     }
 
-    /// The order in which the defer containers of a turn run.
+    /// The sort key of a defer container among those of its turn.
     fn place_of_defer(&self, turn: DeferTurn, container: &Container) -> (Option<usize>, u64) {
         let names = self.plan.as_ref().map(|plan| match turn {
             DeferTurn::PreExit => plan.pre_exit(),
@@ -188,8 +190,8 @@ impl Pod {
         (place, container.number)
     }
 
-    /// The latest end of the defer containers of a turn whose step begins at `began` and has these ends; of
-    /// those ahead of one of them, if one is given.
+    /// The latest end of the defer containers of a turn whose step begins at `began` and has these
+    /// deadlines; with `ahead_of`, of those ahead of that container only.
     pub(super) fn defers_over_by(
         &self,
         turn: DeferTurn,
@@ -221,24 +223,24 @@ impl Pod {
         next.life.is_running().then_some(next)
     }
 
-    /// True of the defer container that runs in its turn.
+    /// True if this defer container runs in its turn.
     pub(super) fn has_the_turn(&self, container: &Container) -> bool {
         let running = self.running_defer();
         running.is_some_and(|running| running.number == container.number)
     }
 
-    /// The turn whose step is under way.
+    /// The turn of the step under way.
     fn turn_under_way(&self) -> Option<DeferTurn> {
         self.termination.as_ref()?.step().defer_turn()
     }
 
-    /// Whether a defer container of the step under way waits for its turn, or runs.
+    /// True if a defer container of the step under way runs or waits for its turn.
     pub(super) fn is_a_defer_left(&self) -> bool {
         let turn = self.turn_under_way();
         turn.is_some_and(|turn| self.next_defer(turn).is_some())
     }
 
-    /// Whether one of them waits for its turn, in a step that is skipped.
+    /// True if a held defer container belongs to the step under way, even if the step is skipped.
     pub(super) fn is_a_defer_held(&self) -> bool {
         let turn = self.turn_under_way();
         self.containers.values().any(|container| {
@@ -249,8 +251,9 @@ impl Pod {
         })
     }
 
-    /// The ends of a defer container's step as they are for this one. Its cap lasts from its release to its
-    /// signal, however often it is run again; and what is run again leaves those behind it their time.
+    /// The deadlines of a defer container in its step. Its cap lasts from its release to its
+    /// signal, however often it is restarted, and a restarted one leaves the defers behind it their
+    /// time.
     pub(super) fn own_ends(&self, container: &Container, ends: Ends) -> Ends {
         let Some(began) = container.turn_began() else {
             return ends;
@@ -271,8 +274,9 @@ impl Pod {
         }
     }
 
-    /// The end of all retries of a defer container, since what is left of the grace period is needed then: two
-    /// seconds for its own stop, and for each defer container and step behind it. `None` if nothing is behind it.
+    /// The deadline for retries of a defer container: the rest of the grace period is needed for
+    /// its own stop and for each defer container and step behind it, two seconds each. `None` if
+    /// nothing is behind it.
     fn last_retry(&self, container: &Container) -> Option<Time> {
         let step = self.step_of(container)?;
         let is_behind = |other: &&Container| {
@@ -290,8 +294,8 @@ impl Pod {
         (needed > 0).then(|| end.before(LEAST.saturating_mul(own)))
     }
 
-    /// Whether a defer container that has ended with `status` is run again: until it succeeds or
-    /// its time is up. `stop` is what had been done to end it.
+    /// True if a defer container that exited with `status` is run again: until it succeeds or its
+    /// time is up. `stop` is the state of its stop before the exit.
     pub(super) fn is_run_again(
         &self,
         container: &Container,
@@ -312,9 +316,9 @@ impl Pod {
         wanted && status != ExitStatus::Code(0) && is_its_step && has_time && stop == Stop::Untold
     }
 
-    /// The code that is told of a defer container (defer proposal: the failure of one never
-    /// restarts a pod). One that has run is needed in the pod's next sandbox as well, and again in this
-    /// one where the end proves to be none.
+    /// The exit code reported for a defer container (defer proposal: its failure never restarts a
+    /// pod). One that has run is needed again in the pod's next sandbox, and again in this one if
+    /// the termination is disproved.
     pub(super) fn code_of_defer(&self, status: ExitStatus) -> u32 {
         let policy = self
             .plan
@@ -326,7 +330,7 @@ impl Pod {
         }
     }
 
-    /// Whether a defer container is listed that was never created here, or is not started yet.
+    /// True if a listed defer container was never created here, or is not started yet.
     pub(super) fn is_a_defer_missing(&self) -> bool {
         let listed = self
             .plan

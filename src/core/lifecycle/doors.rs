@@ -1,5 +1,5 @@
-//! The doors: whoever is outside knows a container by its id, and it may be gone by then, or may never
-//! have been. In here that is found out, and only here: whoever is further in has the container.
+//! Lookup of containers by id. An id from outside may be unknown, or its container removed. Code
+//! further inside takes the container itself.
 
 use super::Pod;
 use super::action::{ContainerId, Refusal};
@@ -8,7 +8,7 @@ use super::deeds::Hand;
 use super::report::Report;
 
 impl Pod {
-    /// The container that somebody outside asks about.
+    /// The container with this id.
     ///
     /// # Errors
     ///
@@ -18,12 +18,12 @@ impl Pod {
         found.ok_or_else(|| Refusal::NotFound { id: id.clone() })
     }
 
-    /// A call about a container: `look` says what it means, with the pod as it is, or why it is refused;
-    /// `act` does what follows.
+    /// Handles a call about a container: `look` reads the pod and returns the meaning of the call,
+    /// or refuses it; `act` carries it out.
     ///
     /// # Errors
     ///
-    /// [`Refusal::NotFound`], and what `look` refuses.
+    /// [`Refusal::NotFound`], and the refusals of `look`.
     pub(super) fn called<T, R>(
         &mut self,
         id: &ContainerId,
@@ -50,8 +50,8 @@ impl Pod {
         Ok(act(&mut hand, seen))
     }
 
-    /// News of a container: `look` says what they mean, with the pod as it is, and `act` does what
-    /// follows. Those of one that is gone mean nothing any more, and that is said in the log.
+    /// Handles an event of a container: `look` reads the pod and returns the meaning of the event,
+    /// and `act` carries it out. Events of a removed container are logged and ignored.
     pub(super) fn heard<T, R>(
         &mut self,
         id: &ContainerId,
@@ -64,7 +64,7 @@ impl Pod {
             .ok()
     }
 
-    /// The same where it is all one what the pod is like.
+    /// Handles an event whose meaning does not depend on the pod.
     pub(super) fn reach<R>(
         &mut self,
         id: &ContainerId,

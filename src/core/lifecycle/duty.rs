@@ -1,59 +1,58 @@
-//! What a role means: one table, and nobody else asks which role it is.
+//! The policy of each role, in one table. No other code asks for the role.
 
 use crate::plan::{DeferTurn, RestartPolicy, Role};
 
 use super::action::Step;
 
-/// What a role means to the lifecycle of its pod.
+/// The meaning of a role in the lifecycle of its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duty {
-    /// When its program is executed.
     pub turn: Turn,
-    /// When what comes behind it may go on; none if nothing ever waits for it.
+    /// The condition for later stages to go on; `None` if nothing waits for the container.
     pub part: Option<Part>,
-    /// The step of a termination that it is stopped in, or runs in; none if a termination is not for
-    /// it, unless a person has asked for it.
+    /// The step of a termination in which the container is stopped or, for a defer, runs. `None` if
+    /// only `usher stop` stops it.
     pub step: Option<Step>,
-    /// The step that it is stopped in when a person stops the pod.
+    /// The step in which `usher stop` stops it.
     pub step_by_hand: Step,
-    /// Its stop requests tell something of its pod: usher orders it.
+    /// Usher orders the container: its stop requests count for the inference of a termination.
     pub is_ordered: bool,
-    /// The pod is there for it: when all of these have done their work, the pod has.
+    /// The container is an app: the pod's run is complete when all apps are done.
     pub is_work: bool,
-    /// Others need it as long as they live: the shim restarts it in place while they do.
+    /// Other containers need it while they run: the shim restarts it in place then.
     pub is_helper: bool,
-    /// Its success is kept from a caller that would draw the wrong conclusion.
+    /// A successful exit is withheld from a caller that would misinterpret it.
     pub is_withheld: bool,
-    /// It reports another code than its own when it was told to go.
+    /// The reported exit code differs from the real one after a stop.
     pub is_masked: bool,
 }
 
-/// When a container's program is executed.
+/// The condition for the execution of a container's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// When its caller says so.
+    /// The caller's Start.
     AtOnce,
-    /// When the stages before its own have done their parts.
+    /// All earlier stages are done.
     InItsStage,
-    /// When all stages have.
+    /// All stages are done.
     AfterAllStages,
-    /// When the pod terminates.
+    /// The pod terminates, and the turn of the defer container comes.
     AtTheEnd(DeferTurn),
 }
 
-/// What a container that others wait for has to do.
+/// The condition that later stages wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// To succeed.
+    /// The container exits with 0.
     Succeed,
-    /// To be started (KEP-753, "Started condition").
+    /// The container is started (KEP-753, "Started condition").
     Start,
 }
 
 impl Duty {
-    /// That of a role.
+    /// The policy of a role.
     pub const fn of(role: Role) -> Duty {
-        /// What usher has nothing to do with but to let it run and stop.
+        /// A container that usher only runs and stops.
         const NOTHING: Duty = Duty {
             turn: Turn::AtOnce,
             part: None,
@@ -66,7 +65,7 @@ impl Duty {
             is_masked: false,
         };
         match role {
-            // Stopped with the apps: nothing outlives it that it needs.
+            // Stopped with the apps: nothing that outlives them needs it.
             Role::Init => Duty {
                 turn: Turn::InItsStage,
                 part: Some(Part::Succeed),
@@ -76,7 +75,8 @@ impl Duty {
                 is_withheld: true,
                 ..NOTHING
             },
-            // The caller's: it asks its long-running ones only when all others are gone.
+            // Left to the caller, which stops its long-running init containers only when all others
+            // have exited.
             Role::NativeInit => Duty {
                 is_ordered: true,
                 ..NOTHING
@@ -114,24 +114,23 @@ impl Duty {
         }
     }
 
-    /// Its caller alone says when it runs and when it stops: a request of its is never kept waiting, and
-    /// does not count for the time of the others.
+    /// True if the caller alone decides when the container runs and stops: its stop requests are
+    /// never delayed, and do not count for the deadlines of others.
     pub const fn is_callers(self) -> bool {
         matches!(self.turn, Turn::AtOnce)
     }
 
-    /// It is ready as soon as its program is executed: it has nothing else to do first, and no end to
-    /// come to.
+    /// True if the container is ready as soon as its program is executed.
     pub const fn is_ready_at_once(self) -> bool {
         self.part.is_none() && self.defer_turn().is_none()
     }
 
-    /// Whether it has done its part by ending with `code`.
+    /// True if an exit with `code` fulfills its condition.
     pub fn succeeds_with(self, code: u32) -> bool {
         self.part == Some(Part::Succeed) && code == 0
     }
 
-    /// When a defer container runs; none of any other.
+    /// The turn of a defer container, or `None` for other containers.
     pub const fn defer_turn(self) -> Option<DeferTurn> {
         match self.turn {
             Turn::AtTheEnd(turn) => Some(turn),
@@ -139,13 +138,13 @@ impl Duty {
         }
     }
 
-    /// When the shim executes its program anew if its author says nothing. `ends` says whether the pod
-    /// terminates: nobody but the shim brings a helper back then that others still need.
+    /// The shim's restart policy for the container unless its author sets one. `ends` is true while
+    /// the pod terminates: then only the shim restarts a sidecar that others still need.
     pub const fn restart(self, policy: RestartPolicy, ends: bool) -> RestartPolicy {
         match (self.is_helper, policy) {
             (true, _) if ends => RestartPolicy::Always,
             (true, RestartPolicy::OnFailure | RestartPolicy::Never) => RestartPolicy::Always,
-            // The caller does it.
+            // The caller restarts it.
             (true, RestartPolicy::Always) | (false, _) => RestartPolicy::Never,
         }
     }

@@ -1,8 +1,8 @@
-//! What the caller executes in a container: handlers, probes, shells. Only its handlers tell something of
-//! the container: a preStop begins its stop, and a postStart belongs to its start.
+//! Execs of the caller in a container: handlers, probes, shells. Only handlers matter for the
+//! container: a preStop handler begins its stop, and a postStart handler belongs to its start.
 //!
-//! KEP-753, "Started condition": a sidecar is started when its postStart handler has succeeded. The shim sees
-//! an Exec, and not what it is for.
+//! KEP-753, "Started condition": a sidecar is started when its postStart handler has succeeded. The
+//! shim sees an Exec without its purpose.
 
 use std::time::Duration;
 
@@ -26,41 +26,44 @@ const POST_START_WITHIN: Duration = Duration::from_secs(1);
 /// Kubelet stops a container whose postStart has failed this soon, its preStop handler aside.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
-/// An Exec that the caller asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec<'a> {
     pub id: &'a str,
     pub argv: &'a [String],
     /// Kubelet gives its probes a deadline, its handlers and interactive sessions none.
     pub has_deadline: bool,
-    /// True if it has a terminal or stdin; handlers of kubelet have neither.
+    /// The Exec has a terminal or stdin; kubelet's handlers have neither.
     pub is_interactive: bool,
 }
 
-/// What is known of the postStart handler of a container whose Start was answered.
+/// The state of the postStart handler of a container whose Start was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum PostStart {
-    /// The next Exec may be the handler: Start was answered at `answered`, and no container created since.
+    /// The next Exec may be the handler: Start was answered at `answered`, and no container was
+    /// created since.
     Possible { answered: Time },
-    /// This Exec is taken for it, though it may as well be the preStop handler: the same command.
+    /// The Exec that is taken for the handler. With `may_be_pre_stop` it may as well be the preStop
+    /// handler, which has the same command.
     Running {
         exec_id: String,
         may_be_pre_stop: bool,
     },
-    /// The Exec that was taken for it failed at `at`. If that was the handler, kubelet stops the container.
+    /// The Exec that was taken for the handler failed at `at`. If it was the handler, kubelet stops
+    /// the container.
     Failed { at: Time },
-    /// The handler has succeeded. The shim runs it again if it restarts the container in place.
+    /// The handler has succeeded. The shim runs it again after a restart in place.
     Over,
-    /// The shim runs it again. If the first run failed at `failed`, kubelet stops the container all the same.
+    /// The shim runs the handler again. If the first run failed at `failed`, kubelet stops the
+    /// container all the same.
     Repeating { failed: Option<Time> },
-    /// The container has none.
+    /// The container has no handler.
     Absent,
 }
 
 // === impl PostStart ===
 
 impl PostStart {
-    /// True if the container is not started for it.
+    /// True if the handler keeps the container from being started.
     pub fn is_in_the_way(&self) -> bool {
         matches!(
             self,
@@ -68,12 +71,13 @@ impl PostStart {
         )
     }
 
-    /// True while its caller may be about to run it.
+    /// True while the caller may be about to run the handler.
     pub fn is_possible(&self) -> bool {
         matches!(self, PostStart::Possible { .. })
     }
 
-    /// Returns the state after the container has ended at `now`: a handler that runs ends with its container.
+    /// Returns the state after the container exited at `now`: a running handler ends with its
+    /// container.
     pub fn interrupted(&self, now: Time) -> PostStart {
         match self {
             PostStart::Running { .. } => PostStart::Failed { at: now },
@@ -81,7 +85,7 @@ impl PostStart {
         }
     }
 
-    /// Returns the state after a restart in place: a handler that was run is run again.
+    /// Returns the state after a restart in place: the shim repeats a handler that was run.
     pub fn once_more(&self) -> PostStart {
         match self {
             PostStart::Failed { at } => PostStart::Repeating { failed: Some(*at) },
@@ -90,17 +94,17 @@ impl PostStart {
         }
     }
 
-    /// Whether it is this Exec.
+    /// True if this Exec is taken for the handler.
     fn is_run_by(&self, exec: &str) -> bool {
         matches!(self, PostStart::Running { exec_id, .. } if exec_id == exec)
     }
 
-    /// Whether the Exec that is taken for it may as well be the preStop handler.
+    /// True if the Exec taken for the handler may as well be the preStop handler.
     pub fn may_be_pre_stop(&self) -> bool {
         matches!(self, PostStart::Running { may_be_pre_stop, .. } if *may_be_pre_stop)
     }
 
-    /// True if an Exec that comes `now` may be it.
+    /// True if an Exec at `now` may be the handler.
     fn may_be_run(&self, now: Time) -> bool {
         matches!(self, PostStart::Possible { answered } if now.since(*answered) <= POST_START_WITHIN)
     }
@@ -109,13 +113,12 @@ impl PostStart {
 // === what happened ===
 
 impl Pod {
-    /// The caller asks for an Exec.
+    /// Registers an Exec of the caller.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Held`] for a probe, or the container's preStop handler, while its program has not
-    /// been executed: kubelet discards the result of a probe that could not be made, but counts one
-    /// that failed.
+    /// [`Refusal::Held`] for a probe or the preStop handler while the container's program has not
+    /// been executed: kubelet ignores a probe that could not be made, but counts a failed one.
     pub fn handle_exec(
         &mut self,
         now: Time,
@@ -132,7 +135,7 @@ impl Pod {
         Ok(())
     }
 
-    /// The stop that an Exec begins which is the container's preStop handler; none of any other.
+    /// The stop request if this Exec is the container's preStop handler, or `None`.
     fn pre_stop_of(
         &self,
         container: &Container,
@@ -157,8 +160,8 @@ impl Pod {
         Ok(is_pre_stop.then(|| StopRequest::pre_stop(self.now, grace)))
     }
 
-    /// Whether this Exec was taken for the container's postStart handler: then it is run again when
-    /// the container is restarted in place ([`Action::PostStart`]), and what it is has to be kept.
+    /// True if this Exec was taken for the container's postStart handler. The driver has to keep
+    /// it: it is run again after a restart in place ([`Action::PostStart`]).
     pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
         self.known(id).is_ok_and(|container| {
             let post_start = container.life.post_start();
@@ -166,7 +169,7 @@ impl Pod {
         })
     }
 
-    /// An Exec has ended with `status`; `None` if it never came about.
+    /// Records that an Exec has exited with `status`; `None` if it was never executed.
     pub fn handle_exec_over(
         &mut self,
         now: Time,
@@ -179,8 +182,9 @@ impl Pod {
         self.settle(now);
     }
 
-    /// The caller creates another container: kubelet does so when a postStart is over, and after the stop that
-    /// follows a failed one. So what runs, or has failed without a stop, is none.
+    /// Drops assumed postStart handlers because the caller creates another container. Kubelet does
+    /// so only after a postStart is over, or after the stop that follows a failed one: an Exec that
+    /// still runs, or failed without a stop, was no handler.
     pub(super) fn disprove_post_starts(&mut self) {
         let ids: Vec<_> = self.containers.keys().cloned().collect();
         for id in ids {
@@ -188,8 +192,8 @@ impl Pod {
         }
     }
 
-    /// What became of [`Action::PostStart`] in that life of the container: it is over, or the reason
-    /// why it failed. A container whose handler fails is stopped, as kubelet does it.
+    /// Records the outcome of [`Action::PostStart`] in execution `life`. A container whose handler
+    /// fails is stopped, as kubelet does it.
     pub fn handle_post_started(
         &mut self,
         now: Time,
@@ -210,13 +214,13 @@ impl Pod {
 impl Hand<'_> {
     fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
         self.container.task.add_exec(exec.id);
-        // Only for a helper does it matter whether its postStart is over.
+        // Only for sidecars does it matter when postStart is over.
         let may_be_post_start =
             !exec.has_deadline && !exec.is_interactive && self.container.duty().is_helper;
         let post_start = self.container.life.post_start_mut();
         let post_start = post_start.filter(|known| may_be_post_start && known.may_be_run(self.now));
-        // Both handlers may be the same command. Where it is time for the one it may be the other all the
-        // same: then a second request shows that ([`Container::is_hardly_asked`]).
+        // Both handlers may be the same command. If postStart is possible now, the Exec may still
+        // be the preStop handler; a second stop request shows it ([`Container::is_hardly_asked`]).
         if let Some(post_start) = post_start {
             *post_start = PostStart::Running {
                 exec_id: exec.id.to_owned(),
@@ -256,7 +260,7 @@ impl Hand<'_> {
         self.note_if_started();
     }
 
-    /// Forgets the Exec that was taken for the container's postStart, unless it has succeeded.
+    /// Drops the Exec that was taken for the container's postStart, unless it has succeeded.
     fn disprove_post_start(&mut self) {
         let is_stopped = self.container.request.is_some() || self.container.was_told();
         let Some(post_start) = self.container.life.post_start_mut() else {
@@ -278,7 +282,7 @@ impl Hand<'_> {
     pub(super) fn forget_post_start(&mut self) {
         let post_start = self.container.life.post_start_mut();
         let before = post_start.map(|known| std::mem::replace(known, PostStart::Absent));
-        // One that was only possible has not kept the container from being noted as started.
+        // A postStart that was only possible did not delay the record of the start.
         if matches!(before, Some(PostStart::Failed { .. })) {
             self.note_if_started();
         }
@@ -306,7 +310,8 @@ impl Hand<'_> {
 // === rules ===
 
 impl Subject<'_> {
-    /// Rule: the wait of held containers for a postStart ends, and the wait for the stop after a failed one.
+    /// Rule: held containers wait for a postStart, and for the stop after a failed one, for a
+    /// limited time.
     pub(super) fn post_start_is_past(&self) -> Option<Due<Deed>> {
         let (pod, container) = (self.pod, self.container);
         if !container.duty().is_helper || pod.termination.is_some() {

@@ -1,4 +1,4 @@
-//! Exits: what a container's end means, and the code that the caller is told.
+//! Exits: the meaning of a process exit, and the code reported to the caller.
 
 use std::time::Duration;
 
@@ -17,43 +17,43 @@ use super::task::READ_WITHIN;
 use super::termination::Termination;
 use super::time::Time;
 
-/// What it means that a container's process is gone.
+/// The meaning of an exit of a container's process.
 pub(super) enum Exit {
-    /// Its program was being executed: TaskStart has to be published before TaskExit, so what became of
-    /// that comes first.
+    /// The program was being executed. TaskStart has to be published before TaskExit, so the
+    /// outcome of the execution comes first.
     Early(ExitStatus),
-    /// Nothing: it has no process, and this was one that a failed restart has left behind.
+    /// No meaning: the container has no process, and a failed restart left this one behind.
     OfNoProcess,
-    /// Its program is executed anew in a while; it ran for so long.
+    /// The program is restarted in place after a while; it ran for this duration.
     OfOneLife(Duration, ExitStatus),
-    /// It is over.
     ForGood(Box<Last>),
 }
 
-/// All that follows when a container is over.
+/// Everything that follows the final exit of a container.
 pub(super) struct Last {
-    /// How its program ended, if that was executed.
+    /// The exit status and stop state of its program, if that was executed.
     program: Option<(ExitStatus, Stop)>,
-    /// What is remembered of it, and what that means to its pod; nothing if it has nothing to do with the
-    /// pod that there is.
+    /// The record in the history and its meaning for the pod; `None` if it does not belong to the
+    /// current run.
     end: Option<(End, Option<Cause>)>,
-    /// Its caller is not to know yet.
+    /// The exit is withheld from the caller for now.
     is_withheld: bool,
-    /// The code that its caller is told.
+    /// The code reported to the caller.
     code: u32,
-    /// The answer to its Start, if that still waits for one.
+    /// The answer to a pending Start.
     refusal: Refusal,
 }
 
 // === what happened ===
 
 impl Pod {
-    /// The container's init process is gone, and so is all that it left behind.
+    /// Records that the container's init process and all processes that it left behind have exited.
     pub fn handle_exit(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         self.now = now;
         self.handle_process_exited(id);
         self.exited(id, Some(status));
-        // What the last process left is in the way of the next. Otherwise what waits for this exit goes first.
+        // Leftovers of the last process are in the way of a restart. Otherwise everything that
+        // waits for this exit goes first.
         let is_in_the_way = self.lives_again(id);
         if is_in_the_way {
             self.plan_cleanup(id);
@@ -65,13 +65,13 @@ impl Pod {
         }
     }
 
-    /// The container's init process is gone; processes that it left behind are killed before
-    /// [`handle_exit`](Pod::handle_exit) says the same of all.
+    /// Records that the container's init process has exited; the driver kills the processes that it
+    /// left behind before it calls [`handle_exit`](Pod::handle_exit).
     pub fn handle_process_exited(&mut self, id: &ContainerId) {
         self.reach(id, |hand| hand.process_exited());
     }
 
-    /// The container's process is gone, if it is.
+    /// Handles the exit of the container's process, if it has exited.
     pub(super) fn exited(&mut self, id: &ContainerId, status: Option<ExitStatus>) {
         if let Some(status) = status {
             self.heard(
@@ -123,15 +123,15 @@ impl Pod {
         }))
     }
 
-    /// What is remembered of the end of a container, and what that means to the pod. `told` is the code
-    /// of one whose program was never executed.
+    /// The record of a container's end, and its meaning for the pod. `told` is the reported code of
+    /// a container whose program was never executed.
     fn end_of_life(
         &self,
         container: &Container,
         program: Option<(ExitStatus, Stop)>,
         told: u32,
     ) -> Option<(End, Option<Cause>)> {
-        // What is to come after the end has not begun.
+        // The next run has not begun.
         if container.kind != ContainerKind::Workload || container.is_of_next_run {
             return None;
         }
@@ -152,10 +152,11 @@ impl Pod {
         Some((end, fatal))
     }
 
-    /// The code the caller is told (KEP-753 draft: a sidecar that was told to go has not failed).
+    /// The code reported to the caller (KEP-753 draft: a sidecar that was told to stop has not
+    /// failed).
     fn reported_code(&self, container: &Container, status: ExitStatus, stop: Stop) -> u32 {
-        // It failed, and was stopped for that. If its turn to go has come before it could come back, it counts as
-        // one that was told to go.
+        // The container was stopped for a failure. If its turn to stop came before its restart, it
+        // counts as told to stop.
         let has_failed = stop.is_for_failure() && !self.turn_has_come(container);
         let was_told = stop.since().is_some() && !has_failed;
         let was_told_by_us = was_told && stop.why() != Some(Why::PassedOn);
@@ -164,7 +165,7 @@ impl Pod {
             None if container.duty().is_masked && was_told_by_us => {
                 self.code_of_one_told_to_go(container, status)
             }
-            // What is needed in the next sandbox has not succeeded in this one.
+            // A container needed in the next sandbox has not succeeded in this one.
             None if status == ExitStatus::Code(0) && self.is_needed_again(container, stop) => {
                 self.code_of_no_failure()
             }
@@ -172,21 +173,21 @@ impl Pod {
         }
     }
 
-    /// Whether its caller starts the pod again with this container: a helper in any case, whatever else
-    /// there is where the pod has failed as a whole.
+    /// True if the caller starts the pod again with this container: always for a sidecar, and for
+    /// any other container if the pod has failed as a whole.
     fn is_needed_again(&self, container: &Container, stop: Stop) -> bool {
         let is_helper = container.duty().is_helper;
         match self.termination.as_ref().map(Termination::cause) {
-            // What was stopped for a failure has not succeeded.
+            // A container stopped for a failure has not succeeded.
             _ if is_helper && stop.is_for_failure() && !self.turn_has_come(container) => true,
             Some(Cause::EssentialFailed { .. }) => is_helper || stop.since().is_some(),
             Some(cause) => cause.is_followed_by_another() && is_helper,
-            // It was asked to stop, and ended by itself before its signal was delivered.
+            // It was asked to stop, and exited by itself before its signal was delivered.
             None => is_helper && container.is_asked(),
         }
     }
 
-    /// The code that is told of a container that ended with `status` because it was told to.
+    /// The code reported for a container that exited with `status` because it was told to stop.
     pub(super) fn code_of_one_told_to_go(&self, container: &Container, status: ExitStatus) -> u32 {
         if container.defer_turn().is_some() {
             return self.code_of_defer(status);
@@ -207,15 +208,16 @@ impl Pod {
         }
     }
 
-    /// Kubelet leaves out of the next sandbox of a pod under `OnFailure` what has ended with 0, though
-    /// it is needed there, unless the pod has done what it is there for.
+    /// The code that stands for "no failure". Under `OnFailure`, kubelet does not create containers
+    /// that exited with 0 in the pod's next sandbox, though they are needed there unless the run is
+    /// complete.
     pub(super) fn code_of_no_failure(&self) -> u32 {
         let is_run_again = self
             .plan
             .as_ref()
             .is_some_and(|plan| plan.settings().restart_policy.leaves_out_succeeded());
         let cause = self.termination.as_ref().map(Termination::cause);
-        // Whatever the apps have ended with, they are started again.
+        // Whatever the apps exited with, they are started again.
         let has_failed = matches!(cause, Some(Cause::EssentialFailed { .. }));
         match is_run_again && (has_failed || !self.is_complete()) {
             true => STOPPED,
@@ -242,7 +244,7 @@ impl Hand<'_> {
     fn ended(&mut self, last: Last) {
         if self.container.kind == ContainerKind::Sandbox {
             *self.sandbox_is_gone = true;
-            // What was a hypothesis is none any more.
+            // The death of the sandbox confirms an inferred termination.
             if let Some(termination) = &mut self.termination {
                 termination.decide(Cause::SandboxDied, termination.deadline(), self.now);
             }
@@ -273,7 +275,7 @@ impl Hand<'_> {
         self.out.end_output(self.id, last.code);
     }
 
-    /// An exit with this code, which is to be published.
+    /// The state of an exit with this code before it is published.
     pub(super) fn exiting(&self, code: u32) -> Exiting {
         Exiting {
             code,
@@ -282,7 +284,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Who used how much of a termination's time is told when its step is over.
+    /// Notes the time used by the container for the report at the end of the step.
     fn note_use(&mut self, status: ExitStatus, stop: Stop) {
         let name = &self.container.name;
         let turn = self.container.turn_began();

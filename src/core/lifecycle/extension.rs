@@ -1,7 +1,7 @@
-//! More time for a defer container that is still at work when the grace period is over.
+//! More time for a defer container that still works when the grace period is over.
 //!
-//! The defer proposal, "TerminationGracePeriod", solutions 1 and 2: as long as its liveness probe
-//! succeeds, one period at a time; or so many times by so much.
+//! The defer proposal, "TerminationGracePeriod", solutions 1 and 2: one probe period at a time
+//! while its liveness probe succeeds, or a fixed number of intervals.
 
 use std::time::Duration;
 
@@ -19,25 +19,25 @@ use super::rules::{Deed, Due, Subject};
 use super::termination::Ends;
 use super::time::Time;
 
-/// An attempt of a probe is believed to be under way for so long beyond its own timeout: the OCI runtime
-/// may take its time for a command, and ending that takes some, too.
+/// Time beyond its timeout that an attempt of a probe may be under way: the OCI runtime may be slow
+/// with a command, and so may the end of the attempt.
 const ATTEMPT_LAG: Duration = Duration::from_secs(4);
 
-/// What has been granted beyond the grace period.
+/// The time granted beyond the grace period.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct Extension {
-    /// From the end of the grace period on.
+    /// Measured from the end of the grace period.
     granted: Duration,
-    /// How many times.
+    /// Number of grants.
     times: u32,
-    /// The attempt of the liveness probe that is under way: of which life, since when.
+    /// The attempt of the liveness probe under way: its execution and its start.
     attempt: Option<(u64, Time)>,
     /// The running defer container gets no more.
     refused: bool,
 }
 
 impl Extension {
-    /// Another defer container begins.
+    /// Resets the state for the next defer container.
     pub fn begin(&mut self) {
         self.attempt = None;
         self.refused = false;
@@ -47,7 +47,8 @@ impl Extension {
 // === rules ===
 
 impl Subject<'_> {
-    /// Rule: a defer container whose time is over gets more, if it may; else it is told.
+    /// Rule: a defer container whose time is over gets more if the settings allow it; otherwise it
+    /// is stopped.
     pub(super) fn defer_may_go_on(&self) -> Option<Due<Deed>> {
         let (pod, container) = (self.pod, self.container);
         let extension = pod.extension()?;
@@ -92,12 +93,11 @@ impl Pod {
         self.plan.as_ref()?.settings().grace_extension
     }
 
-    /// The probe that tells whether a container still does its work.
     pub(super) fn liveness_probe(&self, container: &Container) -> Option<&Probe> {
         self.plan_of(container)?.liveness_probe.as_ref()
     }
 
-    /// Whether there is a defer container that could still be granted more time.
+    /// True if some defer container could still be granted more time.
     pub(super) fn is_extension_pending(&self) -> bool {
         let Some(extension) = self.extension() else {
             return false;
@@ -113,8 +113,8 @@ impl Pod {
         })
     }
 
-    /// A defer container's liveness probe whose attempt, if it begins at `now`, takes no longer than
-    /// the container may go on at most.
+    /// Bounds the timeout of a defer container's liveness probe at `now` by the container's latest
+    /// end.
     pub(super) fn bounded(&self, now: Time, mut probe: Probe) -> Probe {
         if let Some(end) = self.last_end() {
             probe.timeout = probe.timeout.min(end.since(now));
@@ -122,14 +122,14 @@ impl Pod {
         probe
     }
 
-    /// How far defer containers may go on at most.
+    /// The latest possible end of defer containers.
     fn last_end(&self) -> Option<Time> {
         let (GraceExtension::Probe { max } | GraceExtension::Interval { max, .. }) =
             self.extension()?;
         Some(self.termination.as_ref()?.deadline().after(max))
     }
 
-    /// The ends of a step of defer containers, with what has been granted.
+    /// The deadlines of a step of defer containers including the granted time.
     pub(super) fn extended(&self, ends: Ends) -> Ends {
         let (Some(termination), Some(_)) = (&self.termination, self.extension()) else {
             return ends;
@@ -138,7 +138,7 @@ impl Pod {
         let mut ask_all = termination.deadline().after(extension.granted);
         if let Some((_, began)) = extension.attempt {
             let answered = began.after(self.attempt_limit());
-            // An answer that comes later is not waited for.
+            // A later answer is not awaited.
             let last = self.last_end().unwrap_or(answered);
             ask_all = ask_all.max(answered.min(last));
         }
@@ -198,13 +198,13 @@ impl Hand<'_> {
             let extension = &mut termination.extension;
             extension.refused = true;
             if extension.attempt.take().is_some() {
-                // Its answer would change nothing any more; the time until now is not taken back.
+                // An answer would change nothing now; the time until now stays granted.
                 extension.granted = extension.granted.max(beyond);
             }
         }
     }
 
-    /// An attempt of its liveness probe is over.
+    /// Records the result of an attempt of the liveness probe.
     pub(super) fn answered_for_more(&mut self, life: u64, succeeded: bool) {
         let (Some(termination), Some(plan)) = (&mut self.termination, self.plan) else {
             return;
@@ -218,7 +218,7 @@ impl Hand<'_> {
             return;
         };
         if !succeeded {
-            // From here on it has what everybody has at the end.
+            // From here on the usual rules for the end of the grace period apply.
             extension.refused = true;
             extension.granted = self.now.since(deadline).min(max);
             return;
@@ -226,7 +226,7 @@ impl Hand<'_> {
         let name = self.container.name.clone();
         let probe = plan.container(&name).liveness_probe.as_ref();
         let period = probe.map(|probe| probe.period).unwrap_or_default();
-        // One that took longer than its period is asked again at once.
+        // After an attempt longer than its period the next one is due at once.
         let next = began.after(period).max(self.now);
         let by = next.since(deadline).min(max);
         extension.granted = by;

@@ -1,9 +1,9 @@
-//! Gates: which names a container still waits for.
+//! Gates: the names that a container still waits for.
 //!
 //! The order is that of the plan's stages (KEP-753, "Proposal": init containers and sidecars in
-//! their order, then the apps), and it is for the start and the end of a pod alone: a name that has
-//! done its part once has done it. A gate is not an object that is opened: it is a question, asked
-//! anew whenever something has happened.
+//! their order, then the apps). It applies to the start and the end of a pod only: a name that has
+//! fulfilled its condition once stays done. A gate is no object: the condition is evaluated after
+//! each event.
 
 use std::fmt;
 
@@ -15,20 +15,18 @@ use super::life::State;
 use super::rules::Subject;
 use super::time::Time;
 
-/// What is still missing of a container that others wait for.
+/// The progress of a container that others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// All of it: its caller has never created it.
+    /// The caller has never created it.
     NeverCreated,
-    /// It has ended, with this code.
     Ended(u32),
-    /// Its program was not executed yet.
     NotExecuted(State),
-    /// It runs, and is not started yet.
+    /// The program runs, but the container is not started yet.
     NotStarted,
-    /// It runs, and has not done its work yet.
+    /// The program runs, and has not exited with 0 yet.
     NotDone,
-    /// Nothing but that its caller is about to begin anew: it is started.
+    /// The container is started; only an earlier stage that the caller begins again is missing.
     Started,
 }
 
@@ -65,7 +63,7 @@ impl Pod {
     }
 
     fn is_waited_for(&self, name: &str, container: &Container) -> bool {
-        // What has run already waits for nothing but for what its caller does all over again.
+        // A name that has run already waits only for stages that the caller begins anew.
         let has_had_its_turn = container.duty().turn == Turn::AfterAllStages
             && self
                 .history
@@ -75,8 +73,9 @@ impl Pod {
         !is_done && (!has_had_its_turn || self.history.is_reopened(name))
     }
 
-    /// True while the sidecar of that name, started for the first time, may still get its postStart: what is held
-    /// waits for that. Without a sandbox container there is no kubelet that would run one.
+    /// True while the sidecar of that name, started for the first time, may still get its
+    /// postStart: held containers wait for it. Without a sandbox container there is no kubelet to
+    /// run one.
     fn awaits_post_start(&self, name: &str) -> bool {
         let first = self.history.of(name).and_then(|past| past.started);
         let sidecar = self.current(name).filter(|it| Some(it.number) == first);
@@ -84,8 +83,8 @@ impl Pod {
         self.has_sandbox() && post_start.is_some_and(PostStart::is_possible)
     }
 
-    /// Whether what comes after `name` in the start order, and was created as number `number`, need
-    /// not wait for it any more: an init container has exited 0, a sidecar was started.
+    /// True if container `number` need not wait for `name`: the init container has exited with 0,
+    /// or the sidecar was started.
     pub(super) fn has_done_its_part(&self, name: &str, number: u64) -> bool {
         let past = self.history.of(name);
         match self
@@ -99,7 +98,7 @@ impl Pod {
         }
     }
 
-    /// From when on nobody starts one of these any more, which has ended and has not done its part.
+    /// The time when the first of `missing` is known to have failed for good.
     pub(super) fn waits_in_vain_from(&self, missing: &[String]) -> Option<Time> {
         let names = missing.iter();
         names.filter_map(|name| self.never_comes_from(name)).min()
@@ -114,13 +113,13 @@ impl Pod {
         let policy = self.restart_policy_of(name);
         let is_for_good = match Duty::of(plan.role(name)).part? {
             Part::Start => !policy.restarts(past.code?),
-            // Whatever it ended with, it has not succeeded.
+            // Whatever the code, it has not succeeded.
             Part::Succeed => past.code.is_some() && !policy.restarts_failed(),
         };
         is_for_good.then_some(past.counts)
     }
 
-    /// The first of the first `before` stages that is not done.
+    /// The index of the first stage among the first `before` that is not done.
     pub(super) fn closed_stage(&self, before: usize) -> Option<usize> {
         let plan = self.plan.as_ref()?;
         let mut stages = plan.stages().iter().take(before);
@@ -132,8 +131,8 @@ impl Pod {
         })
     }
 
-    /// Whether every container that is waited for has been created and is alive: only then can the
-    /// turn come without the caller creating anything.
+    /// True if every missing container is created and alive: only then can the turn come without
+    /// the caller creating anything.
     pub(super) fn can_come_by_itself(&self, missing: &[String]) -> bool {
         missing.iter().all(|name| {
             self.current(name)
@@ -141,7 +140,7 @@ impl Pod {
         })
     }
 
-    /// Names with their roles and states, for the caller and its logs.
+    /// Names with their roles and states, for the caller and logs.
     pub(super) fn describe(&self, names: &[String]) -> String {
         let Some(plan) = &self.plan else {
             return String::new();
@@ -163,7 +162,7 @@ impl Pod {
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// How far the container is that counts for a name others wait for.
+    /// The progress of the current container of a name that others wait for.
     pub(super) fn how_far(&self, name: &str) -> Missing {
         let Some(container) = self.current(name) else {
             let code = self.history.of(name).and_then(|past| past.code);
@@ -191,7 +190,8 @@ impl Subject<'_> {
         match duty.turn {
             Turn::AtOnce => true,
             Turn::AtTheEnd(_) => false,
-            // Only sidecars are of use to the end that comes when the defer containers have.
+            // Only sidecars are useful to the termination that follows once the defer containers
+            // exist.
             _ if self.round.awaits_defers && !duty.is_helper => false,
             _ => pod.termination.is_none() && pod.missing(self.container).is_empty(),
         }

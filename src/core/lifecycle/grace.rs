@@ -1,8 +1,8 @@
-//! How the steps of a termination share the grace period.
+//! The division of the grace period among the steps of a termination.
 //!
-//! KEP-753 draft, "Alternatives to kill the pod in the expected time". Pure arithmetic, in times
-//! since the termination began: the core asks it for the share of the step it is in, and whoever
-//! explains a pod for the worst case.
+//! KEP-753 draft, "Alternatives to kill the pod in the expected time". Pure arithmetic in durations
+//! since the termination began: the core asks for the share of the current step, and `usher
+//! explain` for the worst case.
 
 use std::time::Duration;
 
@@ -10,11 +10,10 @@ use crate::plan::{GraceExtension, GracePolicy, Settings};
 
 use super::action::Step;
 
-/// What a step has at least, wherever the policy leaves it anything: kubelet's own minimum
+/// Minimum time of a step unless the policy gives it none; kubelet's own minimum
 /// (`minimumGracePeriodInSeconds`).
 pub const LEAST: Duration = Duration::from_secs(2);
 
-/// The most steps that come after the first.
 const LATER_STEPS: u32 = 4;
 
 /// The steps that a pod can have.
@@ -26,28 +25,28 @@ pub const STEPS: [Step; 5] = [
     Step::Sidecars,
 ];
 
-/// The time of a whole termination.
+/// The time for a whole termination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// How the steps share it.
     pub policy: GracePolicy,
-    /// The grace period as the caller really gives it.
+    /// The grace period that the caller really gives.
     pub grace: Duration,
-    /// How far a defer container may go beyond it, if it may.
+    /// Longest time of a defer container beyond the grace period, if allowed.
     pub extension: Option<Duration>,
 }
 
-/// The time of one step, since the termination began.
+/// The deadlines of one step, measured from the start of the termination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// When those are asked to stop whose turn would have come later; nothing new begins then.
+    /// Time of the stop signal for all remaining containers of the step; nothing new begins after
+    /// it.
     pub ask_all: Duration,
-    /// When what is alive of the step gets SIGKILL.
+    /// Time of SIGKILL for what is alive of the step.
     pub kill: Duration,
 }
 
 impl Budget {
-    /// The budget of a pod with these settings, if its caller gives it `grace`.
+    /// The budget of a pod with these settings if its caller gives it `grace`.
     pub fn new(settings: &Settings, grace: Duration) -> Budget {
         let policy = match settings.grace_policy {
             policy if grace < policy.least() => GracePolicy::Strict,
@@ -61,8 +60,8 @@ impl Budget {
                 max,
             } => interval.saturating_mul(count).min(max),
         });
-        // Whoever lets a defer container go on beyond the end cannot mean to have all others killed
-        // at it.
+        // A pod that lets defer containers exceed the grace period should not have its other
+        // containers killed at its end.
         let policy = match (extension, policy) {
             (Some(_), GracePolicy::Shared | GracePolicy::Strict) => GracePolicy::Overrun,
             (_, policy) => policy,
@@ -74,8 +73,8 @@ impl Budget {
         }
     }
 
-    /// The share of a `step` that begins at `began`; none if there is so little time that the policy
-    /// skips it.
+    /// The share of a `step` that begins at `began`, or `None` if the policy skips the step for
+    /// lack of time.
     pub fn share(&self, step: Step, began: Duration) -> Option<Share> {
         let least = began.saturating_add(LEAST);
         let limit = match self.policy {
@@ -102,13 +101,13 @@ impl Budget {
             }
             GracePolicy::SkipHooks if may_be_skipped && least > limit => return None,
             GracePolicy::SkipHooks if may_be_skipped => limit,
-            // "Each later step has at least 2 s": the first has what there is.
+            // "Each later step has at least 2 s": the first step gets what there is.
             GracePolicy::Reserve | GracePolicy::Overrun if step == Step::Hooks => limit,
             GracePolicy::Reserve | GracePolicy::Overrun | GracePolicy::SkipHooks => {
                 limit.max(least)
             }
         };
-        // Those that come last share the end of it.
+        // The last containers share the end of the step.
         let half = kill
             .saturating_sub(began)
             .checked_div(2)
@@ -120,8 +119,8 @@ impl Budget {
         Some(Share { ask_all, kill })
     }
 
-    /// The share of a defer container's step when it has been granted an extension beyond the grace
-    /// period: at its end it is asked to stop, and killed a moment later.
+    /// The share of a defer container's step with an extension of `granted` beyond the grace
+    /// period: the stop signal at its end, and SIGKILL two seconds later.
     pub fn extended(&self, granted: Duration) -> Share {
         let ask_all = self.grace.saturating_add(granted);
         Share {
@@ -130,9 +129,9 @@ impl Budget {
         }
     }
 
-    /// When each of the `steps` that a pod has is over, if each takes all that it may, since the
-    /// termination began. In the order of the steps. A step may have a cap: the longest that its
-    /// containers let it take.
+    /// The latest end of each of the `steps` of a pod, in their order, measured from the start of
+    /// the termination. Each step comes with its cap, the longest time that its containers may
+    /// take.
     pub fn worst_case(&self, steps: &[(Step, Option<Duration>)]) -> Vec<(Step, Duration)> {
         let mut at = Duration::ZERO;
         let present = STEPS.iter().filter_map(|step| {
@@ -155,9 +154,9 @@ impl Budget {
             .collect()
     }
 
-    /// For how long the answer of a stop request is withheld whose signal is not delivered yet. The
-    /// caller's own timer starts at the answer, and it kills at the end of the grace period: so what
-    /// is told at that end has its moment.
+    /// Delay of the answer to a stop request whose signal is not delivered yet. The caller's timer
+    /// starts at the answer, and it sends SIGKILL at the end of the grace period: the delay leaves
+    /// time for the containers stopped last.
     pub fn withholds(&self) -> Duration {
         match self.policy {
             GracePolicy::Shared | GracePolicy::Reserve => LEAST,
@@ -167,8 +166,8 @@ impl Budget {
         }
     }
 
-    /// Whether everything that is alive at the end of the grace period is told at once, since no step
-    /// has any time of its own.
+    /// True if all containers alive at the end of the grace period get their stop signal at once,
+    /// because no step has time of its own.
     pub fn tells_all_at_the_end(&self) -> bool {
         match self.policy {
             GracePolicy::Shared => true,
@@ -179,7 +178,7 @@ impl Budget {
         }
     }
 
-    /// Whether a sidecar that is killed before its turn gets its stop signal and a moment.
+    /// True if a sidecar that is killed before its turn gets its stop signal and two seconds first.
     pub fn gives_a_last_chance(&self) -> bool {
         match self.policy {
             GracePolicy::Strict => false,
@@ -221,7 +220,7 @@ mod tests {
         steps.iter().map(|step| (*step, None)).collect()
     }
 
-    /// When the last of all steps is over.
+    /// The end of the last step.
     fn whole(budget: Budget) -> Duration {
         budget.worst_case(&uncapped(&STEPS)).last().unwrap().1
     }

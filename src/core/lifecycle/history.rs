@@ -1,4 +1,4 @@
-//! What is remembered of names: containers come and go, their names have a past.
+//! The history of names: containers come and go, names persist.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,93 +8,94 @@ use serde::{Deserialize, Serialize};
 use super::action::Cause;
 use super::time::Time;
 
-/// How many names are remembered. A pod's spec has fewer; a caller that makes up new ones without
-/// end gets no completion inferred, which needs them all.
+/// Most names remembered. A pod's spec has fewer; for a caller that invents new names without end,
+/// completion is not inferred, because that needs all names.
 pub(super) const NAMES_AT_MOST: usize = 1024;
 
-/// A container that was asked to stop has not ended of its own accord: its caller may be about to
-/// create it again, whatever it ended with. Kubelet does so at once where a liveness probe has
-/// failed, or an image has changed.
+/// Delay until the exit of a container that was asked to stop counts as final: its caller may be
+/// about to create it again, whatever the code. Kubelet does so after a failed liveness probe or a
+/// changed image.
 const ASKED_COUNTS_AFTER: Duration = Duration::from_secs(30);
 
-/// Longest wait for a container that its caller creates again after the code that it ended with: longer
-/// than kubelet's longest back-off of 5 min.
+/// Longest wait for a container that its caller creates again because of its exit code: longer than
+/// kubelet's longest back-off of 5 min.
 const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
 
-/// The past of all names of a pod.
+/// The history of all names of a pod.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct History {
     names: BTreeMap<String, Past>,
-    /// More names came than are remembered.
+    /// More names were seen than are remembered.
     incomplete: bool,
-    /// Exits that the caller was told of.
+    /// Exits reported to the caller.
     exits: u64,
 }
 
-/// The past of one name.
+/// The history of one name. Containers are identified by their creation number.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct Past {
-    /// Its last creation, by the pod's count.
+    /// The last creation.
     pub created: u64,
-    /// A program of that name has ended by itself with 0, in this sandbox.
+    /// A program of this name has exited by itself with 0, in this sandbox.
     pub succeeded: bool,
-    /// The first container of that name that was started (KEP-753, "Started condition"), in this
-    /// sandbox, by the pod's count.
+    /// The first container of this name that was started (KEP-753, "Started condition") in this
+    /// sandbox.
     pub started: Option<u64>,
-    /// The last container of that name whose program was executed, by the pod's count.
+    /// The last container of this name whose program was executed.
     pub ran: Option<u64>,
-    /// A defer container of that name has been run, in this sandbox.
+    /// A defer container of this name was run in this sandbox.
     pub deferred: bool,
-    /// It has been created again since it succeeded, by the pod's count.
+    /// The first creation after it succeeded.
     pub reopened: Option<u64>,
-    /// The code that the last container of that name ended with; none while it lives.
+    /// The exit code of the last container of this name; `None` while it is alive.
     pub code: Option<u32>,
-    /// When that end counts for the whole pod, if none of that name is created before.
+    /// The time when that exit counts for the whole pod, if no container of this name is created
+    /// before.
     pub counts: Time,
-    /// The end of the pod that it is.
+    /// The termination that this exit causes.
     pub fatal: Option<Cause>,
-    /// The exit of the last container of that name, once the caller was told; none while it reads RUNNING.
+    /// The reported exit of the last container of this name; `None` while it reads RUNNING.
     pub reported: Option<ReportedExit>,
 }
 
-/// An exit that the caller was told of.
+/// An exit that was reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct ReportedExit {
-    /// The code that was reported.
+    /// The reported code.
     pub code: u32,
-    /// Counts exits of the pod, so that two can be put in order.
+    /// The rank among the exits of the pod.
     number: u64,
     reason: ExitReason,
 }
 
-/// What made a container exit, as far as it tells whether its caller restarts the whole pod.
+/// The cause of an exit, as far as it tells if the caller restarts the whole pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum ExitReason {
-    /// Nothing but the container itself.
+    /// The container itself.
     Itself,
-    /// The caller stopped it, and left it 2 s at most.
+    /// A stop by the caller that left 2 s at most.
     StoppedShortly,
-    /// It was stopped in any other way.
+    /// Any other stop.
     Stopped,
 }
 
-/// How a container ended.
+/// The end of a container.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub at: Time,
     pub code: u32,
-    /// Its program was executed.
+    /// The program was executed.
     pub has_run: bool,
-    /// It was asked to stop, or told to.
+    /// The container was asked or told to stop.
     pub asked: bool,
-    /// It was told to.
+    /// The container was told to stop: its stop signal was delivered.
     pub told: bool,
-    /// The caller creates the container again after this code, whatever its restart policy says.
+    /// The caller creates the container again after this code, whatever the restart policy.
     pub caller_restarts: bool,
 }
 
 impl History {
-    /// A container of the name is being created, as number `number`.
+    /// Records that container `number` of the name is being created.
     pub fn created(&mut self, name: &str, number: u64) {
         if self.names.len() >= NAMES_AT_MOST && !self.names.contains_key(name) {
             self.incomplete = true;
@@ -110,16 +111,16 @@ impl History {
         past.reported = None;
     }
 
-    /// Its caller wants a container of the name that cannot be created: whatever the last one ended with,
-    /// its work is not done.
+    /// Records that the caller wants a container that cannot be created: whatever the last exit
+    /// code, the work of the name is not done.
     pub fn wanted(&mut self, name: &str) {
         if let Some(past) = self.names.get_mut(name) {
             past.code = None;
         }
     }
 
-    /// The container of the name with creation number `number` has ended; `fatal` is what that
-    /// means to the pod. Only the container that counts for the name does.
+    /// Records the end of container `number`, and the termination that it causes. Only the current
+    /// container of the name counts.
     pub fn ended(&mut self, name: &str, number: u64, end: End, fatal: Option<Cause>) {
         if let Some(past) = self.names.get_mut(name)
             && past.created == number
@@ -138,7 +139,7 @@ impl History {
         }
     }
 
-    /// The caller is told that the name's container with creation number `number` has exited with `code`.
+    /// Records that the exit of container `number` with `code` was reported to the caller.
     pub fn exit_reported(&mut self, name: &str, number: u64, code: u32, reason: ExitReason) {
         let Some(past) = self.names.get_mut(name) else {
             return;
@@ -154,9 +155,9 @@ impl History {
     }
 
     /// True if a Create of `name` restarts the whole pod in its sandbox (Kubernetes'
-    /// RestartAllContainers, KEP-5532): a container has exited by itself, its caller has stopped all
-    /// others since then and left them 2 s at most, and it creates one again now that has ended. `is_ordered`
-    /// says which names count.
+    /// RestartAllContainers, KEP-5532): a container has exited by itself, its caller has stopped
+    /// all others since then and left them 2 s at most, and it now creates one of the exited
+    /// containers again. `is_ordered` tells which names count.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
         let exits: Vec<_> = self
             .reported()
@@ -180,13 +181,13 @@ impl History {
         self.of(name).is_some_and(|past| past.fatal.is_some())
     }
 
-    /// The names whose last container has exited as far as the caller knows, and how.
+    /// The names whose last container has exited as far as the caller knows, with that exit.
     pub fn reported(&self) -> impl Iterator<Item = (&str, ReportedExit)> {
         let names = self.names.iter();
         names.filter_map(|(name, past)| Some((name.as_str(), past.reported?)))
     }
 
-    /// No container waits for these names any more.
+    /// Marks these names as done: no container waits for them any more.
     pub fn excuse(&mut self, names: &[String]) {
         for name in names {
             if let Some(past) = self.names.get_mut(name) {
@@ -196,8 +197,7 @@ impl History {
         }
     }
 
-    /// The name's container with creation number `number` is gone though it has not ended: the one
-    /// before it, `heir`, counts again.
+    /// Drops container `number`, which was not created: `heir`, the one before it, counts again.
     pub fn inherit(&mut self, name: &str, number: u64, heir: u64) {
         if let Some(past) = self.names.get_mut(name)
             && past.created == number
@@ -206,40 +206,39 @@ impl History {
         }
     }
 
-    /// A defer container of the name is run.
+    /// Records that a defer container of the name is run.
     pub fn deferred(&mut self, name: &str) {
         if let Some(past) = self.names.get_mut(name) {
             past.deferred = true;
         }
     }
 
-    /// Whether a defer container of the name was run.
+    /// True if a defer container of the name was run.
     pub fn was_deferred(&self, name: &str) -> bool {
         self.of(name).is_some_and(|past| past.deferred)
     }
 
-    /// What has run at an end that was none runs again at the real one.
+    /// Forgets the defers run in a disproved termination: they run again in the real one.
     pub fn forget_defers(&mut self) {
         for past in self.names.values_mut() {
             past.deferred = false;
         }
     }
 
-    /// The program of the name's container with creation number `number` is executed.
+    /// Records that the program of container `number` is executed.
     pub fn ran(&mut self, name: &str, number: u64) {
         if let Some(past) = self.names.get_mut(name) {
             past.ran = Some(number);
         }
     }
 
-    /// Whether a program of the name was executed before its container with creation number `number`
-    /// was created.
+    /// True if a program of the name was executed before container `number` was created.
     pub fn has_run_before(&self, name: &str, number: u64) -> bool {
         let ran = self.of(name).and_then(|past| past.ran);
         ran.is_some_and(|ran| ran < number)
     }
 
-    /// The name's container with creation number `number` is started.
+    /// Records that container `number` is started.
     pub fn started(&mut self, name: &str, number: u64) {
         if let Some(past) = self.names.get_mut(name)
             && past.created == number
@@ -248,20 +247,20 @@ impl History {
         }
     }
 
-    /// That container was not started after all: its postStart handler has only begun.
+    /// Takes back that container `number` was started: its postStart handler has only begun.
     pub fn not_started(&mut self, name: &str, number: u64) {
         if let Some(past) = self.names.get_mut(name) {
             past.started.take_if(|first| *first == number);
         }
     }
 
-    /// Whether an init container of the name was created again that had succeeded.
+    /// True if an init container of the name was created again after it succeeded.
     pub fn is_reopened(&self, name: &str) -> bool {
         self.of(name).is_some_and(|past| past.reopened.is_some())
     }
 
-    /// The pod begins again after its end. `anew` says whether its caller creates all of it again; what
-    /// has done its part has done it otherwise.
+    /// Begins again after a termination. With `anew` the caller creates the whole pod again;
+    /// otherwise names that are done stay done.
     pub fn start_over(&mut self, anew: bool) {
         if anew {
             *self = History::default();
@@ -271,7 +270,7 @@ impl History {
         }
     }
 
-    /// The end of the pod that comes first of all that ends of containers were, and when.
+    /// The earliest termination caused by an exit, and when it counts.
     pub fn fatal(&self) -> Option<(Time, &Cause)> {
         let fatal = self
             .names
@@ -280,30 +279,28 @@ impl History {
         fatal.min_by_key(|(at, _)| *at)
     }
 
-    /// Whether no container of another name was ever created.
+    /// True if no container of another name was ever created.
     pub fn is_alone(&self, name: &str) -> bool {
         !self.incomplete && self.names.keys().all(|other| other == name)
     }
 
-    /// What is remembered of a name.
     pub fn of(&self, name: &str) -> Option<&Past> {
         self.names.get(name)
     }
 
-    /// All names and their pasts; none if there were more than are remembered.
+    /// All names and their records, or `None` if some are not remembered.
     pub fn all(&self) -> Option<impl Iterator<Item = (&str, &Past)>> {
         (!self.incomplete).then(|| self.names.iter().map(|(name, past)| (name.as_str(), past)))
     }
 }
 
-/// Stands for the exit code of a container that could not be created; 128 is what containerd gives
-/// one that could not be started.
+/// The exit code recorded for a container that could not be created. 128 is containerd's code for a
+/// container that could not be started.
 pub(super) const NEVER_CREATED: u32 = 128;
 
 impl Past {
-    /// Whether the container with creation number `number` need not wait for an init container
-    /// with this past. One that has succeeded stays done until it is created again, and then for
-    /// those that were there before.
+    /// True if container `number` need not wait for an init container with this record. A succeeded
+    /// one stays done until it is created again, and after that for containers created before.
     pub fn is_done_for(&self, number: u64) -> bool {
         self.succeeded && self.reopened.is_none_or(|reopened| number < reopened)
     }

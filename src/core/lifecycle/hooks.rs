@@ -1,8 +1,8 @@
-//! Termination hooks, and the preStop handlers that nobody else runs.
+//! Termination hooks, and preStop handlers that the shim runs.
 //!
-//! KEP-753 draft, "add a TerminationHook": the first step of a termination runs those of all
-//! containers side by side. Where the shim itself has decided that the pod ends, kubelet has run no
-//! preStop handler: then each comes before the signal of its container.
+//! KEP-753 draft, "add a TerminationHook": the first step of a termination runs the hooks of all
+//! containers in parallel. If the shim itself has decided the termination, kubelet runs no preStop
+//! handlers: the shim runs each before the signal of its container.
 
 use crate::plan::Hook;
 
@@ -16,7 +16,7 @@ use super::rules::{Deed, Due, Subject};
 use super::time::Time;
 
 impl Pod {
-    /// What became of [`Action::Hook`](super::Action::Hook): it is over, or the reason why it failed.
+    /// Records the outcome of [`Action::Hook`](super::Action::Hook).
     pub fn handle_hooked(
         &mut self,
         now: Time,
@@ -51,7 +51,7 @@ impl Hand<'_> {
                     termination.note_hook(&name, self.now);
                     HookState::Over
                 }
-                // What was no end has none of its own: it runs again at the real one.
+                // The termination was disproved: the hook runs again in the real one.
                 None => HookState::Pending,
             };
             self.container.at_the_end = AtTheEnd::Hook(state);
@@ -67,7 +67,7 @@ impl Hand<'_> {
 // === rules ===
 
 impl Subject<'_> {
-    /// Rule: in the first step all termination hooks are run, side by side.
+    /// Rule: in the first step all termination hooks are run in parallel.
     pub(super) fn hook_is_run(&self) -> Option<Due<Deed>> {
         let pod = self.pod;
         let is_its_step = pod.termination.as_ref()?.step() == Step::Hooks;
@@ -83,18 +83,18 @@ impl Subject<'_> {
         }))
     }
 
-    /// The preStop handler of a container that the shim stops by its own decision, if it has one; it
-    /// may take until `until`.
+    /// The preStop handler of a container that the shim stops by its own decision, with the time
+    /// limit `until`.
     pub(super) fn pre_stop_hook(&self, until: Time) -> Option<Deed> {
         let (pod, container) = (self.pod, self.container);
         let is_ours = pod
             .termination
             .as_ref()
             .is_some_and(|termination| !termination.cause().is_callers());
-        // Whoever asks has run it.
+        // A caller that sends a stop request has run the handler.
         let counts = is_ours && container.life.is_running() && container.request.is_none();
         let hook = container.facts.pre_stop_hook.clone().filter(|_| counts)?;
-        // Of a grace period of its own a part is left for the signal.
+        // Part of the container's own grace period is left for the signal.
         let until = pod.cap_of(container).map_or(until, |cap| {
             let last = cap.checked_div(2).unwrap_or_default().min(LEAST);
             until.min(pod.now.after(cap.saturating_sub(last)))
@@ -110,7 +110,7 @@ impl Subject<'_> {
 // === what rules ask ===
 
 impl Pod {
-    /// The container's termination hook, if it is still to be run.
+    /// The container's termination hook if it has not been run.
     pub(super) fn termination_hook(&self, container: &Container) -> Option<&Hook> {
         let running = container.life.as_running()?;
         let may_run = container.is_ordered()

@@ -1,10 +1,10 @@
-//! Is the pod terminating?
+//! The inference of a termination from stop requests.
 //!
 //! A Kill does not say why it came. Kubelet stops the containers of a living pod one at a time and
-//! waits for each; only at the end of the pod it asks all of them at once. So two requests that are
-//! open at the same time are a termination, and a lone one is what it says, after a moment in which
-//! the second one could still come. Where nothing is left that a second one could come for, the lone
-//! one is the end of the pod: a cleanup that never runs is the greater harm.
+//! waits for each; only when the pod ends it asks all of them at once. So two requests open at the
+//! same time mean a termination, and a lone request concerns its container alone, after a moment in
+//! which a second one could come. If no second request can come, the lone one means a termination:
+//! a cleanup that never runs does more harm than one too many.
 
 use std::time::Duration;
 
@@ -20,14 +20,13 @@ use super::rules::{Deed, Due, Subject};
 use super::termination::Termination;
 use super::time::Time;
 
-/// A request that is open.
 pub(super) struct OpenRequest<'a> {
     pub container: &'a Container,
     pub request: &'a StopRequest,
 }
 
 impl Pod {
-    /// The termination that the requests are which are open now, and from when on they are.
+    /// The termination implied by the open stop requests, and when it takes effect.
     pub(super) fn inferred(&self) -> Option<(Time, Termination)> {
         let open: Vec<_> = self.open_requests().collect();
         let known = match open.as_slice() {
@@ -35,8 +34,9 @@ impl Pod {
             [lone] => self.lone_end(lone)?,
             _ => self.now,
         };
-        // A container that was told alone, long before, has a deadline of its own and is no part of this. But if
-        // its deadline is that of the others, all were asked at once, and a preStop handler has hidden it.
+        // A container stopped alone long before has a deadline of its own and does not count. But
+        // if it shares the deadline of the others, all were asked at once, and a preStop handler
+        // has hidden that.
         let others = || open.iter().filter(|open| !open.request.is_alone());
         let first = others().map(|open| open.request.at()).min();
         let since = first.map(|at| at.before(self.termination_window()));
@@ -47,7 +47,7 @@ impl Pod {
         };
         let (callers, ours): (Vec<_>, Vec<_>) = open
             .iter()
-            // The caller's own are told at once, whatever that means.
+            // Signals for the caller's own containers are delivered at once, whatever they mean.
             .partition(|open| open.container.duty().is_callers());
         let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
         let mut counts: Vec<_> = ours
@@ -69,7 +69,7 @@ impl Pod {
         Some((known, termination.forced(forced)))
     }
 
-    /// The requests that are open now, and whose they are.
+    /// The open requests with their containers.
     pub(super) fn open_requests(&self) -> impl Iterator<Item = OpenRequest<'_>> {
         self.containers.values().filter_map(|container| {
             let request = container.open_request(self.now)?;
@@ -77,7 +77,7 @@ impl Pod {
         })
     }
 
-    /// When a lone request is the end of the pod, if it is.
+    /// The time when a lone request counts as the end of the pod, or `None`.
     fn lone_end(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
@@ -99,7 +99,7 @@ impl Pod {
         ends.then(|| request.at().after(self.termination_window()))
     }
 
-    /// Whether there is something that is to be done when the pod terminates.
+    /// True if the plan has something to do in a termination.
     pub(super) fn has_an_ending(&self) -> bool {
         let Some(plan) = &self.plan else {
             return false;
@@ -108,7 +108,8 @@ impl Pod {
         plan.has_termination_hooks() || defers.any(|name| !self.history.was_deferred(name))
     }
 
-    /// The caller creates a container, and kubelet creates none in a pod that it ends.
+    /// Drops an inferred termination because the caller creates a container: kubelet creates none
+    /// in a pod that it ends.
     pub(super) fn disprove_termination(&mut self, by: &str) {
         let is_inferred = |termination: &Termination| !termination.cause().is_decided();
         if !self.termination.as_ref().is_some_and(is_inferred) {
@@ -117,11 +118,11 @@ impl Pod {
         let was_over = self.termination.take().is_some_and(|it| it.is_over());
         let mut containers = self.containers.values();
         let is_alive = containers.any(|it| it.is_ordered() && it.life.is_alive());
-        // Without a sandbox container a pod that has ended is made anew in its place.
+        // Without a sandbox container, a new pod takes the place of one that has ended.
         if was_over && !is_alive && !self.has_sandbox() {
             return self.restart_all(by);
         }
-        // What has run in it runs again at the real end.
+        // Hooks and defers run again in the real termination.
         self.history.forget_defers();
         for container in self.containers.values_mut() {
             if let Some(request) = &mut container.request {
@@ -144,20 +145,19 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// Rule: a request that is not part of a termination, or not of one that is known of, is
-    /// delivered.
+    /// Rule: a request that is not part of a known termination is delivered.
     pub(super) fn lone_request_is_heeded(&self) -> Option<Due<Deed>> {
         let container = self.container;
         if !container.is_asked() || !container.is_ordered() || !self.can_be_told() {
             return None;
         }
-        // The caller's own are not ours to keep waiting.
+        // The shim does not delay requests for the caller's own containers.
         if container.duty().is_callers() {
             return Some(Due::Now(self.told(Why::Alone)));
         }
         if self.pod.termination.is_some() {
-            // A container that was created for what follows the end is no part of the end. One that is
-            // parked has nothing to wait for, unless it is a defer container.
+            // A container of the next run is not part of the termination. A parked one has nothing
+            // to wait for, unless it is a defer container.
             let is_none_of_it = container.is_of_next_run
                 || container.life.is_parked() && container.defer_turn().is_none();
             return is_none_of_it.then(|| Due::Now(self.told(Why::Turn)));
@@ -166,11 +166,11 @@ impl Subject<'_> {
         Some(self.pod.due(at, || self.told(Why::Alone)))
     }
 
-    /// When a lone request is delivered: until then a second one may come, which makes it a
+    /// Returns when a lone request is delivered: until then a second one may come and make it a
     /// termination.
     fn lone_stop_at(&self, request: &StopRequest) -> Time {
         let container = self.container;
-        // Its hook began in a termination that was none.
+        // Its hook began in a termination that was disproved.
         if container.is_hooked() {
             return request.deadline().before(LEAST);
         }
@@ -189,14 +189,15 @@ impl Subject<'_> {
         if !has_an_ending && !others().any(|(_, other)| other.life.is_executed()) {
             return request.at();
         }
-        // At the end of its pod kubelet asks all of them at once: the first whose silence is proof ends the wait.
+        // Kubelet stops all containers of a pod at once: the first container whose silence proves
+        // otherwise ends the wait.
         let proofs = others().filter_map(|(_, other)| other.silence_proves_at(request, window));
         let proven = proofs.min().unwrap_or(window);
         proven.max(window).min(request.deadline())
     }
 
-    /// Whether it could be told to stop, and was not: it runs, or waits, or is between lives. One that
-    /// is being executed, or killed, cannot.
+    /// True if the container can get its stop signal and has not got it: it runs, is parked, or is
+    /// between two executions. A container that is being executed or killed cannot.
     pub(super) fn can_be_told(&self) -> bool {
         let life = &self.container.life;
         let is_untold = life
@@ -207,11 +208,13 @@ impl Subject<'_> {
 }
 
 impl Container {
-    /// The time from which the silence of this container proves that its pod lives on though `request` was made
-    /// of another; `None` if its silence proves nothing. `window` is the end of the termination window.
+    /// The time from which the silence of this container proves that its pod lives on although
+    /// `request` was made for another; `None` if its silence proves nothing. `window` is the end of
+    /// the termination window.
     fn silence_proves_at(&self, request: &StopRequest, window: Time) -> Option<Time> {
         let own = self.request.as_ref();
-        // Kubelet asks only what it has seen running, and its own init containers when the others have ended.
+        // Kubelet stops only containers that it has seen running, and its own init containers after
+        // the others have exited.
         let is_asked_at_the_end = self.life.reads_running()
             && self.life.open_start().is_none()
             && !self.duty().is_callers()
@@ -230,9 +233,10 @@ impl Container {
         }
     }
 
-    /// The longest time for which a preStop handler hides the stop request that follows it, if the caller gives
-    /// `grace` for both. The shim sees `exec` handlers, and knows how long a `sleep` takes; of the others it waits
-    /// for half of the grace period, so that the other half is left to the container that was asked.
+    /// The longest time for which a preStop handler hides the stop request that follows it, if the
+    /// caller gives `grace` for both. The shim sees `exec` handlers and knows how long a `sleep`
+    /// takes; for the others it waits for half of the grace period, which leaves the other half to
+    /// the container that was asked.
     pub(super) fn hides_a_stop_for(&self, grace: Duration) -> Duration {
         match &self.facts.pre_stop {
             Some(PreStop::Sleep(pause)) => *pause,

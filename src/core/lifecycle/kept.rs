@@ -1,7 +1,8 @@
 //! Containers that keep a pod alive after its run is over.
 //!
-//! kubelet ends a pod when all its containers have exited. usher stops the containers that it orders,
-//! and leaves guests alone: a guest that does not exit by itself keeps a Job's pod for ever.
+//! kubelet ends a pod when all its containers have exited. usher stops the containers that it
+//! orders, and leaves guests alone: a guest that does not exit by itself keeps a Job's pod alive
+//! for ever.
 
 use crate::plan::ContainerKind;
 
@@ -13,7 +14,7 @@ use super::report::Report;
 use super::rules::{Due, PodDeed};
 use super::time::Time;
 
-/// The containers that alone keep a pod alive whose run is over.
+/// The containers that keep a finished pod alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub since: Time,
@@ -22,12 +23,13 @@ pub struct Kept {
 }
 
 impl Pod {
-    /// Returns what keeps the pod alive, or `None` while anything else of it lives or its run goes on.
+    /// Returns what keeps the pod alive, or `None` while other containers live or the run goes on.
     pub(super) fn kept(&self) -> Option<Kept> {
         self.foreseen_kept().filter(|kept| kept.since <= self.now)
     }
 
-    /// The same from when on it is so, if nothing happens before: an app may still be created again.
+    /// Returns the same for the time when it will be so, if nothing happens before: an app may
+    /// still be created again.
     fn foreseen_kept(&self) -> Option<Kept> {
         let since = self.run_is_over_since()?;
         let workload = self.containers.values();
@@ -43,7 +45,7 @@ impl Pod {
         (!by.is_empty()).then_some(Kept { since, by })
     }
 
-    /// When the run is over, if nobody asked for its end: then kubelet waits for what is left.
+    /// The time since which the run is over and no stop was requested: kubelet waits for the rest.
     fn run_is_over_since(&self) -> Option<Time> {
         match &self.termination {
             _ if self.sandbox_is_gone => None,
@@ -51,7 +53,7 @@ impl Pod {
                 let is_kept = end.is_over() && end.cause().is_decided() && !end.is_by_hand();
                 is_kept.then(|| end.step_began())
             }
-            // With nothing left to stop, the shim decides no end.
+            // With nothing left to stop, the shim decides no termination.
             None => {
                 let Completion { known, counts } = self.completion()?;
                 self.is_complete().then(|| known.max(counts))
@@ -63,7 +65,7 @@ impl Pod {
 // === rule ===
 
 impl Pod {
-    /// Rule: what keeps a pod alive whose run is over is named in the log, once.
+    /// Rule: the log names once what keeps a pod alive whose run is over.
     pub(super) fn kept_is_said(&self) -> Option<Due<PodDeed>> {
         let since = self.foreseen_kept()?.since;
         let is_news = self.kept_said != Some(since);

@@ -1,4 +1,4 @@
-//! What a person asks of the pod, past its caller: `usher stop` and `usher release`.
+//! Requests of a person: `usher stop` and `usher release`.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::time::Time;
 use super::{Obstacle, Pod};
 
 impl Pod {
-    /// The pod is to terminate: within `grace`, else within its own grace period. Answers with the
-    /// containers that are to stop and when the grace period is over; with none if all have stopped.
+    /// Terminates the pod within `grace`, or within its own grace period. Returns the containers
+    /// that are to stop and the deadline, or `None` if all have stopped.
     ///
-    /// Guests are stopped too, and the containers of a pod without orders: nobody else will ask them.
-    /// The sandbox is its caller's.
+    /// Guests are stopped too, and the containers of a pod without a plan: no other request stops
+    /// them. The sandbox is left to its caller.
     pub fn handle_stop(
         &mut self,
         now: Time,
@@ -41,26 +41,25 @@ impl Pod {
         let deadline = now.after(grace.unwrap_or(own));
         match &mut self.termination {
             Some(termination) if !termination.is_over() => {
-                // Without a grace period of its own the request changes nothing of the time.
+                // Without `grace` the request leaves the deadline as it is.
                 let deadline = grace.map_or(termination.deadline(), |_| deadline);
                 termination.decide(Cause::Stopped, deadline, now);
             }
             _ => self.terminate(Termination::new(Cause::Stopped, now, deadline, now)),
         }
-        // Also what would have come after the end that is under way.
+        // Containers of the next run are stopped as well.
         self.begin_next_run();
         let deadline = self.termination.as_ref().map(Termination::deadline);
         self.settle(now);
         Some((names, deadline.unwrap_or(now)))
     }
 
-    /// A container's program is to be executed though its turn has not come. Answers with what it
-    /// waited for.
+    /// Executes a container's program before its turn. Returns the obstacles that it waited for.
     ///
     /// # Errors
     ///
-    /// If it is not held or its Start does not wait, if the pod terminates, and for a defer container,
-    /// whose turn is then.
+    /// If the container is not held and its Start does not wait, if the pod terminates, or if it is
+    /// a defer container.
     pub fn handle_release(
         &mut self,
         now: Time,
@@ -77,7 +76,7 @@ impl Pod {
         Ok(obstacles)
     }
 
-    /// What a container waits for that is released by hand, and why.
+    /// The names that a container released by hand waits for, and the obstacles.
     fn overridden(&self, container: &Container) -> Result<(Vec<String>, Vec<Obstacle>), Refusal> {
         let (name, life) = (container.name.clone(), &container.life);
         if container.defer_turn().is_some() {

@@ -1,64 +1,64 @@
-//! The lifecycle of a pod: who starts when, who stops when.
+//! The lifecycle of a pod: the order in which its containers start and stop.
 //!
-//! [`Pod`] decides everything and does nothing. It knows no clock, no process, no socket: what
-//! happened comes in with the time it happened at, what is to be done comes out as [`Action`]s. The
-//! simulator in its tests and the shim's actor drive it in the same way:
+//! [`Pod`] decides everything and does nothing. It knows no clock, process or socket: events come
+//! in with the time at which they happened, and decisions come out as [`Action`]s. The simulator in
+//! the tests and the shim's actor drive it in the same way:
 //!
-//! - **`handle_*`** for what the caller asked and what became of earlier actions,
-//! - **`poll_action`** for what is to be done next, until there is nothing,
-//! - **`poll_timeout`** for when to call `handle_timeout` if nothing happens before,
-//! - getters for everybody who wants to see.
+//! - **`handle_*`** report requests of the caller and the outcome of earlier actions,
+//! - **`poll_action`** returns the next action, until there is none,
+//! - **`poll_timeout`** returns when to call `handle_timeout` if nothing happens before,
+//! - getters show the state.
 //!
-//! Nothing waits in here and nothing is remembered as a promise: an event is noted, and then the
-//! rules (`rules.rs`) look at the pod as it is and say what is due, now or later. So a container that
-//! was ready before anybody waited for it cannot be missed, and a timer that fires late changes
-//! nothing but the time.
+//! The core neither waits nor stores promises: it records an event, and then the rules (`rules.rs`)
+//! look at the pod as it is and return what is due, now or later. So a container that was ready
+//! before another one waited for it cannot be missed, and a late timer only delays its effect.
+//!
 //!
 //! Begin with `docs/lifecycle.md`, then `life/mod.rs`, the states of a container, and
-//! `termination/mod.rs`, the steps of an end.
+//! `termination/mod.rs`, the steps of a termination.
 //!
-//! | file | what it is about |
+//! | file | content |
 //! |---|---|
-//! | `life/` | the states of a container, what leads from one to another, what has been done to stop it |
-//! | `duty.rs` | what a role means |
-//! | `task/` | what the caller and the OCI runtime see of a container: calls, execs, exit, removal |
+//! | `life/` | the states of a container, their transitions, the progress of a stop |
+//! | `duty.rs` | the policy of each role |
+//! | `task/` | a container as the caller and the OCI runtime see it: calls, execs, exit, removal |
 //! | `container.rs` | all that is known of one container |
-//! | `action.rs` | what comes out: actions, refusals |
-//! | `report.rs` | what comes out for the log |
+//! | `action.rs` | output: actions, refusals |
+//! | `report.rs` | output for the log |
 //! | `operation.rs` | numbered effects, and which of their completions are stale |
-//! | `rules.rs` | the rules, their order, and how they are followed |
-//! | `doors.rs` | whom an id means that comes from outside |
-//! | `deeds.rs` | what rules want done |
-//! | `outbox.rs` | what comes out |
-//! | `run.rs` | which run of the pod a created container belongs to |
-//! | `create.rs` | whose annotations count, what a container is in its pod |
-//! | `gate.rs` | which names a container waits for |
-//! | `remedy.rs` | which list is missing where something waits |
+//! | `rules.rs` | the rules, their order, and their evaluation |
+//! | `doors.rs` | lookup of containers by id |
+//! | `deeds.rs` | effects of rules |
+//! | `outbox.rs` | the queue of actions |
+//! | `run.rs` | the run of the pod that a created container belongs to |
+//! | `create.rs` | creation: which annotations apply, the container's role |
+//! | `gate.rs` | the names that a container waits for |
+//! | `remedy.rs` | missing annotations that make a container wait |
 //! | `start.rs` | Start, its modes, holding |
-//! | `exec.rs` | what the caller executes in a container: postStart, preStop |
-//! | `probe.rs` | probes: when a sidecar is started, and does its work |
-//! | `allowance.rs` | how much CPU time the attempts of probes may take |
-//! | `request.rs` | what the caller has asked for to stop a container, and what that proves |
+//! | `exec.rs` | Execs of the caller in a container: postStart, preStop |
+//! | `probe.rs` | probes: a sidecar is started, and still works |
+//! | `allowance.rs` | the limit on the CPU time of probes |
+//! | `request.rs` | stop requests of the caller, and what they prove |
 //! | `stop.rs` | signals in, and how they are delivered |
-//! | `inference.rs` | what a stop request means: is the pod terminating? |
+//! | `inference.rs` | the meaning of a stop request: is the pod terminating? |
 //! | `grace.rs` | how the steps of a termination share the grace period |
-//! | `termination/` | the steps of a termination, whose turn it is, and what comes after |
-//! | `hooks.rs` | what runs in a container, or against it, before it is stopped |
-//! | `defers.rs` | what runs at the end, one after another |
-//! | `extension.rs` | more time for a defer container that is still at work |
-//! | `answer.rs` | answers of stop requests that wait |
-//! | `exit.rs` | what an end means, and the code that is told |
+//! | `termination/` | the steps of a termination, turns, and what comes after |
+//! | `hooks.rs` | hooks that run before a container is stopped |
+//! | `defers.rs` | defer containers: run one after another in a termination |
+//! | `extension.rs` | more time for a defer container that still works |
+//! | `answer.rs` | delayed answers to stop requests |
+//! | `exit.rs` | the meaning of an exit, and the reported code |
 //! | `restart.rs` | sidecars that are restarted in place, and their back-off |
-//! | `withhold.rs` | init containers whose end the caller must not hear of yet |
-//! | `completion.rs` | ends of containers that are the end of the pod |
-//! | `kept.rs` | guests that keep a pod alive when its run is over |
-//! | `oom.rs` | who is killed last when memory runs out |
-//! | `sizes.rs` | how large the pod is in each phase |
-//! | `history.rs` | what is remembered of names |
-//! | `manual.rs` | what a person asks for: `usher stop`, `usher release` |
-//! | `view.rs` | what a person sees |
-//! | `snapshot.rs` | the state, written down and read back |
-//! | `time.rs` | a point in time that somebody else read |
+//! | `withhold.rs` | init containers whose success is withheld from the caller |
+//! | `completion.rs` | exits that end the pod |
+//! | `kept.rs` | guests that keep a pod alive after its run |
+//! | `oom.rs` | OOM scores: sidecars are killed last |
+//! | `sizes.rs` | the size of the pod in each phase |
+//! | `history.rs` | the history of container names |
+//! | `manual.rs` | requests of a person: `usher stop`, `usher release` |
+//! | `view.rs` | the pod as a person sees it |
+//! | `snapshot.rs` | the state in JSON, written and read |
+//! | `time.rs` | points in time, read by the driver |
 
 mod action;
 mod allowance;
@@ -146,38 +146,38 @@ use termination::Termination;
 /// The containers of one sandbox and all that is decided about them.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub struct Pod {
-    /// When the last event came.
+    /// Time of the last event.
     now: Time,
-    /// The annotations of the container that opened the pod: its plan as long as it lasts.
+    /// The plan from the annotations of the container that opened the pod.
     plan: Option<Plan>,
     containers: BTreeMap<ContainerId, Container>,
     history: History,
-    /// What the last container of each name asks for and may use.
+    /// Requests and limits of the last container of each name.
     sizes: BTreeMap<String, Size>,
     creations: u64,
-    /// When a workload container was last created.
+    /// Last creation of a workload container.
     last_creation: Time,
-    /// When a workload container was last created whose name was new to the run.
+    /// Last creation of a workload container with a name new to the run.
     last_new_name: Time,
     executions: u64,
-    /// How long callers wait beyond the grace period before they give up on a Kill: the longest
-    /// timeout seen on a Create. Kubelet's `runtimeRequestTimeout`, two minutes by default.
+    /// Longest time that callers wait for a Kill beyond the grace period: the longest timeout seen
+    /// on a Create. Kubelet's `runtimeRequestTimeout`, two minutes by default.
     request_timeout: Option<Duration>,
     auto_budget: AutoBudget,
-    /// Of the probes of all its containers.
+    /// CPU time of the probes of all containers.
     allowance: Allowance,
     /// The program of some ordered container has been executed, or was to be.
     has_released: bool,
-    /// Its sandbox container has ended: nothing is made any more in what was its namespaces.
+    /// The sandbox container has exited: nothing is created in its namespaces any more.
     sandbox_is_gone: bool,
     /// The pod has had a sandbox before this one.
     is_later_sandbox: bool,
     /// The caller has restarted the whole pod in this sandbox (KEP-5532).
     was_restarted: bool,
     termination: Option<Termination>,
-    /// Since when the run is late, once its sidecars have said so.
+    /// The time since which the run is late, once its sidecars were told.
     late_said: Option<Time>,
-    /// When the run was over after which the log has named what keeps the pod alive.
+    /// The end of the run for which the log has named what keeps the pod alive.
     kept_said: Option<Time>,
     #[serde(skip)]
     circles: Circles,
@@ -188,27 +188,24 @@ pub struct Pod {
     out: Outbox,
 }
 
-/// What phase a pod is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Init containers and sidecars are being started.
     Initializing,
     /// Everything that apps wait for is started.
     Running,
-    /// The steps of the termination are under way.
     Terminating(Step),
-    /// Everything has been stopped.
+    /// All containers have been stopped.
     Terminated,
 }
 
-/// What a caller of a Kill waits beyond the grace period if nothing is known of it: kubelet's
+/// Longest wait of a Kill's caller beyond the grace period unless a timeout is known: kubelet's
 /// default for `runtimeRequestTimeout`.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 // === getters ===
 
 impl Pod {
-    /// What phase the pod is in.
     pub fn phase(&self) -> Phase {
         match &self.termination {
             Some(termination) if termination.step() == Step::Over => Phase::Terminated,
@@ -218,9 +215,8 @@ impl Pod {
         }
     }
 
-    /// The probe of a container, for the driver to make an attempt of it at `now`: what tells that it
-    /// is started or still does its work, or that a defer container may go on. Its timeout is what the
-    /// attempt may take.
+    /// The probe that the driver attempts at `now`: the startup or liveness probe of a container.
+    /// Its timeout bounds the attempt.
     pub fn probe(&self, now: Time, id: &ContainerId) -> Option<Probe> {
         let container = self.known(id).ok()?;
         match container.defer_turn() {
@@ -229,22 +225,23 @@ impl Pod {
         }
     }
 
-    /// Whether a container reads running though its program does not run: it is about to be restarted
-    /// in place, or being so, and may have its next process already; or its success is withheld.
+    /// True if a container reads RUNNING though its program does not run: it is about to be
+    /// restarted in place, is being restarted (and may have its next process already), or its
+    /// success is withheld.
     pub fn is_without_program(&self, id: &ContainerId) -> bool {
         self.known(id)
             .is_ok_and(|container| container.life.is_alive() && !container.life.has_process())
     }
 
-    /// Whether a container's program is to be executed once more in place, or is being so: what its last
-    /// life has left is in the way of the next.
+    /// True if a container's program is to be restarted in place, or is being restarted: leftovers
+    /// of the last process are in the way.
     pub fn lives_again(&self, id: &ContainerId) -> bool {
         self.known(id)
             .is_ok_and(|container| container.life.lives_again())
     }
 
-    /// Whether the pod goes on by what is to be done next: a program is executed, or a container that
-    /// waited for its turn is told to stop.
+    /// True if the pending actions advance the pod: a program is executed, or a container that
+    /// waited for its turn is stopped.
     pub fn is_about_to_go_on(&self) -> bool {
         let goes_on = |action: &Action| {
             matches!(
@@ -255,13 +252,12 @@ impl Pod {
         self.out.iter().any(goes_on)
     }
 
-    /// Whether it is the pod's sandbox container.
     pub fn is_sandbox(&self, id: &ContainerId) -> bool {
         self.known(id)
             .is_ok_and(|container| container.kind == ContainerKind::Sandbox)
     }
 
-    /// Whether the container's program has not been executed yet though its Start was answered.
+    /// True if the container's program has not been executed though its Start was answered.
     pub fn is_held(&self, id: &ContainerId) -> bool {
         self.known(id)
             .is_ok_and(|container| container.life.is_held())
@@ -271,23 +267,23 @@ impl Pod {
 // === polling ===
 
 impl Pod {
-    /// What is to be done next; none when all has been said.
+    /// The next action, or `None` when there is none.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.out.pop()
     }
 
-    /// When [`handle_timeout`](Pod::handle_timeout) is to be called if nothing happens before; none
-    /// when there is nothing to wait for but events.
+    /// The time to call [`handle_timeout`](Pod::handle_timeout) if nothing happens before, or
+    /// `None` if only events can bring new actions.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.next_timer().map(|(at, _)| at)
     }
 
-    /// Time has gone by.
+    /// Evaluates the rules at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         self.settle(now);
     }
 
-    /// The container that counts for a name: the one created last.
+    /// The current container of a name: the one created last.
     fn current(&self, name: &str) -> Option<&Container> {
         self.containers
             .values()
@@ -295,24 +291,23 @@ impl Pod {
             .max_by_key(|container| container.number)
     }
 
-    /// Whether the annotations say anything about this pod.
+    /// True if the annotations order this pod.
     pub fn has_orders(&self) -> bool {
         self.plan.as_ref().is_some_and(|plan| !plan.is_empty())
     }
 
-    /// Whether the pod was opened by a sandbox container, as the CRI does it.
+    /// True if a sandbox container opened the pod, as with the CRI.
     fn has_sandbox(&self) -> bool {
         self.containers
             .values()
             .any(|container| container.kind == ContainerKind::Sandbox)
     }
 
-    /// What the plan says of a container.
     fn plan_of(&self, container: &Container) -> Option<&ContainerPlan> {
         Some(self.plan.as_ref()?.container(&container.name))
     }
 
-    /// The cap for the container's own stop; of a defer container for its whole turn.
+    /// The cap for the container's own stop; for a defer container, for its whole turn.
     fn cap_of(&self, container: &Container) -> Option<Duration> {
         self.plan_of(container)?.grace_period
     }

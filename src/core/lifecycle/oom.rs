@@ -1,7 +1,7 @@
-//! Who is killed last when memory runs out: a sidecar not before the apps it serves.
+//! OOM scores: a sidecar is not killed before the apps it serves.
 //!
-//! KEP-753: the OOM score adjustment of a sidecar matches the regular containers of its pod, because
-//! kubelet makes scores of requests, and those of sidecars are small.
+//! KEP-753: the OOM score adjustment of a sidecar matches the regular containers of its pod,
+//! because kubelet derives scores from requests, and those of sidecars are small.
 
 use crate::plan::OomScore;
 
@@ -9,9 +9,8 @@ use super::Pod;
 use super::action::ContainerId;
 
 impl Pod {
-    /// The `oom_score_adj` that the processes of a sidecar are to have: the lower of its own and the
-    /// lowest of the apps that there are, each as its caller gave it. None for a container that keeps
-    /// what it has.
+    /// The `oom_score_adj` for the processes of a sidecar: the lowest among its own and those of
+    /// the living apps, each as its caller set it. `None` for a container that keeps its own.
     pub fn oom_score(&self, id: &ContainerId) -> Option<i32> {
         let plan = self.plan.as_ref()?;
         let sidecar = self.known(id).ok()?;

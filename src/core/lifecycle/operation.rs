@@ -1,8 +1,9 @@
-//! Operations: numbered effects on containers, and which of their completions are still wanted.
+//! Operations: numbered effects on containers, and which of their completions are stale.
 //!
-//! An effect takes time, and its container goes on meanwhile: its process exits, another one takes its
-//! place, the container is deleted and another of the same id is created. The completion of an effect
-//! carries the number of its operation back, and this table alone says whether it still matters.
+//! An effect takes time, and its container goes on meanwhile: its process exits, another process
+//! takes its place, or the container is deleted and another with the same id is created. The
+//! completion of an effect carries the number of its operation, and this table alone tells if it
+//! still matters.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +11,18 @@ use serde::{Deserialize, Serialize};
 
 use super::action::ContainerId;
 
-/// The number of an operation. No two operations of a pod have the same.
+/// The number of an operation, unique in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OperationId(u64);
 
-/// How long the completion of an operation is wanted.
+/// The event that makes the completion of an operation stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Wanted {
-    /// Until the container's init process exits, or is replaced.
+    /// The container's init process exits, or is replaced.
     UntilExit,
-    /// Until the container's next init process is being made.
+    /// The container's next init process is being made.
     UntilReplaced,
-    /// Until the container is deleted.
+    /// The container is deleted.
     UntilDeleted,
 }
 
@@ -52,12 +53,12 @@ impl Operations {
         self.under_way.remove(&id);
     }
 
-    /// Makes all completions stale that are wanted until the container's init process exits.
+    /// Makes the completions stale that matter until the container's init process exits.
     pub fn cancel_at_exit(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilExit);
     }
 
-    /// Makes all completions stale that concern the container's present init process.
+    /// Makes the completions stale that concern the container's present init process.
     pub fn cancel_at_replacement(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilReplaced);
     }
@@ -83,7 +84,7 @@ mod tests {
         Wanted::UntilDeleted,
     ];
 
-    /// Which operations of `web` are still wanted after `cancel`, in the order of [`ALL`].
+    /// The operations of `web` still wanted after `cancel`, in the order of [`ALL`].
     fn wanted_after(cancel: impl FnOnce(&mut Operations, &ContainerId)) -> [bool; 3] {
         let (web, other) = (ContainerId::from("web"), ContainerId::from("other"));
         let mut operations = Operations::default();

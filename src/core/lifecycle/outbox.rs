@@ -1,4 +1,4 @@
-//! What comes out of the core: actions for the driver, in their order.
+//! The queue of actions for the driver.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,6 @@ use crate::plan::Signal;
 use super::action::{Action, ContainerId, Refusal, RequestId, Why};
 use super::report::Report;
 
-/// What is to be done next.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Outbox {
     actions: VecDeque<Action>,
@@ -30,7 +29,7 @@ impl Outbox {
         self.push(Action::Report(report));
     }
 
-    /// A signal of ours, that nobody waits for.
+    /// Sends a signal of the shim that answers no request.
     pub fn signal(&mut self, id: &ContainerId, signal: Signal, all: bool, why: Why) {
         self.push(Action::Signal {
             id: id.clone(),
@@ -69,7 +68,7 @@ impl Outbox {
         });
     }
 
-    /// A line for the container's stderr.
+    /// Writes a line to the container's stderr.
     pub fn tell(&mut self, id: &ContainerId, message: String, last_words: bool) {
         self.push(Action::Tell {
             id: id.clone(),

@@ -1,8 +1,8 @@
-//! What is watched of a running container: when a sidecar counts as started, and whether it still does
-//! its work.
+//! Probes of running containers: when a sidecar is started, and if it still works.
 //!
-//! KEP-753, "Started condition": the process runs, its startup probe has succeeded, and so has its
-//! postStart handler (`exec.rs`). The core counts and times the attempts; the driver only makes them.
+//! KEP-753, "Started condition": the process runs, and its startup probe and postStart handler
+//! (`exec.rs`) have succeeded. The core counts and schedules the attempts; the driver only makes
+//! them.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use super::request::StopRequest;
 use super::rules::{Deed, Due, Subject};
 use super::time::Time;
 
-/// What is watched of a program that runs.
+/// The probe in use for a running program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Watch {
-    /// Its startup probe: until it succeeds the container is not started.
+    /// The startup probe: until it succeeds, the container is not started.
     Startup(Box<Probing>),
-    /// Its liveness probe, once it is started.
+    /// The liveness probe, once the container is started.
     Liveness(Box<Probing>),
-    /// Nothing, or nothing any more.
+    /// No probe, or none any more.
     Nothing,
-    /// Nothing any more: its startup probe has failed too often.
+    /// None any more: the startup probe has failed too often.
     NeverUp,
 }
 
@@ -36,40 +36,40 @@ pub(super) enum Watch {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Probing {
     pub probe: Probe,
-    /// In a row.
+    /// Consecutive failures.
     pub failures: u32,
-    /// When the next attempt is due; no attempt is under way then.
+    /// The time of the next attempt; `None` while an attempt is under way.
     pub next: Option<Time>,
-    /// When the attempt that is under way began.
+    /// Start of the attempt under way.
     began: Time,
 }
 
-/// The attempts of a probe come less often than they should.
+/// The attempts of a probe are made less often than its period says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretched {
     period: Duration,
-    /// How far apart they are.
+    /// The actual distance of the attempts.
     to: Duration,
 }
 
 // === impl Watch ===
 
 impl Watch {
-    /// That of a program that is executed at `now` and has this startup probe.
+    /// The probe in use for a program executed at `now` with this startup probe.
     pub fn startup(probe: Option<&Probe>, now: Time) -> Watch {
         probe.map_or(Watch::Nothing, |probe| {
             Watch::Startup(Box::new(Probing::new(probe, now, now)))
         })
     }
 
-    /// That of a program that was executed at `since`, is started now and has this liveness probe.
+    /// The probe in use for a program executed at `since`, started `now`, with this liveness probe.
     pub fn liveness(probe: Option<&Probe>, since: Time, now: Time) -> Watch {
         probe.map_or(Watch::Nothing, |probe| {
             Watch::Liveness(Box::new(Probing::new(probe, since, now)))
         })
     }
 
-    /// Whether it is not started yet, or never.
+    /// True if the container is not started yet, or never will be.
     pub fn is_startup(&self) -> bool {
         matches!(self, Watch::Startup(_) | Watch::NeverUp)
     }
@@ -92,7 +92,7 @@ impl Watch {
 }
 
 impl Probing {
-    /// Whether it has failed so often that no attempt follows.
+    /// True if the probe has failed so often that no attempt follows.
     fn has_failed(&self) -> bool {
         self.failures >= self.probe.failure_threshold
     }
@@ -110,8 +110,8 @@ impl Probing {
 // === what happened ===
 
 impl Pod {
-    /// What became of [`Action::Probe`]: it succeeded, or the reason why it failed; and how much CPU time
-    /// the attempt took of those who do not belong to the pod.
+    /// Records the outcome of [`Action::Probe`], and the CPU time that the attempt took outside of
+    /// the pod.
     pub fn handle_probed(
         &mut self,
         now: Time,
@@ -121,7 +121,7 @@ impl Pod {
         cost: Duration,
     ) {
         self.now = now;
-        // Whoever is gone by now has cost as much.
+        // An attempt for a removed container has cost as much.
         let known = self.known(id).ok().and_then(|it| it.probe_cost);
         let expected = self.allowance.over(now, life, cost, known);
         self.reach(id, |hand| {
@@ -139,13 +139,13 @@ impl Hand<'_> {
         let Some(running) = self.container.life.as_running_mut() else {
             return;
         };
-        // The container may have been restarted since, or had its id from another.
+        // The container may have been restarted since, or may be another one with the same id.
         let watch = Some(&mut running.watch).filter(|_| running.life == life);
         let probed = watch.and_then(Watch::probing_mut);
         let Some((probe, probing)) = probed.filter(|(_, probing)| probing.next.is_none()) else {
             return;
         };
-        // As a ticker does: the next attempt is a period after the last one began.
+        // The next attempt is due a period after the last one began, as with a ticker.
         probing.next = Some(probing.began.after(probing.probe.period).max(now));
         match (outcome, probe) {
             (Ok(()), ProbeKind::Startup) => {
@@ -173,11 +173,11 @@ impl Hand<'_> {
 // === rules ===
 
 impl Subject<'_> {
-    /// Rule: who has waited the longest is probed next, whatever the attempts of the others cost; when
-    /// there is CPU time for it.
+    /// Rule: the container that has waited longest is probed next, whatever the attempts of the
+    /// others cost, once there is CPU time for it.
     pub(super) fn probe_is_due(&self) -> Option<Due<Deed>> {
         let (next, number) = self.round.next_probe?;
-        // A pod that is being stopped starts nothing: whether a sidecar is ready is of no interest.
+        // In a termination nothing is started, so readiness does not matter.
         if number != self.container.number || self.pod.termination.is_some() {
             return None;
         }
@@ -189,9 +189,9 @@ impl Subject<'_> {
         }))
     }
 
-    /// Rule: a container whose probe has failed too often is stopped, as kubelet does it. Whether it
-    /// comes back is its restart policy's business. One that its caller stops is left to that, as long as the
-    /// request is open: it may be that of the pod, whose hooks and order come first.
+    /// Rule: a container whose probe has failed too often is stopped, as kubelet does it. The
+    /// restart policy decides on a restart. While a stop request of the caller is open, the failure
+    /// waits: the request may be that of the pod, with hooks and order first.
     pub(super) fn probe_has_failed(&self) -> Option<Due<Deed>> {
         let (kind, probing) = self.container.probing()?;
         if self.pod.termination.is_some() || !probing.has_failed() {
@@ -203,13 +203,13 @@ impl Subject<'_> {
         Some(self.pod.due(at, failed))
     }
 
-    /// What an attempt of its probe is taken to cost.
+    /// The expected cost of an attempt of its probe.
     pub(super) fn probe_cost(&self) -> Duration {
         self.pod.allowance.expected(self.container.probe_cost)
     }
 
-    /// How much less often than it should the container is probed, since those before it have used up
-    /// what all may take together; none if that is for a moment only.
+    /// The actual distance of the container's attempts if the pod's probes exceed their CPU time in
+    /// the long run, or `None`.
     pub(super) fn stretched(&self) -> Option<Stretched> {
         let allowance = &self.pod.allowance;
         let period = match self.container.probing() {
@@ -254,7 +254,7 @@ impl Hand<'_> {
         self.attempt_begins(life, cost);
     }
 
-    /// An attempt of its probe is made in that life of it.
+    /// Begins an attempt of its probe for execution `life`.
     pub(super) fn attempt_begins(&mut self, life: u64, cost: Duration) {
         self.allowance.begin(self.now, life, cost);
         let id = self.id.clone();

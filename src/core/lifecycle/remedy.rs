@@ -1,10 +1,10 @@
-//! What the annotations leave out where a container waits, or a run is late: nothing is guessed, but
-//! whoever looks is told which list would have said it.
+//! Missing annotations that make a container wait or a run late. Usher guesses nothing, but tells
+//! users which list would avoid the wait.
 //!
-//! The shim sees containers come, and not what they are in the pod's spec. One in no list is taken for an
-//! app where no apps are listed, and so waits for the sidecars: also an init container of kubelet's own,
-//! behind which kubelet creates nothing until it has ended, and what `kubectl debug` adds. And where no
-//! apps are listed, any container may be followed by another app.
+//! The shim sees containers being created, but not the pod's spec. Without a list of apps, an
+//! unlisted container is taken for an app, and so waits for the sidecars. That includes kubelet's
+//! own init containers, behind which kubelet creates nothing until they have exited, and containers
+//! added by `kubectl debug`. And any container may be followed by another app.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,33 +21,33 @@ use super::report::Report;
 use super::rules::{Due, PodDeed};
 use super::time::Time;
 
-/// How long it takes until a container that waits says so on its own stderr, and a run that is late on
-/// that of its sidecars. What is over before is nobody's trouble.
+/// Delay before a waiting container says so on its stderr, and a late run on that of its sidecars.
+/// Shorter waits are not worth a line.
 pub(super) const SAID_AFTER: Duration = Duration::from_secs(5);
 
-/// An annotation of the pod that is missing, and may be why something waits.
+/// A missing annotation that may be the reason for a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// `container` would run at once if it is an init container of its caller's own, and listed.
+    /// `container` would run at once if it is one of kubelet's own init containers and is listed.
     NativeInit {
         container: String,
-        /// All that the list should have then.
+        /// The complete list to set.
         list: Vec<String>,
     },
-    /// `container` would run at once if it was added to the pod later, and the apps were listed.
+    /// `container` would run at once if it was added to the pod later and the apps were listed.
     Guest {
         container: String,
-        /// The apps that there are.
+        /// The apps so far.
         list: Vec<String>,
     },
-    /// `container`, which is alone in its pod, would be in one with those that it waits for if all of them had
-    /// the annotation that groups containers.
+    /// `container`, alone in its pod, would share a pod with those that it waits for if all of them
+    /// had the annotation that groups containers.
     Group { container: String },
-    /// The run would be complete now if these are all the apps, and listed.
+    /// The run would be complete now if these are all apps and they were listed.
     Complete { list: Vec<String> },
 }
 
-/// When the run is complete though all that is known has been done: what is not listed may still come.
+/// A run that is late: all known apps are done, but unlisted ones may come until `until`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lateness {
     pub until: Time,
@@ -57,7 +57,7 @@ pub struct Lateness {
 // === impl Remedy ===
 
 impl Remedy {
-    /// The key of the annotation, and the names that should be its value. Any value does for a group.
+    /// The key of the annotation, and the names for its value. Any value does for a group.
     pub fn annotation(&self) -> (String, &[String]) {
         match self {
             Remedy::NativeInit { list, .. } => (PodSetting::NativeInit.key(), list),
@@ -98,7 +98,7 @@ impl fmt::Display for Remedy {
 // === what rules ask, and people ===
 
 impl Pod {
-    /// What a container waits for, in words, and what may be missing so that it need not.
+    /// The containers that a container waits for, in words, with annotations that may be missing.
     pub(super) fn waits_for(&self, container: &Container, missing: &[String]) -> String {
         let mut words = self.describe(missing);
         for remedy in self.remedies(container, missing) {
@@ -107,7 +107,7 @@ impl Pod {
         words
     }
 
-    /// The annotations of which one may be missing where a container waits for these.
+    /// The annotations that may be missing if a container waits for these names.
     pub(super) fn remedies(&self, container: &Container, missing: &[String]) -> Vec<Remedy> {
         let Some(plan) = self.plan.as_ref().filter(|_| !missing.is_empty()) else {
             return Vec::new();
@@ -119,7 +119,7 @@ impl Pod {
         }
         let is_unlisted = container.role == Role::App && plan.apps().is_none();
         let is_staged = container.duty().turn == Turn::InItsStage;
-        // Kubelet creates nothing behind an init container that has not ended.
+        // Kubelet creates nothing behind an init container that has not exited.
         let mut ahead = missing.iter();
         let may_be_native = ahead.any(|name| self.how_far(name) == Missing::NeverCreated);
         let mut remedies = Vec::new();
@@ -140,7 +140,7 @@ impl Pod {
         remedies
     }
 
-    /// What was created before a container and is taken for an app.
+    /// The names created before a container that count as apps.
     fn apps_before(&self, container: &Container) -> Vec<String> {
         let others = self.known_apps().into_iter().flatten();
         let before = others
@@ -148,7 +148,7 @@ impl Pod {
         before.map(|(name, _)| name.to_owned()).collect()
     }
 
-    /// Until when the run is late, and by what it would not be.
+    /// The end of a late run, and the annotation that would make it complete now.
     pub(super) fn lateness(&self) -> Option<Lateness> {
         let (_, until) = self.late()?;
         let list = self
@@ -159,7 +159,8 @@ impl Pod {
         Some(Lateness { until, remedy })
     }
 
-    /// Since when all that is known has been done, and until when more may come, where something goes on.
+    /// The times since when all known apps are done and until when more may come, if some container
+    /// still runs.
     fn late(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         if plan.apps().is_some() || self.termination.is_some() {
@@ -175,8 +176,8 @@ impl Pod {
 // === rule ===
 
 impl Pod {
-    /// Rule: a run of which everything known is done, and which is not over for what may still come, says so
-    /// on the stderr of what goes on, once.
+    /// Rule: a run whose known apps are done, but which is not complete because others may come,
+    /// says so once on the stderr of its running containers.
     pub(super) fn lateness_is_said(&self) -> Option<Due<PodDeed>> {
         let (since, until) = self.late()?;
         let at = since.after(SAID_AFTER);

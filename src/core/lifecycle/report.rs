@@ -1,4 +1,4 @@
-//! What the core tells the log.
+//! Log messages of the core.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::plan::Role;
 
 use super::action::{Cause, ContainerId, HookKind, ProbeKind, Step};
 
-/// Decisions for the log, so that somebody who reads it at night knows why.
+/// Decisions for the log, each with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Report {
-    /// Start was answered though the container's turn has not come.
+    /// Start was answered before the container's turn.
     Held {
         name: String,
         waits_for: Vec<String>,
@@ -21,9 +21,9 @@ pub enum Report {
         role: Role,
         waited: Duration,
     },
-    /// A sidecar is started: what waited for it may go on.
+    /// A sidecar is started: containers that waited for it may go on.
     Started { name: String, took: Duration },
-    /// An attempt of a probe failed, and why: words from outside.
+    /// An attempt of a probe failed. `reason` comes from outside.
     ProbeFailed {
         name: String,
         probe: ProbeKind,
@@ -31,21 +31,21 @@ pub enum Report {
         threshold: u32,
         reason: String,
     },
-    /// The Exec that was taken for the postStart handler of a container has failed.
+    /// The Exec taken for the postStart handler of a container has failed.
     PostStartFailed { name: String, reason: String },
-    /// The postStart handler of a container that was restarted in place is over, well or not.
+    /// The postStart handler was run again after a restart in place.
     PostStarted {
         name: String,
         outcome: Result<(), String>,
     },
-    /// The attempts of this container's probe, and of others, come less often than they should: they
-    /// would take more of the CPU than a pod's probes may.
+    /// The probes of the pod would exceed their CPU time: attempts for this container, and for
+    /// others, are made less often than their periods say.
     Stretched {
         name: String,
         period: Duration,
         to: Duration,
     },
-    /// A sidecar has ended and is restarted in place, or a defer container has failed and is run
+    /// A sidecar has exited and is restarted in place, or a defer container has failed and is run
     /// again.
     Restarts {
         name: String,
@@ -54,37 +54,37 @@ pub enum Report {
     },
     /// A restart in place has failed.
     NotRestarted { name: String, reason: String },
-    /// The pod terminates.
+    /// The pod terminates within `grace`.
     Terminating { because: Cause, grace: Duration },
-    /// What looked like a termination was none: the caller has created a container.
+    /// The inferred termination is disproved: the caller has created a container.
     NotTerminating { disproved_by: String },
     /// The caller has created a container after the end of the pod, or restarts the whole pod
-    /// (`from_the_start`): then order, defers and completion are as in a new sandbox.
+    /// (`from_the_start`): order, defers and completion start again as in a new sandbox.
     StartsOver { with: String, from_the_start: bool },
-    /// The sandbox is killed, so that its caller starts the whole pod again.
+    /// The sandbox is killed so that its caller starts the whole pod again.
     SandboxKilled,
-    /// Something happened that is not on the drawing of a container's life.
+    /// An invalid transition of a container's state.
     Misplaced { name: String, what: String },
-    /// Something has become of a container that is gone.
+    /// An event for a removed container.
     TooLate { id: ContainerId },
-    /// A container's turn has not come, and it is released by hand.
+    /// A container is released by hand before its turn.
     Overridden {
         name: String,
         waited_for: Vec<String>,
     },
-    /// A step of the termination is over, for which each of these used so much time.
+    /// A step of the termination is over, with the time used by each container.
     StepOver {
         step: Step,
         took: Duration,
         used: Vec<(String, Duration)>,
     },
-    /// A hook is over, well or not.
+    /// A hook has succeeded or failed.
     HookOver {
         name: String,
         kind: HookKind,
         outcome: Result<(), String>,
     },
-    /// A defer container has ended, with this code; its caller may be told of another.
+    /// A defer container has exited with `code`; the code reported to the caller may differ.
     DeferOver {
         name: String,
         code: u32,
@@ -96,13 +96,14 @@ pub enum Report {
     Extended { name: String, by: Duration },
     /// The grace period is over, and containers are still alive.
     GraceOver { alive: Vec<String> },
-    /// All that is known of the run has been done, and what is not listed may still come.
+    /// All known apps are done, and unlisted ones may still come.
     Late { wait: Duration, remedy: String },
     /// The run is over, and these containers keep the pod alive.
     Kept { by: Vec<String> },
-    /// A container brought other annotations than its pod's sandbox.
+    /// A container has other annotations than its pod's sandbox.
     OtherPlan { name: String },
-    /// A rule goes round in circles, which is a bug, and is set aside for the pod or a container of it.
+    /// A rule repeats without effect, which is a bug, and is suspended for the pod or one of its
+    /// containers.
     Circle {
         rule: &'static str,
         name: Option<String>,
@@ -134,24 +135,21 @@ impl fmt::Display for Report {
             }
             Report::PostStartFailed { name, reason } => write!(
                 f,
-                "postStart of {name} failed: {reason}; {name} is not started unless kubelet lets it live on"
+                "postStart of {name} failed: {reason}; {name} counts as started only if kubelet does not stop it"
             ),
             Report::PostStarted {
                 name,
                 outcome: Ok(()),
-            } => write!(f, "postStart of {name} is over again"),
+            } => write!(f, "postStart of {name} succeeded after its restart"),
             Report::PostStarted {
                 name,
                 outcome: Err(reason),
-            } => write!(
-                f,
-                "postStart of {name} failed when it was restarted: {reason}"
-            ),
+            } => write!(f, "postStart of {name} failed after its restart: {reason}"),
             Report::Stretched { name, period, to } => {
                 write!(
                     f,
-                    "the pod's probes cost too much for their periods: that of {name} is due every \
-                     {period:?}, and made every {to:?} or so"
+                    "the pod's probes need more CPU time than they may use: {name} is probed about \
+                     every {to:?}, not every {period:?}"
                 )
             }
             Report::Restarts { name, code, wait } => {
@@ -180,10 +178,10 @@ impl fmt::Display for Report {
                 write!(f, "the pod goes on: {with} was created")
             }
             Report::SandboxKilled => {
-                f.write_str("the sandbox is killed: its caller is to start the whole pod again")
+                f.write_str("the sandbox is killed so that its caller starts the whole pod again")
             }
             Report::Misplaced { name, what } => write!(f, "{name}: {what}"),
-            Report::TooLate { id } => write!(f, "news of {id} come too late: it is gone"),
+            Report::TooLate { id } => write!(f, "ignoring event for removed container {id}"),
             Report::Overridden { name, waited_for } => {
                 write!(
                     f,
@@ -232,17 +230,17 @@ impl fmt::Display for Report {
             ),
             Report::Kept { by } => write!(
                 f,
-                "the run is over, and the pod cannot end by itself: it is kept alive by {}, which usher \
-                 does not stop; expected in usher/sidecars what does not exit by itself",
+                "the run is over, but the pod cannot end by itself: {} keeps it alive, and usher does not \
+                 stop it; list containers that do not exit by themselves in usher/sidecars",
                 by.join(", ")
             ),
             Report::OtherPlan { name } => write!(
                 f,
-                "{name} brings other usher annotations than its sandbox, whose plan stands"
+                "{name} has other usher annotations than its sandbox; those of the sandbox apply"
             ),
             Report::Circle { rule, name, pause } => write!(
                 f,
-                "internal error: the rule {rule:?} goes round in circles for {}; it is set aside for {pause:?}",
+                "internal error: the rule {rule:?} repeats without effect for {}; it is suspended for {pause:?}",
                 name.as_deref().unwrap_or("the pod")
             ),
         }

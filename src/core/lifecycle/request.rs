@@ -1,7 +1,8 @@
-//! What the caller wants stopped: the stop request of one container.
+//! Stop requests of the caller, one per container.
 //!
-//! A request is open until the caller's own deadline, and what it proves is in its [`Weight`]: two that
-//! are open at once are the end of the pod, one that was heeded alone is about its container.
+//! A request is open until the caller's own deadline. Its [`Weight`] says what it proves: two
+//! requests open at once mean the end of the pod; one that was delivered alone concerns its
+//! container.
 //!
 //! ```text
 //!   PreStop ----> Stop ----> Stop        what is asked for: the handler, then the signal, once more
@@ -22,50 +23,49 @@ use super::container::Container;
 use super::grace::LEAST;
 use super::time::Time;
 
-/// The caller wants the container stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct StopRequest {
-    /// When it was first asked for.
+    /// Time of the first request.
     at: Time,
-    /// When the caller will kill it.
+    /// Time of the caller's own SIGKILL.
     deadline: Time,
     wish: Wish,
     weight: Weight,
 }
 
-/// What was asked for.
+/// The kind of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Wish {
-    /// Nothing yet: only its preStop handler was seen, which its stop begins with.
+    /// Only the preStop handler was seen, with which a stop begins.
     PreStop,
-    /// It is to be stopped.
+    /// A stop signal.
     Stop(Asked),
-    /// It is to be killed, and was never asked to stop.
+    /// SIGKILL without a stop signal before.
     Kill,
 }
 
-/// How it is to be stopped.
+/// The parameters of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Asked {
-    /// When it was first asked for: a preStop handler may have come before.
+    /// Time of the first stop signal; a preStop handler may have come before.
     at: Time,
     signal: Signal,
-    /// The signal is for all of its processes, not only its init process.
+    /// True if the signal is for all processes, not only the init process.
     all: bool,
-    /// The caller has left it no time from the first on: a SIGKILL, or a grace period that is none.
+    /// The caller has left no time from the first signal on: SIGKILL, or a grace period of zero.
     forced: bool,
-    /// How much later than it was asked its caller begins to count, at most: at the answer.
+    /// Longest delay of the answer, at which the caller's timer starts.
     withheld: Duration,
 }
 
-/// What a request proves of the pod.
+/// The evidence that a request gives about its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Weight {
-    /// That its end has come, together with another.
+    /// Together with another request, it proves that the pod ends.
     Open,
-    /// It was heeded before anything was known of an end of its pod: it is of no end that began later.
+    /// The request was delivered before any termination was known: it is not part of a later one.
     Alone,
-    /// Nothing any more: it was part of a termination that proved to be none.
+    /// The request proves nothing: it was part of a disproved termination.
     Disproved,
 }
 
@@ -81,41 +81,41 @@ impl StopRequest {
         }
     }
 
-    /// Its preStop handler is run at `at`, and the caller gives `grace` for that and its stop.
+    /// The request implied by a preStop handler run at `at`, with `grace` for the handler and the
+    /// stop.
     pub fn pre_stop(at: Time, grace: Duration) -> StopRequest {
         StopRequest::new(at, grace, Wish::PreStop)
     }
 
-    /// It gets a stop signal at `at`, and SIGKILL when `grace` is over.
+    /// A stop signal at `at`; SIGKILL follows when `grace` is over.
     pub fn stop(at: Time, grace: Duration, signal: Signal, all: bool) -> StopRequest {
         let stop = Asked {
             at,
             signal,
             all,
-            // Kubelet gives two seconds even where there is no grace period (a forced deletion).
+            // Kubelet gives two seconds even without a grace period (a forced deletion).
             forced: grace <= LEAST,
             withheld: Duration::ZERO,
         };
         StopRequest::new(at, grace, Wish::Stop(stop))
     }
 
-    /// It gets SIGKILL at `at`; `grace` is how long the caller waits for its end.
+    /// SIGKILL at `at`; the caller waits for the exit for `grace`.
     pub fn kill(at: Time, grace: Duration) -> StopRequest {
         StopRequest::new(at, grace, Wish::Kill)
     }
 
-    /// When it was first asked for.
+    /// Time of the first request.
     pub fn at(&self) -> Time {
         self.at
     }
 
-    /// When the caller will kill it.
+    /// Time of the caller's own SIGKILL.
     pub fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// The signal it is to be stopped with, and whether all of it is to get that; none if it was not
-    /// asked to stop.
+    /// The stop signal, and true if it is for all processes; `None` without a stop signal.
     pub fn signal(&self) -> Option<(Signal, bool)> {
         match self.wish {
             Wish::Stop(stop) => Some((stop.signal, stop.all)),
@@ -123,24 +123,24 @@ impl StopRequest {
         }
     }
 
-    /// Nothing of it was seen but that its preStop handler is run.
+    /// True if only the preStop handler was seen.
     pub fn is_pre_stop(&self) -> bool {
         self.wish == Wish::PreStop
     }
 
-    /// Whether its caller's time ends with `deadline`: kubelet counts whole seconds, and gives two where
-    /// nothing is left.
+    /// True if the caller's time ends with `deadline`: kubelet counts whole seconds, and gives two
+    /// if nothing is left.
     pub fn ends_with(&self, deadline: Time) -> bool {
         let (first, last) = (self.deadline.min(deadline), self.deadline.max(deadline));
         last.since(first) <= LEAST
     }
 
-    /// It is to be killed, and was never asked to stop.
+    /// True for SIGKILL without a stop signal before.
     pub fn is_kill(&self) -> bool {
         self.wish == Wish::Kill
     }
 
-    /// The caller leaves it no time: SIGKILL without a stop signal, or a grace period that is none.
+    /// True if the caller leaves no time: SIGKILL without a stop signal, or a grace period of zero.
     pub fn is_forced(&self) -> bool {
         match self.wish {
             Wish::PreStop => false,
@@ -154,8 +154,8 @@ impl StopRequest {
         matches!(self.wish, Wish::Stop(stop) if stop.forced)
     }
 
-    /// Whether it can be of an end of the pod that began at `since`: whoever was told before, alone, has
-    /// a time of its own.
+    /// True if the request can be part of a termination that began at `since`: one that was
+    /// delivered alone before has a deadline of its own.
     pub fn is_of_end_since(&self, since: Time) -> bool {
         match self.weight {
             Weight::Open => true,
@@ -164,13 +164,13 @@ impl StopRequest {
         }
     }
 
-    /// Whether it was heeded as the stop of its container alone.
+    /// True if it was delivered as the stop of its container alone.
     pub fn is_alone(&self) -> bool {
         self.weight == Weight::Alone
     }
 
-    /// When it is over, if the container lives on. Where there is no grace period it is open for the
-    /// moment that follows every grace period, or it would be over at once.
+    /// The time when the request closes if the container lives on. Without a grace period it stays
+    /// open for two seconds, or it would close at once.
     pub fn closes(&self) -> Time {
         let withheld = match self.wish {
             Wish::Stop(stop) => stop.withheld,
@@ -180,17 +180,17 @@ impl StopRequest {
         deadline.max(self.at.after(LEAST))
     }
 
-    /// Whether it is open at `now`, and says something of its pod.
+    /// True if it is open at `now` and counts for its pod.
     pub fn is_open(&self, now: Time) -> bool {
         self.weight != Weight::Disproved && now < self.closes()
     }
 
-    /// Whether it is to be forgotten when another comes at `now`.
+    /// True if it is to be dropped when another request comes at `now`.
     fn is_over(&self, now: Time) -> bool {
         self.weight == Weight::Disproved || self.deadline <= now
     }
 
-    /// A stop signal follows what there was; the caller counts from the first on.
+    /// Adds a later request; the caller's deadline counts from the first.
     fn followed_by(&mut self, fresh: StopRequest) {
         self.deadline = self.deadline.min(fresh.deadline);
         if let Wish::Stop(next) = fresh.wish {
@@ -207,26 +207,26 @@ impl StopRequest {
         }
     }
 
-    /// It was heeded as the stop of its container alone.
+    /// Records that it was delivered as the stop of its container alone.
     pub fn heeded_alone(&mut self) {
         if self.weight == Weight::Open {
             self.weight = Weight::Alone;
         }
     }
 
-    /// It was part of a termination that proved to be none.
+    /// Records that it was part of a disproved termination.
     pub fn disprove(&mut self) {
         self.weight = Weight::Disproved;
     }
 
-    /// Its answer comes that much later.
+    /// Records that its answer is delayed by `wait`.
     pub fn answered_after(&mut self, wait: Duration) {
         if let Wish::Stop(stop) = &mut self.wish {
             stop.withheld = wait;
         }
     }
 
-    /// It is answered at `now`: its caller begins to count.
+    /// Records the answer at `now`, when the caller's timer starts.
     pub fn answered(&mut self, now: Time) {
         if let Wish::Stop(stop) = &mut self.wish {
             stop.withheld = stop.withheld.min(now.since(stop.at));
@@ -237,13 +237,13 @@ impl StopRequest {
 // === impl Container ===
 
 impl Container {
-    /// Whether the caller has sent a stop signal.
+    /// True if the caller has sent a stop signal.
     pub fn is_asked(&self) -> bool {
         self.request
             .is_some_and(|request| request.signal().is_some())
     }
 
-    /// The caller's wish to stop it, if it is open at `now` and says something of its pod.
+    /// The stop request if it is open at `now` and counts for the pod.
     pub fn open_request(&self, now: Time) -> Option<&StopRequest> {
         let request = self.request.as_ref()?;
         let is_of_the_pod = self.kind == ContainerKind::Workload && !self.is_of_next_run;
@@ -251,7 +251,7 @@ impl Container {
         (counts && request.is_open(now)).then_some(request)
     }
 
-    /// The caller runs its preStop handler.
+    /// Records that the caller runs the preStop handler.
     pub fn pre_stop_requested(&mut self, fresh: StopRequest) {
         let request = self.renew_request(fresh);
         // A caller that begins again counts from here.
@@ -260,7 +260,7 @@ impl Container {
         }
     }
 
-    /// The caller sends a stop signal, or SIGKILL: that is a request of its own where none came before.
+    /// Records a stop signal or SIGKILL of the caller.
     pub fn requested(&mut self, fresh: StopRequest) {
         match fresh.wish {
             Wish::Kill => {
@@ -270,8 +270,7 @@ impl Container {
         }
     }
 
-    /// The request that is open when another comes: the one there was, unless that proves nothing any
-    /// more.
+    /// The open request when another comes: the existing one, unless that proves nothing any more.
     fn renew_request(&mut self, fresh: StopRequest) -> &mut StopRequest {
         if self
             .request

@@ -1,10 +1,9 @@
-//! Sidecars that are restarted in place: same task, same streams, another process.
+//! Restarts of sidecars in place: same task, same streams, another process.
 //!
-//! Under a pod's `restartPolicy` of `OnFailure` or `Never` the caller does not restart a helper that
-//! has crashed, or would have to restart the pod for it; and once the pod terminates, no caller
-//! does. The back-off is kubelet's: the first restart comes at once, then it doubles from 10 s to
-//! 5 min, and is forgotten after 10 min of health. Inside an end there is no time for that: there it is
-//! 0, 1, 2, then 4 s.
+//! Under a pod's `restartPolicy` of `OnFailure` or `Never` the caller does not restart a crashed
+//! sidecar, or would have to restart the pod for it; and no caller does so in a termination. The
+//! back-off is kubelet's: the first restart comes at once, then the wait doubles from 10 s to 5
+//! min, and resets after 10 min of health. In a termination it is 0, 1, 2, then 4 s.
 
 use std::time::Duration;
 
@@ -29,19 +28,20 @@ const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(300);
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-/// The longest wait for a restart inside an end.
+/// The longest wait for a restart in a termination.
 const LONGEST_IN_AN_END: Duration = Duration::from_secs(4);
 
-/// How long a restart is put off.
+/// The back-off of restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct BackOff {
     next: Duration,
-    /// The next wait inside the end that is under way; `None` before the first restart in it.
+    /// The next wait in the termination under way; `None` before the first restart in it.
     in_an_end: Option<Duration>,
 }
 
 impl BackOff {
-    /// Returns the wait before the restart of a program that has run for `ran` in a pod that lives on.
+    /// Returns the wait before the restart of a program that has run for `ran`, outside of a
+    /// termination.
     fn after(&mut self, ran: Duration) -> Duration {
         self.in_an_end = None;
         if ran >= FORGOTTEN_AFTER {
@@ -52,7 +52,7 @@ impl BackOff {
         wait
     }
 
-    /// Returns the wait before a restart inside an end: 0, 1, 2, then 4 s.
+    /// Returns the wait before a restart in a termination: 0, 1, 2, then 4 s.
     fn after_in_an_end(&mut self) -> Duration {
         let wait = self.wait_in_an_end();
         let next = wait.saturating_mul(2);
@@ -60,12 +60,12 @@ impl BackOff {
         wait
     }
 
-    /// The wait before the next restart inside an end.
+    /// The wait before the next restart in a termination.
     pub fn wait_in_an_end(self) -> Duration {
         self.in_an_end.unwrap_or_default()
     }
 
-    /// True if the last wait was one inside an end.
+    /// True if the last wait was in a termination.
     pub fn is_of_an_end(self) -> bool {
         self.in_an_end.is_some()
     }
@@ -74,11 +74,11 @@ impl BackOff {
 // === what happened ===
 
 impl Pod {
-    /// What became of [`Action::Restart`]: the program is being executed anew, or the reason why
-    /// not. It is tried again then, after the back-off.
+    /// Records the outcome of [`Action::Restart`]. A failed restart is tried again after the
+    /// back-off.
     pub fn handle_restarted(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
         self.now = now;
-        // One that has been told to go stays away.
+        // A container that was told to stop is not restarted.
         let dismissed = |pod: &Pod, it: &Container| it.was_told().then(|| pod.dismissed(it));
         let exit = self.heard(id, dismissed, |hand, dismissed| match outcome {
             _ if !hand.container.life.is_restarting() => None,
@@ -94,7 +94,7 @@ impl Pod {
 }
 
 impl Hand<'_> {
-    /// Gives an exit that overtook the news.
+    /// Records the restart. Returns an exit that arrived before this report.
     fn restarted(&mut self) -> Option<ExitStatus> {
         let (life, watch) = (self.count_execution(), self.watch_at_start());
         let outcome = self.container.life.restarted(self.now, life, watch);
@@ -118,7 +118,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Its program has ended with `status` after it ran for so long, and is executed anew in a while.
+    /// Schedules the restart of a program that exited with `status` after it ran for `ran`.
     pub(super) fn back_off(&mut self, ran: Duration, status: ExitStatus) {
         let back_off = &mut self.container.back_off;
         let wait = match self.termination.is_some() {
@@ -136,13 +136,13 @@ impl Hand<'_> {
         }
     }
 
-    /// Programs are counted as they are executed.
+    /// Counts an execution of a program. Returns its number.
     pub(super) fn count_execution(&mut self) -> u64 {
         *self.executions = self.executions.saturating_add(1);
         *self.executions
     }
 
-    /// What is watched of its program, which is executed now.
+    /// The probe in use for a program executed now.
     pub(super) fn watch_at_start(&self) -> Watch {
         let plan = self.plan.map(|plan| plan.container(&self.container.name));
         let liveness = plan.and_then(|plan| plan.liveness_probe.as_ref());
@@ -158,15 +158,15 @@ impl Hand<'_> {
 // === rules ===
 
 impl Subject<'_> {
-    /// Rule: what has ended, and reads running, is executed anew when its back-off is over, or its
-    /// end is told.
+    /// Rule: an exited container that reads RUNNING is restarted when its back-off is over, or its
+    /// exit is reported.
     pub(super) fn life_goes_on(&self) -> Option<Due<Deed>> {
         let life = &self.container.life;
         if let Some(backing_off) = life.as_backing_off() {
-            // There is no pod any more that it could have another life in, or no turn.
+            // There is no pod, or no turn, left to restart it in.
             return Some(match self.pod.sandbox_is_gone || self.has_lost_its_turn() {
                 true => Due::Now(self.pod.dismissed(self.container)),
-                // The OCI runtime does one of both at a time.
+                // The OCI runtime does one of the two at a time.
                 false if self.container.task.is_cleanup_under_way() => return None,
                 false if self.is_needed_at_once() => Due::Now(Deed::Restart),
                 false => self.pod.due(backing_off.until, || Deed::Restart),
@@ -183,23 +183,23 @@ impl Subject<'_> {
 // === what rules ask ===
 
 impl Subject<'_> {
-    /// True if it has waited since before the end began, and an app, a defer container or a hook is still to end
-    /// that may need it.
+    /// True if it has waited since before the termination began, and an app, a defer container or a
+    /// hook is left that may need it.
     fn is_needed_at_once(&self) -> bool {
         let step = self.pod.termination.as_ref().map(Termination::step);
         let is_needed = step.is_some_and(|step| step < Step::Sidecars);
         is_needed && !self.container.back_off.is_of_an_end()
     }
 
-    /// True if it is a defer container and the end that it ran in was none.
+    /// True if it is a defer container whose termination was disproved.
     fn has_lost_its_turn(&self) -> bool {
         self.container.defer_turn().is_some() && self.pod.termination.is_none()
     }
 }
 
 impl Pod {
-    /// Whether a container whose program has ended with `status` is restarted in place; `stop` is what
-    /// had been done to end it.
+    /// True if a container whose program exited with `status` is restarted in place; `stop` is the
+    /// state of its stop before the exit.
     pub(super) fn restarts_in_place(
         &self,
         container: &Container,
@@ -211,35 +211,35 @@ impl Pod {
         if !container.duty().is_helper || is_killed || container.task.is_removal_wanted() {
             return false;
         }
-        // A termination's requests wait for their turn, and so long it is needed (KEP-753: sidecars
-        // are restarted until they are notified by their stop signal).
+        // In a termination, requests wait for their turn, and until then the container is needed
+        // (KEP-753: sidecars are restarted until they are notified by their stop signal).
         let asked_alone = container.is_asked() && self.termination.is_none();
         let was_told = (stop.is_told() || stop.kill_at().is_some()) && !has_failed;
         let has_to_go = was_told || asked_alone || self.turn_has_come(container);
         let is_to_live = stop.why() == Some(Why::ProbeFailed(ProbeKind::Liveness));
         let own = self.own_restart_policy(container);
         let wanted = match is_to_live {
-            // Its author wants the shim to bring it back that finds it unwell.
+            // The author's liveness probe asks the shim to restart the container.
             true => own.is_none_or(RestartPolicy::restarts_failed),
             false => self.restart_policy(container).restarts(status.code()),
         };
         wanted && !has_to_go && !self.sandbox_is_gone && !self.ends_the_pod(container, status)
     }
 
-    /// Whether a container may ever be restarted in place.
+    /// True if a container may ever be restarted in place.
     pub fn may_restart_in_place(&self, id: &ContainerId) -> bool {
         self.known(id).is_ok_and(|container| {
             let own = self.own_restart_policy(container);
             let restarts = own.map(RestartPolicy::restarts_failed);
             match container.duty().is_helper {
-                // At the end of the pod at the latest.
+                // At the latest when the pod terminates.
                 true => self.has_orders() && restarts != Some(false),
                 false => container.defer_turn().is_some() && restarts == Some(true),
             }
         })
     }
 
-    /// When the shim restarts a container: as its author says, else as its role wants it.
+    /// The shim's restart policy for a container: its author's, or that of its role.
     pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
         let Some(plan) = &self.plan else {
             return RestartPolicy::Never;
@@ -279,7 +279,7 @@ mod tests {
             .collect();
         assert_eq!(waits, [0, 1, 2, 4, 4]);
         assert!(back_off.is_of_an_end());
-        // The one before goes on where the end proves to be none.
+        // The earlier back-off continues if the termination is disproved.
         assert_eq!(back_off.after(Duration::ZERO), FIRST);
         assert_eq!(back_off.wait_in_an_end(), Duration::ZERO);
     }

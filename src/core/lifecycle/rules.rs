@@ -1,12 +1,13 @@
-//! The rules of a pod, and how they are followed.
+//! The rules of a pod, and their evaluation.
 //!
-//! A rule looks at the pod, or at one of its containers in its pod, and changes nothing: it says what
-//! is to be done now, or when it will have something to say ([`Due`]). So each time limit stands in one
-//! place. What is due is done, and all rules are asked again, until nothing is; the earliest of what is
-//! not due yet is what the driver has to wake the core for.
+//! A rule looks at the pod, or at one of its containers, and changes nothing: it returns what is to
+//! be done now, or when it will have something to do ([`Due`]). So each time limit stands in one
+//! place. What is due is done, and all rules are asked again until nothing is due; the driver has
+//! to wake the core at the earliest time that is left.
 //!
-//! The order of the rules matters where two are due at once: what a stop request means must be known
-//! before a gate is looked at, since a gate that opens after the termination began starts nothing.
+//! The order of the rules matters if two are due at once: the meaning of a stop request must be
+//! known before a gate is looked at, since a gate that opens after the termination began starts
+//! nothing.
 
 use std::time::Duration;
 
@@ -24,159 +25,156 @@ use super::task::Deletion;
 use super::termination::{Ends, Termination};
 use super::time::Time;
 
-/// What a rule says.
+/// The result of a rule.
 #[derive(Clone, Debug)]
 pub(super) enum Due<D> {
-    /// This is to be done.
+    /// The effect is due now.
     Now(D),
-    /// There will be something to be done then, if nothing happens before. What it is will be decided
-    /// then.
+    /// The rule has something to do at that time, if nothing happens before. It decides then what.
     At(Time),
 }
 
-/// Something to be done to a pod.
+/// An effect on a pod.
 #[derive(Clone, Debug)]
 pub(super) enum PodDeed {
-    /// It terminates.
+    /// Begin the termination.
     Terminate(Box<Termination>),
-    /// Its caller gives less time than was known, or does give some.
+    /// The caller gives less time than was known, or does give some.
     LearnDeadline { deadline: Time, forced: bool },
-    /// It is said that the grace period is over.
+    /// Log that the grace period is over.
     NoteGraceOver,
-    /// The step of its termination is over.
+    /// Begin the next step of the termination.
     NextStep,
-    /// Its end is over, and there is something to go on with.
+    /// Begin the next run after a termination.
     StartOver { with: String },
-    /// What goes on is told that the run is late, and `since` when.
+    /// Tell the running containers that the run is late since `since`.
     NoteLateness { since: Time },
-    /// The log names what keeps the pod alive, whose run was over at `since`.
+    /// Log what keeps the pod alive, whose run was over at `since`.
     NoteKept { since: Time },
 }
 
-/// Something to be done to a container.
+/// An effect on a container.
 #[derive(Clone, Debug)]
 pub(super) enum Deed {
-    /// It is the sandbox, and is killed: its caller is to start the pod again in another.
+    /// Kill the sandbox, so that its caller starts the pod again in another.
     KillSandbox,
-    /// Its probe is attempted, which is expected to cost so much CPU time.
+    /// Attempt its probe, at this expected CPU time.
     Probe {
         cost: Duration,
         stretched: Option<Stretched>,
     },
-    /// It is a defer container, and may go on for so long beyond the grace period, one time more.
+    /// Grant the defer container one more extension, up to this time beyond the grace period.
     Extend { granted: Duration },
-    /// It is a defer container, and goes on for so long beyond the grace period, until it can be asked
-    /// whether it may.
+    /// Let the defer container go on, up to this time beyond the grace period, until there is CPU
+    /// time for its probe.
     PutOff {
         granted: Duration,
         stretched: Option<Stretched>,
     },
-    /// It is a defer container, and is asked by its probe whether it may go on beyond the grace period.
+    /// Attempt the probe of the defer container to learn if it may go on beyond the grace period.
     AskForMore { cost: Duration },
-    /// It is a defer container, and gets no more time than it has.
+    /// Grant the defer container no more time.
     RefuseMore,
-    /// Its Start is answered though its turn has not come.
+    /// Answer its Start before its turn has come.
     Hold { waits_for: Vec<String> },
-    /// Its Start fails.
+    /// Refuse its Start.
     RefuseStart(Refusal),
-    /// Its program is executed.
+    /// Execute its program.
     Release,
-    /// Its stderr is told that it waits for its turn.
+    /// Write to its stderr that it waits for its turn.
     NoteWait { message: String },
-    /// Its program is never executed: it reports `code`, and its stderr is told why.
+    /// End the container without executing its program: it reports `code`, and its stderr gets
+    /// `words`.
     End { code: u32, words: Option<String> },
-    /// It is a defer container, and its turn to run has come.
+    /// Run the defer container.
     RunDefer,
-    /// It is a defer container, and is not run.
+    /// End the defer container without running it.
     SkipDefer { code: u32 },
-    /// A hook of it is run, for so long at most.
+    /// Run one of its hooks, bounded by `limit`.
     RunHook {
         kind: HookKind,
         hook: Hook,
         limit: Duration,
     },
-    /// It gets its stop signal, and SIGKILL at `kill_at`.
+    /// Deliver its stop signal, and schedule SIGKILL at `kill_at`.
     Tell {
         signal: Signal,
         all: bool,
         why: Why,
         kill_at: Option<Time>,
     },
-    /// It is told that it will be killed soon.
+    /// Deliver its stop signal shortly before SIGKILL.
     LastChance { signal: Signal, kill_at: Time },
-    /// It will be killed then, and cannot be told: it is being executed.
+    /// Schedule SIGKILL; it cannot be signaled before because it is being executed.
     Condemn { at: Time },
-    /// It is killed, or what is being executed for it.
+    /// Kill it, or the restart that is under way.
     Kill,
-    /// The first SIGKILL of its caller that is open is seen to: by something else that is done, or by
-    /// being passed on. It may be the end of the grace period, or that of all defer containers.
+    /// Handle the caller's first open SIGKILL: carry out `then` in its place, or pass it on. The
+    /// SIGKILL may end the grace period, or all defer containers.
     HeedKill {
         then: Option<Box<Deed>>,
         ends_grace: bool,
         ends_defers: bool,
     },
-    /// It is not waited for any more.
+    /// Stop waiting for it.
     GiveUp,
-    /// Its program is executed anew.
+    /// Restart its program in place.
     Restart,
-    /// Its caller is told of its end, whose process is long gone.
+    /// Report the exit of a container whose process has exited long before.
     Dismiss {
         code: u32,
-        /// What is to be remembered of it, and what that means to the pod.
+        /// The record in the history, and its meaning for the pod.
         end: Option<Box<(End, Option<Cause>)>>,
     },
-    /// It has failed, and is stopped for that.
+    /// Stop it for a failure.
     Fail {
         signal: Signal,
         why: Why,
         kill_at: Time,
     },
-    /// Requests for its stop are answered: those that are due, or all if they wait for nothing.
+    /// Answer its stop requests: those that are due, or all if `waits` is false.
     Answer { waits: bool },
-    /// Kubelet runs no postStart handler in it, or does not stop it for a failed one.
+    /// Stop waiting for a postStart handler, or for the stop after a failed one.
     ForgetPostStart,
-    /// Its exit is published.
+    /// Publish its exit.
     PublishExit,
-    /// Its runtime state is cleaned up.
+    /// Clean up its runtime state.
     CleanUp,
-    /// It is deleted.
+    /// Delete it.
     Delete(Deletion),
-    /// Its parked process is killed: the caller deletes it.
+    /// Kill its parked process, because the caller deletes the container.
     KillParked,
 }
 
-/// A rule about a pod.
 pub(super) type PodRule = fn(&Pod) -> Option<Due<PodDeed>>;
 
-/// A rule about a container.
 type Rule = fn(&Subject<'_>) -> Option<Due<Deed>>;
 
-/// What a rule about a container may look at.
+/// The input of a rule about a container.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub pod: &'a Pod,
-    /// What is the same for all containers of the pod.
     pub round: &'a Round,
     pub id: &'a ContainerId,
     pub container: &'a Container,
 }
 
-/// What rules about containers ask of their pod, worked out once when they are asked.
+/// Facts about the pod that rules about containers need, computed once per evaluation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// How the steps share their time; none if the pod does not terminate.
+    /// The division of the grace period; `None` outside of a termination.
     pub budget: Option<Budget>,
-    /// When the step ends that is under way; none if it is to be skipped.
+    /// The deadlines of the step under way; `None` if the step is skipped.
     pub ends: Option<Ends>,
-    /// There is something to be done when the pod terminates.
+    /// The plan has something to do in a termination.
     pub has_an_ending: bool,
-    /// A decided end waits for listed defer containers that the caller has not created yet.
+    /// A decided termination waits for listed defer containers that the caller has not created yet.
     pub awaits_defers: bool,
-    /// Who is probed next, by the pod's count of creations, and when it wants to be.
+    /// The time of the next probe, and the creation number of its container.
     pub next_probe: Option<(Time, u64)>,
 }
 
-/// In the order in which they are asked, each with its name. `docs/lifecycle.md` says what they are.
+/// The rules in their order, by name. `docs/lifecycle.md` describes them.
 const POD_RULES: [(&str, PodRule); 7] = [
     ("termination begins", Pod::termination_begins),
     ("deadline is learned", Pod::deadline_is_learned),
@@ -214,7 +212,6 @@ const RULES: [(&str, Rule); 20] = [
     ("deletion goes on", |subject| subject.deletion_goes_on()),
 ];
 
-/// The names of all rules, in their order.
 #[cfg(test)]
 pub(super) fn names() -> Vec<&'static str> {
     let pods = POD_RULES.iter().map(|(name, _)| *name);
@@ -224,7 +221,7 @@ pub(super) fn names() -> Vec<&'static str> {
 // === impl Due ===
 
 impl<D> Due<D> {
-    /// What is to be done now, if anything is.
+    /// Returns what is to be done now, if anything.
     pub fn now(self) -> Option<D> {
         match self {
             Due::Now(deed) => Some(deed),
@@ -232,7 +229,7 @@ impl<D> Due<D> {
         }
     }
 
-    /// The one that comes first; this one where both do.
+    /// Returns the earlier of the two, or this one if both are due at the same time.
     pub fn or_sooner(self, other: Due<D>) -> Due<D> {
         match (&self, &other) {
             (Due::Now(_), _) => self,
@@ -245,7 +242,7 @@ impl<D> Due<D> {
 // === impl Pod ===
 
 impl Pod {
-    /// Does what is due. Every event ends here.
+    /// Does everything that is due. Every event ends here.
     pub(super) fn settle(&mut self, now: Time) {
         self.now = now;
         let mut tally = Tally::default();
@@ -257,7 +254,8 @@ impl Pod {
         self.note_blocking();
     }
 
-    /// Does what is due next, and returns by which rule. None if nothing is due.
+    /// Carries out what is due next, and returns the rule that it is due by, or `None` if nothing
+    /// is due.
     fn follow_one_rule(&mut self) -> Option<Followed> {
         if let Some((name, deed)) = self.deed_of_pod() {
             self.do_to_pod(deed);
@@ -268,12 +266,12 @@ impl Pod {
         Some((name, Some(id)))
     }
 
-    /// Sets a rule aside that goes round in circles.
+    /// Suspends a rule that repeats without effect.
     fn set_aside(&mut self, followed: Followed) {
         #[cfg(any(test, feature = "simulator"))]
         assert!(
             !self.faulty_rules.is_empty(),
-            "{followed:?} goes round in circles: {self:?}"
+            "{followed:?} repeats without effect: {self:?}"
         );
         let rule = followed.0;
         let container = followed.1.as_ref().and_then(|id| self.known(id).ok());
@@ -283,7 +281,7 @@ impl Pod {
         self.out.report(report);
     }
 
-    /// What is to be done to the pod next, and by which rule.
+    /// The next effect on the pod, and its rule.
     fn deed_of_pod(&self) -> Option<(&'static str, PodDeed)> {
         self.pod_rules().find_map(|(name, rule)| {
             let deed = rule(self)?.now()?;
@@ -292,8 +290,8 @@ impl Pod {
         })
     }
 
-    /// What is to be done next to one of the containers, to which, and by which rule: they are asked in the
-    /// order in which they were created.
+    /// The next effect on a container, and its rule. Containers are asked in the order of their
+    /// creation.
     fn deed_of_one(&self) -> Option<(&'static str, ContainerId, Deed)> {
         let round = self.round();
         let mut subjects: Vec<_> = self.subjects(&round).collect();
@@ -327,7 +325,7 @@ impl Pod {
         })
     }
 
-    /// The next timer and the name of the rule that it is for.
+    /// The next timer, and the name of its rule.
     pub fn next_timer(&self) -> Option<(Time, &'static str)> {
         let pods = self.pod_rules().filter_map(|(name, rule)| {
             let due = rule(self)?;
@@ -353,7 +351,7 @@ impl Pod {
         asked_again.map_or(at, |again| at.max(again))
     }
 
-    /// What is to be done from `at` on: it is decided no sooner.
+    /// Returns a result due at `at`; `deed` is called no sooner.
     pub(super) fn due<D>(&self, at: Time, deed: impl FnOnce() -> D) -> Due<D> {
         match at <= self.now {
             true => Due::Now(deed()),
@@ -374,7 +372,7 @@ impl Pod {
 
 #[cfg(any(test, feature = "simulator"))]
 impl Pod {
-    /// Gives the pod a rule that is a bug: it is always due, or always was.
+    /// Adds a faulty rule to the pod: it is always due, or always was.
     pub fn break_a_rule(&mut self, is_due: bool) {
         const IN_CIRCLES: &[(&str, PodRule)] = &[("faulty", |pod| {
             let since = pod.now;

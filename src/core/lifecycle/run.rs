@@ -1,9 +1,9 @@
-//! Runs of a pod in one sandbox: which run a container belongs to that is created now.
+//! Runs of a pod in one sandbox, and which of them a created container belongs to.
 //!
-//! An end that the shim has decided stays, whatever its caller creates. What is created meanwhile is
-//! either of that end, as a sidecar of a Job that has done its work, or of the run that follows it.
-//! And a caller may restart all of a living pod in its sandbox (Kubernetes' RestartAllContainers,
-//! KEP-5532).
+//! A termination that the shim has decided stays, whatever its caller creates. A container created
+//! meanwhile belongs either to that termination, as the sidecar of a finished Job, or to the run
+//! that follows it. A caller may also restart all of a living pod in its sandbox (Kubernetes'
+//! RestartAllContainers, KEP-5532).
 
 use crate::plan::{ContainerKind, Role};
 
@@ -15,22 +15,21 @@ use super::history::{ExitReason, ReportedExit};
 use super::report::Report;
 use super::termination::Termination;
 
-/// The run that a container belongs to which is created now.
+/// The run that a container created now belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Run {
-    /// The current one, or its end.
+    /// The current run, or its termination.
     Current,
-    /// The one that follows the end. It goes on with what has been done.
+    /// The run after the termination, which continues: names that are done stay done.
     Next,
-    /// The one that follows the end. The caller creates the whole pod again.
+    /// The run after the termination, in which the caller creates the whole pod again.
     NextFromTheStart,
 }
 
 impl Pod {
-    /// The run that a container belongs to which is created now.
     pub(super) fn run_of(&self, name: &str, role: Role) -> Run {
         let Some(termination) = &self.termination else {
-            // What has failed stays failed while its pod waits for its defer containers.
+            // A failed container stays failed while its pod waits for its defer containers.
             return match self.awaits_defers() && self.history.is_fatal(name) {
                 true => Run::Next,
                 false => Run::Current,
@@ -42,7 +41,7 @@ impl Pod {
         }
         let is_next = match duty.defer_turn() {
             Some(_) => is_over && !self.history.was_deferred(name),
-            // What comes while a person stops the pod comes too late for it.
+            // Containers created while a person stops the pod are too late for the next run.
             None => is_over || !termination.is_by_hand(),
         };
         match is_next {
@@ -52,16 +51,17 @@ impl Pod {
         }
     }
 
-    /// True if the caller creates an init container or sidecar again that has ended here, and that its
-    /// restart policy leaves alone: only a restart of the whole pod explains it.
+    /// True if the caller creates an init container or sidecar again that has exited here and that
+    /// its restart policy leaves alone: only a restart of the whole pod explains it.
     fn shows_a_restart_of_all(&self, name: &str, duty: Duty) -> bool {
         let exit = self.history.of(name).and_then(|past| past.reported);
         duty.part.is_some() && exit.is_some_and(|exit| !self.comes_again(name, exit))
     }
 
-    /// A complete run stays complete, unless an app is created or the whole pod is restarted.
+    /// The run of a container created after completion: a complete run stays complete, unless an
+    /// app is created or the whole pod is restarted.
     fn run_after_completion(&self, name: &str, duty: Duty, termination: &Termination) -> Run {
-        // The end is not for what its caller alone starts and stops.
+        // A termination does not apply to containers that the caller alone starts and stops.
         let is_no_part = duty.is_work || duty.step.is_none();
         if termination.is_followed_from_the_start() || is_no_part {
             return Run::Next;
@@ -73,8 +73,8 @@ impl Pod {
         }
     }
 
-    /// True if the caller creates a container of this name again after that exit, by the restart policy or
-    /// by rules of the container's own.
+    /// True if the caller creates a container of this name again after that exit, by the restart
+    /// policy or by the container's own rules.
     pub(super) fn comes_again(&self, name: &str, exit: ReportedExit) -> bool {
         let plan = self.plan.as_ref();
         plan.is_some_and(|plan| plan.is_created_again(name, exit.code))
@@ -93,7 +93,7 @@ impl Pod {
             && self.history.is_restart_of_all(name, is_ordered)
     }
 
-    /// The caller restarts the whole pod: after the end that the shim has decided, or at once.
+    /// Restarts the whole pod as the caller does: after the decided termination, or at once.
     pub(super) fn restart_all(&mut self, name: &str) {
         match &mut self.termination {
             Some(termination) => termination.follow_from_the_start(),
@@ -108,8 +108,8 @@ impl Pod {
         }
     }
 
-    /// Forgets what the containers of this pod have done: order, defers and completion are as in a new
-    /// sandbox.
+    /// Forgets what the containers of this pod have done: order, defers and completion start as in
+    /// a new sandbox.
     pub(super) fn begin_from_the_start(&mut self) {
         self.history.start_over(true);
         self.has_released = false;
@@ -127,7 +127,7 @@ impl Pod {
         self.note_all(there);
     }
 
-    /// The containers that were created for the next run belong to the current one now.
+    /// Moves the containers created for the next run to the current one.
     pub(super) fn begin_next_run(&mut self) {
         let containers = self.containers.values_mut();
         let next = containers.filter(|container| container.is_of_next_run);
@@ -140,7 +140,7 @@ impl Pod {
         self.note_all(next);
     }
 
-    /// Notes containers as created in the current run, in the order of their creation.
+    /// Records containers as created in the current run, in the order of their creation.
     fn note_all(&mut self, mut containers: Vec<(u64, String)>) {
         containers.sort_unstable();
         for (number, name) in containers {
@@ -148,8 +148,8 @@ impl Pod {
         }
     }
 
-    /// True if the caller creates a container again that has ended with this code, by rules of the
-    /// container's own (`caller-restarts`).
+    /// True if the caller creates a container again that has exited with this code, by the
+    /// container's own rules (`caller-restarts`).
     pub(super) fn caller_restarts(&self, name: &str, code: u32) -> bool {
         let plan = self.plan.as_ref();
         plan.is_some_and(|plan| plan.container(name).caller_restarts.contains(code))
@@ -157,10 +157,10 @@ impl Pod {
 }
 
 impl Container {
-    /// What made it exit, in the termination of its pod if there is one.
+    /// The cause of the container's exit, in the pod's termination if there is one.
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.life.stop();
-        // The stops of others that made it an end have left them as little time.
+        // The stop requests that made it a termination left the other containers as little time.
         let is_of_short_end = termination.is_some_and(Termination::is_inferred_and_forced);
         match self.request {
             None if is_of_short_end && stop.since().is_some() => ExitReason::StoppedShortly,

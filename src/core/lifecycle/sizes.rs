@@ -1,4 +1,4 @@
-//! How large the pod is now: the formula of [`sizing`](crate::sizing), for the phase it is in.
+//! The current size of the pod: the formula of [`sizing`](crate::sizing) for its phase.
 
 use std::collections::BTreeSet;
 
@@ -11,22 +11,22 @@ use super::duty::Duty;
 use super::history::NAMES_AT_MOST;
 use super::{Phase, Pod};
 
-/// What the pod's cgroup is to be sized by.
+/// The size for the pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSize {
-    /// The sum of what belongs together now.
+    /// The sum for the current phase.
     pub size: Size,
-    /// What all containers of the pod ask for as kubelet reckons it; `None` while not all are known. If
-    /// kubelet has given the pod more, the pod asks for it as a whole (`spec.resources`).
+    /// The requests of all containers of the pod as kubelet computes them; `None` while not all are
+    /// known. If kubelet has given the pod more, the pod requests it as a whole (`spec.resources`).
     pub asked: Option<Requests>,
-    /// The containers that keep within their part of it.
+    /// The containers that share the size.
     pub counted: Vec<ContainerId>,
-    /// Those of which only a parked process is there.
+    /// The containers with a parked process only.
     pub held: Vec<ContainerId>,
 }
 
 impl Pod {
-    /// What the pod's cgroup is to be sized by; none if it is to be as its caller has made it.
+    /// The size for the pod's cgroup, or `None` if it stays as its caller made it.
     pub fn pod_size(&self) -> Option<PodSize> {
         let plan = self.plan.as_ref().filter(|_| self.may_be_sized())?;
         let apps = self
@@ -43,7 +43,7 @@ impl Pod {
         let all = Containers::of(plan, apps.map(String::as_str), size);
         let size = match plan.settings().cgroup_sizing {
             CgroupSizing::Effective if self.is_all_known() => all.effective(),
-            // It is as its caller has made it, until it is known what that should have been.
+            // Left as its caller made it until the sizes are known.
             CgroupSizing::Effective => return None,
             CgroupSizing::Phase => all.at(self.moment()?),
             CgroupSizing::Off => return None,
@@ -64,18 +64,18 @@ impl Pod {
                 || container.life.is_creating()
                 || container.life.is_restarting()
             {
-                // Whatever the phase is: nobody is to lack what it may use.
+                // Whatever the phase: no running container is to lack what it may use.
                 now.size = now.size.plus(container.demands.size);
                 now.counted.push(id.clone());
             }
         }
         now.size = now.size.or(size).plus(self.limits_of_guests());
-        // Where nothing is, nothing is to be sized.
+        // Without processes there is nothing to size.
         (!now.counted.is_empty() || !now.held.is_empty()).then_some(now)
     }
 
-    /// What kubelet takes the containers of the pod to ask for together. To kubelet all that run side by
-    /// side are alike, and only its own init containers come before them.
+    /// The requests of the pod as kubelet computes them. To kubelet, all containers that run side
+    /// by side are alike, and only its own init containers come before them.
     fn requests_for_kubelet(&self, plan: &Plan) -> Requests {
         let is_native = |name: &String| plan.role(name) == Role::NativeInit;
         let size = |name: &String| self.known_size(name).unwrap_or(Size::NOTHING);
@@ -99,7 +99,7 @@ impl Pod {
         all.effective().requests
     }
 
-    /// Whether the size of each container of the plan is known. Where the plan does not list the apps,
+    /// True if the size of each container of the plan is known. If the plan does not list the apps,
     /// more of them may come.
     fn is_all_known(&self) -> bool {
         let Some(plan) = &self.plan else {
@@ -119,9 +119,9 @@ impl Pod {
         lists.into_iter().flatten().all(is_known) && apps.unwrap_or(has_app)
     }
 
-    /// Guests have no part in any phase, but nobody is to be killed for what one of them may use, and
-    /// version 1 refuses one a quota above its pod's. As Kubernetes makes them (`kubectl debug`) they
-    /// have no limit.
+    /// The limits of guests. They have no part in any phase, but none is to be killed for using its
+    /// limit, and cgroup v1 refuses a quota above the pod's. Kubernetes sets no limits for them
+    /// (`kubectl debug`).
     fn limits_of_guests(&self) -> Size {
         let sizes = self.guests().map(|guest| guest.demands.size);
         let sum = sizes.fold(Size::NOTHING, Size::plus);
@@ -131,7 +131,6 @@ impl Pod {
         }
     }
 
-    /// The guests that live.
     fn guests(&self) -> impl Iterator<Item = &Container> {
         self.containers.values().filter(|container| {
             container.kind == ContainerKind::Workload
@@ -140,7 +139,7 @@ impl Pod {
         })
     }
 
-    /// Whether the pod's cgroup is to be sized at all.
+    /// True if usher sizes the pod's cgroup at all.
     pub fn may_be_sized(&self) -> bool {
         self.has_orders()
             && self
@@ -149,12 +148,12 @@ impl Pod {
                 .is_some_and(|plan| plan.settings().cgroup_sizing != CgroupSizing::Off)
     }
 
-    /// What a container asks for and may use.
+    /// The requests and limits of a container.
     pub fn size_of(&self, id: &ContainerId) -> Option<Size> {
         Some(self.known(id).ok()?.demands.size)
     }
 
-    /// The caller has changed what a container asks for and may use.
+    /// Records that the caller has changed the requests and limits of a container.
     pub fn handle_resized(&mut self, id: &ContainerId, size: Size) {
         let resized = self.reach(id, |hand| {
             hand.container.demands.size = size;
@@ -165,8 +164,8 @@ impl Pod {
         }
     }
 
-    /// What a container that is created asks for is what the annotations say: the OCI specification
-    /// has shares only. What it may use is what the kernel will be told.
+    /// The size of a container at its creation: requests from the annotations, because the OCI
+    /// specification has shares only, and limits from the bundle.
     pub(super) fn size_at_creation(&mut self, name: &str, role: Role, mut size: Size) -> Size {
         let plan = self.plan.as_ref();
         if let Some(resources) = plan.and_then(|plan| plan.container(name).resources.as_ref()) {
@@ -182,7 +181,7 @@ impl Pod {
         }
     }
 
-    /// That of the last container of the name, else what the annotations say.
+    /// The size of the last container of the name, or else from the annotations.
     fn known_size(&self, name: &str) -> Option<Size> {
         let annotated = || {
             let resources = self.plan.as_ref()?.container(name).resources.as_ref();
@@ -191,7 +190,7 @@ impl Pod {
         self.sizes.get(name).copied().or_else(annotated)
     }
 
-    /// Whether it counts; the sandbox and guests do not.
+    /// True if the container counts for the size; the sandbox and guests do not.
     fn has_size(container: &Container) -> bool {
         container.duty().is_ordered
     }
@@ -211,7 +210,7 @@ impl Pod {
         })
     }
 
-    /// The last of those that start now, in the order of [`Containers::starting`].
+    /// The index of the last container that starts now, in the order of [`Containers::starting`].
     fn starting(&self) -> usize {
         let Some(plan) = &self.plan else { return 0 };
         let closed = self.closed_stage(usize::MAX).unwrap_or_default();

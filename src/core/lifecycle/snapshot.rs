@@ -1,17 +1,16 @@
-//! The state of a pod, written down and read back.
+//! The state of a pod as JSON, written and read.
 //!
-//! The state is all that the core knows: a pod that is read back goes on as if nothing had happened. Only
-//! rules that are [set aside](super::circles) for going round in circles, which is a bug, are asked again.
+//! The state is all that the core knows: a pod that is read back continues as if nothing had
+//! happened. Only [suspended rules](super::circles) are asked again at once.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Pod;
 
-/// The version of what is written. It goes up when a reader of an earlier one would misread it.
+/// Version of the format. It goes up when a reader of an earlier version would misread it.
 pub const SNAPSHOT_VERSION: u32 = 1;
 
-/// Why the state of a pod cannot be written or read.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
     #[error("the state of a pod is not written: an action is still to be carried out")]
@@ -52,7 +51,7 @@ impl Pod {
         Ok(serde_json::to_string(&Written { version, pod: self })?)
     }
 
-    /// Reads what [`to_snapshot`](Pod::to_snapshot) has written.
+    /// Reads the output of [`to_snapshot`](Pod::to_snapshot).
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Starting: what the caller is told while a container waits for its turn.
+//! Starts: the answer to a Start while its container waits for its turn.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use super::stop::{KILLED, STOPPED};
 use super::termination::Termination;
 use super::time::Time;
 
-/// In `Auto` a sandbox's callers are kept waiting for no longer than this all told: while kubelet
-/// waits, the pod has no IP and a deletion is not acted on.
+/// Longest total time for which `Auto` blocks the callers of a sandbox: while kubelet waits, the
+/// pod has no IP address and a deletion is not acted on.
 const AUTO_BLOCKS_FOR: Duration = Duration::from_secs(10);
 
 /// A blocked Start fails this long before its caller gives up, so that the caller sees the reason.
@@ -28,16 +28,16 @@ const ANSWER_LEAD: Duration = Duration::from_secs(2);
 /// The exit code of a held container whose turn will not come.
 pub(super) const NOT_STARTED: u32 = 1;
 
-/// How much of the time that `Auto` may keep callers waiting is gone.
+/// The time for which `Auto` may block callers.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct AutoBudget {
     spent: Duration,
-    /// Since when at least one Start is blocked.
+    /// The time since which at least one Start is blocked.
     since: Option<Time>,
 }
 
 impl AutoBudget {
-    /// When the budget is gone if it is used from now on.
+    /// The time when the budget is used up, if it is used from now on.
     fn ends(&self, now: Time) -> Time {
         self.since
             .unwrap_or(now)
@@ -59,8 +59,8 @@ impl AutoBudget {
 // === what happened ===
 
 impl Pod {
-    /// The caller asks for a container's start and is willing to wait for `patience`. The answer
-    /// comes as [`Action::AnswerStart`](super::Action::AnswerStart).
+    /// Handles a Start of the caller, which waits for up to `patience`. The answer comes as
+    /// [`Action::AnswerStart`](super::Action::AnswerStart).
     pub fn handle_start(
         &mut self,
         now: Time,
@@ -85,14 +85,14 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Whether this is the time for the Start of a container.
+    /// Refuses a Start that is out of order.
     fn may_be_started(&self, container: &Container) -> Result<(), Refusal> {
         let (name, life) = (container.name.clone(), &container.life);
         let has_ended = life.is_ending() || life.is_exited();
         let decided = self.termination.as_ref().map(Termination::cause);
         match decided.filter(|cause| has_ended && cause.is_decided()) {
             _ if life.is_created() => Ok(()),
-            // Its end came before its Start.
+            // The container was ended before its Start.
             Some(because) => Err(Refusal::Terminating {
                 name,
                 because: because.clone(),
@@ -104,8 +104,8 @@ impl Pod {
         }
     }
 
-    /// The caller of a Start has gone away or given up. A container whose Start was not answered
-    /// is as it was before: nobody knows of a start that nobody heard of.
+    /// Handles a caller that has given up on its Start. A container whose Start was not answered
+    /// goes back to Created.
     pub fn handle_start_abandoned(&mut self, now: Time, id: &ContainerId, request: RequestId) {
         self.now = now;
         self.reach(id, |hand| {
@@ -117,14 +117,14 @@ impl Pod {
                     let outcome = hand.container.life.not_started();
                     hand.noted(outcome);
                 }
-                // It is under way, and nobody will hear of it.
+                // Its execution is under way, and its answer would reach no caller.
                 None => hand.container.is_given_up = true,
             }
         });
         self.settle(now);
     }
 
-    /// What became of [`Action::Release`](super::Action::Release): the program is being executed, or the reason why not.
+    /// Records the outcome of [`Action::Release`](super::Action::Release).
     pub fn handle_released(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
         self.now = now;
         let exit = self.heard(id, Pod::code_if_not_released, |hand, code| match outcome {
@@ -139,7 +139,7 @@ impl Pod {
     fn code_if_not_released(&self, container: &Container) -> u32 {
         match container.defer_turn() {
             Some(_) => self.code_of_defer(ExitStatus::Code(1)),
-            // Its release fails when its process is gone; the news of its end may come after that.
+            // A release fails when the process is gone; the report of its exit may come after that.
             None if container.life.stop().is_killed() => KILLED,
             None => NOT_STARTED,
         }
@@ -147,7 +147,7 @@ impl Pod {
 }
 
 impl Hand<'_> {
-    /// Gives an exit that overtook the news.
+    /// Records the execution. Returns an exit that arrived before this report.
     fn released(&mut self) -> Option<ExitStatus> {
         let (life, watch) = (self.count_execution(), self.watch_at_start());
         let post_start = self.possible_post_start();
@@ -165,7 +165,7 @@ impl Hand<'_> {
         releasing.exit
     }
 
-    /// The same.
+    /// Records the failed execution. Returns an exit that arrived before this report.
     fn not_released(&mut self, code: u32, reason: String) -> Option<ExitStatus> {
         let was_killed = self.container.life.stop().is_killed();
         let outcome = self.container.life.not_released();
@@ -176,7 +176,7 @@ impl Hand<'_> {
                 let refusal = Refusal::NotReleased { name, reason };
                 self.out.answer_start(self.id, request, Err(refusal));
             }
-            // Its Start was answered long ago: all that can be done is to let it fail.
+            // The Start was answered long before: the container can only fail.
             (None, None) => {
                 let message = format!("usher: {name} could not be released: {reason}");
                 self.end(code, (!was_killed).then_some(message));
@@ -190,12 +190,12 @@ impl Hand<'_> {
 // === rules ===
 
 impl Subject<'_> {
-    /// Rule: a container whose turn has come is released; one whose turn has not come is kept waiting
-    /// as its start mode says, and never without a bound.
+    /// Rule: a container whose turn has come is released; any other is kept waiting as its start
+    /// mode says, and never without a bound.
     pub(super) fn start_has_its_turn(&self) -> Option<Due<Deed>> {
         let (pod, container) = (self.pod, self.container);
         let life = &container.life;
-        // There is no pod any more that could start over with it.
+        // No pod is left that could start over with it.
         if container.is_of_next_run && pod.sandbox_is_gone && life.is_parked() {
             return Some(Due::Now(Deed::End {
                 code: STOPPED,
@@ -227,7 +227,8 @@ impl Subject<'_> {
             .filter(|_| !container.is_of_next_run)
         {
             let because = termination.cause().clone();
-            // The caller knows nothing of that end: it sees a container that runs, and is told to go.
+            // The caller knows nothing of that termination: it sees a running container that is
+            // stopped.
             if because == Cause::Completed || termination.is_shims() && !waits_in_vain() {
                 let waits_for = Vec::new();
                 return Some(Due::Now(Deed::Hold { waits_for }));
@@ -239,7 +240,7 @@ impl Subject<'_> {
             return Some(Due::Now(Deed::RefuseStart(refusal)));
         }
         let waits_for = || pod.waits_for(container, &missing);
-        // The defer containers that are awaited come after the answer.
+        // Kubelet creates the awaited defer containers after the answer.
         if self.round.awaits_defers {
             let refusal = || Refusal::NeverComes {
                 name: name(),
@@ -268,7 +269,7 @@ impl Subject<'_> {
                 };
                 (at, pod.due(at, || Deed::RefuseStart(refusal())))
             }
-            // While it waits for an answer, kubelet acts on no deletion.
+            // Kubelet acts on no deletion while it waits for an answer.
             StartMode::Auto if !container.is_of_next_run && pod.can_come_by_itself(&missing) => {
                 let at = pod.auto_ends(blocked);
                 let waits_for = missing.clone();
@@ -304,7 +305,8 @@ impl Subject<'_> {
         said.unwrap_or_else(|| pod.due(ends, end))
     }
 
-    /// That it waits is said on its own stderr, once, unless the wait ends before: `how` it is since then.
+    /// Writes once to the container's stderr that it waits, unless the wait ends before; `how`
+    /// begins the message.
     fn wait_is_said(&self, since: Time, told: bool, ends: Time, how: &str) -> Option<Due<Deed>> {
         let (pod, container) = (self.pod, self.container);
         let at = since.after(SAID_AFTER);
@@ -320,7 +322,7 @@ impl Subject<'_> {
 // === what rules ask ===
 
 impl Pod {
-    /// Notes whether any Start waits now.
+    /// Records if any Start is blocked now.
     pub(super) fn note_blocking(&mut self) {
         let mut containers = self.containers.values();
         let blocking = containers.any(|container| container.life.as_blocked().is_some());
@@ -334,7 +336,7 @@ impl Pod {
         }
     }
 
-    /// When a Start in `Block` fails that waits for these.
+    /// The time when a Start in `Block` that waits for `missing` fails.
     pub(super) fn block_ends(&self, blocked: &Blocked, missing: &[String]) -> Time {
         let own = blocked.since.after(self.startup_timeout());
         let callers = blocked
@@ -344,14 +346,14 @@ impl Pod {
         bounds.into_iter().flatten().fold(own, Time::min)
     }
 
-    /// When a container is ended that is held and waits for these.
+    /// The time when a held container that waits for `missing` is ended.
     pub(super) fn hold_ends(&self, held: &Held, missing: &[String]) -> Time {
         let own = held.since.after(self.startup_timeout());
         let vain = self.waits_in_vain_from(missing);
         vain.map_or(own, |vain| own.min(vain))
     }
 
-    /// When a Start in `Auto` is answered at the latest.
+    /// The latest time of the answer to a Start in `Auto`.
     pub(super) fn auto_ends(&self, blocked: &Blocked) -> Time {
         let budget = self.auto_budget.ends(self.now);
         match blocked.deadline {

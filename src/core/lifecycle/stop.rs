@@ -1,4 +1,4 @@
-//! Stopping: signals in, and how they are delivered.
+//! Stops: signals of the caller, and their delivery.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ use super::{DEFAULT_REQUEST_TIMEOUT, Pod};
 /// The code of a container that was asked to stop before its program was executed.
 pub(super) const STOPPED: u32 = 143;
 
-/// The status of a container that was ended before its program was executed: that of a program that died
-/// of SIGTERM.
+/// The status of a container that was ended before its program was executed: that of a program
+/// killed by SIGTERM.
 pub(super) const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 
 /// The code of a container that was killed before its program was executed.
 pub(super) const KILLED: u32 = 137;
 
-/// Signals that never mean anything but a stop, in any pod.
+/// Signals that mean a stop in any pod.
 const STOP_SIGNALS: [Signal; 5] = [
     Signal::TERM,
     Signal::INT,
@@ -39,22 +39,22 @@ const STOP_SIGNALS: [Signal; 5] = [
     Signal::RTMIN_3,
 ];
 
-/// How many SIGKILLs of one container can be open at once: they are seen to as they come.
+/// Most SIGKILLs of one container open at once; they are handled in order.
 const KILLS_AT_MOST: usize = 16;
 
-/// A Kill of a container's init process.
+/// A signal of the caller for a container's init process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Kill {
     pub signal: Signal,
-    /// It is meant for all processes of the container.
+    /// True if it is for all processes of the container.
     pub all: bool,
-    /// What the call is willing to wait: kubelet's tells the real grace period.
+    /// The timeout of the call; kubelet's reveals the real grace period.
     pub patience: Option<Duration>,
 }
 
-/// What a signal of the caller means.
+/// The meaning of a signal of the caller.
 enum Wanted {
-    /// Nothing to the shim, but that it may be a request which tells something of the pod.
+    /// Delivered unchanged. The signal may still be a request that counts for the pod.
     PassedOn {
         why: Why,
         request: Option<StopRequest>,
@@ -62,7 +62,7 @@ enum Wanted {
     Kill(StopRequest),
     Stop {
         fresh: StopRequest,
-        /// It has been told, and is told again.
+        /// The stop signal was delivered before and is delivered again.
         repeated: bool,
     },
 }
@@ -70,13 +70,13 @@ enum Wanted {
 // === what happened ===
 
 impl Pod {
-    /// The caller sends a signal. The answer comes as [`Action::AnswerKill`], or with what becomes
-    /// of an [`Action::Signal`] that names the request.
+    /// Handles a signal of the caller. The answer comes as [`Action::AnswerKill`], or as the
+    /// outcome of an [`Action::Signal`] with the request's number.
     pub fn handle_kill(&mut self, now: Time, id: &ContainerId, request: RequestId, kill: Kill) {
         self.now = now;
         let look = |pod: &Pod, it: &Container| pod.what_is_wanted(it, kill);
         match self.called(id, look, |hand, wanted| hand.note(request, kill, wanted)) {
-            // How long its answer waits depends on what it means, now that it is known.
+            // The delay of its answer depends on its meaning, which is known now.
             Ok(true) => self.answer_stop(id, request, kill.patience),
             Ok(false) => {}
             Err(refusal) => self.out.push(Action::AnswerKill {
@@ -87,7 +87,7 @@ impl Pod {
         self.settle(now);
     }
 
-    /// What a signal of the caller means, or why it cannot be sent.
+    /// The meaning of a signal of the caller, or the reason why it is refused.
     fn what_is_wanted(&self, container: &Container, kill: Kill) -> Result<Wanted, Refusal> {
         let life = &container.life;
         let grace = self.real_grace(container, kill.patience);
@@ -98,8 +98,8 @@ impl Pod {
             true => StopRequest::kill(self.now, grace),
             false => StopRequest::stop(self.now, grace, signal, kill.all),
         };
-        // What was never started is no part of its caller's pod: this clears it away, also when the
-        // caller has given up on a Start that is still under way.
+        // A container that was never started is not part of its caller's pod: this SIGKILL only
+        // cleans it up, also if the caller has given up on a Start under way.
         let was_started = life.reads_running() && life.open_start().is_none();
         if is_kill && (!was_started || container.is_given_up) {
             fresh.disprove();
@@ -126,9 +126,9 @@ impl Pod {
                 waits_for: self.describe(&self.missing(container)),
             });
         }
-        // Whoever asks a second time means it: the first signal may have been overheard, also by a
-        // request that is over by now, or proves nothing any more. What the shim has sent unasked is
-        // not repeated: many programs take a second one for `now`.
+        // A repeated signal is delivered: the program may have missed the first, even from a
+        // request that is closed or disproved. A signal sent by the shim itself is not repeated:
+        // many programs take a second one for "quit now".
         let again = container.is_asked() || signal != self.stop_signal(container).0;
         let running = life.as_running();
         Ok(Wanted::Stop {
@@ -139,7 +139,7 @@ impl Pod {
 }
 
 impl Hand<'_> {
-    /// True if it is still to be answered.
+    /// Records the signal. Returns true if it is still to be answered.
     fn note(&mut self, request: RequestId, kill: Kill, wanted: Wanted) -> bool {
         match wanted {
             Wanted::PassedOn {
@@ -179,7 +179,7 @@ impl Hand<'_> {
 // === rules ===
 
 impl Subject<'_> {
-    /// Rule: a SIGKILL of the caller is seen to as soon as it is known what it means.
+    /// Rule: a SIGKILL of the caller is handled as soon as its meaning is known.
     pub(super) fn kill_is_heeded(&self) -> Option<Due<Deed>> {
         self.container.kills.first()?;
         let (pod, container) = (self.pod, self.container);
@@ -200,8 +200,8 @@ impl Subject<'_> {
         } else {
             None
         };
-        // A SIGKILL for a defer container ends the time of the defers. One for a container that is the caller's
-        // own, or that was asked to stop alone before, is about that container and nothing else.
+        // A SIGKILL for a defer container ends the time of the defers. One for a container that is
+        // left to its caller, or that was asked to stop alone before, concerns that container only.
         let since = pod.termination.as_ref().map(Termination::since);
         let is_of_it = !container.duty().is_callers()
             && container
@@ -214,13 +214,13 @@ impl Subject<'_> {
         }))
     }
 
-    /// Rule: whose time is over is killed, or what is being executed for it is.
+    /// Rule: a container whose time is over is killed, or its restart under way is.
     pub(super) fn kill_is_due(&self) -> Option<Due<Deed>> {
         let at = self.container.life.stop().kill_at()?;
         Some(self.pod.due(at, || Deed::Kill))
     }
 
-    /// Whether a sidecar that is killed before its turn gets its stop signal and a moment.
+    /// True if a sidecar that is killed before its turn gets its stop signal and two seconds first.
     fn has_a_last_chance(&self) -> bool {
         let stop = self.container.life.stop();
         let is_before_its_turn = matches!(
@@ -242,8 +242,8 @@ impl Subject<'_> {
 // === what is done to stop a container ===
 
 impl Subject<'_> {
-    /// What telling it to stop is: a signal. What waits for its turn, or is between two lives, ends
-    /// without one.
+    /// The effect that stops the container: a signal. A container that waits for its turn, or is
+    /// between two executions, ends without one.
     pub(super) fn told(&self, why: Why) -> Deed {
         let (pod, container) = (self.pod, self.container);
         if container.life.is_parked() {
@@ -253,7 +253,7 @@ impl Subject<'_> {
             return self.pod.dismissed(self.container);
         }
         let (signal, all) = pod.stop_signal(container);
-        // That of a defer container is for its whole turn.
+        // A defer container's cap is for its whole turn.
         let is_defer = container.defer_turn().is_some();
         let cap = pod.cap_of(container).filter(|_| !is_defer);
         let began = container.life.stop().since().unwrap_or(pod.now);
@@ -265,7 +265,7 @@ impl Subject<'_> {
         }
     }
 
-    /// It is parked: its program is never executed.
+    /// The effect that stops a parked container: its program is never executed.
     fn left_out(&self) -> Deed {
         let (pod, container) = (self.pod, self.container);
         if container.defer_turn().is_some() {
@@ -286,7 +286,7 @@ impl Subject<'_> {
                     words: Some(message),
                 }
             }
-            // It comes when the run is complete: nothing has failed.
+            // It is ended because the run is complete: nothing has failed.
             Some(Cause::Completed) if !container.duty().is_work => Deed::End {
                 code: pod.code_of_no_failure(),
                 words: None,
@@ -301,10 +301,11 @@ impl Subject<'_> {
         }
     }
 
-    /// Delivers the stop signal, a second time if the container has had it; SIGKILL follows at `kill_at`.
+    /// Delivers the stop signal, a second time if the container has had it; SIGKILL follows at
+    /// `kill_at`.
     pub(super) fn last_chance(&self, kill_at: Time) -> Deed {
         let container = self.container;
-        // The runtime's parked init would take the signal for its own.
+        // The OCI runtime's parked init process would take the signal for its own.
         if container.life.is_being_executed() {
             return Deed::Condemn { at: kill_at };
         }
@@ -314,10 +315,10 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// Its process is long gone: its caller is told.
+    /// Reports the exit of a container whose process has exited long before.
     pub(super) fn dismissed(&self, container: &Container) -> Deed {
         let last = container.life.last_status();
-        // That of an init container whose success was withheld is remembered already.
+        // The success of an init container that was withheld is recorded already.
         let end = last.filter(|_| !container.is_of_next_run).map(|status| {
             let end = End {
                 at: self.now,
@@ -336,7 +337,7 @@ impl Pod {
         }
     }
 
-    /// It has failed, and is stopped as kubelet does it.
+    /// The effect that stops a failed container, as kubelet does it.
     pub(super) fn failed(&self, container: &Container, why: Why) -> Deed {
         let (cap, grace) = (self.cap_of(container), self.annotated_grace(container));
         Deed::Fail {
@@ -356,8 +357,9 @@ impl Pod {
             .is_ok_and(|container| self.is_stop_signal(container, kill))
     }
 
-    /// Under CRI images choose their own stop signals, so any signal of CRI's stop is one. Elsewhere those
-    /// are that never mean anything else, and the container's own.
+    /// True for a stop signal. Under CRI, images choose their own stop signals, so any signal of
+    /// CRI's stop counts. Elsewhere the signals that never mean anything else count, and the
+    /// container's own.
     fn is_stop_signal(&self, container: &Container, kill: Kill) -> bool {
         let own = self.own_stop_signal(container);
         let is_one = match self.has_sandbox() {
@@ -367,8 +369,8 @@ impl Pod {
         is_one && kill.signal != Signal::KILL
     }
 
-    /// The signal that a stop request delivers: the container's own replaces that of CRI's stop, and TERM
-    /// wherever that comes from.
+    /// The signal that a stop request delivers: the container's own replaces that of CRI's stop,
+    /// and any TERM.
     fn delivered_signal(&self, container: &Container, kill: Kill) -> Signal {
         // Only CRI's Kill carries a deadline: that of kubelet's call.
         let is_of_cri = self.has_sandbox() && kill.patience.is_some();
@@ -381,8 +383,8 @@ impl Pod {
         self.plan_of(container)?.stop_signal
     }
 
-    /// The signal to stop a container with: that of its stop request, else its own, else TERM. And true if
-    /// all of its processes are to get it.
+    /// The signal to stop a container with: that of its stop request, else its own, else TERM. The
+    /// flag is true if all of its processes get it.
     pub(super) fn stop_signal(&self, container: &Container) -> (Signal, bool) {
         let asked = container.request.and_then(|request| request.signal());
         let own = || {
@@ -394,13 +396,14 @@ impl Pod {
         asked.unwrap_or_else(own)
     }
 
-    /// The grace period that the caller of a Kill really gives: it waits that long and a fixed time
-    /// more for the answer. What the annotation says is what the pod was made with.
+    /// The grace period that the caller of a Kill really gives, derived from its timeout: it waits
+    /// for the grace period plus a fixed time. The annotation has the grace period that the pod was
+    /// created with.
     fn real_grace(&self, container: &Container, patience: Option<Duration>) -> Duration {
         let annotated = self.annotated_grace(container);
         let base = self.request_timeout.unwrap_or(DEFAULT_REQUEST_TIMEOUT);
         match patience.and_then(|patience| patience.checked_sub(base)) {
-            // Kubelet counts whole seconds, and a moment has gone by since it sent the call.
+            // Kubelet counts whole seconds, and some time has passed since it sent the call.
             Some(real) if !real.is_zero() => whole_seconds(real).min(annotated),
             _ => annotated,
         }

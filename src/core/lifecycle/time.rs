@@ -1,4 +1,4 @@
-//! The core's clock: a point in time that somebody else read.
+//! The core's clock: points in time, read by the driver.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// A point in monotonic time, counted from an origin that the driver chooses.
 ///
-/// `std::time::Instant` cannot be made up, so a simulator could not turn its own clock with it; and
-/// its arithmetic can panic. This one saturates.
+/// A simulator cannot construct `std::time::Instant`s for its own clock, and their arithmetic can
+/// panic. This type saturates.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -20,22 +20,22 @@ impl Time {
         Time(since_origin)
     }
 
-    /// How long after the driver's origin this is.
+    /// The time since the driver's origin.
     pub const fn since_origin(self) -> Duration {
         self.0
     }
 
-    /// The point `wait` later; the end of time where that would overflow.
+    /// The point `wait` later, or the last representable point.
     pub const fn after(self, wait: Duration) -> Time {
         Time(self.0.saturating_add(wait))
     }
 
-    /// The point `lead` earlier; the origin where that would be before it.
+    /// The point `lead` earlier, or the origin.
     pub const fn before(self, lead: Duration) -> Time {
         Time(self.0.saturating_sub(lead))
     }
 
-    /// How much time has gone by since `earlier`; nothing where that is later.
+    /// The time since `earlier`, or zero if that is later.
     pub const fn since(self, earlier: Time) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

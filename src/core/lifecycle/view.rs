@@ -1,7 +1,7 @@
-//! What a person sees of the pod: who is where, what waits for what, and how long it can last.
+//! The pod as a person sees it: the state of containers, what they wait for, and the bounds of the
+//! waits.
 //!
-//! Only looks: nothing in here decides anything. What has happened is not kept here either, but in
-//! the driver's record.
+//! Read-only: no decisions here. The driver's record, not this view, has the past.
 
 use crate::plan::{ContainerKind, DeferTurn, Origin, Role, StartMode};
 
@@ -16,46 +16,46 @@ use super::termination::Termination;
 use super::time::Time;
 use super::{Phase, Pod};
 
-/// A pod as it is.
+/// The current state of a pod.
 #[derive(Clone, Debug)]
 pub struct View {
     pub phase: Phase,
     pub status: Status,
-    /// Of the sidecars and apps: how many are ready, and how many there are.
+    /// Sidecars and apps: how many are ready, and how many there are.
     pub ready: (usize, usize),
     /// In the order in which they start.
     pub stages: Vec<StageView>,
     pub termination: Option<TerminationView>,
-    /// Where all that is known of the run has been done, and it is not complete yet.
+    /// Set while all known apps are done but the run is not complete yet.
     pub lateness: Option<Lateness>,
-    /// What alone keeps the pod alive after its run.
+    /// The containers that keep the pod alive after its run.
     pub kept: Option<Kept>,
     /// In the order of their creation.
     pub containers: Vec<ContainerView>,
 }
 
-/// What a pod does, as `kubectl get pods` tells it.
+/// The status of a pod, in the words of `kubectl get pods`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Init containers run: so many of so many have succeeded.
+    /// Init containers run: the number that have succeeded, of how many.
     Init(usize, usize),
-    /// One of them has failed.
+    /// An init container has failed.
     InitError,
-    /// Sidecars are being started: so many of so many are.
+    /// Sidecars are being started: the number that are started, of how many.
     Sidecar(usize, usize),
     Running,
     /// The apps have all exited with 0.
     Completed,
-    /// They have all exited, not all of them with 0.
+    /// The apps have all exited, not all of them with 0.
     Error,
-    /// Defer containers run: so many of so many have.
+    /// Defer containers run: the number that have run, of how many.
     Defer(usize, usize),
     Terminating,
-    /// Its termination is over, and was asked for by hand.
+    /// The termination is over; a person asked for it.
     Stopped,
-    /// It is over, and was due to a failure.
+    /// The termination is over; a failure caused it.
     Failed,
-    /// It is over, and was its caller's.
+    /// The termination is over; the caller asked for it.
     Terminated,
 }
 
@@ -71,13 +71,13 @@ pub struct StageView {
 pub struct TerminationView {
     pub cause: Cause,
     pub since: Time,
-    /// When the grace period is over.
+    /// The end of the grace period.
     pub deadline: Time,
     pub step: Step,
     pub step_began: Time,
 }
 
-/// A container as it is.
+/// The current state of a container.
 #[derive(Clone, Debug)]
 pub struct ContainerView {
     pub id: ContainerId,
@@ -85,41 +85,39 @@ pub struct ContainerView {
     pub kind: ContainerKind,
     pub role: Role,
     pub state: State,
-    /// It is started, or has done its part.
+    /// The container is started, or its condition for later stages is fulfilled.
     pub is_ready: bool,
-    /// The caller's own count of its restarts.
+    /// The caller's own count of restarts.
     pub restart_count: u32,
     pub wait: Option<Wait>,
 }
 
-/// What a container waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     pub obstacles: Vec<Obstacle>,
-    /// Where the core knows it.
+    /// Start of the wait, if the core knows it.
     pub since: Option<Time>,
-    /// When it is over at the latest, and what happens then; none where nothing bounds it.
+    /// Latest end of the wait and what happens then; `None` if nothing bounds it.
     pub until: Option<(Time, Then)>,
-    /// What may be missing, so that it need not.
+    /// Annotations that could avoid the wait.
     pub remedies: Vec<Remedy>,
 }
 
-/// What ends a wait.
+/// The event that ends a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Its Start fails.
     StartFails,
-    /// Its Start is answered with its program held.
+    /// The Start is answered with the program held.
     Held,
-    /// It is ended, and its program is never executed.
+    /// The container is ended, and its program is never executed.
     Ended,
-    /// Its program is executed anew.
+    /// The program is restarted in place.
     ExecutedAnew,
-    /// It is stopped, since its startup probe has failed too often.
+    /// The container is stopped because its startup probe has failed too often.
     Stopped,
-    /// The container gets its stop signal, and has time left.
+    /// The stop signal is delivered, and the container has time left.
     StopSignal,
-    /// The container gets its stop signal, for the second time if it had it before, and SIGKILL two seconds
+    /// The stop signal is delivered, possibly for the second time; SIGKILL follows two seconds
     /// later at the latest.
     LastSignal,
     Killed,
@@ -129,57 +127,56 @@ pub enum Then {
     LeftOut,
 }
 
-/// One thing that a container waits for.
+/// A condition that a container waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// A container that comes before it.
+    /// A container earlier in the start order.
     Container {
         name: String,
         role: Role,
         missing: Missing,
     },
-    /// Its caller's Start.
+    /// The caller's Start.
     Start,
     /// The back-off of its restart in place.
     BackOff,
-    /// The success of its startup probe, which has failed so often.
+    /// The success of its startup probe, which has failed `failures` times.
     StartupProbe { failures: u32, threshold: u32 },
-    /// Its exit: it has its stop signal.
+    /// The exit of the container after its stop signal.
     Exit,
-    /// Its own work: a defer container that runs in its turn.
+    /// The work of a defer container that runs in its turn.
     Work,
-    /// Its turn to stop: the turn is that of this step, and of the defer container that runs in it.
+    /// The container's turn to stop; `step` is under way, and `defer` runs in it.
     TurnToStop { step: Step, defer: Option<String> },
-    /// The turn of a defer container. While the pod terminates: the step under way, and the defer container
-    /// that runs in it.
+    /// The turn of a defer container. While the pod terminates: the step under way, and the defer
+    /// container that runs in it.
     TurnAtTheEnd {
         step: Option<Step>,
         defer: Option<String>,
     },
-    /// The end of the termination window: whether its request is one of the pod's end.
+    /// The end of the termination window, which decides if its stop request means the end of the
+    /// pod.
     TerminationWindow,
 }
 
 impl Pod {
-    /// What a container is to its pod.
     pub fn role_of(&self, id: &ContainerId) -> Role {
         self.known(id)
             .map_or(Role::Guest, |container| container.role)
     }
 
-    /// By what a container of this name has its role.
+    /// The reason why a container of this name has its role.
     pub fn origin(&self, name: &str) -> Origin {
         let plan = self.plan.as_ref();
         plan.map_or(Origin::Nobody, |plan| plan.origin(name))
     }
 
-    /// Whether a container of this name need not have come.
+    /// True if a container of this name need not be created.
     pub fn is_optional(&self, name: &str) -> bool {
         let plan = self.plan.as_ref();
         plan.is_some_and(|plan| plan.is_optional(name))
     }
 
-    /// The pod as it is at `now`.
     pub fn view(&self, now: Time) -> View {
         let mut containers: Vec<_> = self.containers.iter().collect();
         containers.sort_by_key(|(_, container)| container.number);
@@ -219,7 +216,7 @@ impl Pod {
         }
     }
 
-    /// What the container waits for, before it runs and when it is to stop.
+    /// The condition that the container waits for, before it runs or before it stops.
     fn wait(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let life = &container.life;
         if life.is_created() {
@@ -267,7 +264,7 @@ impl Pod {
             .or_else(|| wait_to_be_started(now, running))
     }
 
-    /// When a Start is answered at the latest, and how.
+    /// The latest answer to a blocked Start, and which answer it is.
     fn start_is_over(&self, container: &Container, blocked: &Blocked) -> (Time, Then) {
         match self.start_mode() {
             StartMode::Block => {
@@ -278,7 +275,7 @@ impl Pod {
         }
     }
 
-    /// The wait for a defer container whose turn has come: since it began, until it is killed.
+    /// The wait for a defer container in its turn: from its start until SIGKILL.
     fn wait_for_its_work(&self, container: &Container) -> Option<Wait> {
         let ends = self.ends().filter(|_| self.has_the_turn(container))?;
         let stop = container.life.stop();
@@ -296,7 +293,7 @@ impl Pod {
         })
     }
 
-    /// What keeps a container that is asked to stop, or whose end was decided, from stopping.
+    /// The condition that keeps a container from stopping although a stop was requested or decided.
     fn wait_to_stop(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let asked = container.request.as_ref().filter(|_| container.is_asked());
         let wait = |obstacle| Wait {
@@ -308,7 +305,7 @@ impl Pod {
         if container.life.stop().is_told() {
             return Some(wait(Obstacle::Exit));
         }
-        // The caller may ask for its stop later, or never: it waits for a later step all the same.
+        // The caller may request its stop later, or never: it waits for a later step all the same.
         let is_of_later_step = self.is_to_be_stopped(container)
             && self.termination.as_ref().is_some_and(|termination| {
                 !termination.is_over() && self.step_of(container) > Some(termination.step())
@@ -326,7 +323,7 @@ impl Pod {
         Some(wait(obstacle))
     }
 
-    /// What a container that is held waits for.
+    /// The conditions that a held container waits for.
     pub(super) fn obstacles(&self, container: &Container) -> Vec<Obstacle> {
         if container.defer_turn().is_some() {
             let step = self.termination_for(container).map(Termination::step);
@@ -364,8 +361,8 @@ impl Pod {
         views.collect()
     }
 
-    /// Of the sidecars and apps that are listed or were created in this run: how many are ready, and how
-    /// many there are. Those of a pod without orders are all apps.
+    /// Sidecars and apps that are listed or were created in this run: the number that are ready,
+    /// and their number. All containers of a pod without a plan count as apps.
     fn readiness(&self) -> (usize, usize) {
         let plan = self.plan.as_ref().filter(|plan| !plan.is_empty());
         let listed = plan.into_iter().flat_map(|plan| {
@@ -376,7 +373,7 @@ impl Pod {
         let created = self.containers.values().filter(|container| {
             container.kind == ContainerKind::Workload && counts(container.duty())
         });
-        // A caller deletes what has ended, and the pod is as large as before.
+        // Containers deleted by the caller still count.
         let deleted = self.history.all().into_iter().flatten();
         let deleted = deleted.map(|(name, _)| name);
         let mut names: Vec<&str> = created.map(|container| container.name.as_str()).collect();
@@ -435,7 +432,7 @@ impl Pod {
         }
     }
 
-    /// Where all is started the apps say what the pod does.
+    /// The status once all sidecars are started: that of the apps.
     fn status_of_apps(&self) -> Status {
         let is_app = |name: &str| !self.has_orders() || Duty::of(self.role(name)).is_work;
         let lives = |container: &Container| {
@@ -457,7 +454,7 @@ impl Pod {
         }
     }
 
-    /// How many of the defers of a turn have run.
+    /// The status with the number of defers that have run.
     fn defers_done(&self, turn: DeferTurn) -> Status {
         let Some(plan) = &self.plan else {
             return Status::Terminating;
@@ -468,7 +465,7 @@ impl Pod {
                 .is_some_and(|container| !container.life.is_exited())
         };
         let names: Vec<_> = all.collect();
-        // Those of the earlier turn are all behind it.
+        // The defers of an earlier turn have run.
         let left = names
             .iter()
             .filter(|name| lives(name) && Duty::of(plan.role(name)).defer_turn() >= Some(turn));
@@ -476,7 +473,7 @@ impl Pod {
     }
 }
 
-/// What keeps a container that runs from being started, if it is probed for that.
+/// The wait of a running container for its startup probe, if it has one.
 fn wait_to_be_started(now: Time, running: &Running) -> Option<Wait> {
     let (kind, probing) = running.watch.probing()?;
     if kind != ProbeKind::Startup {

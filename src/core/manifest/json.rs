@@ -1,11 +1,11 @@
-//! A value of a manifest that is kept as it was written, in no more bytes.
+//! A value of a manifest, kept as it was written, in no more bytes.
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::Serialize;
 use serde_json::Value;
 
-/// The text of a JSON value, without the fields that are null: to Kubernetes they are not there.
+/// The text of a JSON value without null fields: to Kubernetes these are missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Json(Box<str>);
 
@@ -16,12 +16,12 @@ impl Json {
         &self.0
     }
 
-    /// Parses the text: a value takes some hundred bytes for each that is short.
+    /// Parses the text. A parsed value takes some hundred bytes even if its text is short.
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    /// True if it is an object that has this field.
+    /// True if it is an object with this field.
     pub fn has(&self, field: &str) -> bool {
         let mut parser = serde_json::Deserializer::from_str(&self.0);
         parser.deserialize_map(Search(field)).unwrap_or_default()
@@ -126,7 +126,7 @@ impl<'de> Visitor<'de> for Writer<'_> {
         self.0.push(b'{');
         let mut end = self.0.len();
         while let Some(key) = map.next_key::<String>()? {
-            // No value ends so.
+            // No value ends with this character.
             if !self.0.ends_with(b"{") {
                 self.0.push(b',');
             }

@@ -1,8 +1,8 @@
-//! Objects of Kubernetes that have pods in them, as far as order and size matter.
+//! Kubernetes objects that contain pods, as far as order and size matter.
 //!
-//! They come as the values that JSON has, from a manifest, or as its text, from the API server. Reading
-//! costs memory in proportion to that text, whatever it says: unknown fields are skipped, and what is kept
-//! is counted before it is kept.
+//! They come as JSON values from a manifest, or as JSON text from the API server. Reading needs
+//! memory in proportion to the text, whatever its content: unknown fields are skipped, and values
+//! are counted before they are kept.
 
 mod json;
 mod pod;
@@ -14,7 +14,7 @@ pub use json::Json;
 pub use pod::{Container, Handler, Lifecycle, Pod, Requirements, Spec};
 pub use read::{MAX_CONTAINERS, Unreadable};
 
-/// Where the pod is in each kind of object that has one.
+/// The path to the pod in each kind of object that has one.
 const PODS: [(&str, &[&str]); 9] = [
     ("Pod", &[]),
     ("PodTemplate", &["template"]),
@@ -27,17 +27,17 @@ const PODS: [(&str, &[&str]); 9] = [
     ("CronJob", &["spec", "jobTemplate", "spec", "template"]),
 ];
 
-/// What a pod is a part of.
+/// The object that a pod belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     pub kind: String,
-    /// Empty where the API server is to make one up.
+    /// Empty if the API server is to generate a name.
     pub name: String,
     pub namespace: Option<String>,
 }
 
-/// The fields that lead to the pod of an object of this kind, or to its template of pods: to a map that
-/// has `metadata` and `spec`. None of a kind that has none.
+/// The fields that lead to the pod of an object of this kind, or to its template of pods: to a map
+/// that has `metadata` and `spec`. None of a kind that has none.
 ///
 /// ```
 /// use usher_core::manifest::pod_path;
@@ -50,7 +50,7 @@ pub fn pod_path(kind: &str) -> Option<&'static [&'static str]> {
     found.map(|(_, path)| *path)
 }
 
-/// All kinds that have pods in them.
+/// All kinds that contain pods.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
     PODS.iter().map(|(kind, _)| *kind)
 }

@@ -1,5 +1,5 @@
-//! A pod's manifest, as far as it matters to order and size. What is not named here is not looked
-//! at: the API server is the one to refuse it.
+//! The manifest of a pod, as far as order and size need it. Other fields are not looked at: the API
+//! server refuses them if they are wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::plan::{self, Amounts, ExitCodes, Object, Resources, RestartPolicy, Wo
 use super::read::{self, Containers, RestartRules, Unreadable};
 use super::{Json, Owner};
 
-/// A pod, or a template of pods. Pods that are equal are judged alike.
+/// A pod or a pod template. Equal pods are judged alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub owner: Owner,
@@ -24,24 +24,23 @@ pub struct Pod {
     places: BTreeMap<String, usize>,
 }
 
-/// Kubernetes' `PodSpec`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
     pub runtime_class_name: Option<String>,
     restart_policy: Option<String>,
     termination_grace_period_seconds: Option<u64>,
-    /// Kubelet's own, native sidecars among them.
+    /// Kubelet's own init containers, native sidecars included.
     pub init_containers: Containers,
     pub containers: Containers,
-    /// Of all containers together, as it was written.
+    /// Resources of the pod as a whole, as written.
     #[serde(deserialize_with = "read::requirements")]
     pub resources: Option<Requirements>,
     #[serde(deserialize_with = "read::overhead")]
     pub overhead: Option<Amounts>,
 }
 
-/// Kubernetes' `ResourceRequirements`, as far as a pod is sized by them.
+/// Kubernetes' `ResourceRequirements`, as far as the size of a pod depends on them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Requirements {
@@ -82,7 +81,7 @@ struct SecurityContext {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Capabilities {
-    /// True if one of those that are added lets the container change the network.
+    /// True if an added capability lets the container change the network.
     #[serde(rename = "add", deserialize_with = "read::network_rights")]
     for_network: bool,
 }
@@ -108,18 +107,18 @@ pub struct Handler {
 // === impl Pod ===
 
 impl Pod {
-    /// Reads a pod, or a template of pods: a map that has `metadata` and `spec`.
+    /// Reads a pod or pod template: a map with `metadata` and `spec`.
     ///
     /// # Errors
     ///
-    /// A sentence if a field does not have the type that Kubernetes gives it, or if the pod is larger than
-    /// any that Kubernetes can run.
+    /// A sentence if a field has another type than in Kubernetes, or if the pod is larger than any
+    /// that Kubernetes can run.
     pub fn read(owner: &Owner, pod: &Value) -> Result<Pod, Unreadable> {
         read::pod(owner, pod)
     }
 
-    /// Reads a pod, or a template of pods, from the text of the object that has it at `path`; `None` if
-    /// the object has none there.
+    /// Reads a pod or pod template from the text of the object that has it at `path`; `None` if the
+    /// object has none there.
     ///
     /// # Errors
     ///
@@ -145,7 +144,7 @@ impl Pod {
         }
     }
 
-    /// Whether kubelet itself has an init container of this name, a native sidecar too.
+    /// True if kubelet itself has an init container of this name, native sidecars included.
     pub fn has_init_container(&self, name: &str) -> bool {
         self.init_places.contains_key(name)
     }
@@ -166,10 +165,10 @@ impl Pod {
         })
     }
 
-    /// The pod's restart policy; none where it is no such word.
+    /// The pod's restart policy, or `None` if the word is unknown.
     pub fn restart_policy(&self) -> Option<RestartPolicy> {
         match self.spec.restart_policy.as_deref() {
-            // As the API server fills it in.
+            // The default of the API server.
             None | Some("Always") => Some(RestartPolicy::Always),
             Some("OnFailure") => Some(RestartPolicy::OnFailure),
             Some("Never") => Some(RestartPolicy::Never),
@@ -177,7 +176,6 @@ impl Pod {
         }
     }
 
-    /// Kubelet's grace period.
     pub fn grace_period(&self) -> Duration {
         let given = self.spec.termination_grace_period_seconds;
         given.map_or(plan::USUAL_GRACE_PERIOD, |seconds| {
@@ -185,7 +183,7 @@ impl Pod {
         })
     }
 
-    /// Whether it runs to completion.
+    /// True if the pod runs to completion.
     pub fn is_job(&self) -> bool {
         matches!(self.owner.kind.as_str(), "Job" | "CronJob")
     }
@@ -204,7 +202,7 @@ impl Pod {
             .or_else(|| self.spec.containers.get(self.place(name)?))
     }
 
-    /// Takes the liveness probe out of each container with one of these names.
+    /// Removes the liveness probe of each container with one of these names.
     pub fn take_liveness_probes(&mut self, names: &BTreeSet<&str>) {
         let Spec {
             init_containers,
@@ -222,12 +220,13 @@ impl Pod {
 // === impl Container ===
 
 impl Container {
-    /// Whether it is a native sidecar, if it is among the init containers (KEP-753).
+    /// True for a native sidecar, if it is among the init containers (KEP-753).
     pub fn is_native_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
 
-    /// Its own restart policy (KEP-5307); none where it is the pod's, or no such word.
+    /// The container's own restart policy (KEP-5307), or `None` if it has none or the word is
+    /// unknown.
     pub fn restart_policy(&self) -> Option<RestartPolicy> {
         RestartPolicy::from_word(self.restart_policy.as_deref()?)
     }
@@ -236,13 +235,14 @@ impl Container {
         self.restart_policy_rules.are_there
     }
 
-    /// The exit codes after which kubelet creates it again by its `restartPolicyRules`, alone or with all
-    /// other containers (KEP-5532).
+    /// The exit codes after which kubelet creates the container again by its `restartPolicyRules`,
+    /// alone or with all other containers (KEP-5532).
     pub fn restart_codes(&self) -> ExitCodes {
         self.restart_policy_rules.codes.clone()
     }
 
-    /// It may change the pod's network, as those do that lead its traffic through a proxy.
+    /// True if the container may change the pod's network, like those that redirect traffic to a
+    /// proxy.
     pub fn may_change_network(&self) -> bool {
         self.security_context.capabilities.for_network
     }

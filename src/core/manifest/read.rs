@@ -1,4 +1,4 @@
-//! A pod read as a stream: no more of it is kept than matters, and no more than Kubernetes can run.
+//! A streaming reader for pods: it keeps only what matters, and no more than Kubernetes can run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,16 +14,15 @@ use crate::plan::{Amounts, ExitCodes, MAX_NAME_CHARS, Object, Resources};
 use super::Owner;
 use super::pod::{Container, Pod, Requirements, Spec};
 
-/// Containers of one pod, init containers too. A kubelet runs some hundred on a node.
+/// Most containers of one pod, init containers included. A kubelet runs some hundred on a node.
 pub const MAX_CONTAINERS: usize = 1000;
 
 /// Kubernetes' own limit for the annotations of an object, keys and values together.
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 
-/// Why there is no pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// A field that does not have the type that Kubernetes has it in.
+    /// A field with another type than in Kubernetes.
     #[error("{0}")]
     Malformed(String),
     /// More than Kubernetes can run.
@@ -58,7 +57,7 @@ pub(super) fn pod_within(
     body.map(|body| body.pod(owner)).transpose()
 }
 
-/// The sentence for the first container that cannot be read, with its place and name.
+/// The error for the first container that cannot be read, with its place and name.
 fn container_error(pod: &Value) -> Option<String> {
     ["initContainers", "containers"].iter().find_map(|list| {
         let containers = pod.get("spec")?.get(list)?.as_array()?;
@@ -125,7 +124,7 @@ fn check(annotations: &Annotations, spec: &Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// A pod within an object: at the end of a path of fields.
+/// A pod inside an object, at the end of a path of fields.
 struct Within<'a>(&'a [&'a str]);
 
 impl<'de> DeserializeSeed<'de> for Within<'_> {
@@ -172,11 +171,11 @@ impl<'de> Visitor<'de> for Within<'_> {
     }
 }
 
-/// The containers of a list, as many as [`MAX_CONTAINERS`].
+/// The containers of a list, at most [`MAX_CONTAINERS`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Containers {
     all: Vec<Container>,
-    /// With those that were not kept.
+    /// Number of all containers, including those that were not kept.
     count: usize,
 }
 
@@ -221,7 +220,7 @@ impl<'de> Deserialize<'de> for Containers {
     }
 }
 
-/// Kubernetes' `restartPolicyRules`, together.
+/// Kubernetes' `restartPolicyRules`, combined.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RestartRules {
     pub are_there: bool,
@@ -248,7 +247,7 @@ struct RuleCodes {
     values: Codes,
 }
 
-/// The exit codes of a list that a process of Linux can have.
+/// The listed exit codes that a Linux process can have.
 #[derive(Debug, Default)]
 struct Codes(ExitCodes);
 
@@ -297,7 +296,7 @@ impl<'de> Deserialize<'de> for Codes {
     }
 }
 
-/// True if one of some capabilities lets a container change the network.
+/// True if one of the capabilities lets a container change the network.
 #[derive(Default)]
 struct NetworkRights(bool);
 
@@ -313,13 +312,13 @@ impl Fold for NetworkRights {
 
 // === lists ===
 
-/// A list of which less is kept than its items.
+/// A list that is reduced while it is read.
 trait Fold: Default {
     type Item;
 
     const EXPECTED: &str;
 
-    /// False if all further items are only counted.
+    /// False if further items are only counted.
     fn keeps_more(&self) -> bool {
         true
     }
@@ -330,7 +329,7 @@ trait Fold: Default {
     fn skip(&mut self) {}
 }
 
-/// Reads a list; null is an empty one.
+/// Reads a list; null is an empty list.
 fn fold<'de, D: Deserializer<'de>, F>(deserializer: D) -> Result<F, D::Error>
 where
     F: Fold<Item: Deserialize<'de>>,
@@ -378,7 +377,7 @@ impl<'de, F: Fold<Item: Deserialize<'de>>> Visitor<'de> for FoldVisitor<F> {
 #[derive(Debug, Default)]
 struct Annotations {
     all: BTreeMap<String, String>,
-    /// Of all keys and values, also of those that were not kept.
+    /// Size of all keys and values, including those that were not kept.
     bytes: usize,
 }
 
@@ -428,7 +427,7 @@ impl<'de> Visitor<'de> for AnnotationsVisitor {
 
 // === fields ===
 
-/// A value that is null is the default one.
+/// Reads null as the default value.
 pub(super) fn or_default<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -436,7 +435,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// An object; one that is null has no fields.
+/// Reads null as an object without fields.
 pub(super) fn object<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -445,7 +444,7 @@ where
     Ok(object)
 }
 
-/// A field whose own errors do not tell which one it is.
+/// Adds the field's name to an error that lacks it.
 fn named<T, E: Error>(name: &str, read: Result<T, E>) -> Result<T, E> {
     read.map_err(|error| E::custom(format_args!("{name}: {error}")))
 }

@@ -1,10 +1,9 @@
-//! What is said about one container alone.
+//! The settings of one container.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::cast::{Cast, lists_of};
 use super::duration;
 use super::error::{Entry, PlanError, Problem};
 use super::exit_codes::{self, ExitCodes};
@@ -14,6 +13,7 @@ use super::list::is_near;
 use super::probe::{self, Probe};
 use super::resources::{self, Resources};
 use super::role::Role;
+use super::role_assignment::{RoleAssignment, lists_of};
 use super::rules::Unsaid;
 use super::settings::RestartPolicy;
 use super::signal::{Signal, parse_stop_signal};
@@ -23,28 +23,28 @@ use super::signal::{Signal, parse_stop_signal};
 pub struct ContainerPlan {
     /// Tells when a sidecar is started.
     pub startup_probe: Option<Probe>,
-    /// The container's own `restartPolicy` (Kubernetes, container level); None: the pod's. Of apps and
-    /// init containers.
+    /// The container's own `restartPolicy` (Kubernetes, container level), for apps and init
+    /// containers. `None`: the pod's.
     pub restart_policy: Option<RestartPolicy>,
-    /// Exit codes after which the caller creates the container again although its policy would not. Of
-    /// apps and init containers.
+    /// Exit codes after which the caller creates the container again although its policy does not,
+    /// for apps and init containers.
     pub caller_restarts: ExitCodes,
-    /// Tells when a sidecar is restarted in place, and whether a defer container may have more time.
+    /// Tells when to restart a sidecar in place, and if a defer container may have more time.
     pub liveness_probe: Option<Probe>,
-    /// What comes first when the pod terminates; of apps and sidecars.
+    /// Run first when the pod terminates; for apps and sidecars.
     pub termination_hook: Option<Hook>,
-    /// When the shim restarts a sidecar in place, or runs a defer container again.
+    /// The shim's restart policy for a sidecar, or for a defer container.
     pub restart: Option<RestartPolicy>,
     /// A cap for the container's own stop.
     pub grace_period: Option<Duration>,
-    /// What the shim sends when nobody asked for a signal; never SIGKILL.
+    /// The shim's stop signal if the caller sends none; never SIGKILL.
     pub stop_signal: Option<Signal>,
-    /// What the container asks for; requests are not in the OCI spec.
+    /// Requests and limits; the OCI spec has no requests.
     pub resources: Option<Resources>,
 }
 
 impl ContainerPlan {
-    /// A container that nothing is said about.
+    /// A container without settings.
     pub(super) const NOTHING: ContainerPlan = ContainerPlan {
         startup_probe: None,
         restart_policy: None,
@@ -87,15 +87,15 @@ impl ContainerPlan {
     }
 }
 
-/// Refuses a setting that the container's role has no use for. Names the lists that would give it such a role,
-/// and a name in them that is nearly the same.
+/// Refuses a setting that the container's role has no use for. The error names the lists that would
+/// give it such a role, and a similar name in them.
 pub(super) fn check_use(
     setting: ContainerSetting,
     name: &str,
-    cast: &Cast,
+    assignment: &RoleAssignment,
     entry: Entry<'_>,
 ) -> Result<(), PlanError> {
-    let role = cast.role(name);
+    let role = assignment.role(name);
     if is_of_use(setting, role) {
         return Ok(());
     }
@@ -105,7 +105,7 @@ pub(super) fn check_use(
         [list] => format!("not in {list}"),
         lists => format!("in none of {}", lists.join(", ")),
     };
-    let mut listed = cast.listed();
+    let mut listed = assignment.listed();
     let near = listed.find(|(other, _, role)| is_of_use(setting, *role) && is_near(name, other));
     let near = near.map_or_else(String::new, |(other, list, _)| {
         let list = list.key();
@@ -117,7 +117,7 @@ pub(super) fn check_use(
     ))))
 }
 
-/// The words of the roles that have a use for it.
+/// The words of the roles that have a use for a setting.
 pub(super) fn roles_with_use_for(setting: ContainerSetting) -> Vec<&'static str> {
     let all = Role::WORDS.iter();
     let users = all.filter(|(role, _)| is_of_use(setting, *role));

@@ -1,44 +1,44 @@
-//! From annotations to a plan: each key by itself, then all of them together.
+//! The way from annotations to a plan: each key by itself, then all of them together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::cast::{Cast, Lists, has_optional_names, is_list};
 use super::container::{ContainerPlan, check_use};
 use super::error::{Entry, Found, MAX_TOTAL_BYTES, PlanError, Problem, Refusals, quote};
 use super::key::{ContainerSetting, Key, PodSetting};
 use super::list::MAX_NAMES;
 use super::pattern::Roles;
 use super::role::Role;
+use super::role_assignment::{Lists, RoleAssignment, has_optional_names, is_list};
 use super::rules::{Reading, Rules, UnknownKeys, Unsaid};
 use super::settings::{GracePolicy, Settings, parse_grace_extension};
 use super::{Plan, duration, list};
 
-/// Of so many keys that are ignored it is said that they are.
+/// Most ignored keys that are reported.
 const MAX_IGNORED: usize = 8;
 
-/// What has been read so far; each value is right by itself.
+/// The annotations read so far; each value is valid by itself.
 #[derive(Debug, Default)]
 pub(super) struct Draft<'a> {
     given: bool,
     settings: Settings,
     unsaid: Unsaid,
-    /// What the node says of names in no list.
+    /// The node's roles for unlisted names.
     roles: Roles,
     /// The pod-wide grace period as it was written.
     grace_period: Option<Entry<'a>>,
-    /// The grace policy that the pod itself asks for.
+    /// The grace policy from the pod's own annotations.
     grace_policy: Option<GracePolicy>,
     lists: Lists<'a>,
     containers: BTreeMap<String, ContainerPlan>,
-    /// Which settings the containers have, and from where.
+    /// The settings of containers, and the annotations they are from.
     uses: Vec<(ContainerSetting, &'a str, Entry<'a>)>,
-    /// A list was refused, or what may be meant for one.
+    /// A list was refused, or a key that may have been meant as one.
     lacks_lists: bool,
 }
 
 impl<'a> Draft<'a> {
-    /// Reads a plan, of what is supported or will be.
+    /// Reads a plan from annotations, under a node's rules.
     pub(super) fn read(
         annotations: &'a BTreeMap<String, String>,
         rules: &Rules,
@@ -72,7 +72,7 @@ impl<'a> Draft<'a> {
                     continue;
                 }
                 Err(error) => {
-                    // It may be meant for a list.
+                    // The key may have been meant as a list.
                     draft.lacks_lists = true;
                     found.ok::<()>(Err(error));
                     continue;
@@ -159,23 +159,23 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Brings everything together, and refuses what contradicts itself. Without all of its lists nobody can tell
-    /// what a container is.
+    /// Combines everything, and refuses contradictions. If a list is missing, the roles of
+    /// containers are unknown.
     fn finish(mut self, found: &mut Found) -> Plan {
         let essential = self.lists.remove(&PodSetting::Essential);
-        let cast = match self.lacks_lists || found.is_full() {
+        let assignment = match self.lacks_lists || found.is_full() {
             true => None,
-            false => found.ok(Cast::from_lists(self.lists, self.roles)),
+            false => found.ok(RoleAssignment::from_lists(self.lists, self.roles)),
         };
-        if let Some(cast) = &cast {
+        if let Some(assignment) = &assignment {
             for (setting, name, entry) in self.uses {
                 if found.is_full() {
                     break;
                 }
-                found.ok(check_use(setting, name, cast, entry));
+                found.ok(check_use(setting, name, assignment, entry));
             }
             if let Some((entry, names)) = &essential {
-                let fits = check_essential(&names.all, cast);
+                let fits = check_essential(&names.all, assignment);
                 found.ok(fits.map_err(|problem| entry.invalid(problem)));
             }
         }
@@ -188,7 +188,7 @@ impl<'a> Draft<'a> {
         }
         Plan {
             given: self.given,
-            cast: cast.unwrap_or_default(),
+            assignment: assignment.unwrap_or_default(),
             containers: self.containers,
             settings: self.settings,
         }
@@ -196,12 +196,12 @@ impl<'a> Draft<'a> {
 }
 
 impl Plan {
-    /// Says one thing more: as if a container's setting had stood among the annotations that this plan was
-    /// read from, which have so many `bytes` ([`Reading::bytes`]). What is refused changes nothing.
+    /// Adds a container's setting as if it had been among the annotations of this plan, which have
+    /// `bytes` bytes so far ([`Reading::bytes`]). A refused setting changes nothing.
     ///
     /// # Errors
     ///
-    /// What the annotations would be refused for with it.
+    /// The reason why the annotations would be refused with it.
     pub fn say(
         &mut self,
         setting: ContainerSetting,
@@ -218,7 +218,7 @@ impl Plan {
         let before = self.containers.get(name).cloned();
         let unsaid = &rules.unsaid;
         let said = set_container(&mut self.containers, setting, name, entry, unsaid)
-            .and_then(|()| check_use(setting, name, &self.cast, entry))
+            .and_then(|()| check_use(setting, name, &self.assignment, entry))
             .and_then(|()| rules.check_container(setting, self.container(name), entry));
         self.given |= said.is_ok();
         if said.is_err() {
@@ -257,20 +257,20 @@ fn set_container(
     container.set(setting, entry, unsaid)
 }
 
-fn check_essential(names: &[String], cast: &Cast) -> Result<(), Problem> {
-    let useless = |name: &&String| matches!(cast.role(name), Role::Guest | Role::Defer(_));
+fn check_essential(names: &[String], assignment: &RoleAssignment) -> Result<(), Problem> {
+    let useless = |name: &&String| matches!(assignment.role(name), Role::Guest | Role::Defer(_));
     match names.iter().find(useless) {
         None => Ok(()),
         Some(name) => Err(Problem::new(format!(
             "lists {}, whose role is {}; expected names of init, sidecar and app containers",
             quote(name),
-            cast.role(name)
+            assignment.role(name)
         ))),
     }
 }
 
-/// Of a pod that asks for its grace policy itself. Where only its node does, a grace period that is too
-/// short for that goes by another.
+/// Checks the grace period of a pod that sets its grace policy itself. If only its node does,
+/// another policy applies to a grace period that is too short.
 fn check_grace_period(policy: GracePolicy, period: Option<Duration>) -> Result<(), Problem> {
     let least = policy.least();
     if period.is_some_and(|period| period < least) {

@@ -1,24 +1,24 @@
-//! Durations as Go writes them.
+//! Durations in Go's format.
 
 use std::time::Duration;
 
 use super::error::Problem;
 
 /// The longest duration in whole seconds: Go counts nanoseconds in an `int64`. Every duration in a
-/// plan keeps to it, so that it can be added to any clock.
+/// plan respects it, so that it can be added to any clock.
 pub const MAX_SECONDS: u64 = 9_223_372_036;
 
-/// One more than the most nanoseconds, the bound that Go's parser works with.
+/// The bound 2^63 in nanoseconds that Go's parser works with.
 const LIMIT: u64 = 1 << 63;
 
-/// Reads a Go duration, such as `300ms`, `1.5h` or `1h2m3.5s`: numbers with a fraction or without,
+/// Reads a Go duration, such as `300ms`, `1.5h` or `1h2m3.5s`: numbers with or without a fraction,
 /// each with a unit of `ns`, `us`, `µs`, `ms`, `s`, `m`, `h`; or a bare `0`.
 ///
-/// Takes what Go's `time.ParseDuration` takes, to the nanosecond, unless it is negative.
+/// Accepts what Go's `time.ParseDuration` accepts, to the nanosecond, unless it is negative.
 ///
 /// # Errors
 ///
-/// What Go refuses, a negative duration, and more than `i64::MAX` nanoseconds.
+/// Text that Go refuses, a negative duration, and more than `i64::MAX` nanoseconds.
 pub fn parse(text: &str) -> Result<Duration, Problem> {
     let (negative, amounts) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -51,7 +51,7 @@ fn sum(mut rest: &str) -> Result<u64, Problem> {
     Ok(total)
 }
 
-/// The first amount in nanoseconds, and what follows it.
+/// The first amount in nanoseconds, and the text after it.
 fn amount_and_rest(text: &str) -> Result<(u64, &str), Problem> {
     let is_digit = |c: char| c.is_ascii_digit();
     let (whole, rest) = span(text, is_digit);
@@ -75,8 +75,8 @@ fn amount_and_rest(text: &str) -> Result<(u64, &str), Problem> {
     Ok((amount, rest))
 }
 
-/// `0.<fraction>` of `unit`, rounded as Go does it: digits beyond an `int64` do not count, and the
-/// product is one of floats.
+/// `0.<fraction>` of `unit`, rounded as by Go: digits beyond an `int64` do not count, and the
+/// product is computed in floats.
 fn part_of(fraction: &str, unit: u64) -> u64 {
     let mut digits = 0_u64;
     let mut scale = 1_f64;
@@ -106,7 +106,7 @@ fn unit_in_nanoseconds(unit: &str) -> Option<u64> {
     })
 }
 
-/// The longest beginning of `text` whose characters all are `wanted`, and the rest.
+/// The longest prefix of `text` whose characters are all `wanted`, and the rest.
 fn span(text: &str, wanted: impl Fn(char) -> bool) -> (&str, &str) {
     text.find(|c| !wanted(c))
         .and_then(|end| text.split_at_checked(end))

@@ -1,4 +1,4 @@
-//! How a plan is refused: one sentence with the key, the value and what was expected.
+//! Errors of a plan: one sentence with the key, the value and what was expected.
 
 use crate::text::Shortened;
 
@@ -6,23 +6,23 @@ use super::word::Word;
 
 /// A value longer than this many bytes is refused unread.
 pub(crate) const MAX_VALUE_BYTES: usize = 16 * 1024;
-/// All keys and values of usher on one container may have so many bytes.
+/// Most bytes of all usher keys and values on one container.
 pub(super) const MAX_TOTAL_BYTES: usize = 32 * 1024;
-/// As much of a value as a sentence shows, in characters.
+/// Most characters of a value shown in a sentence.
 const SHOWN_CHARS: usize = 64;
-/// As much of a key; the longest container name and setting fit.
+/// Most characters of a key shown; the longest container name and setting fit.
 const SHOWN_KEY_CHARS: usize = 320;
 
-/// Why annotations are refused. Keys and values in here are for people: shortened, and with
-/// control characters escaped.
+/// The reason why annotations are refused. Keys and values in it are for people: shortened, and
+/// with control characters escaped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash)]
 pub enum PlanError {
-    /// A key in usher's name space that is no setting.
+    /// An unknown key in usher's name space.
     #[error("unknown annotation {key}; expected {expected}{}", did_you_mean(meant.as_deref()))]
     UnknownSetting {
         key: String,
         expected: String,
-        /// The key that it probably should be.
+        /// The key that was probably meant.
         meant: Option<String>,
     },
     /// A value that is longer than 16 KiB.
@@ -39,10 +39,10 @@ pub enum PlanError {
         value: String,
         allowed: &'static [&'static str],
     },
-    /// A setting of a container that has no use for it, whatever its value.
+    /// A setting that the container's role has no use for, whatever its value.
     #[error("{key}: {problem}")]
     Useless { key: String, problem: Problem },
-    /// Any other value that says nothing, or contradicts another one.
+    /// Any other invalid value, or one that contradicts another.
     #[error("{key}: {value} {problem}")]
     Invalid {
         key: String,
@@ -51,30 +51,30 @@ pub enum PlanError {
     },
 }
 
-/// All that annotations are refused for, in the order in which it is found.
+/// All errors of some annotations, in the order in which they are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusals {
-    /// The one that the shim tells.
+    /// The error that the shim reports.
     pub first: PlanError,
     pub others: Vec<PlanError>,
 }
 
-/// Refusals that are collected, up to a number of them.
+/// Errors that are collected up to a limit.
 #[derive(Debug)]
 pub(super) struct Found {
     all: Vec<PlanError>,
     at_most: usize,
 }
 
-/// The refusals that an author is told at once: what is mended can be asked about again.
+/// Most errors that an author is told at once; the rest shows after a fix.
 pub(super) const REFUSALS_AT_MOST: usize = 64;
 
-/// What is wrong with a value, as the predicate of a sentence: `is not a duration …`.
+/// The problem with a value, as the predicate of a sentence: `is not a duration …`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash)]
 #[error("{0}")]
 pub struct Problem(String);
 
-/// One annotation as it was written.
+/// An annotation as it was written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry<'a> {
     pub(super) key: &'a str,
@@ -84,7 +84,7 @@ pub(super) struct Entry<'a> {
 // === impl Refusals ===
 
 impl Refusals {
-    /// One sentence for each, the first one first.
+    /// A sentence for each error, the first error first.
     pub fn sentences(&self) -> impl Iterator<Item = String> {
         let all = std::iter::once(&self.first).chain(&self.others);
         all.map(PlanError::to_string)
@@ -123,12 +123,12 @@ impl Found {
         }
     }
 
-    /// No more is kept: what is not read yet need not be.
+    /// True if no more errors are kept: the rest need not be read.
     pub(super) fn is_full(&self) -> bool {
         self.all.len() >= self.at_most
     }
 
-    /// Returns `value` if nothing was found.
+    /// Returns `value` if there is no error.
     pub(super) fn nothing_or<T>(self, value: T) -> Result<T, Refusals> {
         let mut all = self.all.into_iter();
         match all.next() {
@@ -152,7 +152,7 @@ impl Problem {
 // === impl Entry ===
 
 impl<'a> Entry<'a> {
-    /// Reads the value with a parser that knows nothing of keys.
+    /// Reads the value with a parser that does not know the key.
     pub(super) fn read<T>(
         self,
         parse: impl FnOnce(&'a str) -> Result<T, Problem>,
@@ -218,7 +218,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The end of a sentence about a word that is probably misspelt.
+/// The end of a sentence about a word that is probably misspelled.
 fn did_you_mean(meant: Option<&str>) -> String {
     meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
 }
@@ -235,8 +235,8 @@ pub(super) fn quote(text: &str) -> String {
     )
 }
 
-/// A parser's own message, which may repeat the author's text: escaped, and shortened in its
-/// middle, since what was expected stands at its end.
+/// A parser's own message, which may repeat the author's text: escaped, and shortened in the middle
+/// because its end names what was expected.
 pub(super) fn condense(message: &str) -> String {
     const HEAD: usize = 80;
     const TAIL: usize = 280;

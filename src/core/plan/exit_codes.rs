@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::error::{Problem, quote};
 use super::list;
 
-/// Exit codes of Linux fit into a byte: one bit each.
+/// Words of 64 bits for one bit per exit code: Linux exit codes fit into a byte.
 const WORDS: usize = 4;
 
-/// Stands before the codes that a set has *not*.
+/// The prefix of a list of codes that a set does *not* have.
 const NOT: char = '!';
 
 /// A set of exit codes; empty by default.
@@ -26,7 +26,7 @@ const NOT: char = '!';
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExitCodes(
-    /// None for the empty set: a plan has a set for each container, and few containers have codes.
+    /// `None` for the empty set: every container has a set, and few have codes.
     Option<Box<Bits>>,
 );
 
@@ -47,7 +47,7 @@ impl ExitCodes {
         self.0.as_deref().copied().unwrap_or_default()
     }
 
-    /// False for what no process exits with: codes above 255.
+    /// False for codes above 255, which no process exits with.
     pub fn contains(&self, code: u32) -> bool {
         u8::try_from(code).is_ok_and(|code| self.has(code))
     }
@@ -99,7 +99,7 @@ impl FromIterator<u8> for ExitCodes {
     }
 }
 
-/// The word of a code, and its bit there.
+/// The index of a code's word, and its bit there.
 fn place(code: u8) -> (usize, u64) {
     (usize::from(code >> 6), 1 << (code & 63))
 }
@@ -119,11 +119,11 @@ impl fmt::Display for ExitCodes {
     }
 }
 
-/// Reads exit codes, or `!` and the exit codes that the set does not have; `!` alone stands for all.
+/// Reads exit codes, or `!` and the exit codes that the set does not have; `!` alone means all.
 ///
 /// # Errors
 ///
-/// Neither codes nor `!`, a number above 255, any other text, a code that stands there twice.
+/// Neither codes nor `!`, a number above 255, any other text, or a duplicate code.
 pub(super) fn parse(text: &str) -> Result<ExitCodes, Problem> {
     let (is_not, codes) = match text.trim_start().strip_prefix(NOT) {
         Some(codes) => (true, codes),
@@ -153,7 +153,7 @@ pub(super) fn parse(text: &str) -> Result<ExitCodes, Problem> {
     })
 }
 
-/// A number of digits only: no sign, which Rust's own parser takes.
+/// A number of digits only: Rust's own parser also takes a sign.
 fn decimal(word: &str) -> Option<u8> {
     let is_decimal = word.chars().all(|c| c.is_ascii_digit());
     is_decimal.then(|| word.parse().ok()).flatten()

@@ -1,4 +1,4 @@
-//! Actions that probes and hooks have in common: Kubernetes' `ExecAction`, `HTTPGetAction` and
+//! Actions shared by probes and hooks: Kubernetes' `ExecAction`, `HTTPGetAction` and
 //! `TCPSocketAction`.
 
 use std::fmt;
@@ -12,15 +12,14 @@ use super::error::{Problem, quote};
 use super::json::Object;
 use super::word::{Word, words};
 
-/// Where a probe or hook connects to. Nothing else is allowed, since resolving a name would leave
-/// the container's network namespace, or use the host's resolver.
+/// The host that a probe or hook connects to. Names are not allowed, because resolving one would
+/// leave the container's network namespace, or use the host's resolver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub enum Host {
     Localhost,
     Ip(IpAddr),
 }
 
-/// A port of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Hash)]
 #[serde(untagged)]
 pub enum Port {
@@ -40,14 +39,14 @@ words! {
     }
 }
 
-/// One GET request: Kubernetes' `HTTPGetAction`.
+/// A GET request: Kubernetes' `HTTPGetAction`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub struct HttpGet {
     pub scheme: Scheme,
-    /// Loopback, or the namespace's own address, where it is not given.
+    /// `None`: loopback, or the network namespace's own address.
     pub host: Option<Host>,
     pub port: Port,
-    /// With its query; begins with a slash and has no control characters.
+    /// Includes the query; begins with a slash and has no control characters.
     pub path: String,
     /// Names of letters, digits and `-`; values without control characters.
     pub headers: Vec<(String, String)>,
@@ -87,7 +86,7 @@ pub(super) struct RawTcpSocket {
 // === impl RawExec ===
 
 impl RawExec {
-    /// A command that can be executed at all: it has a program, and no NUL.
+    /// Reads a command that can be executed: it has a program, and no NUL.
     pub(super) fn read(self) -> Result<Vec<String>, Problem> {
         let command = self.command.unwrap_or_default();
         if command.is_empty() {
@@ -162,7 +161,7 @@ fn read_scheme(scheme: Option<String>) -> Result<Scheme, Problem> {
     })
 }
 
-/// An empty host is none, as in Kubernetes.
+/// Reads an empty host as none, as Kubernetes does.
 fn read_host(host: Option<String>) -> Result<Option<Host>, Problem> {
     let Some(host) = host.filter(|host| !host.is_empty()) else {
         return Ok(None);
@@ -178,7 +177,7 @@ fn read_host(host: Option<String>) -> Result<Option<Host>, Problem> {
     })
 }
 
-/// The path with the leading slash that kubelet adds where it is missing.
+/// Adds a missing leading slash, as kubelet does.
 fn read_path(path: Option<String>) -> Result<String, Problem> {
     let path = path.unwrap_or_default();
     if path.chars().any(|c| c.is_ascii_control()) {
@@ -230,7 +229,7 @@ impl Visitor<'_> for PortVisitor {
     }
 }
 
-/// As Kubernetes' `IsValidPortName`: a number in a string is no name.
+/// True for a port name by Kubernetes' `IsValidPortName`: a number in a string is no name.
 fn is_port_name(name: &str) -> bool {
     (1..=15).contains(&name.len())
         && name

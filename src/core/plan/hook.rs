@@ -9,16 +9,16 @@ use super::error::Problem;
 use super::handler::{Host, HttpGet, Port, RawExec, RawHttpGet, RawTcpSocket};
 use super::json::{self, Object, Whole};
 
-/// What is done in or to a container once its pod terminates.
+/// An action in or on a container when its pod terminates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Hook {
     /// Runs a command in the container; has at least a program.
     Exec { command: Vec<String> },
-    /// Sends a request; its answer does not matter.
+    /// Sends a request and ignores the answer.
     HttpGet(HttpGet),
     /// Opens a connection.
     TcpSocket { host: Option<Host>, port: Port },
-    /// Lets time go by, whole seconds of it.
+    /// Waits for whole seconds.
     Sleep(Duration),
 }
 
@@ -41,8 +41,8 @@ struct RawSleep {
 ///
 /// # Errors
 ///
-/// Anything that Kubernetes' `LifecycleHandler` does not have, or has with another type; not
-/// exactly one action.
+/// A field or type that Kubernetes' `LifecycleHandler` does not have, or any number of actions
+/// other than one.
 pub(super) fn parse(text: &str) -> Result<Hook, Problem> {
     let raw: RawHook = json::parse(text, "a Kubernetes LifecycleHandler")?;
     match (raw.exec, raw.http_get, raw.tcp_socket, raw.sleep) {

@@ -1,4 +1,4 @@
-//! Who a container is, and which pod it belongs to.
+//! The identity of a container, and the pod it belongs to.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
 pub(super) const SANDBOX_NAME: &str = "io.kubernetes.cri.sandbox-name";
 pub(super) const SANDBOX_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
 pub(super) const SANDBOX_UID: &str = "io.kubernetes.cri.sandbox-uid";
-/// The type of a container that is a sandbox.
+/// The type of a sandbox container.
 pub(super) const SANDBOX: &str = "sandbox";
-/// The annotation by which containers are grouped into one pod where no sandbox groups them.
+/// The annotation that groups containers into one pod without a sandbox.
 pub const GROUP: &str = "io.containerd.runc.v2.group";
 
-/// A container by what containerd's CRI plugin says about it.
+/// A container as containerd's CRI plugin identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Identity {
     pub kind: ContainerKind,
     /// The name in the pod's spec, else the container's id.
     pub name: String,
-    /// The id of the sandbox it belongs to; a sandbox's own id, where CRI made it.
+    /// The id of the sandbox it belongs to; for a sandbox made by CRI, its own id.
     pub sandbox: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ContainerKind {
-    /// The pause container, or what there is in its place, which opens and closes the pod.
+    /// The pause container or its equivalent, which opens and closes the pod.
     Sandbox,
-    /// Any other one.
+    /// Any other container.
     Workload,
 }
 
@@ -50,21 +50,22 @@ impl Identity {
     }
 }
 
-/// A pod, as Kubernetes names it.
+/// A pod, as Kubernetes identifies it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodIdentity {
-    /// The sandbox's id; without a sandbox what its containers are grouped by, or the only one's id.
+    /// The sandbox's id. Without a sandbox, the group of its containers, or the id of its only
+    /// container.
     pub id: String,
-    /// Its name; without Kubernetes the id.
+    /// The name; without Kubernetes, the id.
     pub name: String,
-    /// Its namespace; empty without Kubernetes.
+    /// Empty without Kubernetes.
     pub namespace: String,
     /// Empty without Kubernetes.
     pub uid: String,
 }
 
 impl PodIdentity {
-    /// Reads to which pod the container `id` belongs.
+    /// Reads the identity of the pod that the container `id` belongs to.
     pub fn read(id: &str, annotations: &BTreeMap<String, String>) -> PodIdentity {
         let say = |key| annotation(annotations, key).unwrap_or_default().to_owned();
         let id = group(annotations).unwrap_or(id);
@@ -79,12 +80,12 @@ impl PodIdentity {
     }
 }
 
-/// The pod by which containers are grouped into one shim, as in `containerd-shim-runc-v2`.
+/// The group by which containers share a shim, as in `containerd-shim-runc-v2`.
 pub fn group(annotations: &BTreeMap<String, String>) -> Option<&str> {
     annotation(annotations, GROUP).or_else(|| annotation(annotations, SANDBOX_ID))
 }
 
-/// The value of an annotation; an empty one says nothing.
+/// The value of an annotation; an empty one counts as missing.
 fn annotation<'a>(annotations: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
     annotations
         .get(key)

@@ -1,4 +1,4 @@
-//! What all settings in JSON have in common.
+//! Common parts of all settings in JSON.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, Unexpected, Vi
 
 use super::error::{Problem, condense};
 
-/// Reads a JSON object; `schema` names it in the sentence.
+/// Reads a JSON object; `schema` is its name in error messages.
 pub(super) fn parse<T: DeserializeOwned>(text: &str, schema: &str) -> Result<T, Problem> {
     serde_json::from_str::<Object<T>>(text)
         .map(|Object(object)| object)
@@ -22,11 +22,11 @@ pub(super) fn parse<T: DeserializeOwned>(text: &str, schema: &str) -> Result<T, 
         })
 }
 
-/// A `T` that is written as an object: serde by itself takes an array for a struct too.
+/// A `T` written as an object: serde itself would take an array for a struct too.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Object<T>(pub T);
 
-/// A whole number within bounds; int32 is what Kubernetes has for most.
+/// A whole number within bounds; most of Kubernetes' numbers are int32.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whole<const MIN: u64, const MAX: u64 = 0x7fff_ffff>(u64);
 
@@ -59,7 +59,7 @@ impl<const MIN: u64, const MAX: u64> Whole<MIN, MAX> {
         self.0
     }
 
-    /// The number, for types whose `MAX` is an int32's.
+    /// The number, for types whose `MAX` fits an int32.
     pub(super) fn count(self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)
     }

@@ -46,23 +46,23 @@ words! {
     }
 }
 
-/// What an annotation's key asks for.
+/// The setting named by an annotation's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Key<'a> {
     Pod(PodSetting),
     Container(ContainerSetting, &'a str),
 }
 
-/// Whether an annotation's key is in usher's name space, whatever it says there.
+/// True if an annotation's key is in usher's name space, known or not.
 pub fn is_usher_key(key: &str) -> bool {
     let prefix = key.split_once('/').map(|(prefix, _)| prefix);
     prefix.is_some_and(|prefix| prefix == "usher" || prefix.ends_with(".usher"))
 }
 
 impl<'a> Key<'a> {
-    /// The key of `entry`; none where it is outside of usher's name space.
+    /// The key of `entry`, or `None` outside of usher's name space.
     ///
-    /// A key has one slash, and what stands before it decides, as in the patterns `usher/*` and
+    /// A key has one slash, and the part before it decides, as in the patterns `usher/*` and
     /// `*.usher/*` by which containerd passes annotations on (a `*` there matches no slash).
     pub(super) fn read(entry: Entry<'a>) -> Result<Option<Key<'a>>, PlanError> {
         let Some((prefix, name)) = entry.key.split_once('/') else {
@@ -94,14 +94,14 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The word that another one probably should be.
+/// The word that was probably meant.
 fn near_word(words: &[&'static str], written: &str) -> Option<&'static str> {
     let mut words = words.iter();
     words.find(|word| is_near(written, word)).copied()
 }
 
 impl PodSetting {
-    /// The key that is meant by `usher/<name>`, which is none.
+    /// The key that was probably meant by the unknown key `usher/<name>`.
     fn meant_by(name: &str) -> Option<String> {
         let of_container = || Some(ContainerSetting::from_word(name)?.key("CONTAINER"));
         let near = near_word(Self::WORDS, name).map(|word| format!("usher/{word}"));
@@ -124,7 +124,7 @@ impl PodSetting {
 }
 
 impl ContainerSetting {
-    /// The key that is meant by `<setting>.usher/<name>`, which is none.
+    /// The key that was probably meant by the unknown key `<setting>.usher/<name>`.
     fn meant_by(setting: &str, name: &str) -> Option<String> {
         let of_pod = || Some(PodSetting::from_word(setting)?.key());
         let near = near_word(Self::WORDS, setting).filter(|_| is_container_name(name));

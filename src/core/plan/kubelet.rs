@@ -1,4 +1,4 @@
-//! What kubelet's own annotations tell, where containerd passes them on.
+//! Facts from kubelet's own annotations, if containerd passes them on.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,43 +21,43 @@ pub(super) const ALLOTTED_QUOTA: &str = "io.kubernetes.cri.sandbox-cpu-quota";
 pub(super) const ALLOTTED_PERIOD: &str = "io.kubernetes.cri.sandbox-cpu-period";
 pub(super) const ALLOTTED_SHARES: &str = "io.kubernetes.cri.sandbox-cpu-shares";
 
-/// Facts about one container and its pod (kubelet's `kuberuntime/labels.go`). They are none of the
-/// pod author's choice, so one that is malformed is as good as absent, never an error.
+/// Facts about one container and its pod (kubelet's `kuberuntime/labels.go`). The pod's author does
+/// not choose them, so a malformed one counts as absent and is never an error.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KubeletFacts {
     /// The pod's `terminationGracePeriodSeconds`, at most 292 years.
     pub grace_period: Option<Duration>,
-    /// What kubelet does before it asks the container to stop.
+    /// Kubelet's action before it asks the container to stop.
     pub pre_stop: Option<PreStop>,
-    /// The same as something that the shim can do in its place; none if it cannot.
+    /// The preStop handler in a form that the shim can run, or `None` if it cannot.
     pub pre_stop_hook: Option<Hook>,
-    /// How often the container has been started before; 0 where nothing is said.
+    /// Restarts of the container so far; 0 if unknown.
     pub restart_count: u32,
     /// The container's named ports, 1 to 65535.
     pub ports: BTreeMap<String, u16>,
-    /// Where in the container its last words go.
+    /// Path of the termination message in the container.
     pub termination_message_path: Option<String>,
-    /// Of a sandbox: what its containers are allotted together.
+    /// For a sandbox: the resources of all its containers together.
     pub allotment: Allotment,
 }
 
-/// What kubelet (1.23 and later) reckons for all containers of a pod together: the pod's cgroup has as
-/// much, and a RuntimeClass's `overhead.podFixed` beside it. Nothing where there is no bound, or where
-/// nothing is said.
+/// The resources of all containers of a pod together, computed by kubelet (1.23 and later). The
+/// pod's cgroup has as much plus a RuntimeClass's `overhead.podFixed`. `None` if unbounded or
+/// unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Allotment {
     /// Bytes.
     pub memory: Option<u64>,
-    /// Microseconds of CPU time in each period of so many microseconds.
+    /// Microseconds of CPU time, and the period in microseconds.
     pub quota: Option<(u64, u64)>,
-    /// CPU shares of cgroup version 1.
+    /// CPU shares of cgroup v1.
     pub shares: Option<u64>,
 }
 
 /// A container's preStop handler, as far as it matters to the shim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PreStop {
-    /// An `Exec` with this argv will come.
+    /// Kubelet will send an `Exec` with this argv.
     Exec { command: Vec<String> },
     /// Kubelet sends a request that the shim does not see.
     HttpGet,
@@ -65,12 +65,12 @@ pub enum PreStop {
     TcpSocket,
     /// Kubelet waits, at most 292 years.
     Sleep(Duration),
-    /// Something of a Kubernetes that is newer than this shim.
+    /// A handler of a Kubernetes version newer than this shim.
     Other,
 }
 
 impl KubeletFacts {
-    /// Reads what is there of the facts.
+    /// Reads the facts that are present.
     pub fn read(annotations: &BTreeMap<String, String>) -> KubeletFacts {
         let get = |key| annotations.get(key).map(String::as_str);
         let path = get(TERMINATION_MESSAGE_PATH).filter(|path| !path.is_empty());
@@ -104,7 +104,7 @@ impl Allotment {
     }
 }
 
-/// So many seconds, within what can be added to any clock.
+/// A number of seconds, capped to what can be added to any clock.
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(MAX_SECONDS))
 }
@@ -181,7 +181,7 @@ impl<'de> Visitor<'de> for NamedPortsVisitor {
         write!(f, "a list of ports")
     }
 
-    /// Of two ports with one name the first counts, as for kubelet.
+    /// The first of two ports with one name counts, as for kubelet.
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NamedPorts, A::Error> {
         let mut ports = BTreeMap::new();
         while let Some(Object(RawPort {

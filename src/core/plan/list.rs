@@ -8,27 +8,27 @@ use super::pattern::Pattern;
 /// The longest container name, in characters.
 pub(crate) const MAX_NAME_CHARS: usize = 253;
 
-/// As many containers as a list may name, and as may have settings of their own: many times what
-/// fits into a pod, and little for a shim.
+/// Most containers in a list, and most with settings of their own: many times what fits into a pod,
+/// and little for a shim.
 pub(crate) const MAX_NAMES: usize = 256;
 
-/// What a container name is, for sentences.
+/// The description of a container name, for error messages.
 pub(super) const CONTAINER_NAME: &str =
     "a name of 1 to 253 letters, digits, '.', '_' and '-', beginning with a letter or a digit";
 
-/// What follows the name of a container that may never come.
+/// The suffix of an optional container's name.
 const OPTIONAL: char = '?';
 
 /// The names of a list, in their order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
     pub(super) all: Vec<String>,
-    /// Those of them that may never come.
+    /// The optional ones among them.
     pub(super) optional: BTreeSet<String>,
 }
 
-/// Whether `name` can be a container's: wider than Kubernetes' DNS labels, since a container that
-/// was made with `ctr` goes by its id.
+/// True if `name` can be a container's: wider than Kubernetes' DNS labels, because a container made
+/// with `ctr` has its id as its name.
 pub(crate) fn is_container_name(name: &str) -> bool {
     name.len() <= MAX_NAME_CHARS
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -37,20 +37,20 @@ pub(crate) fn is_container_name(name: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
-/// The words of a list, as they were written: separated by commas or white space.
+/// The words of a list as written, separated by commas or white space.
 ///
 /// # Errors
 ///
-/// An empty list, an empty name.
+/// An empty list, or an empty name.
 pub(crate) fn words(value: &str) -> Result<Vec<&str>, Problem> {
     items(value, "container name")
 }
 
-/// The items of a list, each of which is a `kind`, separated by commas or white space.
+/// The items of a list, each a `kind`, separated by commas or white space.
 ///
 /// # Errors
 ///
-/// An empty list, an empty item.
+/// An empty list, or an empty item.
 pub(super) fn items<'a>(value: &'a str, kind: &str) -> Result<Vec<&'a str>, Problem> {
     if value.trim().is_empty() {
         return Err(Problem::new(format!(
@@ -69,7 +69,7 @@ pub(super) fn items<'a>(value: &'a str, kind: &str) -> Result<Vec<&'a str>, Prob
     Ok(words)
 }
 
-/// A word without what makes it optional, and whether it was there.
+/// A word without the suffix that makes it optional, and true if it had the suffix.
 pub(crate) fn without_mark(word: &str) -> (&str, bool) {
     match word.strip_suffix(OPTIONAL) {
         Some(name) => (name, true),
@@ -77,8 +77,8 @@ pub(crate) fn without_mark(word: &str) -> (&str, bool) {
     }
 }
 
-/// True if two different names may be one of them misspelt: a letter is wrong, missing or too many, or two are
-/// swapped; in a long name also two letters.
+/// True if one of two different names may be a misspelling of the other: one letter is wrong,
+/// missing or added, or two are swapped; in a long name also two letters.
 pub(crate) fn is_near(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let same = |(one, other): &(&u8, &u8)| one == other;
@@ -105,12 +105,12 @@ fn but_last(bytes: &[u8], count: usize) -> &[u8] {
     bytes.get(..end).unwrap_or_default()
 }
 
-/// Reads names that are separated by commas or white space, in their order. `may_be_optional` says
-/// whether they may end in `?`.
+/// Reads names separated by commas or white space, in their order. They may end in `?` if
+/// `may_be_optional`.
 ///
 /// # Errors
 ///
-/// An empty list, more than [`MAX_NAMES`], an empty name, something that cannot be a name, a name that stands there twice.
+/// An empty list, more than [`MAX_NAMES`], an empty or invalid name, or a duplicate.
 pub(super) fn parse(value: &str, may_be_optional: bool) -> Result<Names, Problem> {
     let mut names = Names::default();
     let mut seen = BTreeSet::new();

@@ -1,13 +1,12 @@
-//! What the annotations of one container say about its pod: the plan.
+//! The plan: the meaning of one container's annotations for its pod.
 //!
 //! Pure: no I/O, no clock. Annotations come from pod authors, so nothing in here panics, recurses
-//! without bound, or takes more memory than a small multiple of its input; bad input is refused
+//! without bound, or takes more memory than a small multiple of its input. Bad input is refused
 //! with one sentence that names the key, the value and what was expected ([`PlanError`]).
 //!
-//! [`Plan`] is what the pod's author says. What kubelet says is in [`kubelet`], and who a container
-//! is, in [`identity`].
+//! [`Plan`] has the settings of the pod's author, [`kubelet`] those of kubelet, and [`identity`]
+//! the identity of a container.
 
-mod cast;
 mod container;
 mod draft;
 mod duration;
@@ -26,6 +25,7 @@ mod quantity;
 pub mod reference;
 mod resources;
 mod role;
+mod role_assignment;
 mod rules;
 mod sandbox;
 mod settings;
@@ -36,7 +36,6 @@ mod word;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use cast::{gives_a_role, lists, role_of_list};
 pub use container::ContainerPlan;
 pub use duration::MAX_SECONDS;
 pub use duration::parse as parse_duration;
@@ -56,6 +55,7 @@ pub use pattern::{Pattern, Roles};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};
 pub use role::{DeferTurn, Origin, Role, Stage};
+pub(crate) use role_assignment::{gives_a_role, lists, role_of_list};
 pub use rules::{Limits, Minimums, Reading, Rules, UnknownKeys};
 pub use sandbox::{SandboxFacts, sandbox_annotations};
 pub use settings::{
@@ -65,21 +65,22 @@ pub use settings::{
 pub use signal::{ParseSignalError, Signal};
 pub use word::Word;
 
-use cast::Cast;
+use role_assignment::RoleAssignment;
 
-/// Everything the usher annotations of a pod say, free of contradictions: a container has one
-/// role, every init and sidecar container is in exactly one stage, and a container has only
-/// settings that its role has a use for.
+/// The content of a pod's usher annotations, free of contradictions: a container has one role,
+/// every init and sidecar container is in exactly one stage, and a container has only settings that
+/// its role has a use for.
 ///
-/// A name may be optional: it is in the lists below from when a container of that name [comes](Plan::comes).
-/// So is a sidecar that only the node knows of ([`Roles`]).
+/// A name may be optional: it is in the lists below once a container of that name
+/// [appears](Plan::comes). So is a sidecar that only the node names ([`Roles`]).
 ///
-/// Two plans are equal when they say the same, whatever the annotations look like, and the same is there.
+/// Two plans are equal if they have the same content and the same optional containers have
+/// appeared, whatever the annotations look like.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
-    /// Whether any usher key was there at all.
+    /// True if there was any usher key.
     given: bool,
-    cast: Cast,
+    assignment: RoleAssignment,
     containers: BTreeMap<String, ContainerPlan>,
     settings: Settings,
 }
@@ -104,32 +105,33 @@ impl Plan {
         Plan::parse_under(annotations, &Rules::default()).map(|reading| reading.plan)
     }
 
-    /// Whether no usher key was given at all, and nothing has come that the node has a role for: the pod
-    /// is none of our business.
+    /// True without any usher key and without a container that the node has a role for: usher does
+    /// not handle the pod.
     pub fn is_empty(&self) -> bool {
-        !self.given && !self.cast.has_one_of_node()
+        !self.given && !self.assignment.has_one_of_node()
     }
 
-    /// The role of the container `name`. One in no list is what the node says of it, else an app; a guest
-    /// where `apps` was given, and where neither the pod nor the node says anything.
+    /// The role of the container `name`. An unlisted container has the role that the node gives it,
+    /// else it is an app. It is a guest if `apps` is listed, or if neither the pod nor the node has
+    /// any setting.
     pub fn role(&self, name: &str) -> Role {
-        match self.given || self.cast.is_for_all_pods() {
-            true => self.cast.role(name),
+        match self.given || self.assignment.is_for_all_pods() {
+            true => self.assignment.role(name),
             false => Role::Guest,
         }
     }
 
-    /// By what the container `name` has its role.
+    /// The reason why the container `name` has its role.
     pub fn origin(&self, name: &str) -> Origin {
-        match self.given || self.cast.is_for_all_pods() {
-            true => self.cast.origin(name),
+        match self.given || self.assignment.is_for_all_pods() {
+            true => self.assignment.origin(name),
             false => Origin::Nobody,
         }
     }
 
-    /// Whether the container `name` has its role if it comes, and need not come.
+    /// True if the container `name` is optional.
     pub fn is_optional(&self, name: &str) -> bool {
-        self.origin(name) != Origin::Nobody && self.cast.is_optional(name)
+        self.origin(name) != Origin::Nobody && self.assignment.is_optional(name)
     }
 
     /// A container of this name is there. If it need not have come, it is in the lists from now on.
@@ -148,16 +150,16 @@ impl Plan {
         self.come(std::iter::once(name));
     }
 
-    /// Containers of these names are there, as by [`Plan::comes`].
+    /// Records that containers of these names are present, as [`Plan::comes`].
     pub fn come<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
-        if self.given || self.cast.is_for_all_pods() {
-            self.cast.come(names);
+        if self.given || self.assignment.is_for_all_pods() {
+            self.assignment.come(names);
         }
     }
 
-    /// Whether both say the same, whatever has come.
+    /// True if both have the same content, regardless of optional containers.
     pub fn is_written_as(&self, other: &Plan) -> bool {
-        if self.cast.is_as_written() && other.cast.is_as_written() {
+        if self.assignment.is_as_written() && other.assignment.is_as_written() {
             return self == other;
         }
         let written = |plan: &Plan| {
@@ -168,19 +170,19 @@ impl Plan {
         written(self) == written(other)
     }
 
-    /// Nothing is there any more that need not have come.
+    /// Forgets all optional containers.
     pub fn forget_who_came(&mut self) {
-        self.cast.forget_who_came();
+        self.assignment.forget_who_came();
     }
 
     /// The init and sidecar containers in the order in which they start.
     pub fn stages(&self) -> &[Stage] {
-        &self.cast.order.stages
+        &self.assignment.order.stages
     }
 
     /// The index in [`Plan::stages`] of the stage that the init or sidecar container `name` is in.
     pub fn position(&self, name: &str) -> Option<usize> {
-        self.cast
+        self.assignment
             .order
             .stages
             .iter()
@@ -189,35 +191,35 @@ impl Plan {
 
     /// The init containers, as listed.
     pub fn init(&self) -> &[String] {
-        &self.cast.order.init
+        &self.assignment.order.init
     }
 
     /// The caller's own init containers, as listed.
     pub fn native_init(&self) -> &[String] {
-        &self.cast.native_init
+        &self.assignment.native_init
     }
 
     /// The sidecars, as listed; [`Plan::stages`] has them in start order.
     pub fn sidecars(&self) -> &[String] {
-        &self.cast.order.sidecars
+        &self.assignment.order.sidecars
     }
 
-    /// The apps where they were listed; never an empty set.
+    /// The apps if they were listed; never an empty set.
     pub fn apps(&self) -> Option<&BTreeSet<String>> {
-        self.cast.apps.as_ref()
+        self.assignment.apps.as_ref()
     }
 
     /// The defer containers that run before the apps are stopped, in order.
     pub fn pre_exit(&self) -> &[String] {
-        &self.cast.order.pre_exit
+        &self.assignment.order.pre_exit
     }
 
     /// The defer containers that run after the apps have stopped, in order.
     pub fn post_exit(&self) -> &[String] {
-        &self.cast.order.post_exit
+        &self.assignment.order.post_exit
     }
 
-    /// What is said about the container `name` alone; a default one where nothing is.
+    /// The settings of the container `name`, or default ones.
     pub fn container(&self, name: &str) -> &ContainerPlan {
         self.containers.get(name).unwrap_or(&ContainerPlan::NOTHING)
     }
@@ -228,8 +230,8 @@ impl Plan {
         own.unwrap_or(self.settings.restart_policy)
     }
 
-    /// True if the caller creates the container `name` again after an exit with `code`: by its restart
-    /// policy, or by its rules for exit codes.
+    /// True if the caller creates the container `name` again after an exit with `code`: by its
+    /// restart policy, or by its rules for exit codes.
     ///
     /// ```
     /// use std::collections::BTreeMap;
@@ -249,20 +251,20 @@ impl Plan {
         self.creates_again(name)(code)
     }
 
-    /// The same for many codes of one container.
+    /// Returns the same for many codes of one container.
     pub fn creates_again(&self, name: &str) -> impl Fn(u32) -> bool + use<'_> {
         let by_code = &self.container(name).caller_restarts;
         let policy = self.restart_policy(name);
         move |code| by_code.contains(code) || policy.restarts(code)
     }
 
-    /// Whether any container has a termination hook.
+    /// True if any container has a termination hook.
     pub fn has_termination_hooks(&self) -> bool {
         let mut plans = self.containers.values();
         plans.any(|plan| plan.termination_hook.is_some())
     }
 
-    /// The pod-wide settings that are no lists of roles.
+    /// The pod-wide settings other than lists of roles.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }

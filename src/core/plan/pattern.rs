@@ -1,4 +1,4 @@
-//! Patterns of container names, for those who know a pod's containers or see them come.
+//! Patterns of container names, for code that sees the containers of a pod.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use super::error::quote;
 use super::list::{MAX_NAME_CHARS, MAX_NAMES, is_container_name};
 
-/// A container name in which each `*` stands for any part of it, or for nothing.
+/// A container name in which each `*` matches any text, also none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pattern(String);
 
-/// What a node's administrator says of containers that others put into pods.
+/// Roles that a node's administrator gives to injected containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Roles {
     sidecars: Vec<Pattern>,
-    /// In pods without annotations, too.
+    /// True if they apply to pods without annotations, too.
     everywhere: bool,
 }
 
@@ -24,9 +24,11 @@ const EXPECTED: &str = "a name of a container, in which * may stand for a part o
 // === impl Pattern ===
 
 impl Pattern {
+    /// Parses a pattern.
+    ///
     /// # Errors
     ///
-    /// The predicate of a sentence, if it can be no name, or is one that says nothing of it.
+    /// The predicate of a sentence, if it can match no name, or matches every name.
     pub fn new(text: &str) -> Result<Pattern, String> {
         let is_name = |part: &str| {
             part.chars()
@@ -42,12 +44,12 @@ impl Pattern {
         }
     }
 
-    /// Whether a text is meant for a pattern.
+    /// True if a text contains a `*`.
     pub fn is_one(text: &str) -> bool {
         text.contains('*')
     }
 
-    /// Whether a container may be called so.
+    /// True if the pattern matches a container name.
     pub fn matches(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();
@@ -76,11 +78,11 @@ impl fmt::Display for Pattern {
 // === impl Roles ===
 
 impl Roles {
-    /// Roles by names and patterns of them.
+    /// Makes roles from names and patterns.
     ///
     /// # Errors
     ///
-    /// One sentence: something that is no pattern, one that stands there twice, too many of them.
+    /// One sentence: an invalid pattern, a duplicate, or too many of them.
     ///
     /// ```
     /// use usher_core::plan::Roles;
@@ -100,7 +102,7 @@ impl Roles {
             let refused = |why: &str| format!("sidecars: {} {why}", quote(text));
             let pattern = Pattern::new(text).map_err(|why| refused(&why))?;
             if patterns.contains(&pattern) {
-                return Err(refused("stands there twice; expected each once"));
+                return Err(refused("is listed twice; expected each once"));
             }
             if patterns.len() == MAX_NAMES {
                 let why = format!("is one of more than {MAX_NAMES}; expected at most {MAX_NAMES}");
@@ -109,7 +111,7 @@ impl Roles {
             patterns.push(pattern);
         }
         if everywhere && patterns.is_empty() {
-            return Err("everywhere: true says nothing without sidecars; expected some".to_owned());
+            return Err("everywhere: true needs at least one entry in sidecars".to_owned());
         }
         Ok(Roles {
             sidecars: patterns,
@@ -117,18 +119,18 @@ impl Roles {
         })
     }
 
-    /// Whether they hold in pods without annotations, too.
+    /// True if they apply to pods without annotations, too.
     pub fn are_everywhere(&self) -> bool {
         self.everywhere
     }
 
-    /// Whether a container of this name, in no list of its pod, is a sidecar.
+    /// True if an unlisted container of this name is a sidecar.
     pub fn is_sidecar(&self, name: &str) -> bool {
         is_container_name(name) && self.sidecars.iter().any(|pattern| pattern.matches(name))
     }
 }
 
-/// The names and patterns, and in which pods they count; nothing where there are none.
+/// The names and patterns, and the pods that they apply to; empty without any.
 impl fmt::Display for Roles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.sidecars.is_empty() {

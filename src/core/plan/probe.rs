@@ -9,7 +9,7 @@ use super::handler::{Host, HttpGet, Port, RawExec, RawHttpGet, RawTcpSocket};
 use super::json::{self, Object, Whole};
 use super::rules::Unsaid;
 
-/// How often something is checked, and how many answers decide.
+/// A check, its schedule, and the number of results that decide.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Probe {
     pub check: Check,
@@ -17,18 +17,17 @@ pub struct Probe {
     pub initial_delay: Duration,
     /// From one check to the next; never zero.
     pub period: Duration,
-    /// How long a check may take; never zero.
+    /// Longest time of a check; never zero.
     pub timeout: Duration,
-    /// Successes in a row that make a success; 1 for both kinds of probes that there are.
+    /// Successes in a row that make a success; 1 for both kinds of probes.
     pub success_threshold: u32,
     /// Failures in a row that make a failure, at least 1.
     pub failure_threshold: u32,
 }
 
-/// What is checked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Check {
-    /// A command in the container exits 0; has at least a program.
+    /// A command in the container exits with 0; has at least a program.
     Exec { command: Vec<String> },
     /// The port accepts a connection.
     TcpSocket { host: Option<Host>, port: Port },
@@ -60,12 +59,12 @@ struct RawGrpc {
     service: Option<String>,
 }
 
-/// Reads a startup or liveness probe from JSON, with what it has where it does not say it.
+/// Reads a startup or liveness probe from JSON; `unsaid` has the values of missing fields.
 ///
 /// # Errors
 ///
-/// Anything that Kubernetes' `Probe` does not have, or has with another type; not exactly one
-/// check; both periods; numbers below what Kubernetes documents as their minimum.
+/// A field or type that Kubernetes' `Probe` does not have, any number of checks other than one,
+/// both periods, or numbers below Kubernetes' documented minimum.
 pub(super) fn parse(text: &str, unsaid: &Unsaid) -> Result<Probe, Problem> {
     let raw: RawProbe = json::parse(text, "a Kubernetes Probe")?;
     let period = match (raw.period_seconds, raw.period_milliseconds) {

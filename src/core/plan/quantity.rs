@@ -3,7 +3,7 @@
 use super::error::Problem;
 use serde::{Deserialize, Serialize};
 
-/// The most digits that a number within an `int64` has.
+/// Most digits of a number within an `int64`.
 const MAX_WHOLE_DIGITS: i64 = 19;
 
 /// A quantity, exactly as written: `digits × 10^exponent × 2^doublings`.
@@ -23,7 +23,7 @@ impl Quantity {
     ///
     /// # Errors
     ///
-    /// Anything else, and what is below zero.
+    /// Any other text, and values below zero.
     pub(super) fn parse(text: &str) -> Result<Quantity, Problem> {
         let (negative, number) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -58,7 +58,7 @@ impl Quantity {
         })
     }
 
-    /// In whole units (for memory: bytes), rounded up.
+    /// The quantity in whole units (for memory: bytes), rounded up.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Quantity {
         self.rounded_up(0)
     }
 
-    /// In thousandths (for CPU: millicores), rounded up.
+    /// The quantity in thousandths (for CPU: millicores), rounded up.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl Quantity {
     /// The quantity times `10^shift`, rounded up.
     fn rounded_up(&self, shift: i64) -> Result<u64, Problem> {
         let length = i64::try_from(self.digits.len()).map_err(|_| too_much())?;
-        // Where the decimal point is: so many digits stand before it, or zeros follow it.
+        // The place of the decimal point: that many digits precede it, or zeros follow it.
         let point = self.exponent.saturating_add(shift).saturating_add(length);
         if self.digits.is_empty() {
             return Ok(0);

@@ -1,7 +1,7 @@
-//! What each annotation is for, in words: what the reference pages are made of.
+//! Texts about each annotation, from which the reference pages are made.
 //!
-//! Every setting that the parser knows has its words here, or it does not build; and the tests read each
-//! default and each example as the shim would.
+//! The compiler demands a text for every setting of the parser, and tests read each default and
+//! each example as the shim does.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -16,22 +16,21 @@ use super::{
     SidecarStopOrder, StartMode,
 };
 
-/// What is to be known of one annotation.
+/// The description of one annotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The setting.
     pub name: String,
-    /// The annotation's key, with `<container>` where a container's name stands.
+    /// The annotation's key, with `<container>` in place of a container's name.
     pub key: String,
-    /// The roles of the containers that it is for; none if it is for the pod.
+    /// The roles of the containers that it is for; empty for a setting of the pod.
     pub roles: Vec<&'static str>,
-    /// What its value is.
+    /// The form of its value.
     pub value: Text,
-    /// What holds where it is not there.
+    /// The value that applies if the annotation is missing.
     pub default: Text,
-    /// What it does, in whole sentences.
+    /// The effect, in whole sentences.
     pub about: &'static str,
-    /// The proposal for Kubernetes that it is from, as the pages name it.
+    /// The Kubernetes proposal that it is from, as the pages name it.
     pub source: &'static str,
     /// Annotations of a pod, of which the last is this one.
     pub example: &'static [(&'static str, &'static str)],
@@ -39,7 +38,7 @@ pub struct Entry {
 
 type Text = Cow<'static, str>;
 
-/// All annotations that there are: the pod's, then those of single containers.
+/// All annotations: the pod's, then those of single containers.
 pub fn entries() -> impl Iterator<Item = Entry> {
     let of_pod = PodSetting::words().filter_map(PodSetting::from_word);
     let of_pod = of_pod.map(PodSetting::entry);
@@ -51,7 +50,7 @@ pub fn entries() -> impl Iterator<Item = Entry> {
 const TIME: &str = "time";
 const SIDECARS: (&str, &str) = ("usher/sidecars", "proxy");
 
-/// The words of a setting that has only some.
+/// The words of a setting with a fixed set of them.
 fn one_of<W: Word>() -> Text {
     let words: Vec<String> = W::WORDS.iter().map(|word| format!("`{word}`")).collect();
     words.join(", ").into()
@@ -61,7 +60,7 @@ fn word(default: impl Display) -> Text {
     format!("`{default}`").into()
 }
 
-/// As an annotation would say it.
+/// A duration as in an annotation.
 fn time(default: Duration) -> Text {
     match default.as_secs() {
         seconds if seconds >= 60 && seconds % 60 == 0 => format!("`{}m`", seconds / 60).into(),
@@ -149,7 +148,7 @@ impl PodSetting {
             PodSetting::RestartPolicy => (
                 one_of::<RestartPolicy>(),
                 word(usual.restart_policy),
-                "The pod's own `restartPolicy`, which nothing else tells usher.",
+                "Repeat `spec.restartPolicy` here: the shim cannot see it.",
                 "usher",
                 &[SIDECARS, ("usher/restart-policy", "Never")],
             ),

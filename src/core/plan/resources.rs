@@ -1,4 +1,4 @@
-//! What a container asks for and may use: Kubernetes' `ResourceRequirements`.
+//! Requests and limits of a container: Kubernetes' `ResourceRequirements`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,7 +17,7 @@ pub struct Resources {
     limits: Amounts,
 }
 
-/// How much of each resource that a cgroup can be sized by.
+/// Amounts of each resource that a cgroup can be sized by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Amounts {
     /// Thousandths of a CPU, rounded up.
@@ -31,7 +31,7 @@ pub struct Amounts {
 struct RawResources {
     requests: Option<ResourceList>,
     limits: Option<ResourceList>,
-    /// Claims of devices: part of the schema, and nothing that a cgroup is sized by.
+    /// Device claims: part of the schema, irrelevant to the size of a cgroup.
     #[serde(rename = "claims")]
     _claims: Option<Vec<Object<RawClaim>>>,
 }
@@ -49,8 +49,8 @@ struct RawClaim {
 ///
 /// # Errors
 ///
-/// Anything that Kubernetes' `ResourceRequirements` does not have, or has with another type;
-/// a quantity that is negative or too large; a request above its limit.
+/// A field or type that Kubernetes' `ResourceRequirements` does not have, a quantity that is
+/// negative or too large, or a request above its limit.
 pub(super) fn parse(text: &str) -> Result<Resources, Problem> {
     let raw: RawResources = json::parse(text, "Kubernetes ResourceRequirements")?;
     let amounts = |list: Option<ResourceList>| list.map_or_else(Amounts::default, |list| list.0);
@@ -69,7 +69,7 @@ fn check_order(name: &str, request: Option<u64>, limit: Option<u64>) -> Result<(
 // === impl Resources ===
 
 impl Resources {
-    /// A request that is not given is the limit, as in Kubernetes.
+    /// Combines requests and limits; a missing request is the limit, as in Kubernetes.
     ///
     /// # Errors
     ///
@@ -84,12 +84,11 @@ impl Resources {
         Ok(Resources { requests, limits })
     }
 
-    /// What the container asks for; the limit of a resource where only that was given.
+    /// The requests; the limit of a resource if only that was given.
     pub fn requests(&self) -> Amounts {
         self.requests
     }
 
-    /// What the container may use.
     pub fn limits(&self) -> Amounts {
         self.limits
     }
@@ -109,11 +108,11 @@ impl<'de> Deserialize<'de> for ResourceList {
 }
 
 impl Amounts {
-    /// Reads a `ResourceList` of a manifest, where a quantity that is null is not there.
+    /// Reads a `ResourceList` of a manifest, in which a null quantity counts as missing.
     ///
     /// # Errors
     ///
-    /// A value that is no quantity, or none of a resource.
+    /// An invalid quantity, or an invalid resource name.
     pub fn of_manifest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(AmountsVisitor { takes_null: true })
     }
@@ -166,7 +165,7 @@ impl<'de> Visitor<'de> for AmountsVisitor {
     }
 }
 
-/// Whether `name` has the form of Kubernetes' qualified names, such as `example.com/gpu`.
+/// True if `name` has the form of Kubernetes' qualified names, such as `example.com/gpu`.
 fn is_resource_name(name: &str) -> bool {
     let (prefix, name) = name
         .rsplit_once('/')
@@ -221,7 +220,7 @@ impl Visitor<'_> for RawQuantityVisitor {
 
 // === impl IgnoredText ===
 
-/// A string that is checked for being one.
+/// A string that is checked and dropped.
 #[derive(Debug)]
 struct IgnoredText;
 

@@ -1,27 +1,27 @@
-//! What containers are to their pods.
+//! The roles of containers in their pods.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a container is to its pod.
+/// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Role {
-    /// Runs to completion before what comes after it.
+    /// Runs to completion before the containers after it.
     Init,
-    /// An init container of the caller's own: it knows when to start it.
+    /// An init container of kubelet's own, which kubelet orders.
     NativeInit,
     /// Started before the apps, stopped after them.
     Sidecar,
-    /// What the pod is there for.
+    /// Does the pod's work.
     App,
     /// Runs to completion when the pod terminates.
     Defer(DeferTurn),
-    /// None of our business.
+    /// Left alone by usher.
     Guest,
 }
 
-/// When a defer container runs.
+/// The time at which a defer container runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DeferTurn {
     /// Before the apps are stopped.
@@ -30,14 +30,14 @@ pub enum DeferTurn {
     PostExit,
 }
 
-/// Containers that are started side by side, once those of the stage before have done their part.
+/// Containers that are started side by side once those of the previous stage are done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stage(pub Vec<String>);
 
 // === impl Role ===
 
 impl Role {
-    /// The words of the annotation contract; both turns of defers have one.
+    /// The words of the annotation contract; both turns of defers share one.
     pub(super) const WORDS: [(Role, &'static str); 6] = [
         (Role::Init, "init"),
         (Role::NativeInit, "native-init"),
@@ -66,7 +66,7 @@ impl fmt::Display for DeferTurn {
     }
 }
 
-/// By what a container has its role.
+/// The reason why a container has its role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -74,6 +74,6 @@ pub enum Origin {
     List,
     /// The roles of its node: no list of its pod has it.
     Node,
-    /// Nobody names it.
+    /// Neither names it.
     Nobody,
 }

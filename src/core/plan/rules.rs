@@ -1,4 +1,4 @@
-//! What a node's administrator has to say about the annotations of all pods.
+//! A node administrator's rules for the annotations of all pods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,21 +14,20 @@ use super::{ContainerPlan, Hook, Plan, Probe};
 /// The rules of a node. [`Rules::default`] leaves everything to the pods' authors.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// Whether annotations mean anything at all.
+    /// False if all annotations are ignored.
     pub enabled: bool,
     pub unknown_keys: UnknownKeys,
-    /// What containers are that others put into pods.
+    /// Roles of injected containers.
     pub roles: Roles,
-    /// A pod that says nothing.
+    /// The settings of a pod without annotations.
     pub(super) defaults: Settings,
     pub(super) unsaid: Unsaid,
     pub(super) limits: Limits,
     pub(super) minimums: Minimums,
 }
 
-/// What a value in JSON has where its author leaves a field out: what Kubernetes has, and usher,
-/// within a node's bounds, so that no pod is refused for what it does not say. Never what the field
-/// cannot be.
+/// The values of fields that an author leaves out of JSON: those of Kubernetes or usher, within a
+/// node's bounds, so that no pod is refused for a missing field. Always valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unsaid {
     pub(super) probe_period: Duration,
@@ -39,53 +38,53 @@ pub(super) struct Unsaid {
 }
 
 words! {
-    /// What becomes of a key that is no setting of this version.
+    /// The treatment of keys that this version does not know.
     #[derive(Default)]
     pub enum UnknownKeys {
         #[default]
         Refuse = "Refuse",
-        /// It is ignored, with a warning: a newer version may know it, on other nodes.
+        /// Ignored with a warning: a newer version may know it, on other nodes.
         Warn = "Warn",
     }
 }
 
-/// The most that annotations may ask for; what has none is bounded by the contract alone.
+/// Upper limits for annotations; `None` leaves the bound of the contract.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Of a pod's and a container's grace period.
+    /// For the grace period of a pod or container.
     pub grace_period: Option<Duration>,
     pub startup_timeout: Option<Duration>,
     pub termination_window: Option<Duration>,
-    /// Of what a grace extension adds in all.
+    /// For the total of a grace extension.
     pub grace_extension: Option<Duration>,
     pub grace_extension_count: Option<u32>,
     pub probe_initial_delay: Option<Duration>,
     pub probe_period: Option<Duration>,
     pub probe_timeout: Option<Duration>,
     pub probe_failure_threshold: Option<u32>,
-    /// Of a termination hook that sleeps.
+    /// For a termination hook that sleeps.
     pub hook_sleep: Option<Duration>,
-    /// Of names in one list.
+    /// For the names in one list.
     pub names: Option<u32>,
 }
 
-/// The least that annotations may ask for, where too little costs the node or other pods; what has
-/// none is bounded by the contract alone.
+/// Lower limits for annotations whose small values cost the node or other pods; `None` leaves the
+/// bound of the contract.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Minimums {
-    /// Of a pod's and a container's grace period.
+    /// For the grace period of a pod or container.
     pub grace_period: Option<Duration>,
     pub startup_timeout: Option<Duration>,
     pub termination_window: Option<Duration>,
     pub probe_period: Option<Duration>,
 }
 
-/// What annotations ask for, and how much of it is allowed.
+/// A requested value, and its limit.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
     Time(Duration, Option<Duration>),
     Count(u32, Option<u32>),
-    /// At least so much.
+    /// The limit is a minimum.
     Least(Duration, Option<Duration>),
 }
 
@@ -106,16 +105,16 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// With defaults that are written as annotations are, by their settings (`start-mode`).
+    /// Makes rules with defaults that are written like annotations, by their settings
+    /// (`start-mode`).
     ///
-    /// A bound holds for what a pod gets that says nothing, too: a default of usher's own that is
-    /// above a limit is lowered, and any default below its minimum is raised. What only a default
-    /// asks for is never a reason to refuse a pod.
+    /// Bounds apply to defaults, too: a default of usher's own above a limit is lowered, and any
+    /// default below its minimum is raised. A default alone is never a reason to refuse a pod.
     ///
     /// # Errors
     ///
-    /// What annotations would be refused for, a default above its limit, and a setting that only a
-    /// pod can have: a list of its containers, its restart policy.
+    /// The errors of annotations, a default above its limit, and a setting that only a pod can
+    /// have: a list of its containers, its restart policy.
     pub fn new(
         defaults: &BTreeMap<String, String>,
         limits: Limits,
@@ -145,7 +144,7 @@ impl Rules {
         lower(&mut settings.startup_timeout, limits.startup_timeout);
         lower(&mut settings.termination_window, limits.termination_window);
         if let Some(period) = settings.grace_period.take() {
-            // Kubelet's comes first: it is the pod author's word.
+            // Kubelet's grace period comes first: the pod's author has chosen it.
             settings.usual_grace_period = period;
         }
         lower(&mut settings.usual_grace_period, limits.grace_period);
@@ -162,7 +161,7 @@ impl Rules {
 }
 
 impl Rules {
-    /// Refuses a container's setting that asks for too much, or for too little.
+    /// Refuses a container's setting above its limit or below its minimum.
     pub(super) fn check_container(
         &self,
         setting: ContainerSetting,
@@ -183,7 +182,7 @@ fn raise<T: Ord + Copy>(value: &mut T, least: Option<T>) {
     *value = least.map_or(*value, |least| least.max(*value));
 }
 
-/// Whether it makes sense for all pods of a node.
+/// True if the setting makes sense for all pods of a node.
 fn has_default(setting: PodSetting) -> bool {
     use PodSetting::{
         Apps, Essential, Init, NativeInit, PostExit, PreExit, RestartPolicy, Sidecars, StartupOrder,
@@ -201,22 +200,22 @@ fn has_default(setting: PodSetting) -> bool {
     )
 }
 
-/// A plan, and what of the annotations was not understood and is ignored.
+/// A plan, and the ignored annotations.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reading {
     pub plan: Plan,
-    /// One sentence each; only where the rules allow it, and no more than a few.
+    /// Errors for the first few of them; only if the rules allow unknown keys.
     pub ignored: Vec<PlanError>,
-    /// Of all annotations that were understood, with their keys.
+    /// Size of all known annotations with their keys.
     pub bytes: usize,
 }
 
 impl Plan {
-    /// As [`Plan::parse`], under a node's rules.
+    /// Reads annotations as [`Plan::parse`], under a node's rules.
     ///
     /// # Errors
     ///
-    /// As [`Plan::parse`], and what asks for more than the rules allow, or for less.
+    /// As [`Plan::parse`], and values above a limit or below a minimum.
     pub fn parse_under(
         annotations: &BTreeMap<String, String>,
         rules: &Rules,
@@ -224,11 +223,11 @@ impl Plan {
         read(annotations, rules, 1).map_err(|refusals| refusals.first)
     }
 
-    /// As [`Plan::parse_under`], and goes on where something is refused.
+    /// Reads annotations as [`Plan::parse_under`], but continues after errors.
     ///
     /// # Errors
     ///
-    /// All that is refused, the error of [`Plan::parse_under`] first.
+    /// All errors, that of [`Plan::parse_under`] first.
     pub fn parse_all(
         annotations: &BTreeMap<String, String>,
         rules: &Rules,
@@ -250,7 +249,7 @@ fn read(
     found.nothing_or(reading)
 }
 
-/// Refuses each annotation that asks for too much, or for too little.
+/// Refuses each annotation above its limit or below its minimum.
 fn check(plan: &Plan, annotations: &BTreeMap<String, String>, rules: &Rules, found: &mut Found) {
     let Rules {
         limits, minimums, ..
@@ -272,7 +271,7 @@ fn check(plan: &Plan, annotations: &BTreeMap<String, String>, rules: &Rules, fou
             Ok(Some(Key::Container(setting, name))) => {
                 found.ok(rules.check_container(setting, plan.container(name), entry));
             }
-            // What was wrong with it has been said already.
+            // Its error was reported already.
             Ok(None) | Err(_) => {}
         }
     }
@@ -302,7 +301,8 @@ impl Default for Unsaid {
 }
 
 impl Unsaid {
-    /// A limit below all that a field can be lowers it to the least of these, which it then refuses.
+    /// The defaults within these bounds. A limit below the smallest valid value lowers a default to
+    /// that value only.
     fn within(limits: &Limits, minimums: &Minimums) -> Unsaid {
         const LEAST: Duration = Duration::from_millis(1);
         let mut unsaid = Unsaid::default();
@@ -329,7 +329,7 @@ type Wishes = Vec<(&'static str, Wish)>;
 
 impl Limits {
     fn of_pod(&self, setting: PodSetting, plan: &Plan) -> Wishes {
-        let (settings, written) = (&plan.settings, plan.cast.written());
+        let (settings, written) = (&plan.settings, plan.assignment.written());
         let names = |count: usize| {
             let count = u32::try_from(count).unwrap_or(u32::MAX);
             vec![("has too many names", Wish::Count(count, self.names))]

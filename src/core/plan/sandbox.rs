@@ -1,4 +1,4 @@
-//! What containerd says of a sandbox in its annotations, for one that has no container: the same keys.
+//! The annotations of a sandbox that has no container, with the keys that containerd uses.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use super::identity::{
 use super::is_usher_key;
 use super::kubelet::{ALLOTTED_MEMORY, ALLOTTED_PERIOD, ALLOTTED_QUOTA, ALLOTTED_SHARES};
 
-/// Who a sandbox is, and what its containers are allotted together (as [`Allotment`](super::Allotment) has
-/// it); nothing where nothing is said.
+/// The identity of a sandbox, and the resources of its containers together (see
+/// [`Allotment`](super::Allotment)); `None` if unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SandboxFacts<'a> {
     pub id: &'a str,
@@ -25,8 +25,8 @@ pub struct SandboxFacts<'a> {
     pub shares: Option<u64>,
 }
 
-/// The annotations of a sandbox: of those that its pod has ours, and containerd's own, in which the pod's
-/// author has no say.
+/// Makes the annotations of a sandbox: usher's from those of its pod, and containerd's own, which
+/// the pod's author cannot change.
 pub fn sandbox_annotations(
     facts: &SandboxFacts<'_>,
     pod: BTreeMap<String, String>,

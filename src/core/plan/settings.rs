@@ -1,4 +1,4 @@
-//! The pod-wide settings that are no lists of roles.
+//! The pod-wide settings other than lists of roles.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,31 +9,31 @@ use super::error::Problem;
 use super::json::{self, Whole};
 use super::word::words;
 
-/// What [`GracePolicy::Reserve`] puts aside of a grace period, which has to be as long at least.
+/// Time reserved by [`GracePolicy::Reserve`], and its shortest grace period.
 const RESERVED: Duration = Duration::from_secs(6);
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
 pub const USUAL_GRACE_PERIOD: Duration = Duration::from_secs(30);
 
-/// What holds for the whole pod. [`Settings::default`] is a pod that says nothing.
+/// The settings of a whole pod. [`Settings::default`] is a pod without annotations.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Settings {
     pub start_mode: StartMode,
-    /// How long a container may wait for its turn.
+    /// Longest wait of a container for its turn.
     pub startup_timeout: Duration,
-    /// The pod's own `restartPolicy`, which nothing else tells.
+    /// The pod's own `restartPolicy`, repeated in an annotation because the shim cannot see it.
     pub restart_policy: RestartPolicy,
     /// Containers whose failure ends the pod (`fatalToPod` in the KEP-753 draft); no defers.
     pub essential: BTreeSet<String>,
-    /// None: kubelet's, else [`usual_grace_period`](Self::usual_grace_period).
+    /// `None`: kubelet's, else [`usual_grace_period`](Self::usual_grace_period).
     pub grace_period: Option<Duration>,
-    /// Where neither the pod nor kubelet says anything.
+    /// The grace period if neither the pod nor kubelet sets one.
     pub usual_grace_period: Duration,
     pub grace_policy: GracePolicy,
     pub sidecar_stop_order: SidecarStopOrder,
     pub sidecar_exit_code: SidecarExitCode,
     pub defer_exit_code: DeferExitCode,
-    /// How long a lone request is held back where it could be the first of a termination.
+    /// Delay of a lone stop request that could be the first of a termination.
     pub termination_window: Duration,
     pub grace_extension: Option<GraceExtension>,
     pub oom_score: OomScore,
@@ -41,10 +41,10 @@ pub struct Settings {
 }
 
 words! {
-    /// What becomes of a `Start` whose turn has not come.
+    /// The answer to a `Start` whose turn has not come.
     #[derive(Default)]
     pub enum StartMode {
-        /// Blocks while that shows the truth soon, else holds.
+        /// Blocks if the turn can come soon, else holds.
         #[default]
         Auto = "Auto",
         /// Answers when the turn comes.
@@ -55,7 +55,7 @@ words! {
 }
 
 words! {
-    /// When an exited container is started again.
+    /// The exits after which a container is started again.
     #[derive(Default)]
     pub enum RestartPolicy {
         #[default]
@@ -66,7 +66,7 @@ words! {
 }
 
 impl RestartPolicy {
-    /// Whether what has ended with `code` is started again.
+    /// True if a container that exited with `code` is started again.
     pub const fn restarts(self, code: u32) -> bool {
         match self {
             RestartPolicy::Always => true,
@@ -75,26 +75,27 @@ impl RestartPolicy {
         }
     }
 
-    /// Whether what has failed is started again.
+    /// True if a failed container is started again.
     pub const fn restarts_failed(self) -> bool {
         !matches!(self, RestartPolicy::Never)
     }
 
-    /// Whether kubelet leaves what has ended with 0 out of the pod's next sandbox, but makes one.
+    /// True if kubelet makes another sandbox for the pod but does not create containers again that
+    /// exited with 0.
     pub const fn leaves_out_succeeded(self) -> bool {
         matches!(self, RestartPolicy::OnFailure)
     }
 }
 
 words! {
-    /// How the steps of a termination share the grace period (KEP-753's draft has them as its
-    /// alternatives).
+    /// The division of the grace period among the steps of a termination (the "alternatives" of
+    /// KEP-753's draft).
     #[derive(Default)]
     pub enum GracePolicy {
         /// Every step may use all that is left.
         #[default]
         Shared = "Shared",
-        /// Time is put aside for each later step, out of the grace period.
+        /// Time for each later step is reserved out of the grace period.
         Reserve = "Reserve",
         /// Each later step has some time, beyond the grace period.
         Overrun = "Overrun",
@@ -106,7 +107,7 @@ words! {
 }
 
 impl GracePolicy {
-    /// The shortest grace period that it can share; with less it is as [`Strict`](Self::Strict).
+    /// The shortest grace period for this policy; with less, [`Strict`](Self::Strict) applies.
     pub const fn least(self) -> Duration {
         match self {
             GracePolicy::Reserve => RESERVED,
@@ -119,19 +120,18 @@ impl GracePolicy {
 }
 
 words! {
-    /// In which order sidecars are stopped.
+    /// The order in which sidecars are stopped.
     #[derive(Default)]
     pub enum SidecarStopOrder {
-        /// One after another, the one that started last first.
+        /// Serially, the last started first.
         #[default]
         Reverse = "Reverse",
-        /// All at once.
         Parallel = "Parallel",
     }
 }
 
 words! {
-    /// What a sidecar that the shim stopped reports.
+    /// The exit code of a sidecar that the shim stopped.
     #[derive(Default)]
     pub enum SidecarExitCode {
         /// Always 0.
@@ -139,25 +139,23 @@ words! {
         Mask = "Mask",
         /// 0 for a death by signal, else its own.
         Signal = "Signal",
-        /// Its own.
         Propagate = "Propagate",
     }
 }
 
 words! {
-    /// What a defer container reports.
+    /// The exit code of a defer container.
     #[derive(Default)]
     pub enum DeferExitCode {
         /// Always 0.
         #[default]
         Mask = "Mask",
-        /// Its own.
         Propagate = "Propagate",
     }
 }
 
 words! {
-    /// What becomes of sidecars' OOM scores.
+    /// The treatment of sidecars' OOM scores.
     #[derive(Default)]
     pub enum OomScore {
         /// At most the lowest of the apps.
@@ -168,23 +166,23 @@ words! {
 }
 
 words! {
-    /// What becomes of the size of the pod's cgroup.
+    /// The size of the pod's cgroup.
     #[derive(Default)]
     pub enum CgroupSizing {
-        /// What the pod needs at any time of its life, from its first container to its last.
+        /// The largest size that the pod needs at any time.
         #[default]
         Effective = "Effective",
-        /// What the phase needs that the pod is in.
+        /// The size that the current phase needs.
         Phase = "Phase",
-        /// What its caller has given it.
+        /// The size that the caller has set.
         Off = "Off",
     }
 }
 
-/// How far a defer container may go past the grace deadline.
+/// Time for a defer container beyond the grace period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GraceExtension {
-    /// As long as its liveness probe succeeds; at most `max`.
+    /// While its liveness probe succeeds; at most `max`.
     Probe { max: Duration },
     /// By `interval`, at most `count` times and at most `max` in all.
     Interval {
@@ -228,12 +226,12 @@ impl Default for Settings {
 
 // === impl GraceExtension ===
 
-/// Reads a grace extension from JSON; it goes as far as is `usual` where it does not say how far.
+/// Reads a grace extension from JSON; `usual` is the default of `maxSeconds`.
 ///
 /// # Errors
 ///
-/// Anything but `{"probe": true}` and `{"intervalSeconds": S, "count": N}`, each with `maxSeconds`
-/// or without.
+/// Anything but `{"probe": true}` and `{"intervalSeconds": S, "count": N}`, each with or without
+/// `maxSeconds`.
 pub(super) fn parse_grace_extension(
     text: &str,
     usual: Duration,

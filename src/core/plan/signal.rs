@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Problem, quote};
 
-/// A signal that a process can be sent, 1 to 64, as Linux numbers them on everything but MIPS,
-/// SPARC, Alpha and PA-RISC.
+/// A signal for a process, 1 to 64, as Linux numbers them on everything but MIPS, SPARC, Alpha and
+/// PA-RISC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Signal(i32);
 
@@ -21,7 +21,7 @@ pub struct ParseSignalError(String);
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 
-/// Names without their `SIG`; where a number has two, the one to show comes first.
+/// Names without `SIG`; of two names for one number, the first is displayed.
 const NAMES: &[(&str, i32)] = &[
     ("HUP", 1),
     ("INT", 2),
@@ -69,7 +69,7 @@ impl Signal {
     pub const PWR: Signal = Signal(30);
     pub const RTMIN_3: Signal = Signal(37);
 
-    /// The signal of this number; none outside of 1 to 64.
+    /// The signal of this number, or `None` outside of 1 to 64.
     pub fn new(number: i32) -> Option<Signal> {
         (1..=RTMAX).contains(&number).then_some(Signal(number))
     }
@@ -97,7 +97,7 @@ impl Signal {
     }
 }
 
-/// A number of digits only: no sign, which Rust's own parser takes.
+/// A number of digits only: Rust's own parser also takes a sign.
 fn decimal(text: &str) -> Option<i32> {
     text.chars()
         .all(|c| c.is_ascii_digit())
@@ -118,7 +118,7 @@ impl FromStr for Signal {
     }
 }
 
-/// The name, such as `SIGTERM` or `SIGRTMIN+3`; the number of one that has no name.
+/// The name, such as `SIGTERM` or `SIGRTMIN+3`, or the number of a signal without a name.
 impl fmt::Display for Signal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.0;
@@ -136,8 +136,8 @@ impl fmt::Display for Signal {
 ///
 /// # Errors
 ///
-/// What is no signal, and SIGKILL, which no container can be stopped *with*: it would be held back
-/// until the container's turn, and a SIGKILL is never held back.
+/// An unknown signal, and SIGKILL, which cannot be a stop signal: stop signals are delayed until
+/// the container's turn, and a SIGKILL is never delayed.
 pub(super) fn parse_stop_signal(text: &str) -> Result<Signal, Problem> {
     match text.parse() {
         Ok(Signal::KILL) => Err(Problem::new(

@@ -1,6 +1,6 @@
 //! Settings whose value is one word of a few.
 
-/// A type with one value for each word that a setting may have. Words are case-sensitive.
+/// A type with one value for each word of a setting. Words are case-sensitive.
 pub trait Word: Copy + 'static {
     /// Every word, in the order of the annotation contract.
     const WORDS: &'static [&'static str];

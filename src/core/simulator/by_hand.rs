@@ -1,5 +1,5 @@
-//! A person with `ctr`: no sandbox container, nothing that is created again by itself, one kill after
-//! another, and when all is gone the pod is made once more.
+//! A person with `ctr`: no sandbox container, nothing is created again automatically, the
+//! containers are killed one after another, and at the end the pod is created once more.
 
 use crate::lifecycle::Time;
 use crate::plan::Signal;
@@ -16,7 +16,7 @@ pub struct Person<'a> {
     heard: usize,
 }
 
-/// What a person can have of a case.
+/// The parts of a case that apply to a person's pod.
 pub fn by_hand(mut case: Case) -> Case {
     let is_had = |part: Part| !part.is_native() && part != Part::Guest;
     case.members.retain(|member| is_had(member.part));
@@ -27,7 +27,7 @@ pub fn by_hand(mut case: Case) -> Case {
         Fault::Crash(name, _) => case.members.iter().any(|member| member.name == *name),
         _ => false,
     });
-    // An end that the shim decides, and a beginning after it.
+    // A termination decided by the shim, and a new beginning after it.
     if case.tick.is_multiple_of(4)
         && let Some(app) = case.members.iter_mut().find(|m| m.part == Part::App)
     {
@@ -86,7 +86,8 @@ impl<'a> Person<'a> {
         self.log.over = Some(self.world.now());
     }
 
-    /// Kills one after another, and what does not heed that when its time is over.
+    /// Stops the containers one after another, and kills those that are left when their time is
+    /// over.
     fn end(&mut self, round: u32) {
         let began = self.world.now();
         let sandbox = self.log.sandboxes.len() - 1;
@@ -120,7 +121,7 @@ impl<'a> Person<'a> {
         let members = self.case.members.iter();
         let all = members.flat_map(|member| (0..=round).map(|made| id_of(member.name, made)));
         let all: Vec<_> = all.collect();
-        // Where things fail, or take long, once more.
+        // Repeated, because commands may fail or take long.
         for _ in 0..100 {
             let is_left = |id: &&'static str| match deletes {
                 true => self.world.is_known(id),
@@ -130,7 +131,7 @@ impl<'a> Person<'a> {
             if left.is_empty() {
                 return;
             }
-            // What is left of the round before may read running: an exit that is withheld is told so.
+            // Containers of the round before may read RUNNING: a SIGKILL publishes a withheld exit.
             for id in left.iter().filter(|id| deletes || ids.contains(id)) {
                 self.world.did(format!("kill -9 {id}"));
                 self.world.call(Call::Kill(id, Signal::KILL, None));
@@ -144,7 +145,8 @@ impl<'a> Person<'a> {
         }
     }
 
-    /// So the same pod starts over, where others are made anew.
+    /// True if exited containers stay, so that the same pod starts over; otherwise a new pod is
+    /// made.
     fn leaves_what_has_ended(&self) -> bool {
         self.case.tick.is_multiple_of(2)
     }
@@ -159,7 +161,7 @@ impl<'a> Person<'a> {
             self.world.advance(end);
             while let Some((_, seen)) = self.world.seen().get(self.heard).cloned() {
                 self.heard += 1;
-                // What could not be started is not left behind.
+                // A container that could not be started is removed.
                 if let Seen::StartAnswered(id, Err(_)) | Seen::StartFailed(id, _) = seen {
                     self.world.call(Call::Kill(intern(id), Signal::KILL, None));
                 }

@@ -1,4 +1,4 @@
-//! A pod, how its containers behave, and what goes wrong: all that one number decides.
+//! A pod, the behavior of its containers, and its faults: all determined by one number.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use crate::plan::{GracePolicy, Plan, RestartPolicy, Signal};
 
 use crate::simulator::{Script, ms, secs};
 
-/// What a container is in its pod, as kubelet and the annotations have it.
+/// The part of a container in its pod, for kubelet and in the annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// An init container of kubelet's own, in `native-init`.
@@ -19,7 +19,7 @@ pub enum Part {
     App,
     PreExit,
     PostExit,
-    /// In no list, of a pod that lists its apps.
+    /// Unlisted, in a pod that lists its apps.
     Guest,
 }
 
@@ -32,7 +32,7 @@ impl Part {
         matches!(self, Part::PreExit | Part::PostExit)
     }
 
-    /// Stopped by usher, in its order.
+    /// True if usher stops the container in its order.
     pub fn is_ours(self) -> bool {
         !self.is_native() && self != Part::Guest
     }
@@ -46,20 +46,20 @@ pub enum PreStop {
     TcpSocket,
 }
 
-/// How a container behaves from its creation on.
+/// The behavior of a container from its creation on. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// Until its startup probe would succeed.
+    /// Time until its startup probe would succeed.
     pub ready: u64,
-    /// It ends on its own, with this code.
+    /// Time until it exits by itself, and its exit code.
     pub ends: Option<(u64, u8)>,
-    /// From a stop signal to its end; it heeds none if there is none.
+    /// Time from a stop signal to its exit; `None` ignores signals.
     pub stops: Option<u64>,
-    /// The code that it ends with then.
+    /// The exit code after a stop signal.
     pub code: u8,
 }
 
-/// The code of a container whose restart rules have kubelet restart the whole pod.
+/// The exit code for which restart rules make kubelet restart the whole pod.
 pub const RESTARTS_ALL: u8 = 42;
 
 pub const WELL: Life = Life {
@@ -78,55 +78,55 @@ pub struct Member {
     /// `grace-period.usher/NAME`, in seconds.
     pub cap: Option<u64>,
     pub probed: bool,
-    /// From its execution until the shim's liveness probe of it fails.
+    /// Time from its execution until the shim's liveness probe fails.
     pub unwell: Option<u64>,
     pub hook: Option<u64>,
     pub pre_stop: Option<(PreStop, u64)>,
     pub post_start: Option<u64>,
-    /// The postStart handlers of so many of its first creations fail.
+    /// Number of its first creations whose postStart handler fails.
     pub post_starts_fail: u32,
-    /// `stop-signal.usher/NAME`: the only one that it heeds. Its image says another.
+    /// `stop-signal.usher/NAME`: the only signal that it reacts to. Its image names another.
     pub stop_signal: Option<Signal>,
     pub essential: bool,
-    /// The annotations say that it may not come; it does.
+    /// Optional in the annotations; it is created all the same.
     pub optional: bool,
-    /// Restart rules of the container: kubelet creates it again under `Never`, so often.
+    /// Number of times that restart rules make kubelet create it again under `Never`.
     pub again: u32,
-    /// Milliseconds that kubelet needs for its image before it creates the first one.
+    /// Milliseconds for the pull of its image before its first creation.
     pub pull: u64,
-    /// Restart rules of the container: kubelet restarts the whole pod in its sandbox after
-    /// [`RESTARTS_ALL`] (KEP-5532).
+    /// Restart rules make kubelet restart the whole pod in its sandbox after [`RESTARTS_ALL`]
+    /// (KEP-5532).
     pub restarts_all: bool,
-    /// The annotations name its restart rules (`caller-restarts`).
+    /// The annotations contain its restart rules (`caller-restarts`).
     pub rules_are_known: bool,
-    /// Those of its first creations; the last is that of all that follow.
+    /// Behavior per creation; the last one applies to all further creations.
     pub lives: Vec<Life>,
-    /// How a life in place of its first goes on: it ends with that code then.
+    /// The exit code after a restart in place.
     pub then: Option<u8>,
 }
 
-/// What goes wrong.
+/// A fault during a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Crash(&'static str, u8),
     /// Kubelet's liveness probe of it has failed for the last time.
     Unhealthy(&'static str),
-    /// Its image is changed in place.
+    /// The image is changed in place.
     Image(&'static str),
     SandboxDies,
-    /// Kubelet is away for so long, and knows nothing of what it was doing when it is back.
+    /// Kubelet is away for this time, and has forgotten its work when it is back.
     Restart(u64),
-    /// What is being deleted is deleted once more, with so many seconds of grace.
+    /// The pod is deleted again with this grace period, in seconds.
     Hurry(u64),
 }
 
-/// How the pod is deleted.
+/// The way in which the pod is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     Usual,
-    /// With another grace period than the pod's own, in seconds.
+    /// With a grace period other than the pod's own, in seconds.
     Within(u64),
-    /// SIGKILL, and nothing else.
+    /// SIGKILL only.
     Kill,
 }
 
@@ -138,28 +138,28 @@ pub struct Case {
     pub grace: u64,
     pub mode: &'static str,
     pub parallel: bool,
-    /// Sidecars and init containers in the order of the spec, one after another.
+    /// Sidecars and init containers start in the order of the spec, one after another.
     pub ordered: bool,
     /// The annotations list the apps.
     pub listed: bool,
     /// In the order of the spec.
     pub members: Vec<Member>,
-    /// Others that the annotations name, which may not come, and do not.
+    /// Further optional names in the annotations, whose containers never appear.
     pub absent: Vec<(&'static str, Part)>,
-    /// What goes wrong, and when.
+    /// Faults with their times.
     pub faults: Vec<(u64, Fault)>,
     pub deleted: (u64, Deletion),
-    /// What goes wrong while the pod is deleted, and how long after.
+    /// Faults during the deletion, with the time since its start.
     pub late: Vec<(u64, Fault)>,
-    /// When each of a deletion's requests comes, after the first.
+    /// Delay of each of a deletion's requests, after the first.
     pub gaps: Vec<u64>,
-    /// Kubelet breaks off what it is doing when its pod is deleted.
+    /// Kubelet aborts its current activity when its pod is deleted.
     pub breaks_off: bool,
-    /// When, within a second, it looks at its pods.
+    /// The time within a second at which kubelet looks at its pods, in milliseconds.
     pub tick: u64,
-    /// How long after the news of an end containerd deletes what has ended.
+    /// Time from the report of an exit until containerd deletes the container, in milliseconds.
     pub clean_up: u64,
-    /// A person makes and ends it, with `ctr`.
+    /// A person creates and ends the pod, with `ctr`.
     pub by_hand: bool,
 }
 
@@ -172,7 +172,7 @@ const HOOK: &str = r#"{"exec":{"command":["/bin/hook"]}}"#;
 // === a case of a number ===
 
 impl Case {
-    /// A pod of these members, in which nothing goes wrong and which is deleted after so long.
+    /// A pod of these members without faults, deleted after `deleted` milliseconds.
     pub fn plain(policy: RestartPolicy, members: Vec<Member>, deleted: u64) -> Case {
         let listed = members.iter().any(|member| member.part == Part::Guest);
         Case {
@@ -196,7 +196,7 @@ impl Case {
         }
     }
 
-    /// Every pod of up to four containers, one of them an app at least, each under every policy.
+    /// Every pod of up to four containers, at least one of them an app, each under every policy.
     pub fn small() -> Vec<Case> {
         let others = [
             ("setup", Part::Init),
@@ -231,7 +231,7 @@ impl Case {
         all
     }
 
-    /// All that can go wrong with it while it lives, and what can while it ends.
+    /// All faults that can happen while it lives, and while it terminates.
     pub fn all_faults(&self) -> (Vec<Fault>, Vec<Fault>) {
         let names: Vec<_> = self.members.iter().map(|member| member.name).collect();
         let of_each = names.iter().flat_map(|name| {
@@ -284,7 +284,7 @@ impl Member {
     }
 }
 
-// === what the world is told ===
+// === annotations and scripts ===
 
 impl Case {
     pub fn member(&self, name: &str) -> &Member {
@@ -298,13 +298,13 @@ impl Case {
             .filter(move |member| member.part == part)
     }
 
-    /// Whether there is something that is to be done when it terminates.
+    /// True if the pod has something to do in a termination.
     pub fn has_an_ending(&self) -> bool {
         let mut members = self.members.iter();
         members.any(|member| member.part.is_defer() || member.hook.is_some())
     }
 
-    /// The pod's.
+    /// The annotations of the pod.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         let mut set = |key: &str, value: String| {
@@ -316,7 +316,7 @@ impl Case {
             let names = self.members.iter().filter(|member| of(member));
             names.map(|m| m.name).collect::<Vec<_>>().join(" ")
         };
-        // Who is not there comes first, and so would have to be waited for.
+        // Absent names come first, and so would have to be waited for.
         let absent = |part| {
             let absent = self.absent.iter().filter(move |(_, of)| *of == part);
             absent.map(|(name, _)| format!("{name}?"))
@@ -393,7 +393,7 @@ impl Member {
         self.lives[place]
     }
 
-    /// The codes after which kubelet creates it again whatever its policy says, if the annotations tell.
+    /// The exit codes of its restart rules, if the annotations have them.
     fn known_rules(&self) -> Option<String> {
         let codes = match (self.again > 0, self.restarts_all) {
             (true, _) => "!0".to_owned(),
@@ -425,7 +425,7 @@ impl Member {
         vec!["/bin/pre-stop".to_owned(), self.name.to_owned()]
     }
 
-    /// Those that kubelet gives to the container.
+    /// The annotations that kubelet gives the container.
     pub fn annotations(&self, case: &Case, restarts: u32) -> BTreeMap<String, String> {
         let mut all = BTreeMap::from([
             (
@@ -453,7 +453,7 @@ impl Member {
     }
 }
 
-/// The annotations, each container that is not what one would expect, and what goes wrong.
+/// The annotations, the unusual behavior of each container, and the faults.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, value) in self.annotations() {
@@ -515,7 +515,7 @@ impl fmt::Display for Case {
 // === smaller cases ===
 
 impl Case {
-    /// Cases that are simpler by one thing each.
+    /// Cases that are simpler in one respect each.
     pub fn simpler(&self) -> Vec<Case> {
         let mut all = Vec::new();
         let mut with = |change: &dyn Fn(&mut Case)| {

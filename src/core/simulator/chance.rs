@@ -1,10 +1,10 @@
-//! The pod of a number, and what goes wrong in it.
+//! Random pods and faults, determined by a number.
 
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 
 use super::case::{Case, Deletion, Fault, Life, Member, Part, PreStop, RESTARTS_ALL, WELL};
 
-/// Numbers that look random and are always the same for one seed (splitmix64).
+/// Pseudo-random numbers, always the same for one seed (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
@@ -21,12 +21,12 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// From `least` to `most`, both included.
+    /// A number from `least` to `most`, both included.
     pub fn within(&mut self, least: u64, most: u64) -> u64 {
         least + self.next() % (most - least + 1)
     }
 
-    /// True in so many of a hundred cases.
+    /// True with a probability of `percent`.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.next() % 100 < percent
     }
@@ -37,7 +37,7 @@ impl Dice {
 }
 
 impl Case {
-    /// The same for one seed for good.
+    /// The case of a seed; the same forever.
     pub fn random(seed: u64) -> Case {
         let mut dice = Dice::new(seed);
         let policy = dice.one_of(&[
@@ -60,7 +60,7 @@ impl Case {
         cast(&mut dice, Part::PreExit, &["drain", "flush"], 2, 30);
         cast(&mut dice, Part::PostExit, &["report", "clean"], 2, 40);
         cast(&mut dice, Part::Guest, &["debug"], 1, 10);
-        // Any order is a pod's own.
+        // Any order of containers is allowed in a spec.
         if dice.percent(50) {
             for place in (1..members.len()).rev() {
                 members.swap(place, dice.within(0, place as u64) as usize);
@@ -148,7 +148,7 @@ impl Case {
         case
     }
 
-    /// Restart rules of containers, and images that take their time.
+    /// Adds restart rules of containers, and slow image pulls.
     fn restart_and_pull(&mut self, dice: &mut Dice) {
         if dice.percent(35) {
             for member in &mut self.members {
@@ -171,7 +171,7 @@ impl Case {
         }
     }
 
-    /// Adds what these dice decide; the other dice of a number are as they were.
+    /// Adds faults from separate dice, so that the other choices for a number stay the same.
     fn complicate(&mut self, dice: &mut Dice) {
         for member in &mut self.members {
             if member.post_start.is_none() && dice.percent(10) {
@@ -190,7 +190,7 @@ impl Case {
                     Some((dice.one_of(&[PreStop::HttpGet, PreStop::TcpSocket]), takes));
             }
         }
-        // A sidecar alone is to be stopped.
+        // Adds the stop of a sidecar alone.
         let sidecars: Vec<_> = self.of(Part::Sidecar).map(|member| member.name).collect();
         if !sidecars.is_empty() && dice.percent(10) {
             let at = dice.within(0, self.deleted.0);
@@ -200,7 +200,7 @@ impl Case {
         }
     }
 
-    /// Makes some of its names optional: of containers that come, and of others that do not.
+    /// Makes some names optional: of containers that appear, and of others that do not.
     fn leave_open(&mut self, dice: &mut Dice) {
         let parts = [Part::Init, Part::Sidecar, Part::PreExit, Part::PostExit];
         for member in &mut self.members {

@@ -1,18 +1,19 @@
-//! A kubelet that knows trouble, and the containerd under it.
+//! A kubelet with its faults, and the containerd under it.
 //!
-//! - **SyncPod**: one thing at a time. What is unhealthy, or has another image, is stopped, one after
-//!   the other, each waited for; then what is missing is created, one after the other, each waiting for
-//!   the answer of its Start and for its postStart handler; one whose handler fails is stopped before
-//!   the next is created. What has exited is created again after the
-//!   back-off: at once, 10 s, 20 s … The first init container that is not done keeps all behind it.
-//! - **killPod**: at the end of a pod, or when its sandbox has died, all that runs is asked at once, as
-//!   far as a busy node is at once: each its preStop handler, at most for the grace period; then its
-//!   turn, where the pod has native sidecars; then the stop signal with what is left of the grace
-//!   period, in whole seconds, and 2 s at least; SIGKILL when that is over, counted from the answer.
+//! - **SyncPod**: one step at a time. Unhealthy containers, and those with another image, are
+//!   stopped one after the other, each awaited. Then missing containers are created one after the
+//!   other, each waiting for the answer of its Start and for its postStart handler; one whose
+//!   handler fails is stopped before the next is created. Exited containers are created again after
+//!   the back-off: at once, 10 s, 20 s … The first init container that is not done blocks all
+//!   behind it.
+//! - **killPod**: when the pod ends, or its sandbox has died, all running containers are stopped at
+//!   once, as far as a busy node can: each its preStop handler, at most for the grace period; then
+//!   its turn, if the pod has native sidecars; then the stop signal with the rest of the grace
+//!   period, in whole seconds and 2 s at least; SIGKILL when that is over, counted from the answer.
 //!   Then the sandbox.
-//! - **A sandbox that has died** is found when kubelet looks the next time. It makes another, without
-//!   what had ended with 0 by then under `OnFailure`, and under `Never` none.
-//! - **kubelet away**: what was under way is forgotten, and begun again when it is back. containerd
+//! - **A dead sandbox** is found when kubelet looks the next time. It makes another, under
+//!   `OnFailure` without containers that had exited with 0 by then, and under `Never` none.
+//! - **kubelet away**: its current work is forgotten, and begun again when it is back. containerd
 //!   sends no second stop signal.
 
 mod stop;
@@ -28,62 +29,62 @@ use crate::simulator::{Call, Node, Script, Seen, ms, secs};
 
 use super::case::{Case, Deletion, Fault, Member, Part, RESTARTS_ALL};
 
-/// kubelet's `runtimeRequestTimeout`.
+/// Kubelet's `runtimeRequestTimeout`.
 const REQUEST_TIMEOUT: Duration = secs(120);
 
-/// What a stop request gives at least.
+/// Least grace period of a stop request.
 const LEAST: Duration = secs(2);
 
 const FIRST_BACK_OFF: Duration = secs(10);
 const LONGEST_BACK_OFF: Duration = secs(300);
 
-/// Why all of a pod is stopped.
+/// The reason why all of a pod is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Deleted,
-    /// Nothing of it is to run any more.
+    /// No container of it is to run any more.
     Over,
     SandboxDied,
 }
 
-/// A request that a shim could see.
+/// A stop request that a shim could see.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     pub at: Time,
-    /// How much had been seen before.
+    /// Number of earlier records.
     pub after: usize,
     pub id: &'static str,
-    /// At the end of its pod.
+    /// True if all of the pod is stopped.
     pub end: bool,
-    /// What is left of the grace period then.
+    /// The rest of the grace period at that time.
     pub grace: Duration,
-    /// It was the preStop handler.
+    /// The request is the preStop handler.
     pub is_handler: bool,
-    /// SIGKILL without anything before it.
+    /// SIGKILL without an earlier request.
     pub is_kill: bool,
 }
 
-/// What it did, and why: the truth that promises are held against.
+/// Kubelet's actions and their reasons: the truth that promises are compared with.
 #[derive(Debug, Default)]
 pub struct Log {
-    /// Where in what was seen each sandbox begins.
+    /// The first record of each sandbox.
     pub sandboxes: Vec<usize>,
-    /// Those that are the sandbox before, in which all containers were restarted (KEP-5532).
+    /// Sandboxes that are really the one before with all containers restarted (KEP-5532).
     pub restarted: Vec<usize>,
     pub asks: Vec<Ask>,
-    /// SIGKILL when the grace period was over.
+    /// SIGKILLs at the end of the grace period.
     pub kills: Vec<(Time, &'static str)>,
-    /// SIGKILL for what containerd could not start, or gave up on.
+    /// Containers that got SIGKILL because containerd could not start them, or gave up.
     pub given_up: Vec<&'static str>,
-    /// When all of a sandbox was to be stopped, and why.
+    /// The times when all of a sandbox was to be stopped, and the reasons.
     pub ends: Vec<(Time, usize, End)>,
-    /// What the next sandbox goes without, and the code that it ended with.
+    /// Containers left out of the next sandbox, with their exit codes.
     pub left_out: Vec<(Time, &'static str, u32)>,
-    /// Who was asked once more, which a shim cannot see.
+    /// Containers asked again, which a shim cannot see.
     pub asked_again: Vec<&'static str>,
-    /// Who was asked to stop, when, and how long it took until that was answered.
+    /// Stop requests with the time until their answer.
     pub answers: Vec<(Time, &'static str, Duration)>,
-    /// When nothing was left to do.
+    /// The time when nothing was left to do.
     pub over: Option<Time>,
 }
 
@@ -105,32 +106,32 @@ struct Record {
     again: u32,
 }
 
-/// What the pod's worker is doing.
+/// The activity of the pod's worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Worker {
     Idle,
     StartsSandbox,
     Starts(usize, Time),
-    /// The image of a container, until then.
+    /// The pull of a container's image, until then.
     Pulls(usize, Time),
     /// A postStart handler, until it is over; then whether it has succeeded.
     Handles {
         who: usize,
         over: Option<bool>,
     },
-    /// One container of a pod that lives on.
+    /// The stop of one container of a living pod.
     Stops,
     StopsAll(End),
     StopsSandbox(End),
     Done,
 }
 
-/// StopContainer, with what kubelet does before it.
+/// StopContainer, and kubelet's steps before it.
 struct Stop {
     who: usize,
     id: &'static str,
     left: Duration,
-    /// Kubelet was told a grace period for this stop alone. With 0 it runs no preStop handler.
+    /// The grace period for this stop alone. With 0, kubelet runs no preStop handler.
     exact: Option<Duration>,
     stage: Stage,
 }
@@ -162,21 +163,21 @@ pub struct Kubelet<'a> {
     to_stop: VecDeque<usize>,
     to_start: VecDeque<usize>,
     stops: Vec<Stop>,
-    /// What containerd has sent a stop signal.
+    /// Containers that containerd has sent a stop signal.
     signalled: BTreeSet<&'static str>,
     /// All containers are being stopped, to be created again in this sandbox (KEP-5532).
     restarts_all: bool,
-    /// The pod is to be deleted, and how.
+    /// The deletion of the pod, once requested.
     deleted: Option<Deletion>,
     sandbox_is_dead: bool,
-    /// It was found dead.
+    /// Kubelet has noticed its death.
     sandbox_is_known_dead: bool,
     away_until: Option<Time>,
     looks_at: Time,
     heard: usize,
 }
 
-/// The same text for the same text, for good.
+/// Returns the same static text for equal texts.
 pub fn intern(text: String) -> &'static str {
     thread_local!(static KNOWN: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) });
     KNOWN.with_borrow_mut(|known| match known.get(text.as_str()) {
@@ -224,7 +225,7 @@ impl<'a> Kubelet<'a> {
         }
     }
 
-    /// The whole life of the pod.
+    /// Runs the pod from its creation to its end.
     pub fn run(&mut self) {
         self.open_sandbox();
         let deleted = self.world.now().after(ms(self.case.deleted.0));
@@ -238,7 +239,7 @@ impl<'a> Kubelet<'a> {
             self.live_until(deleted.after(ms(*after)));
             self.go_wrong(*fault);
         }
-        // The longest that any pod may take, and a Start that nobody answers in the middle of it.
+        // Longer than any pod may take, including an unanswered Start.
         let limit = self.world.now().after(secs(600));
         while self.worker != Worker::Done && self.world.now() < limit {
             self.live_until(self.world.now().after(secs(1)));
@@ -296,7 +297,7 @@ impl<'a> Kubelet<'a> {
     }
 }
 
-// === what goes wrong ===
+// === faults ===
 
 impl Kubelet<'_> {
     fn go_wrong(&mut self, fault: Fault) {
@@ -321,7 +322,7 @@ impl Kubelet<'_> {
             }
             Fault::Image(name) => {
                 if let Some(who) = who(name)
-                    // An init container that is done is no business of a changed image.
+                    // A changed image does not restart a completed init container.
                     && self.case.members[who].part != Part::NativeInit
                 {
                     self.world.did(format!("the image of {name} is changed"));
@@ -375,7 +376,7 @@ impl Kubelet<'_> {
         self.poll();
     }
 
-    /// What is under way is broken off.
+    /// Aborts the current activity.
     fn forget(&mut self) {
         match self.worker {
             Worker::Starts(who, _) => self.give_up(who),
@@ -390,7 +391,7 @@ impl Kubelet<'_> {
     }
 }
 
-// === what it hears ===
+// === events ===
 
 impl Kubelet<'_> {
     fn hear(&mut self) {
@@ -412,7 +413,7 @@ impl Kubelet<'_> {
     fn start_answered(&mut self, id: &str, is_ok: bool) {
         if id == "pause" && self.worker == Worker::StartsSandbox {
             if !is_ok {
-                // The CRI removes what it could not start.
+                // The CRI removes a container that it could not start.
                 let kill = Call::Kill("pause", Signal::KILL, Some(secs(10)));
                 self.world.call(kill);
                 self.world.call_in(ms(20), Call::Delete("pause"));
@@ -439,7 +440,7 @@ impl Kubelet<'_> {
         if !is_ok {
             return self.give_up(who);
         }
-        // What has ended by then is not taken for running.
+        // A container that has exited by then does not count as running.
         if matches!(self.records[who].state, State::Exited(_)) {
             self.worker = Worker::Idle;
             return;
@@ -459,7 +460,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// A postStart handler has ended by itself or with its container, or could not be executed.
+    /// Records the end of a postStart handler: by itself, with its container, or without execution.
     fn handler_is_over(&mut self, id: &str, has_succeeded: bool) {
         if let Worker::Handles { who, over } = &mut self.worker
             && self.records[*who].id == Some(id)
@@ -483,7 +484,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// containerd deletes what it could not start.
+    /// containerd deletes a container that it could not start.
     fn give_up(&mut self, who: usize) {
         let id = self.records[who].id.unwrap();
         self.world.did(format!("StartError of {id}"));
@@ -492,7 +493,7 @@ impl Kubelet<'_> {
         self.records[who].exited = self.world.now();
         self.worker = Worker::Idle;
         self.world.call(Call::GiveUp(id));
-        // What is being created has to be there before it can be deleted.
+        // The creation has to finish before the deletion.
         let wait = match self.world.is_alive(id) {
             true => Duration::ZERO,
             false => ms(40),
@@ -529,7 +530,7 @@ impl Kubelet<'_> {
 // === the pod's worker ===
 
 impl Kubelet<'_> {
-    /// True if it has done something.
+    /// Returns true if it has done something.
     fn advance(&mut self) -> bool {
         let now = self.world.now();
         match self.worker {
@@ -624,7 +625,7 @@ impl Kubelet<'_> {
         self.log.ends.push((now, self.log.sandboxes.len() - 1, end));
         let (left, exact) = match how {
             Deletion::Usual => (self.grace(), None),
-            // Kubelet gives 2 s to whom nothing is left.
+            // Kubelet gives at least 2 s.
             Deletion::Within(grace) => (secs(grace), None),
             Deletion::Kill => (Duration::ZERO, Some(Duration::ZERO)),
         };
@@ -655,7 +656,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// Stops one container of a pod that lives on.
+    /// Stops one container of a living pod.
     fn stop_one(&mut self, who: usize) {
         let id = self.records[who].id.unwrap();
         let left = match self.restarts_all {
@@ -679,7 +680,7 @@ impl Kubelet<'_> {
             self.worker = Worker::Done;
             return self.world.did("the pod is over for kubelet".to_owned());
         }
-        // What is left of the old shim's work.
+        // Lets the old shim finish its work.
         let mut limit = 1_000;
         while self.world.is_anything_alive() && limit > 0 {
             limit -= 1;
@@ -708,7 +709,7 @@ impl Kubelet<'_> {
         self.worker = Worker::StartsSandbox;
     }
 
-    /// By what has ended when the sandbox is found dead.
+    /// Chooses the containers for the next sandbox by the exits so far.
     fn choose_for_next_sandbox(&mut self) {
         self.to_start.clear();
         let was_anything = self.records.iter().any(|record| record.id.is_some());
@@ -737,9 +738,9 @@ impl Kubelet<'_> {
 // === SyncPod ===
 
 impl Kubelet<'_> {
-    /// A container has ended with a code after which all others are stopped, one after another without
-    /// handler and with two seconds each, and all of them are created again in their order (Kubernetes
-    /// 1.37, `ContainersToReset`).
+    /// Begins a restart of all containers if one has exited with the code for it: the others are
+    /// stopped one after another, without handlers and with two seconds each, and then all are
+    /// created again in order (Kubernetes 1.37, `ContainersToReset`).
     fn begins_to_restart_all(&mut self) -> bool {
         let triggers = |(record, member): (&Record, &Member)| {
             member.restarts_all && record.state == State::Exited(u32::from(RESTARTS_ALL))
@@ -767,7 +768,7 @@ impl Kubelet<'_> {
             record.state = State::Nothing;
             (record.unhealthy, record.changed) = (false, false);
         }
-        // To its containers it is another pod.
+        // For its containers it is another pod.
         self.log.restarted.push(self.log.sandboxes.len());
         self.log.sandboxes.push(self.world.seen().len());
         self.looks_at = self.world.now();
@@ -829,7 +830,7 @@ impl Kubelet<'_> {
             self.to_start.clear();
             return self.stop_all(End::Over, Deletion::Usual);
         }
-        // What is in back-off is not tried.
+        // Containers in back-off are not tried.
         let now = self.world.now();
         let in_back_off = |record: &Record| {
             matches!(record.state, State::Exited(_)) && record.exited.after(record.back_off) > now

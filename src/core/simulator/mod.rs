@@ -1,5 +1,5 @@
-//! The world that pods live in, simulated: containers that behave as their scripts say, a kubelet that
-//! knows trouble, a person with `ctr`, and what is promised whatever goes wrong.
+//! Simulated worlds for pods: containers that follow scripts, a kubelet with faults, a person with
+//! `ctr`, and the promises that hold whatever goes wrong.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | [`promises`] | what holds for every trace |
 //! | [`survey`] | many worlds, and the simplest that breaks a promise |
 //!
-//! Who calls does so through [`Node`]. Below it can be the core alone, or all of a shim.
+//! Callers go through [`Node`]. Below it is the core alone, or a whole shim.
 
 pub mod by_hand;
 pub mod case;
@@ -44,43 +44,44 @@ pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Containers of one name have ids of their own: `web`, `web#2`.
+/// The container's name without the number of its creation: `web` for `web#2`.
 pub fn name_of(id: &str) -> &str {
     id.split('#').next().unwrap_or_default()
 }
 
-/// How a container behaves.
+/// The behavior of a container.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// From execution until its startup probe would succeed; never if there is none.
+    /// Time from execution until its startup probe would succeed; `None` never.
     pub ready_after: Option<Duration>,
-    /// From a stop signal until it exits; it ignores them if there is none.
+    /// Time from a stop signal until it exits; `None` ignores signals.
     pub stops_after: Option<Duration>,
-    /// The only stop signal that it heeds; any if there is none.
+    /// The only stop signal that it reacts to; `None` for any.
     pub heeds: Option<Signal>,
-    /// It exits on its own, with this code.
+    /// Time until it exits by itself, and its exit code.
     pub exits_after: Option<(Duration, u8)>,
-    /// From the decision to release it until its program runs.
+    /// Time from the decision to release it until its program runs.
     pub release_takes: Duration,
-    /// From the decision to restart it until its program runs anew.
+    /// Time from the decision to restart it until its program runs again.
     pub restart_takes: Duration,
-    /// Its program cannot be executed: it stays parked.
+    /// The program cannot be executed: it stays parked.
     pub cannot_be_released: bool,
-    /// How many restarts fail before one succeeds.
+    /// Number of restarts that fail before one succeeds.
     pub restarts_fail: u32,
     /// The OCI runtime cannot create it.
     pub cannot_be_created: bool,
-    /// How long its termination hook, or its preStop handler, would take.
+    /// Duration of its termination hook or preStop handler.
     pub hook_takes: Duration,
-    /// From its execution until its liveness probe fails; never if there is none.
+    /// Time from its execution until its liveness probe fails; `None` never.
     pub unwell_after: Option<Duration>,
-    /// The code that it exits with when it has been restarted, if that is another.
+    /// The exit code after a restart, if different.
     pub then_exits: Option<u8>,
-    /// From the beginning of a probe's attempt, which decides its result, until that is known.
+    /// Time from the start of a probe's attempt, which decides its result, until the result is
+    /// known.
     pub probe_takes: Duration,
-    /// How much CPU time it takes.
+    /// CPU time of an attempt.
     pub probe_costs: Duration,
-    /// The code that it exits with when it heeds a stop signal.
+    /// The exit code after a stop signal.
     pub stop_code: u8,
     /// SIGKILL does not end it: it hangs in the kernel.
     pub survives_sigkill: bool,
@@ -109,36 +110,36 @@ impl Default for Script {
     }
 }
 
-/// What was seen, by the containers or by the caller.
+/// An observation of the containers or of the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
-    /// Its Create was refused.
+    /// The Create was refused.
     CreateRefused(String, String),
     Released(String),
     Executed(String),
     Signalled(String, Signal),
     Died(String, ExitStatus),
     ExitReported(String, u32),
-    /// The postStart handler that its caller ran is over, and has succeeded or not. `None` if its caller was not
-    /// told, and takes it for failed.
+    /// The postStart handler run by the caller has succeeded or failed. `None` if the caller was
+    /// not told, and takes it for failed.
     PostStartOver(String, Option<bool>),
-    /// Its end was said, and is on its way to the caller.
+    /// The exit was published, and is on its way to the caller.
     ExitSaid(String, u32),
     StartAnswered(String, Result<(), Refusal>),
-    /// The same for whoever has nothing but an error's text, or lost his connection.
+    /// The same for a caller that has only the text of an error, or lost its connection.
     StartFailed(String, String),
     KillAnswered(RequestId, Result<(), Refusal>),
     Told(String, String),
     HookBegan(String, HookKind),
     HookEnded(String, HookKind),
-    /// What was taken for its postStart handler is executed once more.
+    /// The Exec taken for its postStart handler is run again.
     PostStarted(String),
-    /// An attempt of its probe is over, and took so much CPU time.
+    /// An attempt of its probe is over, with its CPU time.
     Probed(String, Duration),
     Reported(Report),
-    /// Its program is to be executed anew.
+    /// The program is to be restarted.
     Restarting(String),
-    /// What the caller did, in its own words.
+    /// An action of the caller, in its own words.
     Did(String),
 }
 
@@ -149,72 +150,72 @@ pub enum Call {
     Run(&'static str, Option<Duration>),
     Create(&'static str),
     Start(&'static str, Option<Duration>),
-    /// Give up on the Start that is under way.
+    /// Give up on the Start under way.
     GiveUp(&'static str),
     Kill(&'static str, Signal, Option<Duration>),
-    /// Execute its postStart handler, which takes so long and ends with that code.
+    /// Run its postStart handler with this duration and exit code.
     PostStart(&'static str, Duration, u8),
-    /// Its preStop handler has been executed, or its container has ended in it.
+    /// The preStop handler is over, or its container has exited meanwhile.
     PreStopOver(&'static str),
-    /// SIGKILL for what is left of the processes of a container that has ended.
+    /// SIGKILL for leftover processes of an exited container.
     KillLeftovers(&'static str),
-    /// Delete what has ended.
+    /// Delete an exited container.
     Delete(&'static str),
-    /// The process dies by itself.
+    /// Let the process crash.
     Crash(&'static str, u8),
 }
 
-/// A node with one pod, as its caller knows it: its clock, its calls, and what is seen.
+/// A node with one pod, as its caller sees it: a clock, calls, and observations.
 pub trait Node {
     fn now(&self) -> Time;
 
-    /// Lets time go by until something happens, at the latest until `end`.
+    /// Advances the clock until something happens, at the latest until `end`.
     fn advance(&mut self, end: Time);
 
-    /// What was seen up to now, in its order.
+    /// The observations so far, in order.
     fn seen(&self) -> &[(Time, Seen)];
 
-    /// What the caller does, for whoever reads what has happened.
+    /// Records an action of the caller for the reader of the trace.
     fn did(&mut self, what: String);
 
-    /// Calls, and lets everything happen that happens without time going by.
+    /// Makes a call, and lets everything happen that takes no time.
     fn call(&mut self, call: Call);
 
-    /// Calls in a while.
+    /// Makes a call after `wait`.
     fn call_in(&mut self, wait: Duration, call: Call);
 
-    /// Sends a signal. The number is that of the request.
+    /// Sends a signal. Returns the number of the request.
     fn kill(&mut self, id: &'static str, signal: Signal, patience: Duration) -> RequestId;
 
-    /// Whether a Kill has been answered.
+    /// True if a Kill was answered.
     fn is_answered(&self, request: RequestId) -> bool;
 
-    /// Whether a process could be added to a container.
+    /// Executes a process in a container. Returns true if that was possible.
     fn exec(&mut self, id: &'static str, exec: &Exec<'_>) -> bool;
 
-    /// With what annotations of kubelet's the container comes that is about to be created.
+    /// Sets kubelet's annotations of a container that is about to be created.
     fn learn(&mut self, id: &str, annotations: &BTreeMap<String, String>);
 
-    /// How the containers of this id, or this name, behave from now on.
+    /// Sets the behavior of containers with this id or name from now on.
     fn behave(&mut self, name: &str, script: Script);
 
-    /// The sandbox is created and started. From now on each Create waits for so long.
+    /// Creates and starts the sandbox. From now on each Create has this timeout.
     fn open(&mut self, patience: Duration);
 
-    /// The sandbox is gone with all that was in it, and the next thing that is created opens another,
-    /// which has a shim of its own.
+    /// Removes the sandbox with everything in it; the next creation opens another, with a shim of
+    /// its own.
     fn change_sandbox(&mut self);
 
-    /// Whether it was created, and not deleted since.
+    /// True if it was created, and not deleted since.
     fn is_known(&self, id: &str) -> bool;
 
-    /// Whether its process is there, parked or not.
+    /// True if its process exists, parked or not.
     fn is_alive(&self, id: &str) -> bool;
 
-    /// Whether its program runs.
+    /// True if its program runs.
     fn is_executing(&self, id: &str) -> bool;
 
-    /// Whether there is any process.
+    /// True if any process exists.
     fn is_anything_alive(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! What the simulator has recorded: questions that tests ask of it.
+//! Queries of the simulator's record.
 
 use crate::lifecycle::{ContainerId, Phase, Refusal, Time};
 use crate::plan::Signal;
@@ -8,7 +8,7 @@ use super::world::Process;
 use super::{Seen, World, ms};
 
 impl World {
-    /// When something was first seen.
+    /// The time of the first such observation.
     pub fn at(&self, what: &Seen) -> Option<Time> {
         self.seen
             .iter()
@@ -20,7 +20,7 @@ impl World {
         self.at(&Seen::Executed(name.to_owned()))
     }
 
-    /// When its program was executed, each time.
+    /// The times of all executions of its program.
     pub fn executions(&self, name: &str) -> Vec<Time> {
         let executed = Seen::Executed(name.to_owned());
         let times = self.seen.iter().filter(|(_, seen)| *seen == executed);
@@ -69,7 +69,7 @@ impl World {
         told.collect()
     }
 
-    /// Whether its program runs and would answer its startup probe.
+    /// True if its program runs and would answer its startup probe.
     pub fn is_ready(&self, name: &str) -> bool {
         self.processes
             .get(&ContainerId::from(name))
@@ -79,7 +79,7 @@ impl World {
             })
     }
 
-    /// What there is to tell when all is over.
+    /// The summary of a world at its end.
     pub fn account(&self) -> Account<'_> {
         let answers = |request| self.answered.get(request).copied().unwrap_or_default();
         let asked = self.asked.iter().map(|request| (request, answers(request)));
@@ -102,8 +102,8 @@ impl World {
         }
     }
 
-    /// The promises that hold whatever happens: every request is answered once, and when all is
-    /// over nothing is left that would ever wake the pod.
+    /// Checks the promises that hold whatever happens: every request is answered once, and at the
+    /// end nothing is left that would ever wake the pod.
     pub fn check_end(&self) {
         for request in &self.asked {
             assert_eq!(

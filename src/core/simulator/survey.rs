@@ -1,5 +1,5 @@
-//! Surveys: many worlds, each of a number; what is broken in them, and the simplest one that breaks the
-//! same.
+//! Surveys of many worlds, each determined by a number: the broken promises, and the simplest world
+//! that breaks the same one.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,15 +14,15 @@ use super::by_hand::{Person, by_hand};
 use super::case::Case;
 use super::kubelet::{Kubelet, Log};
 
-/// How many of the numbers that break a promise are shown.
+/// Most numbers shown for a broken promise.
 const SHOWN_AT_MOST: usize = 8;
 
-/// Something that can be gone through, and made simpler.
+/// A world that can be run, and simplified.
 pub trait World: Display {
-    /// Goes through it; gives what was broken.
+    /// Runs it. Returns the broken promises.
     fn run(&self) -> Vec<Broken>;
 
-    /// The same, each simpler by one thing.
+    /// Worlds that are simpler in one respect each.
     fn simpler(&self) -> Vec<Self>
     where
         Self: Sized;
@@ -33,22 +33,22 @@ pub trait World: Display {
 pub struct Broken {
     pub promise: &'static str,
     pub what: String,
-    /// What happened, for a person.
+    /// The timeline of events, for a person.
     pub timeline: String,
 }
 
-/// How often a promise was broken, and the first of the numbers, each with what was wrong.
+/// The count of a broken promise, and the first numbers with the details.
 type Finding = (u64, Vec<(u64, String)>);
 
 type Findings = BTreeMap<&'static str, Finding>;
 
 thread_local! {
-    /// The panics of the world that this thread is in, if it is in one.
+    /// The panics of the world that this thread runs, if any.
     static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
 impl Case {
-    /// The pod of a number: one in ten is a person's.
+    /// The case of a number: one in ten is a person's.
     pub fn numbered(seed: u64) -> Case {
         let case = Case::random(seed);
         match seed % 10 {
@@ -57,7 +57,7 @@ impl Case {
         }
     }
 
-    /// Its whole life on a node: kubelet's doing, or a person's.
+    /// Runs the case on a node, with a kubelet or a person.
     pub fn live_on(&self, node: &mut dyn Node, log: &mut Log) {
         match self.by_hand {
             true => Person::new(self, node, log).run(),
@@ -66,19 +66,19 @@ impl Case {
     }
 }
 
-/// Looks at the worlds of all `numbers`, on all cores.
+/// Runs the worlds of all `numbers` on all cores.
 ///
 /// # Panics
 ///
-/// If a promise is broken: with how many worlds broke which, and of so many promises the simplest world
-/// that breaks it.
+/// If a promise is broken: the message counts the worlds per broken promise, and shows the simplest
+/// world for the first `shown` promises.
 pub fn check<W: World>(numbers: Range<u64>, shown: usize, world: impl Fn(u64) -> Option<W> + Sync) {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let found = survey(numbers, threads, &world);
     assert!(found.is_empty(), "\n{}", report(&found, shown, &world));
 }
 
-/// A number that a script gives.
+/// A number from an environment variable.
 #[expect(
     clippy::disallowed_methods,
     reason = "how much a person wants is no matter of the core"
@@ -88,8 +88,8 @@ pub fn number(variable: &str, otherwise: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Does `what` happens in a world. Gives the panics that were caught in it, and the one that ended it:
-/// those are findings, not noise.
+/// Runs `what`. Returns the panics that were caught in it, and the one that ended it: they are
+/// findings, not noise.
 pub fn noting_panics(what: impl FnOnce()) -> (Vec<String>, Option<String>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -190,7 +190,7 @@ fn simplest<W: World>(mut world: W, promise: &'static str) -> (W, Broken) {
         all.find(|broken| broken.promise == promise)
     };
     let mut broken = breaks(&world).expect("a world that breaks a promise");
-    // Each is simpler than the one before by one thing, and there are not so many.
+    // Each step simplifies one respect, and there are not many.
     for _ in 0..200 {
         let mut simpler = world.simpler().into_iter();
         let found = simpler.find_map(|next| breaks(&next).map(|broken| (next, broken)));

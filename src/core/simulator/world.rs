@@ -1,5 +1,4 @@
-//! A node that has nothing but the core: what the core wants done happens to containers that are
-//! nothing but scripts, at a time of its own.
+//! A node with the core only: its actions apply to scripted containers, in simulated time.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -23,7 +22,7 @@ enum Event {
     RestartCanceled(ContainerId),
     Probed(ContainerId, u64, bool),
     Dies(ContainerId, u64, ExitStatus),
-    /// A process that never came to be its container's.
+    /// A process exits that never became its container's.
     LeftoverDies(ContainerId, ExitStatus),
     ExecOver(ContainerId, &'static str, u8),
     PostStarted(ContainerId, u64),
@@ -35,18 +34,18 @@ pub(crate) struct Process {
     pub(crate) script: Script,
     pub(crate) alive: bool,
     pub(crate) executed: Option<Time>,
-    /// The caller knows that it has ended.
+    /// The caller knows of its exit.
     pub(crate) reported: bool,
-    /// Counts lives: an exit that was scheduled for an earlier one does not count.
+    /// Number of the execution: an exit scheduled for an earlier one does not count.
     life: u64,
     starts: Vec<RequestId>,
     start_when_created: Option<Option<Duration>>,
-    /// Its caller runs its postStart handler.
+    /// The caller runs the postStart handler.
     runs_post_start: bool,
 }
 
 impl Process {
-    /// Its process is gone, and the caller does not know.
+    /// True if its process is gone and the caller does not know.
     pub fn is_between_lives(&self) -> bool {
         !self.alive && self.executed.is_some() && !self.reported
     }
@@ -57,11 +56,11 @@ pub struct World {
     pub pod: Pod,
     pub now: Time,
     pub seen: Vec<(Time, Seen)>,
-    /// The pod is replaced by a copy of its written state after every event.
+    /// The pod is replaced by a copy of its snapshot after every event.
     pub is_copied: bool,
-    /// Which signals were sent to whom, and why.
+    /// The signals sent, with their reasons.
     pub whys: Vec<(ContainerId, Signal, Why)>,
-    /// What Creates are willing to wait.
+    /// The timeout of Creates.
     pub create_timeout: Option<Duration>,
     plan: Plan,
     scripts: BTreeMap<String, Script>,
@@ -69,20 +68,20 @@ pub struct World {
     demands: BTreeMap<String, Demands>,
     is_ungrouped: bool,
     pub(crate) processes: BTreeMap<ContainerId, Process>,
-    /// How often the core was woken though there was nothing for it to do.
+    /// Wake-ups of the core without anything to do.
     pub(crate) idle_wakes: usize,
     events: BTreeMap<(Time, u64), Event>,
     counter: u64,
     pub(crate) answered: BTreeMap<RequestId, u32>,
     pub(crate) asked: Vec<RequestId>,
-    /// What each Create answered that was refused.
+    /// The errors of refused Creates.
     pub refused: Vec<Refusal>,
-    /// What was created, and when.
+    /// The created containers and their times.
     pub created: Vec<(Time, String)>,
-    /// How long each Start waited for its answer, and how long it was willing to.
+    /// The wait of each Start for its answer, and its timeout.
     pub start_waits: Vec<(Duration, Option<Duration>)>,
     start_calls: BTreeMap<RequestId, (Time, Option<Duration>)>,
-    /// From when to when Starts waited.
+    /// The periods during which Starts waited.
     blocked: Vec<(Time, Time)>,
 }
 
@@ -119,7 +118,7 @@ impl World {
         }
     }
 
-    /// For how long at least one Start was waiting for its answer.
+    /// The time during which at least one Start waited for its answer.
     pub fn blocked_for(&self) -> Duration {
         let mut blocked = self.blocked.clone();
         blocked.sort();
@@ -136,32 +135,32 @@ impl World {
         self
     }
 
-    /// What the caller wants of the kernel for a container.
+    /// Sets the kernel settings requested for a container.
     pub fn demands(mut self, name: &str, demands: Demands) -> World {
         self.demands.insert(name.to_owned(), demands);
         self
     }
 
-    /// No annotation groups its containers.
+    /// Leaves the containers without an annotation that groups them.
     pub fn ungrouped(mut self) -> World {
         self.is_ungrouped = true;
         self
     }
 
-    /// What kubelet says of a container.
+    /// Sets kubelet's facts about a container.
     pub fn facts(mut self, name: &str, facts: KubeletFacts) -> World {
         self.kinds
             .insert(name.to_owned(), (ContainerKind::Workload, facts));
         self
     }
 
-    /// A pod as the CRI makes it: with a sandbox container, which runs.
+    /// Adds a running sandbox container, as the CRI does.
     pub fn with_sandbox(mut self) -> World {
         self.open();
         self
     }
 
-    /// Its sandbox container is created and started.
+    /// Creates and starts the sandbox container.
     pub fn open(&mut self) {
         self.kinds.insert(
             "pause".to_owned(),
@@ -170,37 +169,37 @@ impl World {
         self.call(Call::Run("pause", None));
     }
 
-    /// The next container to be created brings these annotations.
+    /// Sets the annotations of the next containers.
     pub fn replan(&mut self, annotations: &[(&str, &str)]) {
         self.plan = Plan::parse(&expand(annotations)).unwrap();
     }
 
-    /// Calls at once, and lets everything happen that happens without time going by.
+    /// Makes a call, and lets everything happen that takes no time.
     pub fn call(&mut self, call: Call) {
         self.perform(call);
         self.drain();
     }
 
-    /// Calls in a while.
+    /// Makes a call after `wait`.
     pub fn call_in(&mut self, wait: Duration, call: Call) {
         self.schedule(wait, Event::Caller(call));
     }
 
-    /// Lets time go by until nothing is left to happen within `limit`.
+    /// Advances the clock until nothing is left to happen within `limit`.
     pub fn run_for(&mut self, limit: Duration) {
         let end = self.now.after(limit);
         while self.step(end) {}
         self.now = end;
     }
 
-    /// When something happens next, if the caller does nothing.
+    /// The time of the next event, if the caller does nothing.
     pub fn next_at(&self) -> Option<Time> {
         let event = self.events.keys().next().map(|(at, _)| *at);
         let next = event.into_iter().chain(self.pod.poll_timeout()).min();
         next.map(|at| at.max(self.now))
     }
 
-    /// Makes the next thing happen; false if there is none until `end`.
+    /// Makes the next event happen. Returns false if there is none until `end`.
     pub fn step(&mut self, end: Time) -> bool {
         let event = self.events.keys().next().copied();
         let timer = self.pod.poll_timeout();
@@ -248,7 +247,7 @@ impl World {
         answer
     }
 
-    /// The process has ended with that code; `None` if it never came about.
+    /// Records the exit of a process with that code; `None` if it was never executed.
     pub fn exec_over(&mut self, name: &str, exec_id: &str, code: Option<u8>) {
         let status = code.map(ExitStatus::Code);
         self.pod
@@ -257,7 +256,7 @@ impl World {
         self.drain();
     }
 
-    /// The caller reads at once what an exec writes.
+    /// Lets the caller read the output of an exec at once.
     fn exec_output_read(&mut self, id: &ContainerId, exec_id: &str) {
         self.pod.handle_exec_output_read(self.now, id, exec_id);
     }
@@ -303,7 +302,7 @@ impl World {
                     if let Some((asked, _)) = self.start_calls.remove(&request) {
                         self.blocked.push((asked, self.now));
                     }
-                    // Nobody waits for the answer any more: whether it comes does not matter.
+                    // No caller waits for the answer: it need not come.
                     self.asked.retain(|asked| *asked != request);
                     self.pod.handle_start_abandoned(self.now, &id, request);
                 }
@@ -511,7 +510,7 @@ impl World {
         };
         if process.script.restarts_fail > 0 {
             process.script.restarts_fail -= 1;
-            // Its new process was there, and could not be released: the driver ends it.
+            // Its new process existed and could not be released: the driver ends it.
             process.life = life;
             let outcome = Err("its program could not be executed".to_owned());
             self.pod.handle_restarted(self.now, id, outcome);
@@ -565,7 +564,7 @@ impl World {
         }
     }
 
-    /// Its caller hears of the end of the postStart handler that it runs, unless it has heard of it.
+    /// Reports the end of the postStart handler to its caller, unless it was reported before.
     fn post_start_is_over(&mut self, id: &ContainerId, has_succeeded: bool) {
         if let Some(process) = self.processes.get_mut(id)
             && std::mem::take(&mut process.runs_post_start)
@@ -586,7 +585,7 @@ impl World {
         }
     }
 
-    /// Carries out what is to be done; true if anything was.
+    /// Carries out all actions. Returns true if there were any.
     fn drain(&mut self) -> bool {
         let mut had_to_do = false;
         while let Some(action) = self.pod.poll_action() {
@@ -596,7 +595,7 @@ impl World {
         if self.is_copied {
             self.replace_by_copy();
         }
-        // Nothing is left that would have to wait for the next event, whatever that is.
+        // Nothing may be left that would have to wait for the next event.
         if self.pod.poll_timeout().is_some_and(|at| at <= self.now) {
             return had_to_do;
         }
@@ -666,7 +665,7 @@ impl World {
                     |event: &Event| matches!(event, Event::Restarted(other) if *other == id);
                 let before = self.events.len();
                 self.events.retain(|_, event| !is_its(event));
-                // Nothing is under way any more where it came too late.
+                // Nothing is under way if it came too late.
                 if self.events.len() < before {
                     self.schedule(ms(5), Event::RestartCanceled(id));
                 }
@@ -724,7 +723,7 @@ impl World {
         let dies_in = match (signal, process.executed) {
             (Signal::KILL, _) if process.script.survives_sigkill => None,
             (Signal::KILL, _) => Some((ms(1), ExitStatus::Signal(9))),
-            // The parked init of the OCI runtime is no program that could stop in order.
+            // The parked init process of the OCI runtime is no program that could stop in order.
             (_, None) => Some((ms(1), ExitStatus::Code(2))),
             (signal, Some(_)) if process.script.heeds.is_some_and(|own| own != signal) => None,
             (_, Some(_)) => process

@@ -1,8 +1,8 @@
-//! How large a pod is at each moment of its life: a pure function of what its containers ask for
-//! and may use, and of when they run.
+//! The size of a pod at each moment: a pure function of the requests and limits of its containers
+//! and of the times when they run.
 //!
-//! The formula is KEP-753's ("Resources calculation for scheduling and pod admission", "Exposing Pod
-//! Resource requirements"), which is that of the init containers' proposal where there are no
+//! The formula is KEP-753's ("Resources calculation for scheduling and pod admission", "Exposing
+//! Pod Resource requirements"), which is that of the init containers' proposal where there are no
 //! sidecars, with the containers of the defer proposal at the other end:
 //!
 //! ```text
@@ -13,8 +13,8 @@
 //! effective = largest of all these + overhead
 //! ```
 //!
-//! It is reckoned for each resource by itself, requests and limits alike. A container without a limit
-//! makes every sum that it is in unlimited, as in Kubernetes.
+//! It is computed for each resource by itself, for requests and limits alike. A container without a
+//! limit makes every sum that includes it unlimited, as in Kubernetes.
 
 mod quantity;
 #[cfg(test)]
@@ -28,41 +28,40 @@ use quantity::Quantity;
 
 pub use quantity::{Bytes, Limit, Millicores};
 
-/// What a container, or a whole pod, asks for and may use.
+/// Requests and limits of a container or a whole pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Size {
     pub requests: Requests,
     pub limits: Limits,
 }
 
-/// What is asked for; nothing where nothing is said.
+/// Requests; zero if not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Requests {
     pub cpu: Millicores,
     pub memory: Bytes,
 }
 
-/// What may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
     pub cpu: Limit<Millicores>,
     pub memory: Limit<Bytes>,
 }
 
-/// One of the containers that start one after another.
+/// A container of the start sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Starting {
-    /// Is over before the next one starts.
+    /// Exits before the next one starts.
     Init(Size),
-    /// Stays.
+    /// Keeps running.
     Sidecar(Size),
 }
 
-/// A part of a pod's life that has a size of its own.
+/// A time in which the size of a pod does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Moment {
-    /// The container with this index in [`Containers::starting`] starts: init(i), or the sidecars as
-    /// far as this one.
+    /// The start of the container with this index in [`Containers::starting`]: init(i), or the
+    /// sidecars up to this one.
     Starting(usize),
     Running,
     PreExit,
@@ -74,19 +73,19 @@ pub enum Moment {
 /// The sizes of a pod's containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Containers {
-    /// Init containers, the caller's own first, and sidecars, in the order of their start.
+    /// Init containers, the caller's own first, and sidecars, in start order.
     pub starting: Vec<Starting>,
     pub apps: Vec<Size>,
     pub pre_exit: Vec<Size>,
     pub post_exit: Vec<Size>,
-    /// What the pod takes beside its containers (a RuntimeClass's `overhead.podFixed`).
+    /// Overhead of the pod itself (a RuntimeClass's `overhead.podFixed`).
     pub overhead: Size,
 }
 
 // === impl Size ===
 
 impl Size {
-    /// What takes nothing.
+    /// No requests, and limits of zero.
     pub const NOTHING: Size = Size {
         requests: Requests {
             cpu: Millicores(0),
@@ -98,7 +97,7 @@ impl Size {
         },
     };
 
-    /// A container that asks for nothing and may use everything.
+    /// A container without requests and limits.
     pub const UNLIMITED: Size = Size {
         requests: Size::NOTHING.requests,
         limits: Limits {
@@ -107,7 +106,7 @@ impl Size {
         },
     };
 
-    /// What takes exactly this much, such as a pod's overhead.
+    /// Equal requests and limits, such as a pod's overhead.
     pub fn exactly(cpu: Millicores, memory: Bytes) -> Size {
         Size {
             requests: Requests { cpu, memory },
@@ -118,7 +117,7 @@ impl Size {
         }
     }
 
-    /// Both at the same time.
+    /// The sum of two sizes, for containers that run side by side.
     #[must_use]
     pub fn plus(self, other: Size) -> Size {
         Size {
@@ -133,7 +132,7 @@ impl Size {
         }
     }
 
-    /// One after the other: of each resource the larger amount.
+    /// The larger amount of each resource, for containers that run one after the other.
     #[must_use]
     pub fn or(self, other: Size) -> Size {
         Size {
@@ -149,8 +148,7 @@ impl Size {
     }
 }
 
-/// What `ResourceRequirements` say. A resource that they do not mention is not asked for, and not
-/// limited.
+/// The size from `ResourceRequirements`; an unmentioned resource has no request and no limit.
 impl From<&Resources> for Size {
     fn from(resources: &Resources) -> Size {
         let (requests, limits) = (resources.requests(), resources.limits());
@@ -170,8 +168,8 @@ impl From<&Resources> for Size {
 // === impl Containers ===
 
 impl Containers {
-    /// The containers of a pod with this plan. Its `apps` have to be named, since a plan need not list
-    /// them; `size` says how large a container is that is named so.
+    /// The containers of a pod with this plan. The caller names the `apps`, because a plan need not
+    /// list them; `size` returns the size of a container by name.
     pub fn of<'a>(
         plan: &'a Plan,
         apps: impl IntoIterator<Item = &'a str>,
@@ -208,7 +206,7 @@ impl Containers {
         }
     }
 
-    /// All moments there are, in their order.
+    /// All moments in order.
     pub fn moments(&self) -> impl Iterator<Item = Moment> + use<> {
         let starting = (0..self.starting.len()).map(Moment::Starting);
         starting.chain([
@@ -229,7 +227,7 @@ impl Containers {
             .collect()
     }
 
-    /// The size by which a pod is to be scheduled: what it needs at any moment, and its overhead.
+    /// The size for the scheduler: the largest that the pod needs at any moment, plus its overhead.
     pub fn effective(&self) -> Size {
         let sizes = self.sizes().into_iter().map(|(_, size)| size);
         sizes.fold(Size::NOTHING, Size::or).plus(self.overhead)
@@ -259,7 +257,7 @@ impl Starting {
         *size
     }
 
-    /// The size of one that is there as long as its pod.
+    /// The size of a container that runs as long as its pod.
     fn stays(&self) -> Option<Size> {
         match self {
             Starting::Init(_) => None,
@@ -268,12 +266,12 @@ impl Starting {
     }
 }
 
-/// Those that run side by side.
+/// The size of containers that run side by side.
 fn sum(sizes: &[Size]) -> Size {
     sizes.iter().copied().fold(Size::NOTHING, Size::plus)
 }
 
-/// Those that run one after another.
+/// The size of containers that run one after another.
 fn largest(sizes: &[Size]) -> Size {
     sizes.iter().copied().fold(Size::NOTHING, Size::or)
 }

@@ -14,14 +14,14 @@ pub struct Millicores(pub u64);
 )]
 pub struct Bytes(pub u64);
 
-/// How much may be used. No bound is more than every bound.
+/// An upper bound of usage. `Unlimited` is greater than any amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Limit<Q> {
     Of(Q),
     Unlimited,
 }
 
-/// What the formula needs of an amount: it can be added to another, and compared.
+/// An amount that the formula can add and compare.
 pub(super) trait Quantity: Copy + Ord + Default {
     /// The sum, or the largest amount there is.
     fn plus(self, other: Self) -> Self;
@@ -50,7 +50,7 @@ impl<Q> From<Option<Q>> for Limit<Q> {
     }
 }
 
-/// Nothing may be used.
+/// A bound of zero.
 impl<Q: Default> Default for Limit<Q> {
     fn default() -> Self {
         Limit::Of(Q::default())

@@ -174,7 +174,7 @@ prop_compose! {
     }
 }
 
-/// Whether nothing of one is more than of the other.
+/// True if no amount of one is above that of the other.
 fn is_within(one: Size, other: Size) -> bool {
     one.or(other) == other
 }

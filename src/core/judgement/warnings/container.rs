@@ -1,4 +1,4 @@
-//! What in one container does not do what it looks like.
+//! Warnings about one container.
 
 use crate::lifecycle::{Duty, LEAST};
 use crate::manifest::{Container, Handler, Json, Pod};
@@ -8,7 +8,7 @@ use super::super::order::{StartOrder, few_joined};
 use super::super::role;
 use super::super::start::{Held, longest, shown};
 
-/// All sentences about a container. `may_be_complete` says so of the pod's run.
+/// All warnings about a container. `may_be_complete` is true if the pod's run can be complete.
 pub(super) fn of(
     plan: &Plan,
     pod: &Pod,
@@ -19,7 +19,7 @@ pub(super) fn of(
     let mut warnings = Vec::new();
     let name = container.name.as_str();
     let role = role(plan, pod, name);
-    // Without `..`, as for the settings of the pod.
+    // Without `..`, so that a new setting does not compile before its warnings are decided.
     let ContainerPlan {
         startup_probe: _,
         restart_policy: _,
@@ -56,7 +56,7 @@ pub(super) fn of(
     warnings
 }
 
-/// Of a container that may be held while kubelet takes it for running.
+/// Warnings about a container that may be held while kubelet takes it for running.
 fn of_waiting(
     plan: &Plan,
     pod: &Pod,
@@ -104,7 +104,7 @@ fn of_waiting(
             String::new()
         }
         Held::AtOnce => String::new(),
-        // Sidecars take as long seldom, init containers often.
+        // Sidecars rarely take this long, init containers often do.
         Held::Blocked if plan.settings().start_mode == StartMode::Auto => {
             let names = waits.names.iter().copied();
             let inits = few_joined(names.filter(|name| plan.role(name) == Role::Init));
@@ -130,7 +130,7 @@ fn of_waiting(
     warnings
 }
 
-/// Kubelet runs it as soon as the Start is answered.
+/// A warning about a postStart handler, which kubelet runs as soon as the Start is answered.
 fn of_post_start(container: &Container, when: &str) -> Option<String> {
     let Object(Handler {
         exec,
@@ -182,7 +182,7 @@ fn of_sidecar(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     warnings
 }
 
-/// Of a container that is held until the pod terminates.
+/// Warnings about a container that is held until the pod terminates.
 fn of_defer(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     let mut warnings = Vec::new();
     let kubelets = pod.grace_period();
@@ -214,7 +214,8 @@ fn of_defer(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     warnings
 }
 
-/// Of a container that kubelet creates again by other rules than the pod's: only annotations tell usher.
+/// Warnings about a container that kubelet creates again by rules other than the pod's: usher knows
+/// them from annotations only.
 fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Vec<String> {
     match role {
         Role::App | Role::Init | Role::NativeInit => of_unseen_restarts(plan, container, role),
@@ -225,7 +226,7 @@ fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Vec<String> 
     }
 }
 
-/// Of a container whose annotations say of its restarts something else than its spec.
+/// Warnings about a container whose annotations differ from its spec about restarts.
 fn of_unseen_restarts(plan: &Plan, container: &Container, role: Role) -> Vec<String> {
     let mut warnings = Vec::new();
     let name = container.name.as_str();
@@ -266,7 +267,7 @@ fn of_unseen_restarts(plan: &Plan, container: &Container, role: Role) -> Vec<Str
     warnings
 }
 
-/// Of a sidecar or defer container, which usher restarts by its own setting.
+/// A warning about a sidecar or defer container, which usher restarts by its own setting.
 fn of_kubelets_restarts(plan: &Plan, container: &Container) -> Option<String> {
     let name = container.name.as_str();
     let of_pod = plan.settings().restart_policy;
@@ -284,7 +285,7 @@ fn of_kubelets_restarts(plan: &Plan, container: &Container) -> Option<String> {
     })
 }
 
-/// Of a container that usher does not stop when the run is complete.
+/// A warning about a container that usher does not stop when the run is complete.
 fn of_kept_pod(container: &Container, role: Role) -> Option<String> {
     let is_left_alone = Duty::of(role).step.is_none();
     is_left_alone.then(|| {
@@ -297,7 +298,7 @@ fn of_kept_pod(container: &Container, role: Role) -> Option<String> {
     })
 }
 
-/// Whether a probe is one that kubelet does not discard while its container is held.
+/// True for a probe that counts for kubelet while its container is held.
 fn asks_from_outside(probe: Option<&Json>) -> bool {
     probe.is_some_and(|probe| !probe.has("exec"))
 }

@@ -1,4 +1,4 @@
-//! Names and keys that are probably misspelt.
+//! Names and keys that are probably misspelled.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::plan::{
 use super::super::names::lists;
 use super::Warning;
 
-/// The most names or keys of a pod that are compared with others, which bounds the cost.
+/// Most names or keys of a pod that are compared with others, which bounds the cost.
 const COMPARED_AT_MOST: usize = 16;
 const CANDIDATES_AT_MOST: usize = 256;
 
-/// Names of the pod's lists that no container has. They are known of a pod that is refused, too.
+/// Warnings about listed names that no container has; also for a pod that is refused.
 pub(in crate::judgement) fn of_names(pod: &Pod) -> Vec<Warning> {
     let listed = lists(&pod.annotations).filter(|(setting, _)| gives_a_role(*setting));
     let listed: Vec<_> = listed
@@ -61,7 +61,8 @@ fn is_missing(pod: &Pod, setting: PodSetting, name: &str) -> bool {
     }
 }
 
-/// The consequence of a listed name that no container has. An injector may add the container to the pod later.
+/// The consequence of a listed name that no container has. An injector may add the container to the
+/// pod later.
 fn then(list: PodSetting) -> String {
     let then = match role_of_list(list) {
         Some(Role::Init | Role::Sidecar) => "what waits for it never runs",
@@ -72,7 +73,8 @@ fn then(list: PodSetting) -> String {
     format!("the pod has no such container: {then}, unless an injector adds it")
 }
 
-/// Annotations that are nearly usher's, of which neither the shim nor containerd makes anything.
+/// Warnings about annotations that are nearly usher's, and that neither the shim nor containerd
+/// reads.
 pub(in crate::judgement) fn of_keys(pod: &Pod) -> Vec<Warning> {
     let keys = pod.annotations.keys();
     let foreign = keys.filter(|key| !is_usher_key(key));
@@ -83,7 +85,7 @@ pub(in crate::judgement) fn of_keys(pod: &Pod) -> Vec<Warning> {
     says.map(Warning::about_pod).collect()
 }
 
-/// The key of usher that another key is nearly: behind or before what is misspelt stands a setting.
+/// The usher key that was probably meant: a setting before or after a misspelled prefix.
 fn meant(key: &str) -> Option<String> {
     let (prefix, name) = key.split_once('/')?;
     let (setting, prefix) = match prefix.split_once('.') {

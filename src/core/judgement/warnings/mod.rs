@@ -1,4 +1,4 @@
-//! What in a manifest does not do what it looks like.
+//! Warnings about a manifest that does not do what it seems to do.
 
 mod container;
 mod listed;
@@ -18,7 +18,7 @@ use super::start::{annotation, apps, native_init, run_is_over, shown};
 
 pub(super) use listed::{of_keys, of_names};
 
-/// One sentence about a container, or about the whole pod.
+/// A sentence about a container, or about the whole pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Warning {
     pub container: Option<String>,
@@ -45,7 +45,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// All warnings about a pod; `plan` is none where there are no annotations, or none that are valid.
+/// All warnings about a pod; `plan` is `None` without valid annotations.
 pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
     let Some(plan) = plan else {
         return Vec::new();
@@ -69,7 +69,8 @@ pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
 fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let settings = plan.settings();
-    // Without `..`: a new setting does not compile before its author has decided which warnings it needs.
+    // Without `..`: a new setting does not compile before its author has decided which warnings it
+    // needs.
     let Settings {
         start_mode: _,
         startup_timeout: _,
@@ -155,7 +156,7 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     warnings
 }
 
-/// Patterns in lists, which the shim refuses.
+/// Warnings about patterns in lists, which the shim refuses.
 pub(super) fn of_patterns(pod: &Pod) -> Vec<Warning> {
     let says = with_patterns(&pod.annotations).map(|(setting, _)| {
         format!(
@@ -167,7 +168,7 @@ pub(super) fn of_patterns(pod: &Pod) -> Vec<Warning> {
     says.map(Warning::about_pod).collect()
 }
 
-/// What an essential container does to its pod.
+/// Notes about essential containers and their effect on the pod.
 fn of_essential(plan: &Plan) -> Vec<Warning> {
     let settings = plan.settings();
     let then = match settings.restart_policy {
@@ -185,8 +186,9 @@ fn of_essential(plan: &Plan) -> Vec<Warning> {
         .collect()
 }
 
-/// Init containers of the pod, which kubelet runs to completion before it creates the first sidecar of
-/// usher's. Those that prepare the network for a proxy do not need it.
+/// Warnings about init containers of the pod, which kubelet runs to completion before it creates
+/// the first sidecar of usher. Init containers that prepare the network for a proxy do not need the
+/// sidecar.
 fn of_init_before_sidecars(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let sidecars = plan.sidecars().iter();
     let later = sidecars.filter(|name| !pod.has_init_container(name));
@@ -220,12 +222,12 @@ fn strs(names: &[String]) -> impl Iterator<Item = &str> {
     names.iter().map(String::as_str)
 }
 
-/// The names of all init containers and sidecars of usher's.
+/// The names of all init containers and sidecars that usher orders.
 fn staged(plan: &Plan) -> impl Iterator<Item = &str> {
     plan.stages().iter().flat_map(|Stage(names)| strs(names))
 }
 
-/// Init containers of the pod that are in no list for them.
+/// Warnings about init containers of the pod that are in no list for them.
 fn of_init_containers(plan: &Plan, pod: &Pod, order: &StartOrder<'_>) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let native_init = native_init(plan, pod);

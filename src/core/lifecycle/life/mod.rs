@@ -1,7 +1,7 @@
-//! The life of one container, from its creation to the end that the caller knows of.
+//! The state of one container, from its creation until its exit is published.
 //!
-//! A container is in one of these states, and nothing but the methods of [`Life`] leads from one to
-//! another. A method that is called in another state than its own changes nothing and says so.
+//! A container is in one of these states, and only the methods of [`Life`] lead from one to
+//! another. A method called in a wrong state changes nothing and returns an error.
 //!
 //! ```text
 //!   Creating
@@ -28,9 +28,9 @@
 //!   Exited                                                the caller knows
 //! ```
 //!
-//! A parked container that exits by itself, or is created in vain, goes to `Exiting` as well. While a
-//! program is executed, by a release or a restart, its exit can overtake the news of it: the state
-//! keeps it until then.
+//! A parked container that exits by itself, or that cannot be created, goes to `Exiting` as well.
+//! While a program is executed, by a release or a restart, its exit can arrive before the report of
+//! the execution: the state keeps the exit until then.
 
 #[cfg(test)]
 mod page;
@@ -51,7 +51,7 @@ use super::time::Time;
 pub use state::State;
 pub(super) use stop::Stop;
 
-/// Where a container is in its life.
+/// The state of a container.
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(super) struct Life {
     inner: Inner,
@@ -73,41 +73,41 @@ enum Inner {
     Exited,
 }
 
-/// Its Start waits for its turn.
+/// A Start that waits for the container's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Blocked {
     pub request: RequestId,
     pub since: Time,
-    /// When the caller gives up.
+    /// The time when the caller gives up.
     pub deadline: Option<Time>,
-    /// Whether its stderr has been told.
+    /// The wait was written to its stderr.
     pub told: bool,
 }
 
-/// Its Start was answered before its turn.
+/// The Start was answered before the container's turn.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Held {
-    /// When its Start was answered.
+    /// Time of the answer to its Start.
     pub since: Time,
-    /// Whether its stderr has been told.
+    /// The wait was written to its stderr.
     pub told: bool,
     post_start: PostStart,
 }
 
-/// Its parked process is being killed.
+/// The parked process is being killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Ending {
-    /// What the caller is told that it ended with.
+    /// The code reported to the caller.
     pub code: u32,
-    /// The Start that is still to be answered.
+    /// The Start to be answered.
     pub start: Option<RequestId>,
 }
 
-/// Its program is being executed.
+/// The program is being executed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Releasing {
     start: Start,
-    /// An exit that overtook the news of the release.
+    /// An exit that arrived before the report of the release.
     pub exit: Option<ExitStatus>,
     pub stop: Stop,
 }
@@ -115,60 +115,60 @@ pub(super) struct Releasing {
 /// The Start of a container whose program is being executed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Start {
-    /// It is still to be answered.
+    /// Not answered yet.
     Open(RequestId),
-    /// It was, and the container was held: its postStart handler may have come.
+    /// Answered, and the container was held: its postStart handler may have come.
     Answered(PostStart),
 }
 
-/// Its program runs.
+/// The program runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Running {
-    /// When its program was executed.
+    /// Time of the execution.
     pub since: Time,
-    /// Counts executions in this pod, so that no life is taken for another.
+    /// Number of the execution, unique in this pod.
     pub life: u64,
-    /// What is watched of it.
+    /// The probe in use.
     pub watch: Watch,
     pub stop: Stop,
     pub post_start: PostStart,
 }
 
-/// Its program has ended, and is executed anew at `until`.
+/// The program has exited and is restarted in place at `until`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct BackingOff {
-    /// How its last life ended.
+    /// The exit status of the last process.
     pub status: ExitStatus,
     pub until: Time,
     post_start: PostStart,
 }
 
-/// Its program is being executed anew.
+/// The program is being restarted in place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Restarting {
-    /// How its last life ended.
+    /// The exit status of the last process.
     pub status: ExitStatus,
-    /// An exit that overtook the news of the restart.
+    /// An exit that arrived before the report of the restart.
     pub exit: Option<ExitStatus>,
     pub stop: Stop,
     post_start: PostStart,
 }
 
-/// Its process is gone for good, and its exit is not published yet.
+/// The process is gone for good, and its exit is not published yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Exiting {
-    /// The exit code that the caller is told.
+    /// The exit code reported to the caller.
     pub code: u32,
-    /// The caller has read what the process wrote.
+    /// The caller has read the output of the process.
     pub is_output_read: bool,
-    /// When the exit is published at the latest, whatever is left to be read.
+    /// Latest publication of the exit, even with output left to read.
     pub until: Time,
 }
 
-/// A transition that is not on the drawing. Nothing has changed.
+/// A transition that the state does not allow. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("cannot {what} a container that is {state}")]
-pub(super) struct Misplaced {
+pub(super) struct InvalidTransition {
     what: &'static str,
     pub state: State,
 }
@@ -176,7 +176,7 @@ pub(super) struct Misplaced {
 // === impl Releasing ===
 
 impl Releasing {
-    /// The Start that is still to be answered.
+    /// The Start to be answered.
     pub fn open_start(&self) -> Option<RequestId> {
         match self.start {
             Start::Open(request) => Some(request),
@@ -188,20 +188,20 @@ impl Releasing {
 // === impl Life ===
 
 impl Life {
-    /// The OCI runtime is creating the container.
+    /// The initial state: the OCI runtime is creating the container.
     pub fn creating() -> Life {
         Life {
             inner: Inner::Creating,
         }
     }
 
-    fn refuse<T>(&self, what: &'static str) -> Result<T, Misplaced> {
+    fn refuse<T>(&self, what: &'static str) -> Result<T, InvalidTransition> {
         let state = self.state();
-        Err(Misplaced { what, state })
+        Err(InvalidTransition { what, state })
     }
 
-    /// It has been created: its init process is parked.
-    pub fn created(&mut self) -> Result<(), Misplaced> {
+    /// Records that the container was created and its init process is parked.
+    pub fn created(&mut self) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Creating => {
                 self.inner = Inner::Created;
@@ -211,8 +211,8 @@ impl Life {
         }
     }
 
-    /// The caller asks for its start.
-    pub fn start(&mut self, blocked: Blocked) -> Result<(), Misplaced> {
+    /// Records a Start of the caller.
+    pub fn start(&mut self, blocked: Blocked) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Created => {
                 self.inner = Inner::Blocked(blocked);
@@ -222,8 +222,8 @@ impl Life {
         }
     }
 
-    /// Its Start comes to nothing, and it is as it was before. Gives the Start.
-    pub fn not_started(&mut self) -> Result<RequestId, Misplaced> {
+    /// Returns to Created after a Start that failed. Returns the Start.
+    pub fn not_started(&mut self) -> Result<RequestId, InvalidTransition> {
         match self.inner {
             Inner::Blocked(Blocked { request, .. }) => {
                 self.inner = Inner::Created;
@@ -233,9 +233,13 @@ impl Life {
         }
     }
 
-    /// Its Start is answered though its turn has not come: `post_start` is what may follow. Gives the
-    /// Start.
-    pub fn hold(&mut self, now: Time, post_start: PostStart) -> Result<RequestId, Misplaced> {
+    /// Holds the container because its Start is answered before its turn; `post_start` is what may
+    /// follow. Returns the Start.
+    pub fn hold(
+        &mut self,
+        now: Time,
+        post_start: PostStart,
+    ) -> Result<RequestId, InvalidTransition> {
         match self.inner {
             Inner::Blocked(Blocked { request, told, .. }) => {
                 self.inner = Inner::Held(Held {
@@ -249,8 +253,8 @@ impl Life {
         }
     }
 
-    /// Its stderr is told that it waits for its turn.
-    pub fn wait_told(&mut self) -> Result<(), Misplaced> {
+    /// Records that the wait was written to its stderr.
+    pub fn wait_told(&mut self) -> Result<(), InvalidTransition> {
         match &mut self.inner {
             Inner::Blocked(Blocked { told, .. }) | Inner::Held(Held { told, .. }) => {
                 *told = true;
@@ -260,8 +264,9 @@ impl Life {
         }
     }
 
-    /// Its program is not to be executed: its parked process is killed, and it reports `code`.
-    pub fn end(&mut self, code: u32) -> Result<(), Misplaced> {
+    /// Ends the container without executing its program: its parked process is killed, and it
+    /// reports `code`.
+    pub fn end(&mut self, code: u32) -> Result<(), InvalidTransition> {
         let start = match self.inner {
             Inner::Created | Inner::Held(_) => None,
             Inner::Blocked(Blocked { request, .. }) => Some(request),
@@ -271,8 +276,9 @@ impl Life {
         Ok(())
     }
 
-    /// Its turn has come. Gives since when it has waited.
-    pub fn release(&mut self) -> Result<Time, Misplaced> {
+    /// Releases the container because its turn has come. Returns the time since which it has
+    /// waited.
+    pub fn release(&mut self) -> Result<Time, InvalidTransition> {
         let (start, since) = match &self.inner {
             Inner::Blocked(blocked) => (Start::Open(blocked.request), blocked.since),
             Inner::Held(held) => (Start::Answered(held.post_start.clone()), held.since),
@@ -286,15 +292,15 @@ impl Life {
         Ok(since)
     }
 
-    /// Its program has been executed; `post_start` is what may follow an answer that its Start gets now.
-    /// Gives what was open until then.
+    /// Records that the program was executed; `post_start` is what may follow an answer to its
+    /// Start now. Returns the state before.
     pub fn released(
         &mut self,
         now: Time,
         life: u64,
         watch: Watch,
         post_start: PostStart,
-    ) -> Result<Releasing, Misplaced> {
+    ) -> Result<Releasing, InvalidTransition> {
         let Inner::Releasing(releasing) = &self.inner else {
             return self.refuse("release");
         };
@@ -312,8 +318,8 @@ impl Life {
         Ok(releasing)
     }
 
-    /// Its program could not be executed: it is as it was before its Start. Gives what was open.
-    pub fn not_released(&mut self) -> Result<Releasing, Misplaced> {
+    /// Returns to Created because the program could not be executed. Returns the state before.
+    pub fn not_released(&mut self) -> Result<Releasing, InvalidTransition> {
         let Inner::Releasing(releasing) = &self.inner else {
             return self.refuse("release");
         };
@@ -322,9 +328,8 @@ impl Life {
         Ok(releasing)
     }
 
-    /// Its program has ended, and is executed anew at `until`; or a restart has failed, which is
-    /// tried again then.
-    pub fn back_off(&mut self, status: ExitStatus, until: Time) -> Result<(), Misplaced> {
+    /// Schedules a restart in place at `until`, after an exit or a failed restart.
+    pub fn back_off(&mut self, status: ExitStatus, until: Time) -> Result<(), InvalidTransition> {
         let (Inner::Running(Running { post_start, .. })
         | Inner::Restarting(Restarting { post_start, .. })) = &self.inner
         else {
@@ -338,8 +343,8 @@ impl Life {
         Ok(())
     }
 
-    /// Its program is to be executed anew.
-    pub fn restart(&mut self) -> Result<(), Misplaced> {
+    /// Begins the restart of its program.
+    pub fn restart(&mut self) -> Result<(), InvalidTransition> {
         let Inner::BackingOff(backing_off) = &self.inner else {
             return self.refuse("restart");
         };
@@ -352,18 +357,18 @@ impl Life {
         Ok(())
     }
 
-    /// Its program has been executed anew. Gives an exit that overtook the news.
+    /// Records that the program was restarted. Returns an exit that arrived before this report.
     pub fn restarted(
         &mut self,
         now: Time,
         life: u64,
         watch: Watch,
-    ) -> Result<Option<ExitStatus>, Misplaced> {
+    ) -> Result<Option<ExitStatus>, InvalidTransition> {
         let Inner::Restarting(restarting) = &self.inner else {
             return self.refuse("restart");
         };
         let stop = match restarting.stop {
-            // What was to end its restart came too late.
+            // The kill of the restart came too late.
             Stop::Killed { since, .. } => Stop::Condemned { since, at: since },
             stop => stop,
         };
@@ -378,8 +383,8 @@ impl Life {
         Ok(exit)
     }
 
-    /// Its program has succeeded, and the caller is not to know yet.
-    pub fn withhold(&mut self, now: Time) -> Result<(), Misplaced> {
+    /// Withholds the success of its program from the caller.
+    pub fn withhold(&mut self, now: Time) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Running(_) => {
                 self.inner = Inner::Withheld { since: now };
@@ -389,8 +394,9 @@ impl Life {
         }
     }
 
-    /// Gives up a container whose process is long gone: its exit is told as `exiting` says.
-    pub fn dismiss(&mut self, exiting: Exiting) -> Result<(), Misplaced> {
+    /// Gives up a container whose process has exited long before: its exit is reported as `exiting`
+    /// says.
+    pub fn dismiss(&mut self, exiting: Exiting) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::BackingOff(_) | Inner::Withheld { .. } => {
                 self.inner = Inner::Exiting(exiting);
@@ -400,9 +406,10 @@ impl Life {
         }
     }
 
-    /// Its process is gone for good. Gives the Start that is still to be answered. One whose program is
-    /// being executed [exits early](Life::exits_early); one between lives has no process.
-    pub fn exited(&mut self, exiting: Exiting) -> Result<Option<RequestId>, Misplaced> {
+    /// Records that its process is gone for good. Returns the Start to be answered. A container
+    /// that is being executed [exits early](Life::exits_early); one between two executions has no
+    /// process.
+    pub fn exited(&mut self, exiting: Exiting) -> Result<Option<RequestId>, InvalidTransition> {
         let start = match self.inner {
             Inner::Ending(Ending { start, .. }) => start,
             Inner::Blocked(Blocked { request, .. }) => Some(request),
@@ -413,7 +420,7 @@ impl Life {
         Ok(start)
     }
 
-    /// Notes that the caller has read what the process wrote.
+    /// Records that the caller has read the output of the process.
     pub fn mark_output_read(&mut self) {
         if let Inner::Exiting(exiting) = &mut self.inner {
             exiting.is_output_read = true;
@@ -421,7 +428,7 @@ impl Life {
     }
 
     /// Publishes the exit. Returns the exit code.
-    pub fn publish(&mut self) -> Result<u32, Misplaced> {
+    pub fn publish(&mut self) -> Result<u32, InvalidTransition> {
         match self.inner {
             Inner::Exiting(Exiting { code, .. }) => {
                 self.inner = Inner::Exited;
@@ -431,8 +438,8 @@ impl Life {
         }
     }
 
-    /// Its process is gone while its program was being executed: that is to be known first.
-    pub fn exits_early(&mut self, status: ExitStatus) -> Result<(), Misplaced> {
+    /// Keeps an exit that arrived before the report of the execution.
+    pub fn exits_early(&mut self, status: ExitStatus) -> Result<(), InvalidTransition> {
         match &mut self.inner {
             Inner::Releasing(Releasing { exit, .. })
             | Inner::Restarting(Restarting { exit, .. }) => {
@@ -443,8 +450,8 @@ impl Life {
         }
     }
 
-    /// What has been done to stop its program; none where no program runs or is being executed, or its
-    /// end is known already.
+    /// The progress of its stop; `None` if no program runs or is being executed, or its exit is
+    /// known already.
     pub fn stop_mut(&mut self) -> Option<&mut Stop> {
         match &mut self.inner {
             Inner::Running(Running { stop, .. })
@@ -458,7 +465,7 @@ impl Life {
         }
     }
 
-    /// What is known of its postStart handler, once its Start was answered.
+    /// The state of its postStart handler once its Start was answered.
     pub fn post_start_mut(&mut self) -> Option<&mut PostStart> {
         match &mut self.inner {
             Inner::Held(Held { post_start, .. })

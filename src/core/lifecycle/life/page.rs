@@ -1,4 +1,4 @@
-//! The page that a newcomer reads first says what the code does.
+//! Comparison of docs/lifecycle.md with the code.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::{Blocked, Exiting, Inner, Life};
 
 const PAGE: &str = include_str!("../../../../docs/lifecycle.md");
 
-/// What can happen to a container: true if it is on the drawing where the container is.
+/// An event of a container. Returns true if its state allows the event.
 type Transition = fn(&mut Life) -> bool;
 
 const NOW: Time = Time::from_origin(std::time::Duration::from_secs(1));
@@ -66,7 +66,7 @@ fn name(life: &Life) -> String {
         .collect()
 }
 
-/// All states that anything leads to, and what leads from each to which.
+/// All reachable states, with each transition and its target.
 fn drawn() -> BTreeSet<(String, String, String)> {
     let mut drawn = BTreeSet::new();
     let (mut seen, mut roads) = (BTreeSet::new(), vec![Life::creating()]);
@@ -93,7 +93,7 @@ impl Life {
     }
 }
 
-/// The rows of the page's table below that heading, without its head.
+/// The rows of the page's table below that heading, without its header.
 fn rows(heading: &str) -> Vec<Vec<String>> {
     let part = PAGE.split(heading).nth(1).unwrap_or_default();
     let part = part.split("\n## ").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What may be asked of a container's life.
+//! Queries of a container's state.
 
 use crate::lifecycle::RequestId;
 use crate::lifecycle::exec::PostStart;
@@ -11,8 +11,8 @@ use super::{
 };
 
 impl Life {
-    /// What has been done to stop its program. Whose end is known already, though it is still to be
-    /// told, has nothing more to get.
+    /// The progress of its stop. A program whose exit is known but not handled yet gets no more
+    /// signals.
     pub fn stop(&self) -> Stop {
         let (stop, exit) = match &self.inner {
             Inner::Running(Running { stop, .. }) => (*stop, None),
@@ -30,12 +30,12 @@ impl Life {
         matches!(self.inner, Inner::Creating)
     }
 
-    /// Its init process is parked, and nobody has asked for its start.
+    /// True if its init process is parked and no Start has come.
     pub fn is_created(&self) -> bool {
         matches!(self.inner, Inner::Created)
     }
 
-    /// The caller has not been told yet that it is started.
+    /// True until its Start was answered to the caller.
     pub fn is_yet_to_be_started(&self) -> bool {
         matches!(
             self.inner,
@@ -43,7 +43,7 @@ impl Life {
         )
     }
 
-    /// The exit has overtaken the news that the program was executed.
+    /// True if its exit arrived before the report of the execution.
     pub fn has_early_exit(&self) -> bool {
         matches!(
             &self.inner,
@@ -52,7 +52,7 @@ impl Life {
         )
     }
 
-    /// Its process is gone for good.
+    /// True if its process is gone for good.
     pub fn is_exited(&self) -> bool {
         matches!(self.inner, Inner::Exiting(_) | Inner::Exited)
     }
@@ -77,12 +77,12 @@ impl Life {
         matches!(self.inner, Inner::Withheld { .. })
     }
 
-    /// As the caller knows it, the container exists and has not ended.
+    /// True if the container exists for the caller and has not exited.
     pub fn is_alive(&self) -> bool {
         !self.is_creating() && !self.is_exited()
     }
 
-    /// Its init process is parked and waits: the program was not executed, and still may be.
+    /// True if its init process is parked and waits: the program may still be executed.
     pub fn is_parked(&self) -> bool {
         matches!(
             self.inner,
@@ -90,42 +90,41 @@ impl Life {
         )
     }
 
-    /// No program of it was executed yet: its process is parked, and waits or is being killed.
+    /// True if its process is parked, and waits or is being killed.
     pub fn is_unexecuted(&self) -> bool {
         self.is_parked() || self.is_ending()
     }
 
-    /// The program runs, or is being executed.
+    /// True if the program runs, or is being executed for the first time.
     pub fn is_executed(&self) -> bool {
         matches!(self.inner, Inner::Releasing(_) | Inner::Running(_))
     }
 
-    /// The program runs.
     pub fn is_running(&self) -> bool {
         matches!(self.inner, Inner::Running(_))
     }
 
-    /// Its process is gone, and the caller does not know: there is nothing to signal.
+    /// True if its process is gone and the caller does not know: there is nothing to signal.
     pub fn is_between_lives(&self) -> bool {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Withheld { .. })
     }
 
-    /// Its program has ended, and is to be executed anew, or is being so.
+    /// True if its program has exited and is to be restarted in place, or is being restarted.
     pub fn lives_again(&self) -> bool {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Restarting(_))
     }
 
-    /// The program is being executed, for the first time or anew: it cannot be told anything.
+    /// True if the program is being executed, for the first time or again: it cannot be signaled.
     pub fn is_being_executed(&self) -> bool {
         matches!(self.inner, Inner::Releasing(_) | Inner::Restarting(_))
     }
 
-    /// Whether there is a process that can be signalled.
+    /// True if there is a process that can be signaled.
     pub fn has_process(&self) -> bool {
         self.is_alive() && !self.is_between_lives() && !self.is_restarting()
     }
 
-    /// Its Start, as long as that is not answered.
+    /// The Start that is not answered yet.
     pub fn open_start(&self) -> Option<RequestId> {
         match &self.inner {
             Inner::Blocked(blocked) => Some(blocked.request),
@@ -135,8 +134,8 @@ impl Life {
         }
     }
 
-    /// To the caller it reads running, or will in a moment: its turn has come, or its Start was answered
-    /// before; and its end was not reported.
+    /// True if the caller sees it as running, or will soon: its turn has come or its Start was
+    /// answered, and its exit was not reported.
     pub fn reads_running(&self) -> bool {
         !matches!(
             self.inner,
@@ -148,7 +147,7 @@ impl Life {
         )
     }
 
-    /// Its exit, while that is to be published.
+    /// The exit that is not published yet.
     pub fn as_exiting(&self) -> Option<&Exiting> {
         match &self.inner {
             Inner::Exiting(exiting) => Some(exiting),
@@ -156,7 +155,6 @@ impl Life {
         }
     }
 
-    /// Its exit is published.
     pub fn is_published(&self) -> bool {
         matches!(self.inner, Inner::Exited)
     }
@@ -175,7 +173,7 @@ impl Life {
         }
     }
 
-    /// What it ends with that is being killed unexecuted.
+    /// The code of a container that is being killed unexecuted.
     pub fn ending_code(&self) -> Option<u32> {
         match self.inner {
             Inner::Ending(Ending { code, .. }) => Some(code),
@@ -197,15 +195,15 @@ impl Life {
         }
     }
 
-    /// Started in the sense of KEP-753: the program runs, its startup probe has succeeded, and so has its
-    /// postStart handler.
+    /// True if it is started in the sense of KEP-753: the program runs, and its startup probe and
+    /// postStart handler have succeeded.
     pub fn is_started(&self) -> bool {
         self.as_running().is_some_and(|running| {
             !running.watch.is_startup() && !running.post_start.is_in_the_way()
         })
     }
 
-    /// What is known of its postStart handler, once its Start was answered.
+    /// The state of its postStart handler once its Start was answered.
     pub fn post_start(&self) -> Option<&PostStart> {
         match &self.inner {
             Inner::Held(Held { post_start, .. })
@@ -220,7 +218,7 @@ impl Life {
         }
     }
 
-    /// How the last life of one ended that is being restarted.
+    /// The exit status of the last process of a container that is being restarted.
     pub fn last_status(&self) -> Option<ExitStatus> {
         match &self.inner {
             Inner::BackingOff(BackingOff { status, .. })
@@ -229,7 +227,7 @@ impl Life {
         }
     }
 
-    /// Since when its success is withheld.
+    /// The time since which its success is withheld.
     pub fn withheld_since(&self) -> Option<Time> {
         match self.inner {
             Inner::Withheld { since } => Some(since),
@@ -237,7 +235,7 @@ impl Life {
         }
     }
 
-    /// The state in a word.
+    /// The state in one word.
     pub fn state(&self) -> State {
         match &self.inner {
             Inner::Creating => State::Creating,

@@ -1,35 +1,36 @@
-//! The state of a container in a word.
+//! The state of a container in one word.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The state in a word.
+/// The state of a container in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum State {
     /// The OCI runtime is creating it.
     Creating,
-    /// Its init process is parked; nobody has asked for its start yet.
+    /// The init process is parked; no Start has come.
     Created,
-    /// Its init process is parked; its Start waits for its turn and for its answer.
+    /// The init process is parked; the Start waits for its turn and for its answer.
     Starting,
-    /// Its init process is parked; its Start has been answered.
+    /// The init process is parked; the Start has been answered.
     Held,
-    /// Its program runs, or is being executed.
+    /// The program runs, or is being executed.
     Running,
-    /// It has been told to stop, or is being killed.
+    /// The stop signal was delivered, or the container is being killed.
     Stopping,
-    /// Its program has ended, and it is executed anew in a while; the caller is told of neither.
+    /// The program has exited and will be restarted in place; the caller learns of neither.
     BackingOff,
-    /// Its program is being executed anew.
+    /// The program is being restarted in place.
     Restarting,
-    /// It has succeeded, and the caller must not know yet, or it would be restarted.
+    /// The program has succeeded, which is withheld from the caller because it would restart the
+    /// container.
     Completed,
-    /// It is over, and the caller knows.
+    /// The container has exited.
     Stopped,
 }
 
-/// As the OCI runtime specification has it where it has one.
+/// The words of the OCI runtime specification where it has one.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

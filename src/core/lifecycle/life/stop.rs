@@ -1,55 +1,55 @@
-//! What has been done to stop a program.
+//! The progress of stopping a program.
 
 use crate::lifecycle::Why;
 use crate::lifecycle::time::Time;
 use serde::{Deserialize, Serialize};
 
-/// What has been done to stop a program.
+/// The progress of stopping a program.
 ///
 /// ```text
 ///   Untold --> Preparing --> Told --> LastChance --> Killed --> GivenUp
 ///      '--> Condemned ------------------------------'
 /// ```
 ///
-/// Any of them may be left out.
+/// Each step may be left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) enum Stop {
-    /// Nothing.
     #[default]
     Untold,
-    /// Its preStop handler runs, which nobody else runs: its own stop has begun.
+    /// The preStop handler runs, started by the shim.
     Preparing { since: Time, is_over: bool },
-    /// It is to be killed at that time, and was not told to stop: its program is just being executed.
+    /// SIGKILL is scheduled at `at`; the program is being executed and cannot be signaled before.
     Condemned { since: Time, at: Time },
-    /// It has its stop signal; SIGKILL follows at `kill_at`, if anybody knows when.
+    /// The stop signal was delivered; SIGKILL follows at `kill_at`, if that is known.
     Told {
         since: Time,
         why: Why,
         kill_at: Option<Time>,
     },
-    /// It has been told that SIGKILL follows soon, and a SIGKILL of the caller shortens that no more.
+    /// The stop signal was delivered shortly before SIGKILL; a SIGKILL of the caller does not
+    /// shorten the rest.
     LastChance { since: Time, kill_at: Time },
-    /// It has SIGKILL, since `at`.
+    /// SIGKILL was delivered at `at`.
     Killed { since: Time, at: Time, why: Why },
-    /// Not even SIGKILL has ended it, and nobody waits for it any more.
+    /// SIGKILL has not ended it, and the pod no longer waits for it.
     GivenUp { since: Time, why: Why },
 }
 
 // === impl Stop ===
 
 impl Stop {
-    /// Whether a stop signal or SIGKILL was delivered.
+    /// True if a stop signal or SIGKILL was delivered.
     pub fn is_told(self) -> bool {
         !matches!(self, Stop::Untold | Stop::Preparing { .. })
             && !matches!(self, Stop::Condemned { .. })
     }
 
-    /// Whether SIGKILL was delivered.
+    /// True if SIGKILL was delivered.
     pub fn is_killed(self) -> bool {
         matches!(self, Stop::Killed { .. } | Stop::GivenUp { .. })
     }
 
-    /// When it got SIGKILL, if it is still waited for.
+    /// The time of SIGKILL, until the container is given up.
     pub fn killed_at(self) -> Option<Time> {
         match self {
             Stop::Killed { at, .. } => Some(at),
@@ -57,7 +57,7 @@ impl Stop {
         }
     }
 
-    /// When its own stop began, if it has.
+    /// The start of its own stop.
     pub fn since(self) -> Option<Time> {
         match self {
             Stop::Untold => None,
@@ -70,7 +70,7 @@ impl Stop {
         }
     }
 
-    /// When SIGKILL follows, if it is still to.
+    /// The time of a SIGKILL to come.
     pub fn kill_at(self) -> Option<Time> {
         match self {
             Stop::Condemned { at, .. } => Some(at),
@@ -82,7 +82,7 @@ impl Stop {
         }
     }
 
-    /// Why it was told, if it was.
+    /// The reason for its signal, if one was delivered.
     pub fn why(self) -> Option<Why> {
         match self {
             Stop::Told { why, .. } | Stop::Killed { why, .. } | Stop::GivenUp { why, .. } => {
@@ -93,12 +93,12 @@ impl Stop {
         }
     }
 
-    /// Whether it was told because it had failed: then it has not been told to go, and may come back.
+    /// True if it was signaled for a failure: that is no stop request, and it may be restarted.
     pub fn is_for_failure(self) -> bool {
         self.why().is_some_and(Why::is_failure)
     }
 
-    /// What follows when its preStop handler is run.
+    /// The state after the start of its preStop handler.
     pub fn preparing(self, now: Time) -> Stop {
         match self {
             Stop::Untold => Stop::Preparing {
@@ -109,7 +109,7 @@ impl Stop {
         }
     }
 
-    /// What follows when that is over; none if it was not run.
+    /// The state after the end of its preStop handler, or `None` if that was not run.
     pub fn prepared(self) -> Option<Stop> {
         match self {
             Stop::Preparing {
@@ -123,7 +123,7 @@ impl Stop {
         }
     }
 
-    /// What follows when it gets its stop signal.
+    /// The state after the delivery of the stop signal.
     pub fn told(self, now: Time, why: Why, kill_at: Option<Time>) -> Stop {
         match self {
             Stop::Untold | Stop::Preparing { .. } | Stop::Condemned { .. } => Stop::Told {
@@ -135,7 +135,7 @@ impl Stop {
         }
     }
 
-    /// What follows when it is told that it is to be killed soon.
+    /// The state after the delivery of the stop signal shortly before SIGKILL.
     pub fn last_chance(self, now: Time, kill_at: Time) -> Stop {
         match self {
             Stop::LastChance { .. } | Stop::Killed { .. } | Stop::GivenUp { .. } => self,
@@ -146,7 +146,7 @@ impl Stop {
         }
     }
 
-    /// What follows when it is to be killed at `at`, and cannot be told so.
+    /// The state after SIGKILL is scheduled at `at` for a program that cannot be signaled before.
     pub fn condemned(self, now: Time, at: Time) -> Stop {
         match self {
             Stop::Untold | Stop::Preparing { .. } | Stop::Condemned { .. } => Stop::Condemned {
@@ -157,7 +157,7 @@ impl Stop {
         }
     }
 
-    /// What follows when nobody waits for its end any more.
+    /// The state after the pod stops waiting for the container.
     pub fn over(self) -> Stop {
         Stop::GivenUp {
             since: self.since().unwrap_or_default(),
@@ -165,8 +165,8 @@ impl Stop {
         }
     }
 
-    /// What follows when it gets SIGKILL. What was told to go has been told; what failed, and has to be
-    /// killed for it, has still failed.
+    /// The state after SIGKILL. A container that was told to stop stays so; one that has failed,
+    /// and has to be killed for that, has still failed.
     pub fn killed(self, now: Time, why: Why) -> Stop {
         Stop::Killed {
             since: self.since().unwrap_or(now),

@@ -1,6 +1,6 @@
-//! Calls of the Task API, and when each is legal.
+//! Calls of the Task API, and the states in which each is legal.
 //!
-//! `-` is refused with the state in a sentence:
+//! `-`: refused, with an error that names the state.
 //!
 //! | | Pause | Resume | Exec | Checkpoint | Update | Pids | Delete | Kill 0 |
 //! |---|---|---|---|---|---|---|---|---|
@@ -18,11 +18,11 @@
 //! | being deleted | | | | | | | yes | |
 //! | being checkpointed, with which it exits | | | | - | | | | |
 //!
-//! A Delete joins one that is under way. While its exit is not published a task reads as before, and is
-//! dead to what would need a process.
+//! A Delete joins one that is under way. Until its exit is published a task reads as before, but
+//! calls that need a process fail.
 //!
-//! A task that is being created does not exist for its caller, but for a Delete, which waits. Start, Kill and
-//! Exec depend on the pod as well, which is not in this table.
+//! A task that is being created does not exist for its caller, except for a Delete, which waits.
+//! Start, Kill and Exec depend on the pod as well, which is not in this table.
 
 use std::fmt;
 
@@ -32,22 +32,20 @@ use crate::lifecycle::container::Container;
 
 use super::{Freezer, Process};
 
-/// A call of the Task API.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     Pause,
     Resume,
-    /// With the id of the exec.
+    /// An Exec with its id.
     Exec(String),
     Checkpoint,
     Update,
     Pids,
     Delete,
-    /// Signal 0, which asks whether the process is there (`kill(2)`).
+    /// Signal 0, which tests if the process exists (`kill(2)`).
     KillZero,
 }
 
-/// A call that the state of its task does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IllegalCall {
     call: Call,
@@ -122,7 +120,7 @@ impl Container {
 }
 
 impl State {
-    /// The table.
+    /// True if the table allows the call.
     fn allows(self, call: &Call) -> bool {
         use State::*;
         match call {
@@ -148,7 +146,7 @@ impl State {
         }
     }
 
-    /// The state for a sentence: the task is so.
+    /// The state as a word for error messages.
     fn word(self) -> &'static str {
         match self {
             State::ToRestore => "still to be restored",
@@ -163,7 +161,7 @@ impl State {
         }
     }
 
-    /// The same as the caller sees it, to whom a task reads running until its exit is published.
+    /// The state as the caller sees it, for whom a task reads running until its exit is published.
     fn word_for_caller(self) -> &'static str {
         match self {
             State::ToRestore | State::Restoring | State::Created => self.word(),
@@ -175,7 +173,7 @@ impl State {
 // === impl IllegalCall ===
 
 impl IllegalCall {
-    /// The process that was asked for has exited.
+    /// True if the signaled process has exited.
     pub fn is_finished(&self) -> bool {
         self.call == Call::KillZero
     }

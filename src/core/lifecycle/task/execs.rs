@@ -8,51 +8,49 @@ use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Action, ContainerId};
 use crate::lifecycle::time::Time;
 
-/// The execs of a container by their ids.
+/// The execs of a container by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Execs(BTreeMap<String, Exec>);
 
-/// How far an exec is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Exec {
-    /// Its Start has not come.
     Added,
     Starting,
     Running,
-    /// Its process has exited, and its caller is not told yet.
+    /// The process has exited; the exit is not published yet.
     Exiting,
-    /// Its exit is published, or it never ran.
+    /// The exit is published, or it never ran.
     Over,
 }
 
 impl Execs {
-    /// An exec runs, or is being started.
+    /// True if an exec runs or is being started.
     pub fn has_live(&self) -> bool {
         let mut execs = self.0.values();
         execs.any(|exec| matches!(exec, Exec::Starting | Exec::Running))
     }
 
-    /// An exec runs.
+    /// True if an exec runs.
     pub fn has_running(&self) -> bool {
         self.0.values().any(|exec| *exec == Exec::Running)
     }
 
-    /// The exit of an exec is still to be published.
+    /// True if the exit of an exec is still to be published.
     pub fn has_exiting(&self) -> bool {
         self.0.values().any(|exec| *exec == Exec::Exiting)
     }
 
-    /// Adds an exec that the caller asks for.
+    /// Adds an exec of the caller.
     pub fn add(&mut self, exec_id: &str) {
         self.0.insert(exec_id.to_owned(), Exec::Added);
     }
 
-    /// Notes that the process of an exec has exited, or never ran.
+    /// Records that the process of an exec has exited, or never ran.
     pub fn exit(&mut self, exec_id: &str, has_run: bool) {
         self.set(exec_id, if has_run { Exec::Exiting } else { Exec::Over });
     }
 
-    /// Marks the exits that are still to be published as published. Returns the ids of their execs.
+    /// Marks all pending exits as published. Returns the ids of their execs.
     pub fn publish_all(&mut self) -> Vec<String> {
         let exiting = self
             .0
@@ -83,21 +81,21 @@ impl Execs {
 }
 
 impl Pod {
-    /// The process of an exec is being started.
+    /// Records that the process of an exec is being started.
     pub fn handle_exec_starting(&mut self, id: &ContainerId, exec_id: &str) {
         self.reach(id, |hand| {
             hand.container.task.execs.set(exec_id, Exec::Starting);
         });
     }
 
-    /// The process of an exec runs.
+    /// Records that the process of an exec runs.
     pub fn handle_exec_started(&mut self, id: &ContainerId, exec_id: &str) {
         self.reach(id, |hand| {
             hand.container.task.execs.set(exec_id, Exec::Running);
         });
     }
 
-    /// The caller has read what an exec has written: its exit can be published.
+    /// Records that the caller has read the output of an exec: its exit can be published.
     pub fn handle_exec_output_read(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
         self.reach(id, |hand| {
@@ -111,7 +109,7 @@ impl Pod {
         self.settle(now);
     }
 
-    /// The caller has deleted an exec.
+    /// Records that the caller has deleted an exec.
     pub fn handle_exec_deleted(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
         self.reach(id, |hand| hand.container.task.execs.0.remove(exec_id));

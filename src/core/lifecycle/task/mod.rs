@@ -1,9 +1,10 @@
-//! The task of a container: what its caller and the OCI runtime see of it, from Create to Delete.
+//! The task of a container: the view of its caller and of the OCI runtime, from Create to Delete.
 //!
-//! The [state](super::life) of a container says what is to become of it. Its task says what there is: whether
-//! there is an init process, frozen or not; which further processes (execs) there are; and how far its
-//! removal is. What the caller reads, and which call is legal, follow from both ([`calls`]). When the exit
-//! of a container is told is in [`publication`], how what is left of it goes away in [`removal`].
+//! The [state](super::life) of a container says what the core does with it. Its task says what
+//! exists: the init process, frozen or not; further processes (execs); and the progress of its
+//! removal. Both together determine what the caller reads and which call is legal ([`calls`]).
+//! [`publication`] has the time when the exit is reported, [`removal`] how the container's remains
+//! are removed.
 
 mod calls;
 mod execs;
@@ -27,26 +28,25 @@ pub use calls::{Call, IllegalCall};
 pub use publication::{LAST_WORDS_WITHIN, READ_WITHIN};
 pub use removal::{CleanupOutcome, Deletion, RELEASES_WITHIN};
 
-/// What the bundle of a container says that its removal depends on.
+/// Facts of a container's bundle that its removal depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BundleFacts {
-    /// The kernel kills everything in the container when its init process exits.
+    /// The kernel kills all processes of the container when its init process exits.
     pub has_own_pid_namespace: bool,
-    /// Its deletion runs programs of its author's.
+    /// The deletion runs programs of the author.
     pub has_poststop_hooks: bool,
 }
 
-/// The task of a container.
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(super) struct Task {
     process: Process,
-    /// Its Create was answered: the caller knows the task.
+    /// The Create was answered: the caller knows the task.
     is_known: bool,
-    /// Its Start was answered, and did not fail.
+    /// The Start was answered with success.
     was_started: bool,
     execs: Execs,
-    /// The container is told why it ends, and its caller reads that when it hears of the exit. The exit
-    /// waits for it until then.
+    /// Longest wait for the reason of the container's end to be written down: the caller reads it
+    /// when it hears of the exit, so the exit waits for it.
     last_words: Option<Time>,
     cleanup: Cleanup,
     removal: Removal,
@@ -56,18 +56,17 @@ pub(super) struct Task {
 /// The init process of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Process {
-    /// The OCI runtime is creating it.
     Creating,
-    /// It will be restored from a checkpoint when its turn comes.
+    /// Not restored yet: the process is restored from a checkpoint when its turn comes.
     ToRestore,
     Restoring,
-    /// It could not be restored, and is not tried again.
+    /// The process could not be restored, and is not tried again.
     Unrestorable,
     Alive(Freezer),
     Exited,
 }
 
-/// How far the processes of a container are frozen.
+/// The freezer state of a container's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Freezer {
     Thawed,
@@ -102,27 +101,27 @@ impl Task {
         }
     }
 
-    /// Notes that its Start is answered, and has not failed.
+    /// Records that its Start was answered with success.
     pub fn mark_started(&mut self) {
         self.was_started = true;
     }
 
-    /// Notes that its container is told why it ends.
+    /// Records that the reason of the container's end is being written down.
     pub fn begin_last_words(&mut self, now: Time) {
         self.last_words = Some(now.after(LAST_WORDS_WITHIN));
     }
 
-    /// Adds an exec that the caller asks for.
+    /// Adds an exec of the caller.
     pub fn add_exec(&mut self, exec_id: &str) {
         self.execs.add(exec_id);
     }
 
-    /// Notes that the process of an exec has exited, or never ran.
+    /// Records that the process of an exec has exited, or never ran.
     pub fn exit_exec(&mut self, exec_id: &str, has_run: bool) {
         self.execs.exit(exec_id, has_run);
     }
 
-    /// An exec runs, or is being started.
+    /// True if an exec runs or is being started.
     pub fn has_live_execs(&self) -> bool {
         self.execs.has_live()
     }
@@ -145,13 +144,13 @@ impl Task {
 // === what happened ===
 
 impl Pod {
-    /// A container was made from a checkpoint: its process is restored when its turn comes. As
-    /// [`handle_created`](Pod::handle_created) otherwise.
+    /// Records a container created from a checkpoint: its process is restored when its turn comes.
+    /// Otherwise as [`handle_created`](Pod::handle_created).
     pub fn handle_created_to_restore(&mut self, now: Time, id: &ContainerId) {
         self.created(now, id, Process::ToRestore);
     }
 
-    /// The OCI runtime has created a container. Its init process is parked.
+    /// Records that the OCI runtime has created a container, with its init process parked.
     pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
         self.created(now, id, Process::Alive(Freezer::Thawed));
     }
@@ -166,14 +165,15 @@ impl Pod {
         self.settle(now);
     }
 
-    /// The next init process of a container that is restarted in place is parked.
+    /// Records that the next init process of a container that is restarted in place is parked.
     pub fn handle_created_again(&mut self, id: &ContainerId) {
         self.reach(id, |hand| {
             hand.container.task.process = Process::Alive(Freezer::Thawed);
         });
     }
 
-    /// The restoring of a container from its checkpoint begins. False if it was tried before.
+    /// Records that the restore of a container from its checkpoint begins. Returns false if it was
+    /// tried before.
     pub fn handle_restore_begun(&mut self, id: &ContainerId) -> bool {
         let begun = self.reach(id, |hand| {
             let process = &mut hand.container.task.process;
@@ -187,7 +187,7 @@ impl Pod {
         begun.unwrap_or_default()
     }
 
-    /// The restoring of a container is over: its process is there, or will never be.
+    /// Records the end of a restore: the process exists, or never will.
     pub fn handle_restored(&mut self, id: &ContainerId, is_restored: bool) {
         self.reach(id, |hand| {
             let process = &mut hand.container.task.process;
@@ -200,7 +200,7 @@ impl Pod {
         });
     }
 
-    /// The caller pauses a container; [`handle_paused`](Pod::handle_paused) says what came of it.
+    /// Begins to pause a container; [`handle_paused`](Pod::handle_paused) reports the outcome.
     ///
     /// # Errors
     ///
@@ -213,7 +213,7 @@ impl Pod {
         Ok(())
     }
 
-    /// The freezing of a container is over. One that failed has left it thawed.
+    /// Records the end of a pause. A failed one leaves the container thawed.
     pub fn handle_paused(&mut self, id: &ContainerId, is_done: bool) {
         let freezer = match is_done {
             true => Freezer::Frozen,
@@ -222,7 +222,7 @@ impl Pod {
         self.reach(id, |hand| hand.container.task.set_freezer(freezer));
     }
 
-    /// The thawing of a container is over. One that failed has changed nothing.
+    /// Records the end of a resume. A failed one changes nothing.
     pub fn handle_resumed(&mut self, id: &ContainerId, is_done: bool) {
         if is_done {
             self.reach(id, |hand| hand.container.task.set_freezer(Freezer::Thawed));
@@ -239,7 +239,7 @@ impl Task {
 }
 
 impl Hand<'_> {
-    /// Notes that the init process was collected.
+    /// Records that the init process was reaped.
     pub(super) fn process_exited(&mut self) {
         self.container.task.process = Process::Exited;
     }
@@ -248,41 +248,41 @@ impl Hand<'_> {
 // === getters ===
 
 impl Pod {
-    /// The caller knows the container: its Create was answered, and it is not deleted.
+    /// True from the answer of the container's Create until its deletion.
     pub fn is_known(&self, id: &ContainerId) -> bool {
         self.task_of(id).is_some_and(|task| task.is_known)
     }
 
-    /// The container has no process yet: it is to be restored from a checkpoint.
+    /// True if the container has no process yet because it is to be restored from a checkpoint.
     pub fn is_to_be_restored(&self, id: &ContainerId) -> bool {
         self.task_of(id).is_some_and(Task::is_unborn)
     }
 
-    /// The process of the container is being restored.
+    /// True if the process of the container is being restored.
     pub fn is_being_restored(&self, id: &ContainerId) -> bool {
         let task = self.task_of(id);
         task.is_some_and(|task| task.process == Process::Restoring)
     }
 
-    /// The init process of the container has exited, or its exit is reported.
+    /// True if the init process of the container has exited, or its exit is reported.
     pub fn has_exited(&self, id: &ContainerId) -> bool {
         self.known(id).is_ok_and(Container::has_exited)
     }
 
-    /// The init process of the container has exited, and its exit is not reported: another process
-    /// follows, or the exit is reported later.
+    /// True if the init process of the container has exited but its exit is not reported: another
+    /// process follows, or the exit is reported later.
     pub fn is_between_processes(&self, id: &ContainerId) -> bool {
         let container = self.known(id);
         container.is_ok_and(|it| it.task.process == Process::Exited && !it.life.is_exited())
     }
 
-    /// The exit of the container is still to be published.
+    /// True if the exit of the container is still to be published.
     pub fn is_exit_pending(&self, id: &ContainerId) -> bool {
         let container = self.known(id);
         container.is_ok_and(|container| container.life.as_exiting().is_some())
     }
 
-    /// The state of a task as the caller reads it. None if there is no such task.
+    /// The state of a task as the caller reads it, or `None` if there is no such task.
     pub fn task_status(&self, id: &ContainerId) -> Option<TaskStatus> {
         let container = self.known(id).ok()?;
         let task = &container.task;

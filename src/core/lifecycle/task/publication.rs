@@ -1,8 +1,9 @@
-//! The publication of a container's exit: its event, and the answers of those who wait for it.
+//! The publication of a container's exit: its event, and the answers to pending Waits.
 //!
-//! Clients of the caller close their ends of the output when they hear of the exit, so it waits until they
-//! have read that, until the exits of the container's execs are published, and until the reason why usher has
-//! ended it is where the caller reads it. All three have a bound: a client, or a disk, may stall.
+//! Clients close their ends of the output when they hear of the exit. So the exit waits until they
+//! have read the output, until the exits of the container's execs are published, and until the
+//! reason why usher has ended the container is where the caller reads it. All three waits are
+//! bounded, because a client or a disk may stall.
 
 use std::time::Duration;
 
@@ -12,23 +13,23 @@ use crate::lifecycle::deeds::Hand;
 use crate::lifecycle::rules::{Deed, Due, Subject};
 use crate::lifecycle::time::Time;
 
-/// How long an exit waits until the caller has read the output, and the execs are over.
+/// Longest wait of an exit for the reader of its output and for execs.
 pub const READ_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long an exit waits until the reason why usher has ended the container is written down.
+/// Longest wait of an exit until the reason why usher has ended the container is written down.
 pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
 // === what happened ===
 
 impl Pod {
-    /// The caller has read what the init process has written ([`Action::EndOutput`]).
+    /// Records that the caller has read the output of the init process ([`Action::EndOutput`]).
     pub fn handle_output_read(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.reach(id, |hand| hand.container.life.mark_output_read());
         self.settle(now);
     }
 
-    /// The reason why the container is ended is written down ([`Action::Tell`]).
+    /// Records that the reason of the container's end is written down ([`Action::Tell`]).
     pub fn handle_last_words_written(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.reach(id, |hand| hand.container.task.last_words = None);
@@ -46,8 +47,8 @@ impl Subject<'_> {
         if !task.is_known {
             return Some(Due::Now(Deed::PublishExit));
         }
-        // A caller that deletes the container has read what it wanted, and an exec that has no process yet
-        // does not matter to it.
+        // A caller that deletes the container has read what it wanted, and an exec without a
+        // process does not matter to it.
         let waits = match task.is_removal_wanted() {
             true => task.execs.has_running(),
             false => task.execs.has_exiting() || task.execs.has_live() || !exiting.is_output_read,

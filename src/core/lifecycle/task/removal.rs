@@ -1,8 +1,8 @@
-//! The removal of a container: the cleanup of its runtime state as soon as it has exited, and its deletion
-//! when the caller wants that.
+//! The removal of a container: the cleanup of its runtime state after its exit, and its deletion by
+//! the caller.
 //!
-//! The cleanup takes what would make the deletion slow out of its way, while the caller still learns of the
-//! exit. The OCI runtime does one of both at a time, and a restart in place waits for the cleanup.
+//! The cleanup does the slow part of the deletion early, while the caller still learns of the exit.
+//! The OCI runtime does one of the two at a time, and a restart in place waits for the cleanup.
 
 use std::time::Duration;
 
@@ -17,63 +17,62 @@ use crate::lifecycle::time::Time;
 
 use super::{Call, Process, Task};
 
-/// How long a release has the machine to itself: what can wait waits.
+/// Time after a release during which cleanups wait, so that the release has the machine to itself.
 pub const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 
-/// How far the cleanup of a container's runtime state is.
+/// The progress of the cleanup of a container's runtime state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Cleanup {
     /// There is nothing to clean up before the deletion.
     None,
-    /// It begins then.
+    /// The cleanup begins at this time.
     Due(Time),
     UnderWay,
     Done,
 }
 
-/// How far the deletion of a container is.
+/// The progress of the deletion of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Removal {
     None,
-    /// The caller wants it, or has created the container for nothing.
+    /// Requested by the caller, or due after an abandoned creation.
     Wanted,
-    /// The parked process is being killed, since the program was never executed.
+    /// The parked process is being killed, because the program was never executed.
     KillsParked,
     UnderWay,
 }
 
-/// What came of a cleanup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleanupOutcome {
     Done,
     Failed,
-    /// It took too long: a Delete that waits for it fails.
+    /// The cleanup took too long: a Delete that waits for it fails.
     TimedOut,
 }
 
-/// How a container is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Deletion {
-    /// It has exited.
+    /// The container has exited.
     Usual,
-    /// Its runtime state is cleaned up: only its root file system is left.
+    /// The runtime state is cleaned up: only the root file system is left.
     RootfsOnly,
-    /// Its creation is undone, whatever runs in it.
+    /// The creation is undone, whatever runs in the container.
     Forced,
 }
 
 impl Task {
-    /// The caller wants the container deleted.
+    /// True if the caller wants the container deleted.
     pub fn is_removal_wanted(&self) -> bool {
         self.removal != Removal::None
     }
 
-    /// Its runtime state is being cleaned up.
+    /// True if the runtime state is being cleaned up.
     pub fn is_cleanup_under_way(&self) -> bool {
         self.cleanup == Cleanup::UnderWay
     }
 
-    /// Forgets the cleanup of the last process: another one begins. Returns true if it was done.
+    /// Forgets the cleanup of the last process, because another one begins. Returns true if it was
+    /// done.
     pub fn begin_next_process(&mut self) -> bool {
         std::mem::replace(&mut self.cleanup, Cleanup::None) == Cleanup::Done
     }
@@ -82,8 +81,9 @@ impl Task {
 // === what happened ===
 
 impl Pod {
-    /// The caller deletes a container. When it is gone, or cannot be deleted, is said with
-    /// [`Action::Delete`] and its outcome; a Delete joins one that is under way, and waits for a creation.
+    /// Handles a Delete of the caller. [`Action::Delete`] and its outcome tell when the container
+    /// is gone, or cannot be deleted. A Delete joins one that is under way, and waits for a
+    /// creation.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Pod {
         Ok(())
     }
 
-    /// The caller of a Create has gone away: nobody would ever delete the container.
+    /// Undoes a creation whose caller has gone away: no caller would ever delete the container.
     pub fn handle_create_abandoned(&mut self, now: Time, id: &ContainerId, has_process: bool) {
         self.now = now;
         self.reach(id, |hand| {
@@ -116,15 +116,15 @@ impl Pod {
         self.settle(now);
     }
 
-    /// A deletion has failed ([`Action::Delete`]): it can be tried again. One that has succeeded is told
-    /// with [`handle_removed`](Pod::handle_removed).
+    /// Records that a deletion has failed ([`Action::Delete`]) and can be tried again. A successful
+    /// one is reported with [`handle_removed`](Pod::handle_removed).
     pub fn handle_not_deleted(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.reach(id, |hand| hand.container.task.removal = Removal::None);
         self.settle(now);
     }
 
-    /// A cleanup is over ([`Action::CleanUp`]).
+    /// Records the end of a cleanup ([`Action::CleanUp`]).
     pub fn handle_cleaned_up(&mut self, now: Time, id: &ContainerId, outcome: CleanupOutcome) {
         self.now = now;
         self.reach(id, |hand| {
@@ -140,8 +140,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// The caller has a checkpoint made, with which the container `exits` or not. The OCI runtime removes
-    /// the state of one that exits by itself.
+    /// Begins a checkpoint, with which the container may exit (`exits`). The OCI runtime removes
+    /// the state of a container that exits with its checkpoint.
     ///
     /// # Errors
     ///
@@ -154,13 +154,14 @@ impl Pod {
         Ok(())
     }
 
-    /// A checkpoint is over with which the container exits, or was to. Some runtimes leave state behind.
+    /// Records the end of a checkpoint with which the container was to exit. Some runtimes leave
+    /// state behind.
     pub fn handle_checkpointed(&mut self, now: Time, id: &ContainerId) {
         self.handle_cleaned_up(now, id, CleanupOutcome::Failed);
     }
 
-    /// Decides when the runtime state of a container is cleaned up that has just exited: not while a
-    /// program is released that waits for this.
+    /// Schedules the cleanup of the runtime state of a container that has just exited: not while a
+    /// program that waited for this exit is released.
     pub(in crate::lifecycle) fn plan_cleanup(&mut self, id: &ContainerId) {
         let is_busy = self.is_about_to_go_on() && !self.lives_again(id);
         let at = match is_busy {
@@ -181,8 +182,8 @@ impl Pod {
 // === rules ===
 
 impl Subject<'_> {
-    /// Rule: the runtime state of a container is cleaned up when it has exited. An exec that is being
-    /// started may still be in its cgroup.
+    /// Rule: the runtime state of a container is cleaned up when it has exited. An exec that is
+    /// being started may still be in its cgroup.
     pub(in crate::lifecycle) fn state_is_cleaned_up(&self) -> Option<Due<Deed>> {
         let (task, life) = (&self.container.task, &self.container.life);
         let Cleanup::Due(at) = task.cleanup else {
@@ -195,8 +196,8 @@ impl Subject<'_> {
         Some(self.pod.due(at, || Deed::CleanUp))
     }
 
-    /// Rule: a container is deleted when its exit is published, or when it never had a process. One whose
-    /// program was never executed is killed first.
+    /// Rule: a container is deleted when its exit is published, or when it never had a process. One
+    /// whose program was never executed is killed first.
     pub(in crate::lifecycle) fn deletion_goes_on(&self) -> Option<Due<Deed>> {
         let (task, life) = (&self.container.task, &self.container.life);
         let is_wanted = matches!(task.removal, Removal::Wanted | Removal::KillsParked);
@@ -241,18 +242,19 @@ impl Hand<'_> {
 // === getters ===
 
 impl Pod {
-    /// The container is being deleted, or its creation undone.
+    /// True if the container is being deleted, or its creation undone.
     pub fn is_being_deleted(&self, id: &ContainerId) -> bool {
         let task = self.task_of(id);
         task.is_some_and(|task| task.removal == Removal::UnderWay)
     }
 
-    /// The caller wants the container deleted.
+    /// True if the caller wants the container deleted.
     pub fn is_deletion_wanted(&self, id: &ContainerId) -> bool {
         self.task_of(id).is_some_and(Task::is_removal_wanted)
     }
 
-    /// The runtime state of the container is being cleaned up, or a checkpoint made with which it exits.
+    /// True if the runtime state of the container is being cleaned up, or a checkpoint is made with
+    /// which it exits.
     pub fn is_being_cleaned_up(&self, id: &ContainerId) -> bool {
         self.task_of(id).is_some_and(Task::is_cleanup_under_way)
     }

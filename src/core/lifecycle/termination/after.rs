@@ -1,4 +1,4 @@
-//! What comes after the end: the pod starts over, or its caller starts it again from the beginning.
+//! The time after a termination: the pod starts over, or its caller recreates it.
 
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Cause, Why};
@@ -10,7 +10,7 @@ use crate::lifecycle::termination::Termination;
 use crate::plan::{ContainerKind, Signal};
 
 impl Pod {
-    /// Rule: what was created while the pod ended, or after that, is a new beginning.
+    /// Rule: containers created during or after the termination begin the next run.
     pub(in crate::lifecycle) fn pod_starts_over(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
         let mut sandboxes = self.containers.values();
@@ -19,7 +19,7 @@ impl Pod {
         if !termination.is_over() || is_killed || self.sandbox_is_gone {
             return None;
         }
-        // The caller's own run at once, in whatever run they are.
+        // The caller's own containers run at once, in any run.
         let is_next = |container: &&Container| {
             let is_ours = container.is_ordered() && !container.duty().is_callers();
             container.is_of_next_run && is_ours && !container.life.is_exited()
@@ -35,8 +35,8 @@ impl Pod {
         let by_hand = ended.is_some_and(|ended| ended.by_hand);
         let is_complete = ended.is_some_and(|ended| ended.cause == Cause::Completed);
         let restarts_all = ended.is_some_and(Termination::is_followed_from_the_start);
-        // Under `Never`, and after a completed run, finished containers stay finished, unless the caller
-        // restarts the whole pod.
+        // Under `Never`, and after a completed run, finished containers stay finished, unless the
+        // caller restarts the whole pod.
         let is_anew = by_hand || restarts_all || !is_complete && self.is_restarted_by_its_caller();
         match is_anew {
             true => {
@@ -54,8 +54,8 @@ impl Pod {
         });
     }
 
-    /// The next run goes on with what has been done. After a completed run it waits for nothing that its
-    /// caller does not create again.
+    /// Continues in the next run: names that are done stay done. After a completed run, no
+    /// container waits for a name that the caller does not create again.
     fn go_on(&mut self, is_complete: bool) {
         self.history.start_over(false);
         if !is_complete {
@@ -67,7 +67,7 @@ impl Pod {
         self.history.excuse(&gone);
     }
 
-    /// Whether its caller is to start the whole pod again, in another sandbox.
+    /// True if the caller is to start the whole pod again in another sandbox.
     fn is_sandbox_to_be_killed(&self) -> bool {
         let starts_anew = self.termination.as_ref().is_some_and(|termination| {
             matches!(termination.cause, Cause::EssentialFailed { .. }) && !termination.by_hand
@@ -83,8 +83,8 @@ impl Container {
 }
 
 impl Subject<'_> {
-    /// Rule: under a policy by which the caller starts a failed pod again, it does so when the sandbox
-    /// is gone (KEP-753 draft: "kill the entire pod and start again").
+    /// Rule: if the caller restarts failed pods by its restart policy, the sandbox is killed,
+    /// because the caller acts only then (KEP-753 draft: "kill the entire pod and start again").
     pub(in crate::lifecycle) fn sandbox_is_killed(&self) -> Option<Due<Deed>> {
         let termination = self.pod.termination.as_ref()?;
         let is_due = termination.is_over()

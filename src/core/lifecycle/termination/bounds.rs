@@ -1,7 +1,7 @@
-//! Bounds of the waits within a termination: the latest moment, and what the rules do then.
+//! Bounds of the waits within a termination: the latest time, and what the rules do then.
 //!
-//! The rules themselves tell the moments of the step under way. Those of later steps follow from it, if each
-//! step takes all that it may.
+//! The rules tell the times of the step under way. Those of later steps follow from it, if each
+//! step takes as long as it may.
 
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{ContainerId, Step};
@@ -14,7 +14,7 @@ use crate::lifecycle::view::Then;
 use super::{Ends, Termination, place};
 
 impl Pod {
-    /// The latest moment at which a container that runs gets a signal by which it is stopped, and which.
+    /// The latest time at which a running container gets a signal that stops it, and which signal.
     pub(in crate::lifecycle) fn stop_ends(
         &self,
         now: Time,
@@ -39,7 +39,7 @@ impl Pod {
         soonest.or_else(|| subject.lone_stop_ends(now))
     }
 
-    /// The latest moment at which a defer container that is held has its turn or is left out, and which of both.
+    /// The latest time at which a held defer container runs or is left out, and which of the two.
     pub(in crate::lifecycle) fn turn_comes(&self, container: &Container) -> Option<(Time, Then)> {
         let termination = self.termination_for(container)?;
         let turn = container.defer_turn()?;
@@ -60,7 +60,7 @@ impl Pod {
         })
     }
 
-    /// The termination under way, if it is for the container.
+    /// The termination under way, if it applies to the container.
     pub(in crate::lifecycle) fn termination_for(
         &self,
         container: &Container,
@@ -70,7 +70,7 @@ impl Pod {
         is_for_it.then_some(termination)
     }
 
-    /// The latest begin of a step; none if the step is over.
+    /// The latest start of a step, or `None` if the step is over.
     fn begins_by(&self, termination: &Termination, step: Step) -> Option<Time> {
         if step <= termination.step {
             return (step == termination.step).then_some(termination.step_began);
@@ -129,7 +129,7 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// The latest moment at which its step has it signalled, and by what.
+    /// The latest time at which the container's step signals it, and which signal.
     fn turn_ends(&self) -> Option<(Time, Then)> {
         let (pod, container) = (self.pod, self.container);
         let termination = pod.termination_for(container)?;
@@ -155,7 +155,7 @@ impl Subject<'_> {
         Some((at, then))
     }
 
-    /// The latest moment of its stop signal in a step that begins at `began`.
+    /// The latest delivery of its stop signal in a step that begins at `began`.
     fn told_by(&self, step: Step, began: Time, ends: Ends) -> Time {
         let is_next = self.pod.last_place() == Some(place(self.container));
         match step == Step::Sidecars && !is_next && !self.pod.is_parallel() {
@@ -164,7 +164,8 @@ impl Subject<'_> {
         }
     }
 
-    /// The end of a stop that is no part of a termination: its signal, and later its caller's SIGKILL.
+    /// The next signal of a stop that is not part of a termination: the stop signal, or later the
+    /// caller's SIGKILL.
     fn lone_stop_ends(&self, now: Time) -> Option<(Time, Then)> {
         let request = self
             .container

@@ -1,8 +1,9 @@
 //! The termination of a pod: steps that share the grace period.
 //!
-//! KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is over when nothing of
-//! it is alive; the next one begins in the same breath. How long each may take is the policy's
-//! business (`grace.rs`).
+//! KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is over when no
+//! container of it is alive; the next one begins at once. The policy limits the time of each step
+//! (`grace.rs`).
+//!
 //!
 //! ```text
 //!             none --------------------------------------------.
@@ -32,68 +33,67 @@ use super::extension::Extension;
 use super::grace::{Budget, LEAST};
 use super::time::Time;
 
-/// How long a step is kept up by a process that SIGKILL has not ended.
+/// Longest wait for a process that SIGKILL has not ended, before its step goes on.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// A termination under way.
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Termination {
     cause: Cause,
-    /// When the first of its requests came: its clock starts there.
+    /// Time of the first stop request, where its clock starts.
     since: Time,
-    /// When the grace period is over.
+    /// The end of the grace period.
     deadline: Time,
-    /// The grace period as its requests tell it: it chooses the policy, and a SIGKILL that comes
-    /// early does not.
+    /// The grace period according to the stop requests: it selects the policy. An early SIGKILL
+    /// does not change it.
     grace: Duration,
-    /// When it was recognised as one.
+    /// Time when it was recognized.
     known: Time,
-    /// A person wants it, whatever it began with: then it is for those, too, that usher orders nothing
-    /// of.
+    /// A person has asked for it, possibly after it began: it applies to guests as well.
     by_hand: bool,
     defers: Defers,
     step: Step,
     step_began: Time,
     /// The step was not skipped when it began.
     is_under_way: bool,
-    /// How much time who has used in this step.
+    /// Time used in this step, by container.
     used: Vec<(String, Duration)>,
-    /// What defer containers have been granted beyond the grace period.
+    /// Time granted to defer containers beyond the grace period.
     pub extension: Extension,
-    /// It was reported that the grace period is over.
+    /// The log says that the grace period is over.
     is_grace_over: bool,
-    /// When its time was last shortened, or it showed that it was over: from then on nothing has less than a
-    /// moment.
+    /// Time when the deadline was last shortened, or recognized as past: containers get two seconds
+    /// from then on.
     shortened: Option<Time>,
-    /// The sandbox was killed when it was over.
+    /// The sandbox was killed after the end of the termination.
     is_sandbox_killed: bool,
-    /// The run that follows begins from the start: the caller creates the whole pod again.
+    /// In the next run the caller creates the whole pod again.
     is_followed_from_the_start: bool,
 }
 
-/// What becomes of hooks and defer containers.
+/// The treatment of hooks and defer containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Defers {
     Run,
-    /// Its caller leaves no time for any.
+    /// The caller leaves no time for any.
     Forced,
     /// A running defer container was killed: no later one runs.
     Killed,
 }
 
-/// When a step ends.
+/// The deadlines of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lifecycle) struct Ends {
-    /// When those are asked whose turn would have come later; nothing new begins then.
+    /// Time of the stop signal for containers whose turn has not come; nothing new begins after it.
     pub ask_all: Time,
-    /// When what is left of it is killed.
+    /// Time of SIGKILL for what is left.
     pub kill: Time,
 }
 
 // === impl Ends ===
 
 impl Ends {
-    /// When what cannot even be killed is not waited for any longer.
+    /// The time until which the step waits for a process that SIGKILL does not end.
     pub fn stuck(self) -> Time {
         self.kill.after(STUCK)
     }
@@ -123,7 +123,7 @@ impl Termination {
         }
     }
 
-    /// The same end once more, for containers that were started after it was over.
+    /// Another termination with the same cause, for containers started after this one was over.
     fn again(&self, now: Time, grace: Duration) -> Termination {
         Termination {
             is_sandbox_killed: self.is_sandbox_killed,
@@ -132,7 +132,7 @@ impl Termination {
         }
     }
 
-    /// Its caller leaves no time for hooks and defer containers, or does.
+    /// Sets if the caller leaves no time for hooks and defer containers.
     pub fn forced(mut self, forced: bool) -> Termination {
         self.force(forced);
         self
@@ -162,7 +162,7 @@ impl Termination {
         self.deadline
     }
 
-    /// The grace period as its requests tell it.
+    /// The grace period according to the stop requests.
     pub fn grace(&self) -> Duration {
         self.grace
     }
@@ -171,8 +171,8 @@ impl Termination {
         self.step_began
     }
 
-    /// It is for certain, because of `cause`, and is to be over by `deadline` at the latest. One that
-    /// was decided before keeps its cause.
+    /// Confirms the termination because of `cause`, with `deadline` as its latest end. An earlier
+    /// decided cause stays.
     pub fn decide(&mut self, cause: Cause, deadline: Time, now: Time) {
         self.by_hand |= cause == Cause::Stopped;
         if !self.cause.is_decided() {
@@ -181,7 +181,7 @@ impl Termination {
         self.shorten(deadline, now);
     }
 
-    /// Its caller gives less time than was known.
+    /// Shortens the grace period to what the caller really gives.
     fn shorten(&mut self, deadline: Time, now: Time) {
         self.grace = self.grace.min(deadline.since(self.since));
         if deadline < self.deadline {
@@ -190,7 +190,7 @@ impl Termination {
         }
     }
 
-    /// For its caller the grace period is over, whatever was computed.
+    /// Ends the grace period, because for the caller it is over.
     pub fn is_late(&mut self, now: Time) {
         if now < self.deadline {
             self.deadline = now;
@@ -198,7 +198,7 @@ impl Termination {
         }
     }
 
-    /// When what is told at the end of the grace period has had its moment.
+    /// The time until which containers signaled at the end of the grace period may run.
     pub fn last_moment(&self) -> Time {
         let told = self.deadline.max(self.shortened.unwrap_or_default());
         told.after(LEAST)
@@ -226,12 +226,12 @@ impl Termination {
         self.is_followed_from_the_start
     }
 
-    /// The caller creates the whole pod again.
+    /// Records that the caller creates the whole pod again.
     pub fn follow_from_the_start(&mut self) {
         self.is_followed_from_the_start = true;
     }
 
-    /// A running defer container was killed.
+    /// Records that a running defer container was killed.
     pub fn kill_defers(&mut self) {
         self.defers = Defers::Killed;
     }
@@ -240,13 +240,13 @@ impl Termination {
         self.defers == Defers::Forced
     }
 
-    /// Remembers, for the log, how much time somebody has used of it.
+    /// Notes the time that a container has used of the step, for the log.
     pub fn note_used(&mut self, name: &str, began: Time, now: Time) {
         let time = now.since(began.max(self.since));
         self.used.push((name.to_owned(), time));
     }
 
-    /// Remembers how much time a termination hook has used of its step.
+    /// Notes the time that a termination hook has used of its step.
     pub fn note_hook(&mut self, name: &str, now: Time) {
         if self.step == Step::Hooks {
             self.note_used(name, self.step_began, now);
@@ -257,7 +257,7 @@ impl Termination {
 // === what rules ask ===
 
 impl Pod {
-    /// How the steps share their time; none if the pod does not terminate.
+    /// The division of the grace period among the steps, or `None` outside of a termination.
     pub(in crate::lifecycle) fn budget(&self) -> Option<Budget> {
         let (termination, plan) = self.termination.as_ref().zip(self.plan.as_ref())?;
         Some(Budget {
@@ -266,13 +266,13 @@ impl Pod {
         })
     }
 
-    /// When the step ends that the termination is in; none if it is to be skipped.
+    /// The deadlines of the step under way, or `None` if it is skipped.
     pub(in crate::lifecycle) fn ends(&self) -> Option<Ends> {
         let termination = self.termination.as_ref()?;
         self.ends_from(termination.step, termination.step_began)
     }
 
-    /// The ends of a step that begins at `began`; none if the step is to be skipped.
+    /// The deadlines of a step that begins at `began`, or `None` if the step is skipped.
     fn ends_from(&self, step: Step, began: Time) -> Option<Ends> {
         let termination = self.termination.as_ref()?;
         let since = termination.since;
@@ -283,14 +283,14 @@ impl Pod {
                 ask_all: since.after(share.ask_all),
                 kill: since.after(share.kill),
             },
-            // Its caller gives less time than it did when the step began.
+            // The caller gives less time than it did when the step began.
             None if termination.is_under_way && step == termination.step => Ends {
                 ask_all: termination.deadline,
                 kill: termination.deadline,
             },
             None => return None,
         };
-        // What has not been told yet has a moment all the same.
+        // Containers that were not signaled yet get two seconds all the same.
         if let Some(shortened) = termination.shortened
             && step != Step::Hooks
             && budget.gives_a_last_chance()
@@ -303,14 +303,14 @@ impl Pod {
         }
     }
 
-    /// Whether the caller leaves no time for termination hooks.
+    /// True if the caller leaves no time for termination hooks.
     pub(in crate::lifecycle) fn leaves_hooks_out(&self) -> bool {
         self.termination
             .as_ref()
             .is_some_and(Termination::leaves_hooks_out)
     }
 
-    /// Whether defer containers are left out that have not begun.
+    /// True if defer containers that have not begun are left out.
     pub(in crate::lifecycle) fn leaves_defers_out(&self) -> bool {
         let by_caller = self
             .termination
@@ -319,12 +319,12 @@ impl Pod {
         by_caller || !self.has_released
     }
 
-    /// The step that a termination stops a container in.
+    /// The step in which the termination stops a container.
     pub(in crate::lifecycle) fn step_of(&self, container: &Container) -> Option<Step> {
         let duty = container.duty();
         let termination = self.termination.as_ref()?;
         match termination.by_hand {
-            // What could not be stopped with the apps is stopped with the sidecars.
+            // A container that could not be stopped with the apps is stopped with the sidecars.
             true if container.duty().step.is_none() => {
                 Some(duty.step_by_hand.max(termination.step.min(Step::Sidecars)))
             }
@@ -332,8 +332,8 @@ impl Pod {
         }
     }
 
-    /// True if the termination is for the container, too. An end of which the caller knows nothing is not
-    /// for a container whose Start is still to be answered: it would seem to have failed.
+    /// True if the termination applies to the container. A termination decided by the shim does not
+    /// apply to a container whose Start is unanswered: its Start would seem to have failed.
     pub(in crate::lifecycle) fn is_to_be_stopped(&self, container: &Container) -> bool {
         let termination = self.termination.as_ref();
         let by_hand = termination.is_some_and(Termination::is_by_hand);
@@ -344,7 +344,7 @@ impl Pod {
             && !(is_shims && container.life.is_yet_to_be_started())
     }
 
-    /// True if a container was started after the end of its pod was over that the shim has decided.
+    /// True if a container was started after a termination decided by the shim was over.
     fn has_a_latecomer(&self) -> bool {
         self.containers.values().any(|container| {
             let was_deferred = || self.history.was_deferred(&container.name);
@@ -355,7 +355,7 @@ impl Pod {
         })
     }
 
-    /// What is alive of those that the step under way is for.
+    /// The living containers that belong to the step under way.
     fn members(&self) -> impl Iterator<Item = (&ContainerId, &Container)> {
         let step = self.termination.as_ref().map(Termination::step);
         self.containers.iter().filter(move |(_, container)| {
@@ -375,14 +375,14 @@ impl Pod {
         let sidecars = self.containers.values().filter(|container| {
             self.is_to_be_stopped(container)
                 && container.life.is_alive()
-                // What never ran holds nobody up.
+                // A container that never ran delays no other.
                 && !container.life.is_unexecuted()
                 && self.step_of(container) == Some(Step::Sidecars)
         });
         sidecars.map(place).max()
     }
 
-    /// Whether it is a sidecar's turn to stop, dead or alive.
+    /// True if the sidecar's turn to stop has come, dead or alive.
     pub(in crate::lifecycle) fn turn_has_come(&self, sidecar: &Container) -> bool {
         let is_time = self
             .termination

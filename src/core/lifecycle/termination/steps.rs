@@ -1,4 +1,4 @@
-//! When a termination begins, and how it goes from step to step.
+//! The start of a termination, and its progress from step to step.
 
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Cause, Step};
@@ -9,13 +9,13 @@ use crate::lifecycle::time::Time;
 use super::{Defers, STUCK, Termination};
 
 impl Pod {
-    /// Rule: what ends the pod, or says that its caller does.
+    /// Rule: the events that end the pod, or show that its caller ends it.
     pub(in crate::lifecycle) fn termination_begins(&self) -> Option<Due<PodDeed>> {
         if self.termination.is_some() || !self.has_orders() {
             return None;
         }
         let dues = [self.sandbox_died(), self.completed(), self.inferred()];
-        // Of what is due now, that which leaves no doubt: the other is a hypothesis.
+        // Among those due now, prefer the certain one to an inferred one.
         let (at, termination) = dues
             .into_iter()
             .flatten()
@@ -31,15 +31,15 @@ impl Pod {
         });
         let is_callers = termination.cause.is_callers();
         self.termination = Some(termination);
-        // What was created while the pod waited for its defer containers ends with all others.
+        // Containers created while the pod waited for its defer containers end with all others.
         if is_callers {
             self.begin_next_run();
         }
         self.step_begins();
     }
 
-    /// The containers of a pod whose sandbox is gone have lost their network: they are to end, in
-    /// their order.
+    /// The termination after the death of the sandbox: the containers have lost their network and
+    /// are to stop in order.
     fn sandbox_died(&self) -> Option<(Time, Termination)> {
         let alive = self
             .containers
@@ -51,15 +51,14 @@ impl Pod {
         Some((self.now, termination))
     }
 
-    /// Rule: a request that comes later may tell that the caller gives less time, or that it does give
-    /// some.
+    /// Rule: a later request may show that the caller gives less time, or that it does give some.
     pub(in crate::lifecycle) fn deadline_is_learned(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
         let open: Vec<_> = self
             .open_requests()
-            // The caller's own are told at once, whatever that means.
+            // Signals for the caller's own containers are delivered at once, whatever they mean.
             .filter(|open| !open.container.duty().is_callers())
-            // Whoever was asked before that and has nothing left to stop needs no time.
+            // A container asked before, with nothing left to stop, needs no time.
             .filter(|open| {
                 let comes_later = open.request.at() >= termination.since;
                 comes_later || !open.container.life.is_between_lives()
@@ -68,7 +67,7 @@ impl Pod {
             .filter(|request| request.is_of_end_since(termination.since))
             .collect();
         let deadline = open.iter().map(|request| request.deadline()).min()?;
-        // It was forced as long as every request of it was.
+        // A termination is forced as long as all of its requests are.
         let forced =
             termination.defers == Defers::Forced && open.iter().all(|request| request.is_forced());
         let is_news = deadline < termination.deadline
@@ -85,7 +84,7 @@ impl Pod {
         }
     }
 
-    /// Rule: it is said once that the grace period is over.
+    /// Rule: the log says once that the grace period is over.
     pub(in crate::lifecycle) fn grace_is_over(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
         let is_to_be_said = !termination.is_grace_over && !termination.is_over();
@@ -109,7 +108,7 @@ impl Pod {
         }
     }
 
-    /// Rule: a step is over when nothing of it is left, or what is left cannot even be killed.
+    /// Rule: a step is over when no container of it is alive, or those left survive SIGKILL.
     pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDeed>> {
         let termination = self.termination.as_ref()?;
         if termination.is_over() {
@@ -134,7 +133,7 @@ impl Pod {
             },
             Step::Apps | Step::Sidecars => {
                 let left = self.members().map(|(_, container)| &container.life);
-                // What is alive has been killed before anybody gives it up.
+                // A living container gets SIGKILL before it is given up.
                 let stuck = left.map(|life| match life.stop().killed_at() {
                     Some(at) => Some(ends.stuck().max(at.after(STUCK))),
                     None => life.is_ending().then(|| ends.stuck()),
@@ -149,7 +148,7 @@ impl Pod {
         }
     }
 
-    /// What is started after the end was over that the shim has decided has an end of its own.
+    /// Another termination for containers started after a decided termination was over.
     fn end_comes_again(&self, ended: &Termination) -> Option<Due<PodDeed>> {
         let is_due = ended.is_shims() && !self.sandbox_is_gone && self.has_a_latecomer();
         let somebody = self.containers.values().find(|it| it.is_ordered())?;

@@ -1,4 +1,4 @@
-//! Whose turn it is to stop, and when.
+//! The turns of apps and sidecars to stop.
 
 use crate::lifecycle::action::{Cause, Step, Why};
 use crate::lifecycle::life::Stop;
@@ -8,8 +8,8 @@ use crate::lifecycle::time::Time;
 use super::{Ends, place};
 
 impl Subject<'_> {
-    /// Rule: at the end of the grace period everything that is alive gets its last chance, where no
-    /// step has any time of its own.
+    /// Rule: at the end of the grace period every container that is alive gets its stop signal
+    /// shortly before SIGKILL, if no step has time of its own.
     pub(in crate::lifecycle) fn time_is_short(&self) -> Option<Due<Deed>> {
         let (pod, life) = (self.pod, &self.container.life);
         let termination = pod.termination.as_ref()?;
@@ -17,7 +17,7 @@ impl Subject<'_> {
             && pod.is_to_be_stopped(self.container)
             && self.round.budget?.tells_all_at_the_end();
         let (deadline, stop) = (termination.deadline, life.stop());
-        // What was being executed when it was to be told is told as soon as it runs.
+        // A container that was being executed at that time is signaled as soon as it runs.
         if let Stop::Condemned { at, .. } = stop
             && life.is_running()
             && at > pod.now
@@ -36,7 +36,8 @@ impl Subject<'_> {
         }))
     }
 
-    /// Rule: in the steps of apps and sidecars, those are told whose turn it is.
+    /// Rule: in the steps of apps and sidecars, a container whose turn has come gets its stop
+    /// signal.
     pub(in crate::lifecycle) fn stop_has_its_turn(&self) -> Option<Due<Deed>> {
         let (pod, life) = (self.pod, &self.container.life);
         let step = pod.termination.as_ref()?.step;
@@ -60,7 +61,7 @@ impl Subject<'_> {
         })
     }
 
-    /// What is done about a container that is alive at `kill`.
+    /// The effect on a container that is still alive at `kill`.
     pub(in crate::lifecycle) fn is_late(&self, kill: Time) -> Option<Due<Deed>> {
         let life = &self.container.life;
         let has_it_coming = match life.stop() {
@@ -74,7 +75,7 @@ impl Subject<'_> {
         (!has_it_coming).then(|| self.pod.due(kill, is_late))
     }
 
-    /// When it is told to stop, in its step; none if its turn has not come.
+    /// The time of its stop signal in its step, or `None` if its turn has not come.
     fn told_at(&self, step: Step, ends: Ends) -> Option<Time> {
         let (pod, container) = (self.pod, self.container);
         let is_its_turn = match step {
@@ -84,14 +85,15 @@ impl Subject<'_> {
             }
             _ => true,
         };
-        // The last ones are asked together, where their turn has not come.
+        // The last containers are signaled together if their turn has not come by then.
         is_its_turn.then(|| self.stop_is_due_at().min(ends.ask_all))
     }
 
-    /// From when on a container whose turn has come is told: it was asked to stop, or nobody will ask.
+    /// The earliest time to signal a container whose turn has come: its stop was requested, or no
+    /// request will come.
     fn stop_is_due_at(&self) -> Time {
-        // Between two lives there is nothing that could be asked, and a caller does not ask for the stop of what
-        // it has not started.
+        // A container between two executions cannot be signaled, and a caller does not stop what it
+        // has not started.
         let life = &self.container.life;
         match self.container.is_asked() || life.is_between_lives() || life.is_created() {
             true => Time::default(),
@@ -99,8 +101,8 @@ impl Subject<'_> {
         }
     }
 
-    /// Until when the request for a container may still come, with the signal of its own choice:
-    /// kubelet's come within milliseconds, but after the container's preStop handler.
+    /// The time until which the caller's request may still come, with a signal of its choice:
+    /// kubelet's requests come within milliseconds, but after the preStop handler.
     fn unasked_until(&self) -> Option<Time> {
         let termination = self.pod.termination.as_ref()?;
         let container = self.container;
@@ -109,8 +111,8 @@ impl Subject<'_> {
             (None, Cause::Inferred) => Some(termination.known.after(self.pod.termination_window())),
             // Kubelet asks these too, but there is nothing to wait for.
             (None, Cause::SandboxDied) => None,
-            // Kubelet does not know of it: it will ask for nothing. But it may have begun before with a
-            // preStop handler, which its request follows.
+            // Kubelet does not know of this termination and will ask for nothing. But it may have
+            // begun a stop before with a preStop handler, which its request follows.
             _ => {
                 let request = container.request.as_ref();
                 request
@@ -120,7 +122,7 @@ impl Subject<'_> {
         }
     }
 
-    /// A preStop handler that nobody else runs comes first: it is run, or waited for.
+    /// The preStop handler that the shim runs before the stop signal: it is started, or waited for.
     fn pre_stop(&self, step: Step, ends: Ends) -> Option<Due<Deed>> {
         let due = self.told_at(step, ends)?;
         if due > self.pod.now || self.pod.now >= ends.ask_all {

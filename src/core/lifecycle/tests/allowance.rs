@@ -47,7 +47,7 @@ fn costs(script: Script, millis: u64) -> Script {
     }
 }
 
-/// When attempts were over, whose, and what they cost.
+/// The ends of attempts, with their containers and costs.
 fn attempts(world: &World) -> Vec<(Time, &str, Duration)> {
     let attempts = world.seen.iter().filter_map(|(at, seen)| match seen {
         Seen::Probed(name, cost) => Some((*at, name.as_str(), *cost)),

@@ -34,7 +34,7 @@ const IDS: [[&str; 3]; 11] = [
 const STARTUP_TIMEOUT: Duration = secs(30);
 const PROBE: &str = r#"{"tcpSocket":{"port":80},"periodMilliseconds":200,"failureThreshold":20}"#;
 
-/// What a pod's annotations say.
+/// The annotations of a pod.
 #[derive(Clone, Debug)]
 struct Shape {
     inits: usize,
@@ -51,7 +51,7 @@ struct Shape {
     ending: Ending,
 }
 
-/// What its annotations say of its end.
+/// The annotations about its termination.
 #[derive(Clone, Debug)]
 struct Ending {
     defers: bool,
@@ -329,7 +329,7 @@ proptest! {
     }
 }
 
-/// Those that a container may not be released before, by what is seen from outside.
+/// The containers that have to come before a container, as seen from outside.
 fn awaited(world: &World, plan: &Plan, id: &str) -> Vec<String> {
     let name = name_of(id);
     let stages = match plan.role(name) {
@@ -348,7 +348,7 @@ fn awaited(world: &World, plan: &Plan, id: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether some sidecar of that name was ready at some time of its life.
+/// True if some sidecar of that name was ever ready.
 fn was_up(world: &World, plan: &Plan, name: &str) -> bool {
     let is_probed = plan.container(name).startup_probe.is_some();
     world.seen.iter().enumerate().any(|(n, (at, seen))| {
@@ -369,7 +369,7 @@ fn was_up(world: &World, plan: &Plan, name: &str) -> bool {
     })
 }
 
-/// Whether a container of the same name ran before this one was created.
+/// True if a container of the same name ran before this one was created.
 fn ran_before(world: &World, id: &str) -> bool {
     let mut seen = world.seen.iter();
     seen.any(|(_, seen)| {

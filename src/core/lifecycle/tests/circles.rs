@@ -6,7 +6,7 @@ use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 use super::fixtures::{TERM, ask_all, running};
 
-/// How long the faulty rule was set aside, each time.
+/// The durations for which the faulty rule was suspended.
 fn pauses(world: &World) -> Vec<u64> {
     let seen = world.seen.iter();
     let pauses = seen.filter_map(|(_, seen)| match seen {

@@ -48,7 +48,7 @@ enum Life {
     Asked,
     /// The driver is about to execute it.
     Releasing,
-    /// It has ended, and the driver has not told of its release.
+    /// The process has exited, and the driver has not reported its release.
     EndedEarly(u8),
     Running {
         ready: bool,
@@ -62,7 +62,7 @@ struct Slot {
     /// Which of the names.
     name: usize,
     life: Life,
-    /// Its Start has not been answered.
+    /// The Start has not been answered.
     is_open: bool,
     /// The driver is asked to restart it.
     restarts: bool,
@@ -74,14 +74,14 @@ struct Slot {
     late_probe: Option<u64>,
     /// The caller has asked for its end.
     is_asked: bool,
-    /// It was told to stop, and is to die.
+    /// The stop signal was delivered, and the process is about to exit.
     is_doomed: bool,
     /// The caller knows that it has ended.
     is_reported: bool,
     is_deleted: bool,
 }
 
-/// What is true of a name.
+/// The state of a name.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Past {
     /// The container that was created last.
@@ -424,7 +424,7 @@ impl Model {
         fork.pasts[name].has_started |= !is_probed;
     }
 
-    /// What was told to stop has not done its part, whatever it ends with.
+    /// A container that was told to stop is not done, whatever its exit code.
     fn note_exit(&self, fork: &mut Fork, n: usize, code: u8) {
         let slot = &fork.slots[n];
         let past = &mut fork.pasts[slot.name];
@@ -520,7 +520,7 @@ impl Model {
         }
     }
 
-    /// Whether a container's turn has come.
+    /// True if a container's turn has come.
     fn may_run(&self, fork: &Fork, n: usize) -> bool {
         let slot = &fork.slots[n];
         let name = self.names[slot.name];
@@ -558,8 +558,7 @@ impl Model {
         }
     }
 
-    /// What holds at any moment: whose turn has come has been released, and nobody waits without a
-    /// bound.
+    /// The invariant: a container whose turn has come is released, and none waits without a bound.
     fn check(&self, fork: &Fork) {
         for (n, slot) in fork.slots.iter().enumerate() {
             if slot.life != Life::Asked || slot.is_doomed {

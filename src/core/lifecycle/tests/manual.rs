@@ -1,4 +1,4 @@
-//! What a person asks for: `usher stop`, `usher release`.
+//! Requests of a person: `usher stop`, `usher release`.
 
 use proptest::prelude::*;
 
@@ -157,7 +157,7 @@ fn a_release_by_hand_opens_a_gate_and_says_what_it_overrode() {
     }
 }
 
-/// Nobody else would stop them.
+/// No other request would stop them.
 #[test]
 fn a_run_that_is_complete_and_stopped_by_hand_stops_guests_too() {
     let world = World::new(&[
@@ -191,7 +191,7 @@ fn what_is_not_held_cannot_be_released() {
     assert!(matches!(refused, Refusal::NotHeld { .. }), "{refused}");
 }
 
-/// What may come at any moment before a stop by hand.
+/// Events that may come at any moment before a stop by hand.
 #[derive(Clone, Debug)]
 enum Before {
     Run(&'static str),

@@ -26,7 +26,7 @@ struct Case {
     /// The order containers are created in, and how long after each other.
     order: Vec<&'static str>,
     gaps: Vec<u64>,
-    /// When each is asked to stop, after the first.
+    /// The delay of each stop request, after the first.
     asks: Vec<u64>,
 }
 
@@ -129,8 +129,8 @@ impl Case {
         }
     }
 
-    /// Whether all others were gone when the container was asked to stop, `asked` being when the
-    /// first could be.
+    /// True if all others were gone when the container was asked to stop; `asked` is the earliest
+    /// time for that.
     fn was_asked_alone(&self, world: &World, name: &str, asked: Time) -> bool {
         let position = self.order.iter().position(|other| *other == name).unwrap();
         let at = asked.after(ms(self.asks[position]));
@@ -138,7 +138,7 @@ impl Case {
         others.all(|other| world.died(other).is_some_and(|died| died <= at))
     }
 
-    /// When a sidecar's program was ready for its startup probe to see.
+    /// The time when a sidecar's program was ready for its startup probe.
     fn started(&self, world: &World, position: usize) -> Option<Time> {
         let executed = world.executed(SIDECARS[position])?;
         Some(match self.probed[position] {

@@ -1,4 +1,4 @@
-//! What a signal is meant for, and why it is sent.
+//! The purpose of a signal, and the reason for sending it.
 
 use crate::lifecycle::{ContainerId, Kill, ProbeKind, Why};
 use crate::plan::Signal;

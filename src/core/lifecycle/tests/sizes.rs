@@ -1,4 +1,4 @@
-//! How large the pod is from phase to phase.
+//! The size of the pod from phase to phase.
 
 use crate::lifecycle::{ContainerId, Demands, Exec, Phase, PodSize, Step};
 use crate::sizing::{Bytes, Limit, Millicores, Size};
@@ -11,7 +11,7 @@ fn size(amount: u64) -> Size {
     Size::exactly(Millicores(amount), Bytes(amount))
 }
 
-/// One that has the size of its phase, if nothing else is said.
+/// A pod that has the size of its phase, unless the annotations change that.
 fn pod(annotations: &[(&str, &str)], sizes: &[(&str, u64)]) -> World {
     let phase = [("cgroup-sizing", "Phase")];
     let annotations: Vec<_> = phase.iter().chain(annotations).copied().collect();

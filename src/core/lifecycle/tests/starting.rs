@@ -229,7 +229,7 @@ fn a_start_that_blocks_for_long_says_so_once_and_not_again_when_it_is_held() {
     assert_eq!(world.told("web").len(), 1, "{:?}", world.told("web"));
 }
 
-/// What the first line on a container's stderr says may be missing.
+/// The annotation that the first line on a container's stderr names as missing.
 fn advice(world: &World, name: &str) -> String {
     let told = world.told(name);
     let (_, advice) = told[0].split_once("; ").unwrap_or_default();

@@ -44,7 +44,7 @@ impl survey::World for Case {
     }
 }
 
-/// What has happened, for a person.
+/// The timeline of events, for a person.
 fn timeline(world: &World) -> String {
     let mut text = String::new();
     for (at, seen) in &world.seen {

@@ -1,4 +1,4 @@
-//! What a person sees of a pod.
+//! The pod as a person sees it.
 
 use crate::lifecycle::{
     ContainerView, Missing, Obstacle, Remedy, State, Status, Step, Then, Time, View,
@@ -270,7 +270,7 @@ fn defers_are_counted_over_both_of_their_turns() {
     assert_eq!(seen, expected);
 }
 
-/// When a container was released, of which the world takes a millisecond.
+/// The time when a container was released; the world takes a millisecond for that.
 fn released(world: &World, name: &str) -> Time {
     world.executed(name).unwrap().before(ms(1))
 }

@@ -1,4 +1,4 @@
-//! What the node says of containers that no list of their pod has.
+//! Roles that the node gives to unlisted containers.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +100,7 @@ fn what_is_no_pattern_is_refused() {
         );
     }
     let sentence = Roles::new(["a", "a"], false).unwrap_err();
-    assert!(sentence.contains("\"a\" stands there twice"), "{sentence}");
+    assert!(sentence.contains("\"a\" is listed twice"), "{sentence}");
     assert!(Roles::new(Vec::<String>::new(), true).is_err());
 }
 

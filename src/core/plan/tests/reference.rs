@@ -4,7 +4,7 @@ use super::annotations;
 use crate::plan::Plan;
 use crate::plan::reference::{Entry, entries};
 
-/// What of a text stands between back quotes, from its beginning.
+/// The text between back quotes at the beginning of a text.
 fn quoted(text: &str) -> Option<&str> {
     text.strip_prefix('`')?.split('`').next()
 }

@@ -1,5 +1,5 @@
-//! StopContainer, and what kubelet does before it: a handler, the turns of native sidecars, and 2 s at
-//! least. containerd sends a stop signal once, and SIGKILL when the time is over.
+//! StopContainer, and kubelet's steps before it: a preStop handler, the turns of native sidecars,
+//! and 2 s at least. containerd sends a stop signal once, and SIGKILL when the time is over.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// Whether the handler could be executed in the container.
+    /// Runs the preStop handler. Returns true if it could be executed.
     fn run_handler(&mut self, stop: &Stop, end: bool) -> bool {
         self.log.asks.push(Ask {
             at: self.world.now(),
@@ -141,7 +141,8 @@ impl Kubelet<'_> {
         is_run
     }
 
-    /// From 1.29 on the native sidecars of a pod stop when all others have, in reverse order.
+    /// True while other containers have to stop first: since Kubernetes 1.29, the native sidecars
+    /// of a pod stop after all others, in reverse order.
     fn is_not_its_turn(&self, who: usize) -> bool {
         let is_sidecar = |who: usize| self.case.members[who].part == Part::NativeSidecar;
         let mut others = 0..self.records.len();

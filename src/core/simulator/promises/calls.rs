@@ -1,4 +1,4 @@
-//! Calls: each does what it is for, and is answered; nothing is left under way.
+//! Promises about calls: each has its effect and is answered, and nothing stays under way.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a pod does when it ends: its defer containers and its termination hooks.
+//! Promises about a termination: its defer containers and its termination hooks.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn it_does_not_run_twice(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Ve
         .filter(|life| life.member.name == name);
     let runs: usize = namesakes.map(|life| runs_in(ending, life)).sum();
     let again = defer.member.restart.unwrap_or(RestartPolicy::Never) != RestartPolicy::Never;
-    // A cleanup twice is the lesser harm where a Create shows that it was no end.
+    // A second cleanup is the lesser harm if a Create disproves the termination.
     let mut taken = run.taken.iter();
     let is_disproved =
         taken.any(|taken| taken.sandbox == ending.sandbox && taken.disproved >= Some(ending.from));
@@ -54,14 +54,14 @@ fn runs_in(ending: &Ending, life: &Life<'_>) -> usize {
 }
 
 fn it_is_left_out(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict {
-    // Where nobody could ask, a request comes when its time seems to be over.
+    // With a hindered node, a request may arrive when its time seems to be over.
     let is_late = run.is_any_hindered(ending.sandbox, ending.from, ending.from);
     broken(runs_in(ending, defer) == 0 || is_late, || {
         format!("{} runs in a forced end", defer.id)
     })
 }
 
-/// Whether a defer is there, of a pod of which something ran, and nobody has told it alone to stop.
+/// True if a defer is present in a pod in which something ran, and was not stopped alone.
 fn is_due(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool {
     let since = run.began(ending.sandbox, ending.from);
     let something_ran = run.of(ending.sandbox).any(|life| {
@@ -74,7 +74,7 @@ fn is_due(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool {
         && defer.is_alive(ending.from)
         && !defer.is_killed_by(ending.from)
         && defer.executed.iter().all(|at| *at >= ending.from);
-    // Of a restart that the shim has not seen, the defers are those of before.
+    // In a restart that the shim has not seen, the defers are those of before.
     let is_of_next = is_unseen_restart(run, defer);
     something_ran && is_there && !is_of_next && !has_its_own_request(run, ending, defer)
 }
@@ -86,15 +86,15 @@ fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool
         true => ask.at < ending.from,
         false => ask.at <= ending.from,
     });
-    // So it is with one that was kept for as long as it may be, and no second one came; but where no app
-    // reads RUNNING that is the end of the pod.
+    // The same applies to one that was delayed as long as allowed without a second request; but if
+    // no app reads RUNNING, that is the end of the pod.
     let has_apps = |at: Time| {
         let mut lives = run.of(ending.sandbox);
         lives.any(|life| life.part() == Part::App && life.reads_running(at))
     };
     let told = defer.signals.first().map(|(at, _)| *at);
     let was_alone = told.is_some_and(|told| has_apps(told) && run.is_told_alone(defer, told));
-    // And with one whose caller kills it sooner than he said, while nothing else shows.
+    // And to one whose caller kills it sooner than announced, without any other sign.
     let is_cut = own.any(|ask| {
         let until = run.kept_until(ask, defer);
         let mut kills = run.log.kills.iter();
@@ -107,7 +107,7 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict 
     let Some(turn) = turn_of(run, ending, defer) else {
         return Ok(());
     };
-    // Who gives more time later than at first comes too late with it.
+    // A caller that gives more time later than at first is too late with it.
     let asks = run.log.asks.iter().filter(|ask| {
         let is_of_end = ask.end && run.ask_sandbox(ask) == ending.sandbox;
         is_of_end && ask.at <= turn && !ask.is_handler
@@ -115,14 +115,14 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict 
     let mut graces = asks.map(|ask| ask.grace).peekable();
     let had_little = graces.peek().is_some() && graces.all(|grace| grace <= LEAST);
     let margin = match run.case.grace_policy {
-        // Of its step the last 2 s are for those that are still to be asked.
+        // The last 2 s of its step are for containers that still get their stop signal.
         GracePolicy::Reserve => secs(8),
         GracePolicy::Overrun | GracePolicy::SkipHooks => secs(2),
         GracePolicy::Shared | GracePolicy::Strict => Duration::ZERO,
     };
     let has_time = turn.after(margin).after(ms(300)) < ending.soonest;
     let has_time = has_time && !(run.is_hurried() && had_little);
-    // Whoever comes before it may have been kept up.
+    // A container before it may have been delayed.
     let is_hindered = run.is_hindered(&defer.id, defer.created, turn)
         || run.is_any_hindered(ending.sandbox, ending.from, ending.deadline);
     broken(
@@ -136,7 +136,7 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict 
     )
 }
 
-/// When all that comes before a defer is over; none if that never is.
+/// The time when everything before a defer is over, or `None` if it never is.
 fn turn_of(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Option<Time> {
     let hooks = run.case.members.iter().filter_map(|member| member.hook);
     let mut turn = ending.known.after(ms(hooks.max().unwrap_or_default()));
@@ -179,8 +179,8 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Option<Time> {
     Some(turn)
 }
 
-/// "For a defer the time from its release to its signal, with SIGKILL 2 s later", where the pod's own time is not
-/// over before.
+/// "For a defer the time from its release to its signal, with SIGKILL 2 s later", unless the pod's
+/// own time ends before.
 pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
     for life in run.lives.iter().filter(|life| life.part().is_defer()) {
         let (Some(cap), Some(released)) = (life.member.cap, life.released) else {
@@ -191,7 +191,7 @@ pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
         };
         let end = released.after(secs(cap));
         let is_cut = end.after(least(run.case.grace_policy)).after(MOMENT) >= ending.soonest;
-        // It is told before if it is run again and others wait behind it.
+        // A restarted defer is stopped earlier if others wait behind it.
         let is_run_again = life.executed.len() > 1;
         let is_hindered = run.is_any_hindered(life.sandbox, released, end.after(LEAST));
         let mut taken = run.taken.iter();
@@ -221,8 +221,8 @@ pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// "It is run again until it succeeds or what is left is needed by the defers and steps behind it": one that has
-/// failed is there again after 0, 1, 2, then 4 s, and the next one has its turn.
+/// "It is run again until it succeeds or what is left is needed by the defers and steps behind it":
+/// a failed one is restarted after 0, 1, 2, then 4 s, and the next one has its turn.
 pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
     for life in run.lives.iter().filter(|life| life.part().is_defer()) {
         let restarts = life.member.restart.unwrap_or(RestartPolicy::Never);
@@ -259,7 +259,7 @@ pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
         });
         let first = life.died.first().map(|(at, _)| *at);
         let had_time = first.is_some_and(|at| at < last) && life.executed.len() > 1;
-        // What hangs for good, before it or when it is run again, uses up all that there is.
+        // A defer that hangs, before it or after a restart, uses up all time.
         let starved = others.find(|other| runs_in(&ending, other) == 0);
         let last_end = life.ended();
         let took_all = last_end.is_none_or(|at| at >= ending.soonest);
@@ -273,7 +273,7 @@ pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// Time before an end's deadline that is left to what comes later.
+/// Time before a termination's deadline that is left to later steps.
 fn least(policy: GracePolicy) -> Duration {
     match policy {
         GracePolicy::Reserve => secs(8),
@@ -284,7 +284,8 @@ fn least(policy: GracePolicy) -> Duration {
     }
 }
 
-/// "Termination hooks of all containers that have one", where the end is not forced and there is time.
+/// "Termination hooks of all containers that have one", if the termination is not forced and there
+/// is time.
 pub fn hooks_run(run: &Run<'_>) -> Verdict {
     for life in run.lives.iter().filter(|life| life.member.hook.is_some()) {
         let Some(ending) = run.ending(life.sandbox) else {
@@ -307,7 +308,8 @@ pub fn hooks_run(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// Whether it runs when the end begins, and neither ends by itself nor is restarted just then.
+/// True if it runs when the termination begins, and neither exits by itself nor is restarted just
+/// then.
 fn lives_in(ending: &Ending, life: &Life<'_>) -> bool {
     let mut executed = life.executed.iter();
     let mut died = life.died.iter();
@@ -317,21 +319,21 @@ fn lives_in(ending: &Ending, life: &Life<'_>) -> bool {
         && died.all(|(at, _)| *at < ending.from || *at > ending.known.after(MOMENT))
 }
 
-/// Whether it was stopped for a reason of its own, before the end or at the same time.
+/// True if it was stopped for its own reason, before the termination or at the same time.
 fn was_told_alone(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
     let mut asks = run.log.asks.iter();
     let was_asked = asks.any(|ask| ask.id == life.id && (!ask.end || ask.at < ending.from));
     let has_probes = life.member.probed || life.member.unwell.is_some();
-    // That of the only one that reads RUNNING is the end of the pod.
+    // A request for the only container that reads RUNNING is the end of the pod.
     let has_others = |at: Time| {
         let others = run.of(life.sandbox).filter(|other| other.id != life.id);
         let mut others = others.filter(|other| other.part() != Part::Guest);
-        // One that ends at that moment may do so after it.
+        // A container that exits at that moment may do so after it.
         others.any(|other| other.reads_running(at.before(ms(1))))
     };
     let mut told = life.signals.iter().map(|(at, _)| *at);
-    // Its request was kept for as long as it may be, and no second one came; or it has failed a probe just
-    // before the end was known, and was told so.
+    // Its request was delayed as long as allowed without a second one; or it failed a probe just
+    // before the termination was known, and was stopped for that.
     let was_told = told.any(|at| {
         at < ending.from
             || at < ending.known && has_probes
@@ -340,7 +342,8 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
     was_asked || was_told
 }
 
-/// One request, and that of another, is no end that anybody could know of while this one lives.
+/// True if a single request for another container was made: no termination can be inferred while
+/// this one lives.
 fn is_unknown_to(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
     let mut ends = life.died.iter().map(|(at, _)| *at);
     let end = ends.find(|at| *at >= ending.from);
@@ -358,7 +361,7 @@ fn is_unknown_to(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
 }
 
 fn hook_ran(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
-    // It may have been taken for the end before.
+    // The hook may have run for an earlier assumed termination.
     let taken = run.taken.iter();
     let taken = taken.filter(|taken| taken.sandbox == life.sandbox && taken.disproved.is_none());
     let since = taken.map(|taken| taken.at).fold(ending.from, Time::min);
@@ -377,7 +380,7 @@ fn hook_ran(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
         Seen::HookEnded(id, HookKind::Termination) => Some(id),
         _ => None,
     });
-    // One that is still under way from an end that was none is waited for.
+    // A hook still under way from a disproved termination is waited for.
     let begun = began().filter(|at| *at <= ending.from).count();
     let is_under_way = begun > ended.filter(|at| *at <= ending.from).count();
     !life.runs(since) || is_under_way || began().any(|at| at >= since)

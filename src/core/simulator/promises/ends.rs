@@ -1,4 +1,4 @@
-//! What is an end of a pod, who is told of it, and when it is over.
+//! Promises about terminations: when a pod terminates, whom it stops, and when it is over.
 
 use crate::lifecycle::{Cause, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
@@ -13,13 +13,13 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
         let read_running = |life: &Life<'_>| life.read_running(at, taken.after);
-        // An end is known to who decides a moment before it is to anybody else.
+        // The shim knows of its own decision a moment before others see it.
         let has_just_died = |life: &Life<'_>| {
             let died = life.died.iter().map(|(died, _)| *died);
             died.max()
                 .is_some_and(|died| died <= at && at.since(died) < ms(10) + run.account.untold)
         };
-        // A guest's tells nothing.
+        // A guest's request proves nothing.
         let ours = || run.of(sandbox).filter(|life| life.part() != Part::Guest);
         let is_meant = match because {
             Cause::SandboxDied => run.deaths[sandbox].is_some_and(|died| died <= at),
@@ -56,7 +56,8 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
                 // "A guest's own request counts as a second one", if kubelet restarts during it.
                 let excused = open.len() > 1
                     || open.len() == 1 && (is_guest_asked || is_defer && !app_runs || only);
-                // All were about to start when containerd died, and are cleared away since it is back.
+                // All were about to start when containerd died, and are cleaned up after its
+                // return.
                 let cleared_away = running.is_empty() && run.is_any_hindered(sandbox, at, at);
                 all || excused || cleared_away
             }
@@ -74,16 +75,16 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             .find(|(at, signal)| *signal == Signal::KILL && life.runs(*at));
         let Some((killed, _)) = kill else { continue };
         let ending = run.ending(life.sandbox).filter(|e| e.from <= *killed);
-        // Who kills sooner than he said at first takes back what he gave.
+        // A caller that kills sooner than announced takes back time that it gave.
         let asked = run.log.asks.iter().find(|ask| ask.id == life.id);
         let is_sooner = asked.is_some_and(|ask| *killed < ask.at.after(ask.grace));
-        // Nor does anybody know of an order that is given once more.
+        // The shim cannot see a repeated order.
         let is_sooner = is_sooner || run.log.asked_again.contains(&intern(life.id.clone()));
         let is_cut = is_sooner && run.log.kills.contains(&(*killed, intern(life.id.clone())))
             || run.is_hurried()
             || run.was_given_up(life)
             || run.case.deleted.1 == Deletion::Kill;
-        // What somebody has paused cannot be told.
+        // A paused container cannot be signaled.
         let is_hindered = run.is_hindered(&life.id, *killed, *killed);
         if is_cut || is_hindered || life.member.cap.is_some() {
             continue;
@@ -99,25 +100,25 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
         let need = match (&ending, run.case.grace_policy) {
             (Some(ending), _) if ending.forced => continue,
             (Some(_), GracePolicy::Strict) => continue,
-            // Such an end was none in the end.
+            // Such a termination was disproved.
             (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
-            // "With a real grace under 6 s as `Strict`", whoever has given that.
+            // "With a real grace under 6 s as `Strict`", whoever gave it.
             (Some(ending), GracePolicy::Reserve)
                 if ending.grace.min(ending.soonest.since(ending.from)) < secs(6) =>
             {
                 continue;
             }
-            // Nor is more to be shared than what is left when it is decided, after a request that was its
-            // first: "it ends, within the table".
+            // Only the time left at the decision can be shared, counted from an earlier first
+            // request: "it ends, within the table".
             (Some(ending), GracePolicy::Reserve)
                 if run.is_decided_late(ending, secs(6)) || run.is_given_less(ending, secs(6)) =>
             {
                 continue;
             }
-            // Of a lone request the window is a part.
+            // The termination window is part of a lone request's time.
             (None, GracePolicy::Strict | GracePolicy::Reserve) => LEAST - WINDOW,
             (Some(_), GracePolicy::Shared) | (None, _) => LEAST,
-            // The last of a step share its end.
+            // The last containers of a step share its end.
             (Some(_), _) => LEAST / 2,
         };
         let had = told.map(|(at, _)| killed.since(*at));
@@ -142,18 +143,18 @@ pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
         };
         let is_away = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Restart(_));
         let is_interrupted = ending.forced && run.case.late.iter().any(is_away);
-        // Where nothing was taken for the end each stop is kubelet's own.
+        // Without an assumed termination, each stop is kubelet's own.
         let mut taken = run.taken.iter().filter(|taken| taken.sandbox == sandbox);
         let is_none = taken.all(|taken| taken.followed.is_some_and(|at| at <= ending.from));
         if is_none || ending.is_entangled || ending.is_vague || is_interrupted || run.is_hurried() {
             continue;
         }
-        // Where it shows only when its time is over, its last moment is still to come.
+        // If the termination shows only when its time is over, its last moment is still to come.
         let bound = ending
             .deadline
             .max(ending.known)
             .after(run.beyond(&ending))
-            // The first to be asked may have ended before the next was.
+            // The first to be asked may have exited before the next was.
             .after(run.spread())
             // Kubelet counts whole seconds.
             .after(secs(1));
@@ -180,9 +181,8 @@ pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// By when a container has ended at the latest where a request was made that nobody could see: that less time
-/// was given with it tells nothing. Until then its own caller leaves it its time, or the end that the shim has
-/// decided does.
+/// The latest exit of a container if a request was made that the shim could not see, and with it
+/// less time. Until then its own caller leaves it its time, or the decided termination does.
 fn unseen_bound(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Option<Time> {
     let mut lives = run.of(life.sandbox);
     let is_unseen = |life: &Life<'_>| run.log.asked_again.contains(&intern(life.id.clone()));
@@ -234,13 +234,13 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             continue;
         };
         let is_unwell = sidecar.member.unwell.is_some();
-        // "Elsewhere a lone request for a sidecar is delivered": what was told so has had its signal, and its
-        // caller kills it at its own time.
+        // "Elsewhere a lone request for a sidecar is delivered": such a sidecar has had its signal,
+        // and its caller kills it at its own time.
         let mut signals = sidecar.signals.iter();
         let was_told_alone =
             signals.any(|(at, _)| *at < ending.from && run.is_told_alone(sidecar, *at));
         let is_given_up = run.was_given_up(sidecar);
-        // What was told in an end that was none is killed when its moment is over.
+        // A container signaled in a disproved termination is killed when its time is over.
         let was_told_before = sidecar.signals.iter().any(|(at, _)| {
             let mut taken = run.taken.iter();
             taken.any(|taken| taken.at <= *at && taken.disproved.is_some_and(|end| *at <= end))
@@ -250,12 +250,12 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             continue;
         }
         let told = sidecar.signals.iter().map(|(at, _)| *at).find(|at| {
-            // Whose request is the first of the end differs by as much as kubelet's come one after another.
+            // The deadline of the first request differs by the distance of kubelet's requests.
             let is_in_time = at.after(run.spread()) < ending.soonest;
             *at >= ending.from && is_in_time && sidecar.runs(*at)
         });
         let Some(told) = told else { continue };
-        // A request of the same deletion may not have come through.
+        // A request of the same deletion may not have arrived.
         let is_hindered = run.is_any_hindered(sidecar.sandbox, ending.from, told);
         if is_hindered || run.is_told_alone(sidecar, told) {
             continue;

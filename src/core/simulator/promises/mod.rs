@@ -1,5 +1,5 @@
-//! What holds for every trace, whatever goes wrong in it. Each promise is a sentence of the contract;
-//! what it is held against is what the containers and kubelet know, never what the core says of itself.
+//! Promises for every trace, whatever goes wrong in it. Each promise is a sentence of the contract,
+//! and is compared with the knowledge of containers and kubelet, never with the core's own reports.
 //!
 //! | module | what its promises are about |
 //! |---|---|
@@ -23,7 +23,7 @@ use crate::simulator::ms;
 
 use super::trace::Run;
 
-/// What is told apart at best: a message, a process that is killed.
+/// Least difference in time that matters: a message, a killed process.
 const MOMENT: Duration = ms(100);
 
 pub type Verdict = Result<(), String>;

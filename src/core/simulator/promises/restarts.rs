@@ -1,4 +1,4 @@
-//! What runs again: sidecars restarted in place, and all that the next sandbox needs.
+//! Promises about restarts: sidecars restarted in place, and the containers of the next sandbox.
 
 use crate::lifecycle::Cause;
 use crate::plan::RestartPolicy;
@@ -29,7 +29,7 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
             let is_down = executed.all(|at| at <= died || *at > ending.known);
             is_down && sidecar.reads_running(ending.known)
         });
-        // Inside an end the first restart comes at once; those after it after a back-off.
+        // In a termination the first restart comes at once, later ones after a back-off.
         let mut died = sidecar.died.iter();
         let first = died.find(|(died, _)| *died > ending.known);
         let first = match in_back_off {
@@ -66,7 +66,7 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if its author has the shim restart a sidecar that has exited so.
+/// True if its author wants the shim to restart a sidecar that exited with `status`.
 pub fn is_wanted(sidecar: &Life<'_>, status: ExitStatus) -> bool {
     match sidecar.member.restart {
         None | Some(RestartPolicy::Always) => true,
@@ -77,7 +77,7 @@ pub fn is_wanted(sidecar: &Life<'_>, status: ExitStatus) -> bool {
 
 pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
     for life in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
-        // Only what has been begun by its caller can be known.
+        // Only a handler begun by the caller can be known.
         let known = life.answered.filter(|(at, is_ok)| {
             let ends = run
                 .log
@@ -121,7 +121,7 @@ pub fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
         {
             continue;
         }
-        // Two attempts, what a stop takes, and the first restart, which comes at once.
+        // Two attempts, the time of a stop, and the first restart, which comes at once.
         let due = unwell
             .after(secs(4))
             .after(secs(run.case.grace))
@@ -173,7 +173,8 @@ pub fn the_next_sandbox_is_whole(run: &Run<'_>) -> Verdict {
             Part::Init | Part::PreExit | Part::PostExit => false,
             _ => true,
         };
-        // "Unless the run is complete": its caller may be about to start an app once more, for another image.
+        // "Unless the run is complete": its caller may be about to start an app once more, for
+        // another image.
         let mut taken = run.taken.iter();
         let was_complete = taken.any(|taken| {
             let until = taken.followed.unwrap_or(*at);

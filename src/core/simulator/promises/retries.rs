@@ -1,4 +1,4 @@
-//! What is run again inside an end: how long it waits before, and when it is not run again.
+//! Promises about restarts in a termination: the waits before them, and their limits.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::simulator::trace::{Ending, LEAST, Life, Run};
 use super::restarts::is_wanted;
 use super::{MOMENT, Verdict, broken};
 
-/// Nothing is hindered for so long after an end's deadline.
+/// Time after a termination's deadline during which nothing is hindered.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
-/// "Inside an end the back-off is 0, 1, 2, then 4 s", of sidecars and of defers.
+/// "Inside an end the back-off is 0, 1, 2, then 4 s", for sidecars and defers.
 pub fn waits_are_kept(run: &Run<'_>) -> Verdict {
     let mut lives = run.lives.iter();
     lives.try_for_each(|life| {
@@ -46,12 +46,12 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Verdict {
     Ok(())
 }
 
-/// The wait before what has died in an end, and `n` times before, runs again.
+/// The wait before a restart in a termination after `n` earlier exits.
 pub fn wait_after(n: usize) -> Duration {
     secs([0, 1, 2].get(n).copied().unwrap_or(4))
 }
 
-/// True if an app runs until a sidecar that has died is to be back, and nobody has told the sidecar to go.
+/// True if an app runs until a sidecar is due back, and the sidecar was not stopped.
 fn is_needed(run: &Run<'_>, ending: &Ending, sidecar: &Life<'_>, (died, by): (Time, Time)) -> bool {
     let mut lives = run.of(ending.sandbox);
     let has_app = lives.any(|life| life.part() == Part::App && life.runs(died) && life.runs(by));
@@ -83,7 +83,7 @@ pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The number of defers and steps that are still to come behind a defer that runs then.
+/// The number of defers and steps behind a defer that runs at `at`.
 fn behind(run: &Run<'_>, defer: &Life<'_>, at: Time) -> u32 {
     let place = |life: &Life<'_>| {
         let mut members = run.case.of(life.part());
@@ -110,8 +110,8 @@ fn behind(run: &Run<'_>, defer: &Life<'_>, at: Time) -> u32 {
     u32::try_from(defers + steps).unwrap_or(u32::MAX)
 }
 
-/// The end of a container's sandbox, where nothing kept the shim from seeing it as it was, until so long after
-/// the deadline.
+/// The termination of a container's sandbox, if nothing hindered the shim until `beyond` after the
+/// deadline.
 pub fn plain_ending(run: &Run<'_>, life: &Life<'_>, beyond: Duration) -> Option<Ending> {
     let ending = run.ending(life.sandbox)?;
     let mut taken = run.taken.iter();

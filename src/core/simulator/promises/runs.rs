@@ -1,4 +1,5 @@
-//! Runs of a pod in one sandbox: what a decided end waits for, and that a restarted pod starts over.
+//! Promises about the runs of a pod in one sandbox: a decided termination waits for defers, and a
+//! restarted pod starts over.
 
 use crate::lifecycle::{Cause, Time};
 use crate::simulator::case::{Member, Part};
@@ -8,15 +9,15 @@ use crate::simulator::trace::{Life, Run, Taken};
 use super::starts::{is_unseen_restart, predecessors};
 use super::{MOMENT, Verdict, broken};
 
-/// "Every end that the shim decides because something failed or is complete waits for listed defers": until 30 s
-/// after the last Create of a new name, and 60 s after the failure at most.
+/// "Every end that the shim decides because something failed or is complete waits for listed
+/// defers": until 30 s after the last Create of a new name, and 60 s after the failure at most.
 pub fn decided_ends_wait_for_defers(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let is_of_failure = taken.because.is_decided() && !taken.because.is_callers();
         let mut others = run.taken.iter().filter(|it| it.sandbox == taken.sandbox);
         let is_first = others.all(|other| other.at >= taken.at);
         let is_by_hand = matches!(taken.because, Cause::Stopped);
-        // What the shim has not seen begin again has its defers already.
+        // In a restart that the shim has not seen, the defers exist already.
         let is_unseen = run
             .of(taken.sandbox)
             .any(|life| is_unseen_restart(run, life));
@@ -57,8 +58,8 @@ fn is_missing(run: &Run<'_>, taken: &Taken, member: &Member) -> bool {
     !lives.any(|life| life.member.name == member.name && life.created <= taken.at)
 }
 
-/// "The pod starts over: order, defers and completion as in a new sandbox": an app that runs has had its init
-/// containers and sidecars before, and is not ended because they are missing.
+/// "The pod starts over: order, defers and completion as in a new sandbox": an app that runs has
+/// had its init containers and sidecars before, and is not ended because they are missing.
 pub fn a_restarted_pod_starts_over(run: &Run<'_>) -> Verdict {
     let is_of_restart = |life: &&Life<'_>| {
         let is_restarted = run.log.restarted.contains(&life.sandbox);

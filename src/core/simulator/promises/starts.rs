@@ -1,4 +1,4 @@
-//! Who waits, for what, and for how long: starts, and what is told of them.
+//! Promises about starts: the containers that wait, the reasons, and the bounds.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
         let mut others = run.of(sandbox);
         let goes_on =
             others.any(|other| other.id != *id && other.part().is_ours() && other.runs(*at));
-        // What waits for a container that has failed for good waits in vain.
+        // A container that waits for one that has failed for good waits in vain.
         let has_failed = matches!(
             because,
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. }
         );
         let waits_in_vain =
             has_failed || run.case.policy == RestartPolicy::Never && due(run, life).is_none();
-        // It was there before that end, of which its caller knows.
+        // It existed before that termination, which its caller knows of.
         let is_in_it = run.taken.iter().any(|taken| {
             let was_there = life.created_after < taken.after && taken.at <= *at;
             let is_of_it = taken.sandbox == sandbox && taken.disproved.is_none() && was_there;
@@ -57,7 +57,7 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
             continue;
         };
         let due = ready.after(ms(1_300));
-        // What ends the wait otherwise.
+        // Other events that end the wait.
         let taken = run.taken.iter().find(|taken| {
             taken.sandbox == sandbox && taken.disproved.is_none_or(|undone| undone > ready)
         });
@@ -72,7 +72,7 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
             life.answered.filter(|(_, is_ok)| !is_ok).map(|(at, _)| at),
         ];
         let ends = ends.into_iter().flatten().min();
-        // So may be what it has waited for.
+        // The containers that it waits for may be hindered as well.
         let mut names: Vec<_> = predecessors(run, life).map(|member| member.name).collect();
         names.push(life.member.name);
         if awaits_defers(run, life, due) {
@@ -90,7 +90,7 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
                 life.id
             )
         })?;
-        // An end that comes to what could run is for it to tell.
+        // A termination of a container that could run has to be reported by its own exit.
         let failed = life.reported.is_some_and(|(_, code)| code == 1) && life.executed.is_empty();
         let is_ended = failed
             && ends == life.reported.map(|(at, _)| at)
@@ -102,8 +102,8 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// "Every end that the shim decides because something failed or is complete waits for listed defers that the
-/// caller has not created yet": no app and no init container is executed meanwhile.
+/// "Every end that the shim decides because something failed or is complete waits for listed defers
+/// that the caller has not created yet": no app and no init container is executed meanwhile.
 fn awaits_defers(run: &Run<'_>, life: &Life<'_>, at: Time) -> bool {
     let failed = run.of(life.sandbox).any(|other| {
         let is_failure = |(died, status): &(Time, ExitStatus)| {
@@ -123,13 +123,13 @@ fn awaits_defers(run: &Run<'_>, life: &Life<'_>, at: Time) -> bool {
     let mut apps = run
         .of(life.sandbox)
         .filter(|it| it.part() == Part::App && it.created <= at);
-    // What cannot be created has ended as if it had failed, and so for good where nobody restarts it.
+    // A container that cannot be created counts as failed, for good if it is not restarted.
     let is_complete = apps.all(|app| app.ended().or(app.refused).is_some_and(|end| end <= at));
     (failed || is_complete) && run.case.members.iter().any(|member| is_missing(&member))
 }
 
-/// "Apps after all of them": the first container of a name runs when its predecessors have done their parts, as far
-/// as they are known.
+/// "Apps after all of them": the first container of a name runs when its predecessors are done, as
+/// far as they are known.
 pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
     for life in &run.lives {
         let staged = matches!(life.part(), Part::Init | Part::Sidecar | Part::App);
@@ -174,8 +174,9 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if nothing shows that kubelet restarts the whole pod: since the last container exited by itself none
-/// was stopped, or one with more than two seconds; or the shim had decided an end, and an app comes before all others.
+/// True if nothing shows that kubelet restarts the whole pod: since the last container exited by
+/// itself none was stopped, or one with more than two seconds; or the shim had decided a
+/// termination, and an app is created before all others.
 pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
     let Some(before) = life.sandbox.checked_sub(1) else {
         return false;
@@ -188,7 +189,7 @@ pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
         .of(before)
         .filter(|it| !is_asked(&it.id) && it.signals.is_empty());
     let last = own.filter_map(|it| it.reported).map(|(at, _)| at).max();
-    // Each that has exited since then was asked, and left as little.
+    // Each container that has exited since then was asked, with two seconds at most.
     let since = |it: &&Life<'_>| {
         it.reported
             .is_some_and(|(at, _)| last.is_none_or(|last| at > last))
@@ -219,8 +220,8 @@ pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
     !is_stopped || was_over && is_first || !is_named
 }
 
-/// True if a sidecar may have been started by then: "a postStart that has ended with 0". Kubelet stops a sidecar
-/// whose postStart has failed, unless it is away; then the shim cannot know.
+/// True if a sidecar may have been started by then: "a postStart that has ended with 0". Kubelet
+/// stops a sidecar whose postStart has failed, unless it is away; then the shim cannot know.
 fn could_be_started(run: &Run<'_>, sidecar: &Life<'_>, by: Time) -> bool {
     let script = sidecar.member.script(creation_of(sidecar));
     let ready = match sidecar.member.probed {
@@ -232,7 +233,8 @@ fn could_be_started(run: &Run<'_>, sidecar: &Life<'_>, by: Time) -> bool {
     let is_ready = executed.any(|at| at.after(ready) <= by);
     let is_handled = match (sidecar.member.post_start, answered) {
         (None, _) => true,
-        // Kubelet runs none in what has exited when it hears of the start, or could not be started for it.
+        // Kubelet runs no handler in a container that has exited when its Start is answered, or
+        // that could not be started.
         (Some(_), _) if runs_no_post_start(run, sidecar) => true,
         (Some(_), None) => false,
         (Some(_), Some((at, _))) => {
@@ -260,7 +262,7 @@ fn runs_no_post_start(run: &Run<'_>, sidecar: &Life<'_>) -> bool {
     }
 }
 
-/// When the postStart of a sidecar is over whose Start was answered at `answered`.
+/// The end of the postStart handler of a sidecar whose Start was answered at `answered`.
 fn post_start_over(sidecar: &Life<'_>, answered: Time) -> Time {
     let takes = ms(sidecar.member.post_start.unwrap_or_default());
     let known = sidecar.handled.map(|(over, _)| over);
@@ -280,8 +282,8 @@ pub fn post_start_fails(sidecar: &Life<'_>) -> bool {
     creation_of(sidecar) < sidecar.member.post_starts_fail || is_cut && takes > 0
 }
 
-/// True if the caller creates another container while the postStart of a sidecar runs: a caller that has been
-/// away does. For the shim that proves that the exec was no postStart.
+/// True if the caller creates another container while the postStart of a sidecar runs, as a caller
+/// that was away does. For the shim that proves that the Exec was no postStart.
 pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &Life<'_>) -> bool {
     sidecar.answered.is_some_and(|(begun, _)| {
         let over = post_start_over(sidecar, begun);
@@ -290,7 +292,7 @@ pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &Life<'_>) -
     })
 }
 
-/// True if kubelet forgets in the course of a run what it was doing.
+/// True if kubelet is ever away and forgets its work.
 pub fn is_kubelet_ever_away(run: &Run<'_>) -> bool {
     let mut faults = run.case.faults.iter().chain(&run.case.late);
     faults.any(|(_, fault)| matches!(fault, Fault::Restart(_)))
@@ -324,14 +326,14 @@ pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
             _ => continue,
         };
         let ends = [
-            // It takes a while until its program runs.
+            // Its program runs only after a while.
             life.released,
             life.executed.first().copied(),
             life.died.first().map(|(at, _)| *at),
             life.reported.map(|(at, _)| at),
             run.log.over,
         ];
-        // Its end comes a moment after what ended the wait.
+        // Its end comes a moment after the event that ended the wait.
         let until = ends.into_iter().flatten().min();
         let by = since.after(secs(5)).after(MOMENT);
         let is_long = until.is_some_and(|until| until > by.after(MOMENT));
@@ -347,15 +349,15 @@ pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// "What is created afterwards starts the pod over": an app runs when the end is over that it came in, or
-/// after, if its caller leaves it the time.
+/// "What is created afterwards starts the pod over": an app runs when the termination during which
+/// it was created is over, if its caller leaves it the time.
 pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
     let longest = secs(run.case.grace).saturating_add(secs(10));
     for taken in run.taken.iter().filter(|taken| taken.because.is_decided()) {
         let is_last = match taken.because {
             Cause::SandboxDied => true,
-            // "Its failure ends the pod": what has failed is never started again, and who comes behind it
-            // waits in vain.
+            // "Its failure ends the pod": a failed container is never started again, and later ones
+            // wait in vain.
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. } => true,
             // Then the sandbox is killed.
             Cause::EssentialFailed { .. } => {
@@ -364,12 +366,12 @@ pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
             _ => false,
         };
         let is_of_it = |life: &&Life<'_>| {
-            // A person makes all of it again; what came in between waits for that.
+            // A person creates all of it again; containers created in between wait for that.
             let is_there = match run.case.by_hand {
                 true => life.sandbox > taken.sandbox,
                 false => life.sandbox == taken.sandbox,
             };
-            // What comes after a later end is a matter of that.
+            // Containers created after a later termination depend on that one.
             let is_later = run.taken.iter().any(|other| {
                 let is_between = other.at > taken.at && other.at < life.created;
                 other.sandbox == life.sandbox && other.because.is_decided() && is_between
@@ -381,7 +383,8 @@ pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
                 continue;
             };
             let due = ready.max(taken.at.after(longest)).after(ms(1_300));
-            // It has ended before, or another end has begun that is not that of a run without it.
+            // It was stopped before, or another termination has begun, other than that of a run
+            // without it.
             let mut others = run
                 .taken
                 .iter()
@@ -426,9 +429,9 @@ pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
         let Some((failed, _)) = failed.first().filter(|_| waits) else {
             continue;
         };
-        // What is under way is over then under every policy.
+        // By then everything under way is over under every policy.
         let since = life.created.max(*failed);
-        // And one that was asked to stop may have been created again for half a minute.
+        // A container that was asked to stop may be created again for half a minute.
         let by = since.after(secs(run.case.grace)).after(secs(40));
         let over = life
             .ended()
@@ -445,7 +448,8 @@ pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// From when on nothing keeps a container from being started; none if something always does.
+/// The time from which nothing keeps a container from being started, or `None` if something always
+/// does.
 fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
     let mut at = life.created.after(ms(31));
     let (optional, needed): (Vec<_>, Vec<_>) =
@@ -453,10 +457,11 @@ fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
     for member in needed {
         at = at.max(done(run, life, member)?);
     }
-    // Who need not come is waited for if it has come by then, and so may be the next one.
+    // An optional container is waited for if it exists by then, and so may be the next one.
     for _ in 0..=optional.len() {
         for member in &optional {
-            // A person's pod goes on after an end that only seemed to be one: who came before has come.
+            // A person's pod goes on after a disproved termination: containers from before count as
+            // existing.
             let mut lives = run.lives.iter();
             if lives.any(|of| {
                 let is_there = of.sandbox == life.sandbox || run.case.by_hand;
@@ -471,7 +476,7 @@ fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
     Some(at)
 }
 
-/// What comes before a container in the order of starts.
+/// The containers before a container in the start order.
 pub fn predecessors<'a>(run: &Run<'a>, life: &Life<'a>) -> impl Iterator<Item = &'a Member> {
     let staged = |part| matches!(part, Part::Init | Part::Sidecar);
     let members = &run.case.members;
@@ -489,14 +494,14 @@ pub fn predecessors<'a>(run: &Run<'a>, life: &Life<'a>) -> impl Iterator<Item = 
     before.map(|(_, member)| member)
 }
 
-/// When a container had done its part for another that was to come after it.
+/// The time when a container was done, for another one that was to come after it.
 fn done(run: &Run<'_>, other: &Life<'_>, member: &Member) -> Option<Time> {
     let lives = run
         .of(other.sandbox)
         .filter(|life| life.member.name == member.name);
     match member.part {
         Part::Init => {
-            // The last that there is counts.
+            // The last container of the name counts.
             let last = lives.last()?;
             let (died, status) = last.died.first()?;
             let was_told = last.signals.iter().any(|(at, _)| at <= died);
@@ -507,7 +512,7 @@ fn done(run: &Run<'_>, other: &Life<'_>, member: &Member) -> Option<Time> {
     }
 }
 
-/// When a sidecar was started, in each of its lives.
+/// The times when a sidecar was started, one per execution.
 pub fn started<'a>(run: &'a Run<'_>, life: &'a Life<'_>) -> impl Iterator<Item = Time> + 'a {
     let creation = creation_of(life);
     let script = life.member.script(creation);
@@ -532,8 +537,9 @@ pub fn started<'a>(run: &'a Run<'_>, life: &'a Life<'_>) -> impl Iterator<Item =
         let handled = handled.max(run.taken_for_post_start(life));
         let started = started.max(handled.unwrap_or(started));
         let died = life.died.iter().map(|(died, _)| died);
-        // What is asked or told to stop is not made ready any more, nor anything when the shim has decided
-        // that the pod ends: "a gate that opens after termination began starts nothing but defers".
+        // A container that is asked or signaled to stop is not made ready any more, nor is any
+        // after the shim has decided that the pod ends: "a gate that opens after termination began
+        // starts nothing but defers".
         let told = life.signals.iter().map(|(told, _)| told);
         let asks = run.log.asks.iter();
         let asked = asks.filter(|ask| ask.id == life.id && !ask.is_handler);

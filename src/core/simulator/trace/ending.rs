@@ -1,4 +1,4 @@
-//! The end of a sandbox: who began it and when, with which requests, and what time it has.
+//! The termination of a sandbox: its origin, its start, its requests, and its time.
 
 use std::time::Duration;
 
@@ -9,45 +9,46 @@ use crate::simulator::secs;
 
 use super::{LEAST, Life, Run, Taken, WINDOW};
 
-/// The end of a sandbox.
+/// The termination of a sandbox.
 #[derive(Clone, Debug)]
 pub struct Ending {
     pub sandbox: usize,
     pub from: Time,
-    /// When its caller's time is over.
+    /// The end of its caller's time.
     pub deadline: Time,
-    /// The same, if what was asked before, and is asked once more now, is to be over by its first time.
+    /// The same, if containers asked before and again now keep their first deadline.
     pub soonest: Time,
-    /// How much that is as its requests have it, whatever its caller does then.
+    /// The grace period by its requests, whatever the caller does later.
     pub grace: Duration,
-    /// When the shim could know.
+    /// The time when the shim could know.
     pub known: Time,
     pub forced: bool,
-    /// It is for its caller, but a handler of that little time looks like any other.
+    /// Forced for its caller, but a handler with so little time looks like any other.
     pub is_vague: bool,
-    /// A stop of one container was under way, and its clock is that of the end as well.
+    /// A stop of one container was under way, and its clock counts for the termination as well.
     pub is_entangled: bool,
 }
 
-/// What has begun the end of a sandbox.
+/// The origin of a sandbox's termination.
 struct Begun<'a, 'r> {
     run: &'r Run<'a>,
     sandbox: usize,
-    /// What the shim decided by itself.
+    /// The shim's own decision.
     decided: Option<&'r Taken>,
-    /// What it recognised in its caller's requests.
+    /// The inference from the caller's requests.
     inferred: Option<&'r Taken>,
-    /// When the shim knew without any request: it had decided it, or the sandbox had died.
+    /// The time when the shim knew without any request: by its decision, or the death of the
+    /// sandbox.
     by_shim: Option<Time>,
-    /// The requests that are of this end, in their order.
+    /// The requests of this termination, in order.
     asks: Vec<&'a Ask>,
     from: Time,
 }
 
 impl<'a, 'r> Begun<'a, 'r> {
     fn of(run: &'r Run<'a>, sandbox: usize) -> Option<Begun<'a, 'r>> {
-        // What the core took for an end before the first request, and was followed by something, is of the
-        // end before.
+        // A termination assumed before the first request that was followed by a new run belongs to
+        // the past.
         let mut asks = run.log.asks.iter();
         let first = asks.find(|ask| ask.end && run.tells(ask) && run.ask_sandbox(ask) == sandbox);
         let is_last = |taken: &&Taken| {
@@ -84,7 +85,7 @@ impl<'a, 'r> Begun<'a, 'r> {
     fn ending(&self) -> Ending {
         let first_times = self.given(|_| true);
         let entangled: Vec<_> = self.entangled().collect();
-        // Whoever is asked once more in the end has the time that it is given then.
+        // A container asked again in the termination has the time that it is given then.
         let alone = entangled.iter().filter(|ask| !self.is_asked(ask.id));
         let own = self.given(|ask| !self.is_begun_again(ask));
         let last = alone
@@ -92,7 +93,7 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(own, Time::min);
         let kills = self.kills();
         let deadline = kills.fold(last, Time::min);
-        // Whom its caller asked alone has the same clock, be it before the end or in it.
+        // Containers asked alone have the same clock, before the termination or in it.
         let living = self.run.asks_of_living(self.sandbox);
         let living = living.filter(|ask| ask.at > self.from);
         let others = entangled.iter().copied().chain(living);
@@ -112,16 +113,17 @@ impl<'a, 'r> Begun<'a, 'r> {
         }
     }
 
-    /// When the time is over that was given: with those of its requests that count, and with the grace
-    /// period of what the shim has decided.
+    /// The end of the given time: by the requests that count, and by the grace period of a decided
+    /// termination.
     fn given(&self, counts: impl Fn(&Ask) -> bool) -> Time {
-        // A deletion that gives more than the pod's own grace period looks like one that gives that.
+        // A deletion that gives more than the pod's own grace period looks like one that gives
+        // that.
         let own = secs(self.run.case.grace);
         let by_shim = match self.by_shim {
             Some(at) => at.after(own),
             None => Time::default().after(Duration::MAX),
         };
-        // The caller's own are told at once, whatever that means, and shorten nothing.
+        // Requests for the caller's own containers are delivered at once and shorten nothing.
         let has_ours = self.asks.iter().any(|ask| self.run.is_of_ours(ask));
         let asks = self.asks.iter().filter(|ask| {
             let tells = self.run.is_of_ours(ask) || !has_ours;
@@ -131,8 +133,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(by_shim, Time::min)
     }
 
-    /// "Or from an Exec with the argv of its exec preStop handler": a caller that begins with that once
-    /// more, before anything is known of an end, counts from there.
+    /// "Or from an Exec with the argv of its exec preStop handler": a caller that repeats it before
+    /// a termination is known counts from there.
     fn is_begun_again(&self, ask: &Ask) -> bool {
         let inferred = self.inferred.map(|taken| taken.at);
         let known = self.by_shim.into_iter().chain(inferred).min();
@@ -148,7 +150,7 @@ impl<'a, 'r> Begun<'a, 'r> {
         self.asks.iter().any(|ask| ask.id == id)
     }
 
-    /// What showed first that there is an end, and how much had been seen before.
+    /// The first sign of the termination, and the number of earlier records.
     fn first_sign(&self) -> (Time, usize) {
         let first = self.asks.first().map(|ask| (ask.at, ask.after));
         let taken = [self.decided, self.inferred].into_iter().flatten();
@@ -156,8 +158,8 @@ impl<'a, 'r> Begun<'a, 'r> {
         taken.chain(first).min().unwrap_or((self.from, usize::MAX))
     }
 
-    /// The stops of one container in a pod that lived on which were still under way when it ended: one that
-    /// was asked before, and had not ended when that was taken for the end, is a part of it.
+    /// Stops of single containers that were still under way at the start of the termination: a
+    /// container asked before that had not exited is part of it.
     fn entangled(&self) -> impl Iterator<Item = &'r Ask> {
         let (at, after) = self.first_sign();
         let run = self.run;
@@ -168,15 +170,14 @@ impl<'a, 'r> Begun<'a, 'r> {
         })
     }
 
-    /// When its caller makes an end of it. SIGKILL tells nothing of what its caller gives, but that it is
-    /// over.
+    /// The SIGKILLs of its caller. They say nothing about the grace period except that it is over.
     fn kills(&self) -> impl Iterator<Item = Time> {
         let asked = self.asks.iter().filter(|ask| ask.is_kill);
         let log = self.run.log;
         let later = log.kills.iter().filter(|(at, id)| {
             let mut asks = log.asks.iter().filter(|ask| ask.id == *id);
-            // A request that was heeded alone, and whose time was over before this end began, is no part
-            // of it.
+            // A request that was delivered alone, and was closed before this termination began, is
+            // not part of it.
             let is_again = log.asked_again.contains(id)
                 && asks.any(|ask| ask.end || self.run.closes(ask) > self.from);
             *at >= self.from && (self.is_asked(id) || is_again)
@@ -184,8 +185,8 @@ impl<'a, 'r> Begun<'a, 'r> {
         asked.map(|ask| ask.at).chain(later.map(|(at, _)| *at))
     }
 
-    /// When the shim could know: what it decides it knows at once, and of a caller's it takes a second
-    /// request, or the end of the window.
+    /// The time when the shim could know: its own decision at once, a caller's termination with a
+    /// second request or at the end of the window.
     fn known(&self) -> Time {
         let first = self.asks.first();
         let second = first.and_then(|first| self.asks.iter().find(|ask| ask.id != first.id));
@@ -195,9 +196,9 @@ impl<'a, 'r> Begun<'a, 'r> {
         })
     }
 
-    /// Whether its caller leaves it no time.
+    /// True if its caller leaves no time.
     fn is_forced(&self) -> bool {
-        // What is decided is so at once, whatever its caller gives then.
+        // A decided termination is so at once, whatever time its caller gives later.
         let inferred = self.inferred.map(|taken| taken.at);
         let is_decided = self
             .by_shim
@@ -207,7 +208,7 @@ impl<'a, 'r> Begun<'a, 'r> {
         is_asked && !is_decided && !self.was_given_time()
     }
 
-    /// Whether a request that was heeded alone, and is open still, gave it time.
+    /// True if an open request that was delivered alone gave time.
     fn was_given_time(&self) -> bool {
         let (at, after) = self.first_sign();
         let run = self.run;
@@ -232,13 +233,12 @@ impl<'a, 'r> Begun<'a, 'r> {
 }
 
 impl<'a> Run<'a> {
-    /// The end of a sandbox, if it had one: the last that was not followed by anything.
+    /// The termination of a sandbox: the last one that was not followed by a new run.
     pub fn ending(&self, sandbox: usize) -> Option<Ending> {
         Some(Begun::of(self, sandbox)?.ending())
     }
 
-    /// Whether what leaves no doubt of an end came so long after its first request that less than that was
-    /// left.
+    /// True if the decision came so late after the first request that less than `least` was left.
     pub fn is_decided_late(&self, ending: &Ending, least: Duration) -> bool {
         self.taken.iter().any(|taken| {
             let is_late = taken.at > ending.from && ending.soonest.since(taken.at) < least;
@@ -246,7 +246,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Whether so little time is given with a request of what usher orders, however long before the end began.
+    /// True if a request for a container that usher orders gave less than `least`, however long
+    /// before the termination.
     pub fn is_given_less(&self, ending: &Ending, least: Duration) -> bool {
         self.log.asks.iter().any(|ask| {
             let is_of_it = ask.end && !ask.is_kill && self.ask_sandbox(ask) == ending.sandbox;
@@ -254,8 +255,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The requests of a sandbox's end, in their order, but for those that were requests of their own:
-    /// they had ended, or were heeded, before anything showed that there was an end.
+    /// The requests of a sandbox's termination in order, without single stops: requests that had
+    /// ended or were delivered before any sign of a termination.
     fn asks_of_end(
         &self,
         sandbox: usize,
@@ -269,7 +270,7 @@ impl<'a> Run<'a> {
             .filter(|ask| self.tells(ask))
             .collect();
         asks.sort_by_key(|ask| ask.at);
-        // From the last on: what had ended before one of its own is one of its own as well.
+        // Backwards, because a request that ended before a single stop is a single stop as well.
         let mut own = vec![false; asks.len()];
         for place in (0..asks.len()).rev() {
             let ask = asks[place];
@@ -287,7 +288,8 @@ impl<'a> Run<'a> {
                         self.is_over(ask, next, after) && is_own
                     }
                     (_, Some(by_shim)) => self.is_over(ask, by_shim, 0),
-                    // With `ctr` one kill after another is the end, and one alone is none.
+                    // With `ctr`, several kills in a row are a termination, and a single one is
+                    // not.
                     (_, None) => self.case.by_hand || self.heeded_at(ask).is_some(),
                 };
         }
@@ -295,16 +297,16 @@ impl<'a> Run<'a> {
         asks.split_off(first.unwrap_or(asks.len()))
     }
 
-    /// Whether a request counts in an end that the shim knew of at `at`. What comes to life for what follows
-    /// a decided end is no part of it, though it be in the same breath; and what was asked before, and has
-    /// nothing left to stop, shortens none. One that is asked later tells what its caller gives, as long as
-    /// it reads RUNNING.
+    /// True if a request counts for a termination that the shim knew of at `at`. Containers created
+    /// for the next run are not part of it, even at the same time; and a container asked before,
+    /// with nothing left to stop, shortens nothing. A later request shows the caller's time as long
+    /// as the container reads RUNNING.
     fn counts_after(&self, ask: &Ask, at: Time, decided: Option<&Taken>) -> bool {
         let Some(life) = self.whose(ask) else {
             return false;
         };
         let is_of_it = match decided {
-            // But for defers, "whose turn may still come".
+            // Except for defers, "whose turn may still come".
             Some(_) if life.part().is_defer() => life.created <= at,
             Some(taken) => life.created_after < taken.after,
             None => life.created <= at,
@@ -313,19 +315,19 @@ impl<'a> Run<'a> {
         is_of_it && (life.is_alive(ask.at) || tells)
     }
 
-    /// When the sandbox died though nobody had asked anything to stop.
+    /// The time when the sandbox died without a stop request.
     fn died_alone(&self, sandbox: usize) -> Option<Time> {
         let mut asks = self.log.asks.iter();
         let died = self.deaths[sandbox].filter(|died| {
-            // Kubelet's own last act is no end.
+            // Kubelet's own last act does not count.
             self.log.over.is_none_or(|over| *died < over)
                 && asks.all(|ask| !ask.end || self.ask_sandbox(ask) != sandbox || ask.at > *died)
         });
         died.filter(|died| self.of(sandbox).any(|life| life.is_alive(*died)))
     }
 
-    /// Since when there is the pod that ended at `end`: where there is no sandbox container, what is
-    /// created after an end starts the pod over, if nobody says that nothing is started again.
+    /// The start of the pod that ended at `end`: without a sandbox container, a creation after a
+    /// termination starts the pod over, unless the policy is `Never`.
     pub fn began(&self, sandbox: usize, end: Time) -> Time {
         let taken = self.taken.iter().filter(|taken| taken.sandbox == sandbox);
         let is_anew = self.case.by_hand && self.case.policy != RestartPolicy::Never;
@@ -333,11 +335,12 @@ impl<'a> Run<'a> {
         followed.filter(|at| *at <= end).max().unwrap_or_default()
     }
 
-    /// What the policy gives beyond the grace period: as long as the answers of requests are withheld.
+    /// Time that the policy gives beyond the grace period: the delay of answers.
     pub fn beyond(&self, ending: &Ending) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,
-            // SIGKILL tells nothing of a grace period, and a sidecar's comes 2 s after its stop signal.
+            // SIGKILL says nothing about a grace period, and a sidecar's comes 2 s after its stop
+            // signal.
             _ if ending.forced => secs(2),
             GracePolicy::Reserve if ending.grace < secs(6) => Duration::ZERO,
             _ => self.withheld(),

@@ -1,4 +1,4 @@
-//! What has happened to a pod: the lives of its containers, and the ends of its sandboxes, as the
+//! The trace of a pod: the records of its containers and the terminations of its sandboxes, as the
 //! containers and kubelet know them.
 //!
 //! | module | what it knows |
@@ -21,63 +21,63 @@ use crate::simulator::{Seen, name_of, secs};
 pub use ending::Ending;
 pub use life::Life;
 
-/// What everybody has at least.
+/// Least time that every container has.
 pub const LEAST: Duration = secs(2);
 
 /// The default of `termination-window`.
 pub const WINDOW: Duration = secs(1);
 
-/// What the core took for the end of a sandbox.
+/// A termination assumed by the core.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub at: Time,
-    /// How much had been seen before.
+    /// Number of earlier records.
     pub after: usize,
     pub sandbox: usize,
     pub because: Cause,
-    /// When it took it back.
+    /// The time when it was disproved.
     pub disproved: Option<Time>,
-    /// When it was over, and the same sandbox started over.
+    /// The time when it was over and the same sandbox started over.
     pub followed: Option<Time>,
 }
 
-/// What a node has to tell of a pod's life when it is over.
+/// The report of a node about a pod at its end.
 #[derive(Clone, Debug, Default)]
 pub struct Account<'a> {
-    /// What was seen by the containers and by their caller.
+    /// The observations of the containers and their caller.
     pub seen: &'a [(Time, Seen)],
-    /// How long each Start waited for its answer, and how long it was willing to.
+    /// The wait of each Start for its answer, and its timeout.
     pub start_waits: Vec<(Duration, Option<Duration>)>,
-    /// The calls that were not answered, or more than once.
+    /// The calls without an answer, or with more than one.
     pub unanswered: Vec<String>,
-    /// What is left when nothing should be.
+    /// Leftovers that should not exist.
     pub left: Vec<String>,
-    /// How often the core was woken though there was nothing for it to do.
+    /// Wake-ups of the core without anything to do.
     pub idle_wakes: usize,
-    /// How long an end may be known to the shim before it is told.
+    /// Longest time for which the shim may know of an exit before it reports it.
     pub untold: Duration,
-    /// What went wrong on the node itself.
+    /// Faults of the node itself.
     pub excuses: Vec<Excuse>,
 }
 
-/// Something that went wrong on the node itself: whom it has kept from what was promised, and for how long.
+/// A fault of the node itself, which excuses a broken promise for a time.
 #[derive(Clone, Debug)]
 pub struct Excuse {
-    /// The container; none if it was all that the node has.
+    /// The affected container; `None` for all of the node.
     pub id: Option<String>,
     pub from: Time,
     pub until: Time,
 }
 
-/// A trace, and what is known of it.
+/// A trace with its interpretation.
 pub struct Run<'a> {
     pub case: &'a Case,
     pub log: &'a Log,
     pub account: Account<'a>,
     pub lives: Vec<Life<'a>>,
-    /// What the core took for the end.
+    /// The terminations assumed by the core.
     pub taken: Vec<Taken>,
-    /// When each sandbox died.
+    /// The time of each sandbox's death.
     pub deaths: Vec<Option<Time>>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
             Seen::Signalled(id, signal) => self.with(id, |life| life.signals.push((at, *signal))),
             Seen::Died(id, _) if id == "pause" => self.deaths[sandbox] = Some(at),
             Seen::Died(id, status) => self.with(id, |life| life.died.push((at, *status))),
-            // Who has said it is not to blame for how long the news take.
+            // The delay of a report is not the fault of its sender.
             Seen::ExitSaid(id, code) | Seen::ExitReported(id, code) => {
                 self.with(id, |life| {
                     life.reported.get_or_insert((at, *code));
@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
         0..self.log.sandboxes.len()
     }
 
-    /// Whether something on the node has hindered a container in that time.
+    /// True if a fault of the node has hindered a container in that time.
     pub fn is_hindered(&self, id: &str, from: Time, until: Time) -> bool {
         self.account.excuses.iter().any(|excuse| {
             let is_its = excuse.id.as_ref().is_none_or(|of| of == id);
@@ -198,13 +198,13 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The same of any container of a sandbox.
+    /// The same for any container of a sandbox.
     pub fn is_any_hindered(&self, sandbox: usize, from: Time, until: Time) -> bool {
         let mut lives = self.of(sandbox);
         lives.any(|life| self.is_hindered(&life.id, from, until))
     }
 
-    /// When the core first took something for the end of a sandbox.
+    /// The time of the first termination assumed for a sandbox.
     pub fn first_taken(&self, sandbox: usize) -> Option<Time> {
         let mut taken = self.taken.iter();
         taken
@@ -212,19 +212,19 @@ impl<'a> Run<'a> {
             .map(|taken| taken.at)
     }
 
-    /// When kubelet began to stop all of a sandbox.
+    /// The time when kubelet began to stop all of a sandbox.
     pub fn stopped_all(&self, sandbox: usize) -> Option<(Time, End)> {
         let mut ends = self.log.ends.iter();
         ends.find(|(_, of, _)| *of == sandbox)
             .map(|(at, _, end)| (*at, *end))
     }
 
-    /// Its caller did not wait for the answer of its Start, and has killed it.
+    /// True if its caller gave up on its Start and has killed it.
     pub fn was_given_up(&self, life: &Life<'_>) -> bool {
         self.log.given_up.iter().any(|id| *id == life.id)
     }
 
-    /// Whether somebody shortens a time that was given before.
+    /// True if a time that was given is shortened later.
     pub fn is_hurried(&self) -> bool {
         let hurries = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Hurry(_));
         self.case.late.iter().any(hurries)

@@ -1,5 +1,5 @@
-//! Requests, as whoever makes them knows them: until when each is open, whether it is one of many, and
-//! when one alone is heeded.
+//! Stop requests from the caller's side: when each closes, if it is one of several, and when a lone
+//! one is delivered.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::simulator::{ms, name_of, secs};
 use super::{LEAST, Life, Run, WINDOW};
 
 impl<'a> Run<'a> {
-    /// Who is asked.
+    /// The container of a request.
     pub fn whose(&self, ask: &Ask) -> Option<&Life<'a>> {
         self.lives.iter().find(|life| life.id == ask.id)
     }
@@ -21,20 +21,20 @@ impl<'a> Run<'a> {
         self.whose(ask).map_or(0, |life| life.sandbox)
     }
 
-    /// When it was first asked to stop, by its preStop handler or else.
+    /// The time of the first stop request, a preStop handler included.
     pub fn first_asked(&self, life: &Life<'_>) -> Option<Time> {
         let mut asks = self.log.asks.iter();
         asks.find(|ask| ask.id == life.id).map(|ask| ask.at)
     }
 
-    /// Whether it was asked to stop in a pod that was to live on.
+    /// True if it was asked to stop in a living pod.
     pub fn was_asked_alone(&self, life: &Life<'_>) -> bool {
         let mut asks = self.log.asks.iter();
         asks.any(|ask| ask.id == life.id && !ask.end)
     }
 
-    /// When the time is over that was given with a request, and with the preStop handler before it. A
-    /// deletion that gives more than the pod's own grace period looks like one that gives that.
+    /// The end of the time given with a request and with the preStop handler before it. A deletion
+    /// that gives more than the pod's own grace period looks like one that gives that.
     fn deadline(&self, ask: &Ask) -> Time {
         let asks = self.log.asks.iter();
         let so_far = asks.filter(|other| other.id == ask.id && other.at <= ask.at);
@@ -44,19 +44,19 @@ impl<'a> Run<'a> {
         deadlines.min().unwrap_or(ask.at)
     }
 
-    /// Until when its caller waits for what was asked: its own time begins at the answer.
+    /// The time until which its caller waits; its timer starts at the answer.
     pub fn closes(&self, ask: &Ask) -> Time {
         let answers = self.log.answers.iter();
         let answer = answers.filter(|(at, id, _)| *at == ask.at && *id == ask.id);
         let waited = answer.map(|(_, _, waited)| *waited).max();
-        // Whoever is not there any more when it is answered might have waited for as long as he may.
+        // A container removed before its answer might have been delayed as long as allowed.
         let is_stop = !ask.is_handler && !ask.is_kill;
         let waited = waited.or_else(|| is_stop.then(|| self.withheld()));
         let deadline = self.deadline(ask).max(ask.at.after(LEAST));
         deadline.after(waited.unwrap_or_default())
     }
 
-    /// For how long the answer of a request is withheld at most.
+    /// The longest delay of an answer.
     pub fn withheld(&self) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,
@@ -66,12 +66,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// It is the request of what usher orders.
+    /// True for a request for a container that usher orders.
     pub(super) fn is_of_ours(&self, ask: &Ask) -> bool {
         self.case.member(name_of(ask.id)).part.is_ours()
     }
 
-    /// A guest's request tells nothing.
+    /// True unless the request is for a guest, which proves nothing.
     pub fn tells(&self, ask: &Ask) -> bool {
         self.case.member(name_of(ask.id)).part != Part::Guest
     }
@@ -81,14 +81,14 @@ impl<'a> Run<'a> {
         asks.filter(move |ask| self.ask_sandbox(ask) == sandbox)
     }
 
-    /// How long after another kubelet's next request comes at most, where it makes them at once.
+    /// The longest distance of two requests that kubelet makes at once.
     pub fn spread(&self) -> Duration {
         ms(self.case.gaps.iter().max().copied().unwrap_or_default())
     }
 
-    /// Whether a request was over at `next`, when so much had been seen, or heeded: it is "open … until it
-    /// has exited or its own deadline has passed", and a lone one is delivered when nothing can come any
-    /// more that it may be kept for.
+    /// True if a request was closed at `next`, after this many records, or delivered: it is "open …
+    /// until it has exited or its own deadline has passed", and a lone one is delivered when no
+    /// other request can come for which it would be delayed.
     pub(super) fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
         let Some(life) = self.whose(ask) else {
             return true;
@@ -104,16 +104,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The time when a request that no other follows is delivered: that of a sidecar or a held defer when the silence of
-    /// another container shows that the pod lives on, and then as late as it may be.
-    /// (Where no app reads RUNNING it is the end.)
+    /// The time when a request that no other follows is delivered: that of a sidecar or a held
+    /// defer when the silence of another container shows that the pod lives on, and then as late as
+    /// possible. If no app reads RUNNING it is the end of the pod.
     pub(super) fn heeded_at(&self, ask: &Ask) -> Option<Time> {
         let life = self.whose(ask)?;
         let as_post_start = self.taken_for_post_start(life).filter(|_| ask.is_handler);
         if as_post_start.is_some() {
             return as_post_start;
         }
-        // One that ends before that proves nothing of an app that lives on.
+        // A container that exits before that proves nothing about a living app.
         let until = self.kept_until(ask, life);
         let until = life.ended().map_or(until, |ended| until.min(ended));
         let is_app = |app: &Life<'_>| app.part() == Part::App && app.id != life.id;
@@ -122,8 +122,9 @@ impl<'a> Run<'a> {
         (life.part() != Part::App && app_reads_running).then_some(until)
     }
 
-    /// When a preStop handler is over that was taken for the postStart handler: "an Exec without deadline
-    /// that began within 1 s of Start's answer and before the next Create is taken for it".
+    /// The end of a preStop handler that was taken for the postStart handler: "an Exec without
+    /// deadline that began within 1 s of Start's answer and before the next Create is taken for
+    /// it".
     pub fn taken_for_post_start(&self, life: &Life<'_>) -> Option<Time> {
         let (answered, _) = life.answered?;
         let (_, takes) = life.member.pre_stop?;
@@ -137,9 +138,9 @@ impl<'a> Run<'a> {
         is_taken.then(|| ask.at.after(ms(takes).min(ask.grace)))
     }
 
-    /// Whether two requests were not made at once: what was asked first ended before the second came,
-    /// though later than that could have come with it, or without having been told; or each has a time of
-    /// its own. (Kubelet counts whole seconds, and gives two where nothing is left.)
+    /// True if two requests were not made at once: the first container exited before the second
+    /// request, although that came too late to belong to it, or without a signal; or each has a
+    /// deadline of its own. (Kubelet counts whole seconds, and gives two if nothing is left.)
     pub(super) fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
         let (one, other) = (self.deadline(first), self.deadline(second));
         // A native sidecar is asked when the time of all others is over.
@@ -153,8 +154,8 @@ impl<'a> Run<'a> {
         match ended {
             Some(life) => {
                 let is_later = second.at.since(first.at) > WINDOW;
-                // "A lone request for an app is delivered at once; in a pod that has an ending after the
-                // window."
+                // "A lone request for an app is delivered at once; in a pod that has an ending
+                // after the window."
                 let at_once = !self.case.has_an_ending();
                 self.case.by_hand || is_later || at_once || life.ended_by_itself()
             }
@@ -162,8 +163,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a container is told when its request may be kept no longer, and nothing shows until then that
-    /// it is not the only one.
+    /// True if a container was signaled at the end of its longest delay, without any sign of a
+    /// second request before.
     pub fn is_told_alone(&self, asked: &Life<'_>, told: Time) -> bool {
         let mut asks = self.log.asks.iter();
         let Some(own) = asks.find(|ask| ask.id == asked.id && !ask.is_kill) else {
@@ -185,14 +186,14 @@ impl<'a> Run<'a> {
             is_before && over.is_none_or(|at| at >= told)
         });
         let is_alone = self.log.asks.iter().filter(shows).count() == 0 && !was_taken;
-        // A caller that asks once more may leave it less.
+        // A caller that asks again may leave it less time.
         let asks = self.log.asks.iter();
         let mut own = asks.filter(|ask| ask.id == asked.id && !ask.is_kill && ask.at <= told);
         is_alone && own.any(|ask| self.kept_until(ask, asked) <= told)
     }
 
-    /// Until when a lone request may be kept, since a second one may come: until the silence of another container
-    /// shows that none does.
+    /// The time until which a lone request may be delayed because a second one may come: until the
+    /// silence of another container shows that none does.
     pub fn kept_until(&self, ask: &Ask, life: &Life<'_>) -> Time {
         let window = ask.at.after(WINDOW);
         if life.part() == Part::App {
@@ -200,7 +201,7 @@ impl<'a> Run<'a> {
         }
         let others = self.of(life.sandbox).filter(|other| other.id != life.id);
         let silent = others.filter_map(|other| Some((other, self.silence_shows_at(ask, other)?)));
-        // What ends before that tells nothing, and hides nothing any more.
+        // Containers that exit before prove nothing, and hide nothing any more.
         let (lasting, gone): (Vec<_>, Vec<_>) =
             silent.partition(|(other, at)| other.reads_running(*at));
         let shown = lasting.into_iter().map(|(_, at)| at).min();
@@ -208,8 +209,8 @@ impl<'a> Run<'a> {
         shown.or(last.max()).unwrap_or(window).max(window)
     }
 
-    /// The time from which the silence of a container shows that its pod lives on, though another was asked: "any
-    /// that reads RUNNING has no preStop handler and was not asked".
+    /// The time from which the silence of a container shows that its pod lives on although another
+    /// was asked: "any that reads RUNNING has no preStop handler and was not asked".
     fn silence_shows_at(&self, ask: &Ask, other: &Life<'_>) -> Option<Time> {
         if !other.part().is_ours() || !other.read_running(ask.at, ask.after) {
             return None;
@@ -230,8 +231,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// "An Exec without deadline that began within 1 s of Start's answer is taken for it": that alone tells
-    /// nothing.
+    /// "An Exec without deadline that began within 1 s of Start's answer is taken for it": such an
+    /// Exec alone proves nothing.
     pub(super) fn is_like_a_post_start(&self, ask: &Ask) -> bool {
         let life = self.whose(ask);
         let answered = life.and_then(|life| life.answered);

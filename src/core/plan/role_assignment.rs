@@ -1,8 +1,8 @@
-//! Who is who in a pod, in which order they start, and which of them are there.
+//! The role of each container of a pod, the start order, and the containers that are present.
 //!
-//! A name that is optional counts as if it were not listed until a container of that name comes, and from
-//! then on as if it were listed without condition. So nobody who asks for a list has to know of such names:
-//! what is not there is in none. The same goes for sidecars that only the node knows of.
+//! An optional name counts as unlisted until a container of that name is created, and then as
+//! listed. So readers of a list need not know of optional names: absent ones are in no list. The
+//! same applies to sidecars that only the node names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,23 +16,23 @@ use super::role::{DeferTurn, Origin, Role, Stage};
 
 /// All lists of roles, free of contradictions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Cast {
-    /// Of all names that are listed.
+pub(super) struct RoleAssignment {
+    /// The roles of all listed names.
     roles: BTreeMap<String, Role>,
     pub(super) native_init: Vec<String>,
     /// Never an empty set.
     pub(super) apps: Option<BTreeSet<String>>,
-    /// Of the names that are there, or have to come.
+    /// The names that are present, or are not optional.
     pub(super) order: Order,
-    /// The author has said in which order containers start.
+    /// The author has set the start order.
     is_serial: bool,
-    /// What the node says of names in no list.
+    /// The node's roles for unlisted names.
     of_node: Roles,
-    /// None where every name is listed without condition, and no other has come.
+    /// `None` if no name is optional, and no sidecar of the node is present.
     conditional: Option<Box<Conditional>>,
 }
 
-/// The lists whose order counts.
+/// The lists whose order matters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) init: Vec<String>,
@@ -42,15 +42,15 @@ pub(super) struct Order {
     pub(super) stages: Vec<Stage>,
 }
 
-/// Names that count when their containers have come.
+/// Names that count once their containers are present.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Conditional {
     /// The lists as they were written.
     written: Order,
     optional: BTreeSet<String>,
-    /// Those of them that have come.
+    /// Optional names whose containers are present.
     come: BTreeSet<String>,
-    /// Sidecars by the node's roles that have come, in that order.
+    /// Sidecars by the node's roles that are present, in the order of their creation.
     of_node: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ struct Conditional {
 pub(super) type Lists<'a> = BTreeMap<PodSetting, (Entry<'a>, Names)>;
 
 /// The lists that give a role.
-const CASTING: [(PodSetting, Role); 6] = [
+const ROLE_LISTS: [(PodSetting, Role); 6] = [
     (PodSetting::Init, Role::Init),
     (PodSetting::NativeInit, Role::NativeInit),
     (PodSetting::Sidecars, Role::Sidecar),
@@ -67,53 +67,58 @@ const CASTING: [(PodSetting, Role); 6] = [
     (PodSetting::PostExit, Role::Defer(DeferTurn::PostExit)),
 ];
 
-/// All settings that are lists of containers: those that give a role come first.
+/// All settings that are lists of containers; those that give a role come first.
 pub(crate) fn lists() -> impl Iterator<Item = PodSetting> {
     let others = [PodSetting::StartupOrder, PodSetting::Essential];
-    CASTING
+    ROLE_LISTS
         .into_iter()
         .map(|(setting, _)| setting)
         .chain(others)
 }
 
-/// True of a setting that is a list of containers.
+/// True if a setting is a list of containers.
 pub(super) fn is_list(setting: PodSetting) -> bool {
     lists().any(|list| list == setting)
 }
 
-/// The lists that give a role for which this holds.
+/// The lists that give a role for which `holds` is true.
 pub(super) fn lists_of(holds: impl Fn(Role) -> bool) -> impl Iterator<Item = PodSetting> {
-    let casting = CASTING.into_iter();
-    let casting = casting.filter(move |(_, role)| holds(*role));
-    casting.map(|(setting, _)| setting)
+    let lists = ROLE_LISTS.into_iter();
+    let lists = lists.filter(move |(_, role)| holds(*role));
+    lists.map(|(setting, _)| setting)
 }
 
-/// Whether a list gives its names a role.
+/// True if a list gives its names a role.
 pub(crate) fn gives_a_role(setting: PodSetting) -> bool {
     role_of_list(setting).is_some()
 }
 
 /// The role that a list gives its names.
 pub(crate) fn role_of_list(setting: PodSetting) -> Option<Role> {
-    let mut casting = CASTING.into_iter();
-    casting.find_map(|(list, role)| (list == setting).then_some(role))
+    let mut lists = ROLE_LISTS.into_iter();
+    lists.find_map(|(list, role)| (list == setting).then_some(role))
 }
 
-/// Whether names of a list may be optional: of those that others wait for, or that are waited for at the
-/// end.
+/// True if names of a list may be optional: names that others wait for, or that have a turn in the
+/// termination.
 pub(super) fn has_optional_names(setting: PodSetting) -> bool {
     use PodSetting::{Init, PostExit, PreExit, Sidecars};
     matches!(setting, Init | Sidecars | PreExit | PostExit)
 }
 
-// === impl Cast ===
+// === impl RoleAssignment ===
 
-impl Cast {
+impl RoleAssignment {
+    /// Assigns the roles of the lists.
+    ///
     /// # Errors
     ///
-    /// A name in two lists that give a role; a start order that is not one of exactly the init and
-    /// sidecar containers.
-    pub(super) fn from_lists(mut lists: Lists<'_>, of_node: Roles) -> Result<Cast, PlanError> {
+    /// A name in two lists that give a role, or a start order that does not have exactly the init
+    /// and sidecar containers.
+    pub(super) fn from_lists(
+        mut lists: Lists<'_>,
+        of_node: Roles,
+    ) -> Result<RoleAssignment, PlanError> {
         let roles = assign(&lists)?;
         let order = lists.remove(&PodSetting::StartupOrder);
         let mut optional = BTreeSet::new();
@@ -138,7 +143,7 @@ impl Cast {
             }
             None => default_stages(&init, &sidecars),
         };
-        let mut cast = Cast {
+        let mut assignment = RoleAssignment {
             roles,
             native_init,
             apps,
@@ -154,10 +159,10 @@ impl Cast {
             conditional: None,
         };
         if !optional.is_empty() {
-            cast.conditional().optional = optional;
-            cast.settle();
+            assignment.conditional().optional = optional;
+            assignment.settle();
         }
-        Ok(cast)
+        Ok(assignment)
     }
 
     pub(super) fn role(&self, name: &str) -> Role {
@@ -169,9 +174,9 @@ impl Cast {
         }
     }
 
-    /// All names that lists give a role, each with the list and that role.
+    /// All names with a role from a list, each with the list and the role.
     pub(super) fn listed(&self) -> impl Iterator<Item = (&str, PodSetting, Role)> {
-        CASTING.into_iter().flat_map(|(setting, role)| {
+        ROLE_LISTS.into_iter().flat_map(|(setting, role)| {
             let names = self.roles.iter();
             let names = names.filter(move |(_, its)| **its == role);
             names.map(move |(name, _)| (name.as_str(), setting, role))
@@ -186,18 +191,18 @@ impl Cast {
         }
     }
 
-    /// Whether names in no list have roles in pods that say nothing.
+    /// True if unlisted names have roles in pods without annotations.
     pub(super) fn is_for_all_pods(&self) -> bool {
         self.of_node.are_everywhere()
     }
 
-    /// Whether a sidecar has come that only the node knows of.
+    /// True if a sidecar is present that only the node names.
     pub(super) fn has_one_of_node(&self) -> bool {
         let conditional = self.conditional.as_ref();
         conditional.is_some_and(|names| !names.of_node.is_empty())
     }
 
-    /// All names as they were written, whether they have come or not.
+    /// All names as they were written, present or not.
     pub(super) fn written(&self) -> &Order {
         self.conditional
             .as_ref()
@@ -210,7 +215,7 @@ impl Cast {
             || self.origin(name) == Origin::Node
     }
 
-    /// Containers of these names are there.
+    /// Records that containers of these names are present.
     pub(super) fn come<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         let mut is_new = false;
         for name in names {
@@ -221,7 +226,7 @@ impl Cast {
         }
     }
 
-    /// True if the name is in no list yet, and belongs there from now on.
+    /// Records a name. Returns true if it belongs to a list from now on.
     fn note(&mut self, name: &str) -> bool {
         let is_of_node = self.origin(name) == Origin::Node;
         if !is_of_node && !self.is_optional(name) {
@@ -229,7 +234,7 @@ impl Cast {
         }
         let names = self.conditional();
         match is_of_node {
-            // As many as a list may have: a caller may make up names without end.
+            // Bounded, because a caller may invent names without end.
             true if names.of_node.len() == MAX_NAMES => false,
             true if names.of_node.iter().any(|other| other == name) => false,
             true => {
@@ -240,13 +245,13 @@ impl Cast {
         }
     }
 
-    /// Whether nothing has come that had not to.
+    /// True while no optional container has appeared.
     pub(super) fn is_as_written(&self) -> bool {
         let conditional = self.conditional.as_ref();
         conditional.is_none_or(|names| names.come.is_empty() && names.of_node.is_empty())
     }
 
-    /// None of those that need not come is there any more.
+    /// Forgets all optional containers.
     pub(super) fn forget_who_came(&mut self) {
         let Some(names) = &mut self.conditional else {
             return;
@@ -254,7 +259,7 @@ impl Cast {
         names.come.clear();
         names.of_node.clear();
         self.settle();
-        // As it was written.
+        // Nothing optional is left.
         self.conditional.take_if(|names| names.optional.is_empty());
     }
 
@@ -267,7 +272,7 @@ impl Cast {
         })
     }
 
-    /// Makes the lists of what is there.
+    /// Rebuilds the lists from the names that are present.
     fn settle(&mut self) {
         let Some(names) = &self.conditional else {
             return;
@@ -308,7 +313,7 @@ impl Order {
 
 fn assign(lists: &Lists<'_>) -> Result<BTreeMap<String, Role>, PlanError> {
     let mut roles = BTreeMap::new();
-    for (setting, role) in CASTING {
+    for (setting, role) in ROLE_LISTS {
         let Some((entry, names)) = lists.get(&setting) else {
             continue;
         };
@@ -316,7 +321,7 @@ fn assign(lists: &Lists<'_>) -> Result<BTreeMap<String, Role>, PlanError> {
             let Some(other) = roles.insert(name.clone(), role) else {
                 continue;
             };
-            let other = CASTING.iter().find(|(_, role)| *role == other);
+            let other = ROLE_LISTS.iter().find(|(_, role)| *role == other);
             let other = other.map_or_else(String::new, |(setting, _)| setting.key());
             return Err(entry.invalid(Problem::new(format!(
                 "lists {}, and so does {other}; expected each name in one role",
@@ -327,7 +332,7 @@ fn assign(lists: &Lists<'_>) -> Result<BTreeMap<String, Role>, PlanError> {
     Ok(roles)
 }
 
-/// `order` has no name twice already.
+/// `order` is known to have no name twice.
 fn check_order(
     order: &[String],
     roles: &BTreeMap<String, Role>,
