@@ -52,9 +52,9 @@ impl Actor {
     ) -> Result<(Arc<dyn Init>, Checkpoint), CallError> {
         let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let task = self.task(&call.id)?;
-        let (init, _) = task.handles.init_and_cancel_token()?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows(&id, Call::Checkpoint)?;
+        let (init, _) = task.handles.init_and_cancel_token()?;
         let options = options(call.options.as_ref()).map_err(invalid)?;
         self.core.handle_checkpoint(&id, options.exit)?;
         Ok((init, checkpoint(call.path.clone(), options)))

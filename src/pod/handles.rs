@@ -184,11 +184,16 @@ impl Handles {
 
     /// Kills the init process, which may have exited already.
     pub fn kill_init(&self) {
-        if let Some(init) = &self.init
-            && let Err(error) = init.end()
-        {
-            tracing::debug!(?init, %error, "the process has exited already");
+        if let Some(init) = &self.init {
+            kill_init(&**init);
         }
+    }
+}
+
+/// Kills an init process, which may have exited already.
+pub(super) fn kill_init(init: &dyn Init) {
+    if let Err(error) = init.end() {
+        tracing::debug!(?init, %error, "the process has exited already");
     }
 }
 

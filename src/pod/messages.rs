@@ -84,13 +84,10 @@ impl Actor {
     /// Freezes a container. A held container can be frozen too, since the caller sees it as
     /// started.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
-        let living = self
-            .task(id)
-            .and_then(|task| task.handles.init_and_cancel_token());
-        let init = living.and_then(|living| {
-            self.core.handle_pause(&ContainerId::from(id))?;
-            Ok(living)
-        });
+        // The state of the task decides before anything else, as for all calls.
+        let known = self.task(id).map(drop);
+        let paused = known.and_then(|()| Ok(self.core.handle_pause(&ContainerId::from(id))?));
+        let init = paused.and_then(|()| self.task(id)?.handles.init_and_cancel_token());
         self.freeze(id, true, init, reply);
     }
 
@@ -155,18 +152,15 @@ impl Actor {
     }
 
     pub(super) fn task(&self, id: &str) -> Result<&Task, CallError> {
-        let task = self
-            .tasks
-            .get(&ContainerId::from(id))
-            .filter(|_| self.core.is_known(&ContainerId::from(id)));
+        let key = ContainerId::from(id);
+        let task = self.tasks.get(&key).filter(|_| self.core.is_known(&key));
         task.ok_or_else(|| CallError::not_found(id, ""))
     }
 
     pub(super) fn task_mut(&mut self, id: &str) -> Result<&mut Task, CallError> {
-        let task = self
-            .tasks
-            .get_mut(&ContainerId::from(id))
-            .filter(|_| self.core.is_known(&ContainerId::from(id)));
+        let key = ContainerId::from(id);
+        let task = self.tasks.get_mut(&key);
+        let task = task.filter(|_| self.core.is_known(&key));
         task.ok_or_else(|| CallError::not_found(id, ""))
     }
 

@@ -16,6 +16,7 @@ use crate::process::ExitStatus;
 use crate::stdio::Streams;
 
 use super::exec::kill_executed;
+use super::handles::kill_init;
 use super::{Actor, CallError, Message, Reply};
 
 /// The result of an operation.
@@ -168,9 +169,7 @@ impl Outcome for Vec<u8> {}
 
 impl Outcome for Born {
     fn discard(self) {
-        if let Err(error) = self.init.end() {
-            tracing::debug!(init = ?self.init, %error, "the process has exited already");
-        }
+        kill_init(&*self.init);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::engine::{Born, LastLife};
 use crate::lifecycle::{ContainerId, Wanted};
 
 use super::Actor;
+use super::handles::kill_init;
 
 impl Actor {
     /// Begins the restart in place of a container whose process has exited.
@@ -72,11 +73,9 @@ impl Actor {
         self.core.handle_created_again(id);
         self.watch_cgroup(id);
         self.execute(id, move |actor, id, outcome| {
-            if outcome.is_err()
-                && let Err(error) = init.end()
-            {
+            if outcome.is_err() {
                 // It would stay parked, because nothing would release it.
-                tracing::debug!(container = %id, %error, "the process has exited already");
+                kill_init(&*init);
             }
             actor.restarted(id, outcome);
         });

@@ -178,10 +178,9 @@ impl Pod {
         let begun = self.reach(id, |hand| {
             let process = &mut hand.container.task.process;
             let is_first = *process == Process::ToRestore;
-            *process = match is_first {
-                true => Process::Restoring,
-                false => *process,
-            };
+            if is_first {
+                *process = Process::Restoring;
+            }
             is_first
         });
         begun.unwrap_or_default()

@@ -242,12 +242,6 @@ impl Hand<'_> {
 // === getters ===
 
 impl Pod {
-    /// True if the container is being deleted, or its creation undone.
-    pub fn is_being_deleted(&self, id: &ContainerId) -> bool {
-        let task = self.task_of(id);
-        task.is_some_and(|task| task.removal == Removal::UnderWay)
-    }
-
     /// True if the caller wants the container deleted.
     pub fn is_deletion_wanted(&self, id: &ContainerId) -> bool {
         self.task_of(id).is_some_and(Task::is_removal_wanted)
