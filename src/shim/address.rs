@@ -28,6 +28,9 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// blocks; containerd gives `delete` five seconds.
 const DECIDES_WITHIN: Duration = Duration::from_secs(1);
 
+/// Time for a shim that has been killed to close its socket. A busy machine may run it late.
+const CLOSES_WITHIN: Duration = Duration::from_secs(1);
+
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// The result of `claim`.
@@ -134,6 +137,34 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
 
 /// Asks the shim about a task that it does not know yet, which announces the task.
 fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
+    let request = ConnectRequest {
+        id: id.to_owned(),
+        ..ConnectRequest::new()
+    };
+    ask(shim, limit, async |shim| {
+        let context = ttrpc::context::with_duration(limit);
+        let shim = TaskClient::new(shim);
+        shim.connect(context, &request).await.map(|_| ())
+    })
+}
+
+/// Calls a method that no shim has. A running shim answers that it does not know the method.
+fn ask_for_nothing(shim: UnixStream, limit: Duration) -> Answer {
+    ask(shim, limit, async |shim| {
+        let request = ttrpc::Request {
+            service: "containerd.task.v2.Task".to_owned(),
+            method: "Nothing".to_owned(),
+            ..ttrpc::Request::new()
+        };
+        shim.request(request).await.map(|_| ())
+    })
+}
+
+fn ask(
+    shim: UnixStream,
+    limit: Duration,
+    call: impl AsyncFnOnce(Client) -> ttrpc::Result<()>,
+) -> Answer {
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -143,16 +174,10 @@ fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
     let ask = async {
         let stream = tokio::net::UnixStream::from_std(shim)
             .map_err(|error| ttrpc::Error::Others(error.to_string()))?;
-        let shim = TaskClient::new(Client::new(Socket::from(stream)));
-        let request = ConnectRequest {
-            id: id.to_owned(),
-            ..ConnectRequest::new()
-        };
-        let context = ttrpc::context::with_duration(limit);
-        shim.connect(context, &request).await
+        call(Client::new(Socket::from(stream))).await
     };
     match tokio.block_on(async { tokio::time::timeout(limit, ask).await }) {
-        Ok(Ok(_)) => Answer::Heard,
+        Ok(Ok(())) => Answer::Heard,
         Ok(Err(ttrpc::Error::RpcStatus(_))) => Answer::Refused,
         // The shim may have died just now.
         Ok(Err(_)) | Err(_) => Answer::None,
@@ -190,20 +215,40 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(end))
 }
 
-/// Removes the socket of a shim that has died, but not one with a listener.
+/// Removes the socket of a shim that has died, but not one with a listener. A shim that has just
+/// been killed may listen for a moment more.
 pub(super) fn remove_dead(path: &Path) {
     // The lock's file remains if its owner was killed.
     if !path.exists() && !lock_file(path).exists() {
         return;
     }
-    let removed = SocketLock::take(path).and_then(|_lock| match connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
+    let begun = Instant::now();
+    loop {
+        let listener = match remove_if_refused(path) {
+            Ok(Some(listener)) => listener,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "cannot remove a dead shim's socket");
+                return;
+            }
+        };
+        let left = CLOSES_WITHIN.saturating_sub(begun.elapsed());
+        match ask_for_nothing(listener, left) {
+            Answer::None if begun.elapsed() < CLOSES_WITHIN => sleep(LOOK_AGAIN_AFTER),
+            Answer::None | Answer::Heard | Answer::Refused => return,
         }
-        _ => Ok(()),
-    });
-    if let Err(error) = removed {
-        tracing::debug!(path = %path.display(), %error, "cannot remove a dead shim's socket");
+    }
+}
+
+/// Removes a socket without a listener, or connects to the listener.
+fn remove_if_refused(path: &Path) -> io::Result<Option<UnixStream>> {
+    let _lock = SocketLock::take(path)?;
+    match connect(path) {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map(|()| None)
+        }
+        Err(_) => Ok(None),
     }
 }
 
@@ -370,6 +415,21 @@ mod tests {
             let claimed = claim_within(limit, &path, "b").unwrap();
             assert!(matches!(claimed, Claim::Ours(_)));
         });
+    }
+
+    #[test]
+    fn the_socket_of_a_shim_that_is_about_to_close_it_is_removed() {
+        let (dir, path) = place();
+        let listener = listen(&path);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut caller, _) = listener.accept().unwrap();
+                caller.read_exact(&mut [0; 1]).unwrap();
+                drop(listener);
+            });
+            remove_dead(&path);
+        });
+        assert!(names(&dir).is_empty());
     }
 
     #[test]
