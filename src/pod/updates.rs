@@ -1,7 +1,9 @@
 //! Update: changes a container's resources, one call at a time.
 //!
 //! An Update that fails restores the size that the container had before. That is the size after all
-//! earlier Updates only if they are over, so each Update waits for the one before.
+//! earlier Updates only if they are over, so each Update waits for the one before. It also waits
+//! while the pod's memory limit is being lowered: a container raised meanwhile could have a higher
+//! limit than its pod.
 
 use std::collections::VecDeque;
 
@@ -63,48 +65,47 @@ impl Actor {
             Err(error) => return drop(reply.send(Err(error))),
             Ok(task) => task,
         };
-        let update = Update { resources, reply };
-        match task.updates.is_under_way {
-            true => task.updates.put_off(id, update),
-            false => self.begin_updates(&ContainerId::from(id), update),
+        task.updates.put_off(id, Update { resources, reply });
+        self.begin_updates(&ContainerId::from(id));
+    }
+
+    /// Begins the Updates that wait for the end of a change of the pod's memory limit.
+    pub(super) fn begin_all_updates(&mut self) {
+        let ids: Vec<_> = self.tasks.keys().cloned().collect();
+        for id in ids {
+            self.begin_updates(&id);
         }
     }
 
-    /// Carries out an Update, then those that wait behind it.
-    fn begin_updates(&mut self, id: &ContainerId, update: Update) {
-        let mut next = Some(update);
-        while let Some(update) = next {
-            if self.begin_update(id, update) {
-                return;
-            }
-            let task = self.tasks.get_mut(id);
-            next = task.and_then(|task| task.updates.next());
+    /// Carries out a task's Updates in their order, until one of them is under way or has to wait.
+    fn begin_updates(&mut self, id: &ContainerId) {
+        while !self.is_lowering_memory()
+            && let Some(task) = self.tasks.get_mut(id)
+            && !task.updates.is_under_way
+            && let Some(update) = task.updates.next()
+        {
+            self.begin_update(id, update);
         }
     }
 
-    /// Carries out an Update. Returns true while it is under way, false if it is over.
-    fn begin_update(&mut self, id: &ContainerId, update: Update) -> bool {
+    /// Begins an Update; one that asks nothing of the engine is over at once.
+    fn begin_update(&mut self, id: &ContainerId, update: Update) {
         let Update { resources, reply } = update;
         let Some(task) = self.tasks.get_mut(id) else {
-            return false;
+            return;
         };
         if let Err(error) = self.core.allows(id, Call::Update) {
-            let _ = reply.send(Err(error.into()));
-            return false;
+            return drop(reply.send(Err(error.into())));
         }
         if self.core.is_between_processes(id) {
             task.carryover.keep_resources(&resources);
             let (_, after) = self.change_of_size(id, &resources);
             self.resize_container(id, after);
-            let _ = reply.send(Ok(()));
-            return false;
+            return drop(reply.send(Ok(())));
         }
         let (init, token) = match task.handles.init_and_cancel_token() {
             Ok(living) => living,
-            Err(error) => {
-                let _ = reply.send(Err(error));
-                return false;
-            }
+            Err(error) => return drop(reply.send(Err(error))),
         };
         task.updates.is_under_way = true;
         // Raise the pod before the container, and lower it after.
@@ -118,7 +119,6 @@ impl Actor {
             actor.updated(id, (before, after), outcome, reply);
         };
         self.operate_for(id, Wanted::UntilDeleted, reply.into(), update, then);
-        true
     }
 
     /// Ends an Update, and begins the next one.
@@ -142,10 +142,7 @@ impl Actor {
         self.core.handle_resized(id, size);
         self.settle_size_now(true);
         let _ = reply.send(outcome.map(drop).map_err(CallError::unknown));
-        let task = self.tasks.get_mut(id);
-        if let Some(next) = task.and_then(|task| task.updates.next()) {
-            self.begin_updates(id, next);
-        }
+        self.begin_updates(id);
     }
 
     /// The size of a container before and after an Update.

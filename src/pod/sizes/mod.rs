@@ -56,8 +56,7 @@ impl Actor {
 
     /// Forgets the pod's cgroup when the pod has no container left.
     fn let_go_of_pod_cgroup(&mut self) {
-        let is_lowering = self.sizing().is_some_and(|sizing| sizing.is_lowering());
-        if self.tasks.is_empty() && !is_lowering {
+        if self.tasks.is_empty() && !self.is_lowering_memory() {
             self.pod_cgroup = None;
         }
     }
@@ -107,6 +106,12 @@ impl Actor {
         }
         self.settle_size_now(false);
         self.let_go_of_pod_cgroup();
+        self.begin_all_updates();
+    }
+
+    /// True while the pod's memory limit is being lowered.
+    pub(super) fn is_lowering_memory(&mut self) -> bool {
+        self.sizing().is_some_and(|sizing| sizing.is_lowering())
     }
 
     /// The bundle that records the original values of the pod's cgroup: containerd must run

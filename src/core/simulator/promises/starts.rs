@@ -209,14 +209,20 @@ pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
         .of(life.sandbox)
         .filter(is_staged)
         .any(|it| it.created < life.created);
-    // "And one of those names is created while none but guests reads RUNNING."
-    let mut restarted = run.of(life.sandbox);
-    let is_named = restarted.next().is_some_and(|begins| {
+    // "And one of those names is created while none but guests reads RUNNING." The shim may or may
+    // not hear of a Create that is refused.
+    let is_one_of_those = |begins: &Life<'_>| {
         let last = run
             .of(before)
             .filter(|it| it.member.name == begins.member.name);
         last.last().is_some_and(|it| it.reported.is_some())
-    });
+    };
+    let has_come = |it: &&Life<'_>| it.refused.is_none();
+    let first = run.of(life.sandbox).position(|it| has_come(&it));
+    let begins = run
+        .of(life.sandbox)
+        .take(first.map_or(0, |first| first + 1));
+    let is_named = first.is_some() && begins.into_iter().all(is_one_of_those);
     !is_stopped || was_over && is_first || !is_named
 }
 
