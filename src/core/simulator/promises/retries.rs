@@ -67,6 +67,12 @@ pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
         let Some(ending) = plain_ending(run, life, AFTERWARDS) else {
             continue;
         };
+        // A stop of one container that went on when the pod was stopped looks like the first
+        // request of its termination.
+        let mut lives = run.of(life.sandbox);
+        if lives.any(|it| run.log.asked_again.contains(&it.id.as_str())) {
+            continue;
+        }
         let end = ending.from.after(ending.grace);
         for again in life.executed.iter().skip(1) {
             let behind = behind(run, life, *again);

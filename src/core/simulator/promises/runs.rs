@@ -6,7 +6,7 @@ use crate::simulator::case::{Member, Part};
 use crate::simulator::secs;
 use crate::simulator::trace::{Life, Run, Taken};
 
-use super::starts::{is_unseen_restart, predecessors};
+use super::starts::{is_unseen_restart, predecessors, was_complete};
 use super::{MOMENT, Verdict, broken};
 
 /// "Every end that the shim decides because something failed or is complete waits for listed
@@ -70,12 +70,15 @@ pub fn a_restarted_pod_starts_over(run: &Run<'_>) -> Verdict {
         let has_run = namesakes.any(|it| {
             it.member.name == app.member.name && it.created < app.created && !it.executed.is_empty()
         });
-        let Some(first) = app.executed.first().filter(|_| !has_run) else {
+        let Some(&first) = app.executed.first().filter(|_| !has_run) else {
             continue;
         };
+        if was_complete(run, app, first) {
+            continue;
+        }
         for member in predecessors(run, app).filter(|member| !member.optional) {
             let mut lives = run.of(app.sandbox);
-            let ran = lives.any(|it| it.member.name == member.name && runs_by(it, *first));
+            let ran = lives.any(|it| it.member.name == member.name && runs_by(it, first));
             broken(ran, || {
                 format!("{} runs at {first} without {}", app.id, member.name)
             })?;

@@ -143,12 +143,7 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
         let before = || run.lives.iter().filter(is_of_it);
         let mut namesakes = before().filter(|it| it.member.name == life.member.name);
         let has_run = namesakes.any(|it| it.created < life.created && !it.executed.is_empty());
-        // "An app runs, and waits for no name that its caller will not create again".
-        let was_complete = run.taken.iter().any(|taken| {
-            let is_complete = taken.because == Cause::Completed && taken.at <= first;
-            (taken.sandbox == life.sandbox || run.case.by_hand) && is_complete
-        });
-        if has_run || was_complete || is_unseen_restart(run, life) {
+        if has_run || was_complete(run, life, first) || is_unseen_restart(run, life) {
             continue;
         }
         for member in predecessors(run, life).filter(|member| member.part == Part::Sidecar) {
@@ -172,6 +167,15 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// True if the pod's apps had done their work before this time: an app that is created again "runs,
+/// and waits for no name that its caller will not create again".
+pub fn was_complete(run: &Run<'_>, app: &Life<'_>, at: Time) -> bool {
+    run.taken.iter().any(|taken| {
+        let is_complete = taken.because == Cause::Completed && taken.at <= at;
+        (taken.sandbox == app.sandbox || run.case.by_hand) && is_complete
+    })
 }
 
 /// True if nothing shows that kubelet restarts the whole pod: since the last container exited by
