@@ -128,7 +128,7 @@ pub fn proc(input: &[u8]) {
     crate::reaper::fuzz(input);
     crate::rootfs::fuzz::mountinfo(input);
     crate::cgroup::fuzz::mountinfo(input);
-    crate::stdio::fuzz::stat(input);
+    crate::linux::fuzz(input);
 }
 
 /// Files written by the OCI runtime, and by a shim that has died.

@@ -22,6 +22,7 @@
 //! | [`probe`] | one attempt of a probe, in the container or in its network namespace |
 //! | [`cri`] | messages of the Container Runtime Interface |
 //! | [`grpc`] | one gRPC call |
+//! | [`linux`] | `/proc/<pid>/stat`, and files that are replaced in one step |
 //! | [`reaper`] | the only owner of child processes |
 //! | [`offload`] | threads for work that a disk can stall |
 //! | [`events`] | sends events to containerd, in order |
@@ -83,6 +84,11 @@ pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod grpc;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "/proc, and small files in bundles and below /run, which are in memory"
+)]
+pub mod linux;
 pub mod offload;
 pub mod pod;
 pub mod probe;

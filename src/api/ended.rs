@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +13,7 @@ use protobuf::Message;
 use super::{directory, make_directory};
 use crate::api;
 use crate::lifecycle::Report;
+use crate::linux::files::{Replacement, replace};
 
 /// Subdirectory of the sockets' directory.
 const ENDED: &str = "ended";
@@ -72,18 +72,8 @@ impl Ended {
         // The name begins with the time: so names sort by age, and tell which records are too old.
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!("{:013}-{}", since.as_millis(), std::process::id());
-        let unfinished = self.directory.join(format!(".{name}"));
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&unfinished)?;
-        let written = io::Write::write_all(&mut file, &message)
-            .and_then(|()| std::fs::rename(&unfinished, self.directory.join(name)));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&unfinished);
-        }
-        written
+        let file = self.directory.join(name);
+        replace(&file, &message, Replacement::with_mode(0o600))
     }
 
     /// Removes records that are older than an hour, and the oldest ones above the limit.

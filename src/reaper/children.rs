@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::linux::ProcessStat;
+
 /// The list of a thread's children (`proc_tid_children(5)`). Only kernels with
 /// `CONFIG_PROC_CHILDREN` have such lists.
 pub(crate) const LIST: &str = "/proc/thread-self/children";
@@ -81,25 +83,16 @@ fn all() -> Vec<(i32, i32)> {
     let processes = entries.filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         // The process may have exited meanwhile.
-        let stat = fs::read(entry.path().join("stat")).ok()?;
-        Some((parent(&stat)?, pid))
+        Some((ProcessStat::read(pid).ok()?.parent, pid))
     });
     processes.collect()
 }
 
-/// The parent of a process from its `stat`: `pid (name) state parent …` (`proc_pid_stat(5)`). The
-/// name may contain any bytes.
-fn parent(stat: &[u8]) -> Option<i32> {
-    let after_name = stat.iter().rposition(|byte| *byte == b')')?;
-    let fields = str::from_utf8(stat.get(after_name.checked_add(1)?..)?).ok()?;
-    fields.split_whitespace().nth(1)?.parse().ok()
-}
-
-/// Fuzzes the list of children and the parser of `stat`.
+/// Fuzzes the parser of the list of children.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(input: &[u8]) {
     let list = String::from_utf8_lossy(input);
-    let read = || (pids(&list), parent(input));
+    let read = || pids(&list);
     crate::fuzz::cost::assert_bounded(input.len(), 16, 1024, read);
 }
 
@@ -133,8 +126,7 @@ mod tests {
 
     /// The letter of a process's state, or `None` if it was collected.
     fn state(pid: i32) -> Option<char> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.chars().next()
+        Some(ProcessStat::read(pid).ok()?.state)
     }
 
     async fn becomes(pid: i32, expected: Option<char>) {
@@ -234,14 +226,5 @@ mod tests {
         assert_eq!(Search::by(&nowhere), Search::Parents);
         child.kill().unwrap();
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn a_name_with_parentheses_and_other_bytes_hides_no_parent() {
-        assert_eq!(parent(b"7 (sh) S 42 7 7 0"), Some(42));
-        assert_eq!(parent(b"7 (a) S 1 (\xff) b) R 42 7"), Some(42));
-        for cut in [&b""[..], b"7 (sh", b"7 (sh)", b"7 (sh) S", b"7 (sh) S x"] {
-            assert_eq!(parent(cut), None);
-        }
     }
 }

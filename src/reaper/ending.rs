@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::libc;
 use tokio::time::{sleep, timeout};
 
+use crate::linux::ProcessStat;
 use crate::process::ExitStatus;
 use crate::sys;
 
@@ -136,14 +137,9 @@ fn stop_below(pid: i32, family: &Family) -> Vec<i32> {
     stopped
 }
 
-/// True if a process is stopped, or gone (`proc_pid_stat(5)`).
+/// True if a process is stopped, or gone.
 fn is_stopped(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state follows the name, which may contain any characters.
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    matches!(state, None | Some('T' | 'Z' | 'X'))
+    ProcessStat::read(pid).map_or(true, |stat| stat.is_stopped() || stat.is_zombie())
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use ttrpc::r#async::transport::Socket;
 
+use crate::linux::files::{self, Replacement};
+
 /// The file in each bundle with the address; containerd reads it when it restarts.
 const ADDRESS_FILE: &str = "address";
 
@@ -324,10 +326,8 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 ///
 /// If the file cannot be written.
 pub(super) fn leave_in(bundle: &Path, address: &str) -> io::Result<()> {
-    // Renamed into place, so that containerd never reads half of it.
-    let temporary = bundle.join(".address");
-    std::fs::write(&temporary, address)?;
-    std::fs::rename(temporary, bundle.join(ADDRESS_FILE))
+    let file = bundle.join(ADDRESS_FILE);
+    files::replace(&file, address.as_bytes(), Replacement::with_mode(0o644))
 }
 
 /// The address in a bundle.

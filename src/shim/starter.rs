@@ -2,10 +2,11 @@
 //! task to end, since the next containerd may not know of it.
 
 use std::fmt;
-use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::process::parent_id;
 use std::str::FromStr;
+
+use crate::linux::ProcessStat;
 
 /// Environment variable of the serving process.
 pub(super) const VARIABLE: &str = "USHER_STARTED_BY";
@@ -38,7 +39,7 @@ impl Starter {
             let since = NEVER;
             return Some(Starter { pid, since });
         }
-        let since = began(&fs::read_to_string(stat(pid)).ok()?)?;
+        let since = began(pid).ok()??;
         Some(Starter { pid, since })
     }
 
@@ -49,8 +50,8 @@ impl Starter {
 
     /// True if it still runs, or if that cannot be found out.
     pub fn is_there(self) -> bool {
-        match fs::read_to_string(stat(self.pid)) {
-            Ok(stat) => began(&stat) == Some(self.since),
+        match began(self.pid) {
+            Ok(began) => began == Some(self.since),
             // It may exit while its file is read.
             Err(error) => {
                 let is_gone = error.raw_os_error() == Some(nix::libc::ESRCH);
@@ -78,19 +79,15 @@ impl FromStr for Starter {
     }
 }
 
-fn stat(pid: u32) -> String {
-    format!("/proc/{pid}/stat")
-}
-
-/// The start time of a process; `None` if it is a zombie. The first fields are the process id and,
-/// in parentheses, a name with any characters; the state follows, and the start time is the 22nd
-/// field (proc(5)).
-fn began(stat: &str) -> Option<u64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace();
-    let state = fields.next()?;
-    let began = fields.nth(18)?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(began)
+/// The start time of a process, in clock ticks since boot; `None` if it has exited.
+///
+/// # Errors
+///
+/// As [`ProcessStat::read`].
+fn began(pid: u32) -> io::Result<Option<u64>> {
+    let pid = i32::try_from(pid).map_err(|_| io::Error::from(ErrorKind::NotFound))?;
+    let stat = ProcessStat::read(pid)?;
+    Ok((!stat.is_zombie()).then_some(stat.start_time))
 }
 
 #[cfg(test)]
@@ -100,7 +97,7 @@ mod tests {
     use super::*;
 
     fn of(pid: u32) -> Option<Starter> {
-        let since = began(&fs::read_to_string(stat(pid)).ok()?)?;
+        let since = began(pid).ok()??;
         Some(Starter { pid, since })
     }
 
@@ -117,7 +114,7 @@ mod tests {
         assert!(!other.is_there());
         child.kill().unwrap();
         // No one has collected it yet.
-        while fs::read_to_string(stat(child.id())).is_ok_and(|stat| !stat.contains(") Z ")) {
+        while began(child.id()).unwrap().is_some() {
             std::thread::yield_now();
         }
         assert!(!starter.is_there());
@@ -136,11 +133,5 @@ mod tests {
     #[test]
     fn the_parent_of_the_test_is_a_running_starter() {
         assert!(Starter::of_this_start().unwrap().is_there());
-    }
-
-    #[test]
-    fn a_process_name_may_have_any_characters() {
-        let stat = "42 (a) Z (b)) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 99 1";
-        assert_eq!(began(stat), Some(4711));
     }
 }

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::address::Program;
 use super::{Owner, Setting, StdioError, pipe, watch};
+use crate::linux::ProcessStat;
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
@@ -178,20 +179,9 @@ impl Logger {
     }
 }
 
-/// True if a child is exiting: the kernel sets a flag before it closes the descriptors.
+/// True if a child is exiting, or gone.
 fn is_ending(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    is_of_one_that_ends(&stat)
-}
-
-pub(super) fn is_of_one_that_ends(stat: &str) -> bool {
-    /// `PF_EXITING` of Linux.
-    const ENDING: u32 = 0x4;
-    // `pid (name) state ppid pgrp session tty tpgid flags …`, proc_pid_stat(5).
-    let flags = stat
-        .rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u32>().ok());
-    flags.is_none_or(|flags| flags & ENDING != 0)
+    ProcessStat::read(pid).map_or(true, |stat| stat.is_exiting())
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! Fuzz targets: addresses of streams, and `/proc/<pid>/stat`.
+//! Fuzz target: addresses of streams.
 
 use crate::fuzz::cost::assert_bounded;
 
 use super::address::{Address, Program};
-use super::binary;
 
 pub(crate) fn address(input: &[u8]) {
     let text = &*String::from_utf8_lossy(input);
@@ -14,9 +13,4 @@ pub(crate) fn address(input: &[u8]) {
         Address::Binary(Program { args, .. }) => assert!(args.len() % 2 == 0),
         Address::Unknown { scheme } => assert!(scheme.len() < text.len()),
     }
-}
-
-/// `/proc/<pid>/stat`.
-pub(crate) fn stat(input: &[u8]) {
-    let _ = binary::is_of_one_that_ends(&String::from_utf8_lossy(input));
 }

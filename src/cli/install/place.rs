@@ -1,9 +1,11 @@
 //! Files that are put into place in one step: whoever reads one finds the old one or the new one, whole.
 
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
+
+use crate::linux::files::{self, Replacement};
 
 use super::super::containerd::NAME;
 
@@ -72,27 +74,13 @@ fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(directory) = file.parent() {
         fs::create_dir_all(directory)?;
     }
-    let new = beside(file, "new");
-    let replaced =
-        write(&new, bytes, fs::metadata(file).ok()).and_then(|()| fs::rename(&new, file));
-    if replaced.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    replaced
-}
-
-/// On the disk before it has its name, so that not even a power failure leaves half of it.
-fn write(new: &Path, bytes: &[u8], like: Option<fs::Metadata>) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(new)?;
-    if let Some(like) = &like {
-        fchown(&file, Some(like.uid()), Some(like.gid()))?;
-    }
-    let mode = like.map_or(MODE, |like| like.mode());
-    file.set_permissions(Permissions::from_mode(mode))?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    let like = fs::metadata(file).ok();
+    let by = Replacement {
+        mode: like.as_ref().map_or(MODE, |like| like.mode()),
+        owner: like.map(|like| (like.uid(), like.gid())),
+        is_synced: true,
+    };
+    files::replace(file, bytes, by)
 }
 
 /// Copies a program beside its place, so that it can be tried there.

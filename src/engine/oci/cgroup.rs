@@ -15,13 +15,12 @@ use tokio::sync::Notify;
 use crate::cgroup::pod::Note;
 use crate::cgroup::{self, Place, scores};
 use crate::engine::{Cgroup, Change, Knob, OomWatch, PodCgroup, ScoreOutcome};
+use crate::linux::files::{Replacement, replace};
 use crate::plan::Allotment;
 use crate::process::ExitStatus;
 use crate::reaper::{Reaper, Waited};
 use crate::sizing::{Limits, Requests};
 use crate::sys;
-
-use super::config::replace;
 
 /// Time limit of systemctl.
 const SYSTEMD_ANSWERS_WITHIN: Duration = Duration::from_secs(30);
@@ -153,7 +152,11 @@ impl PodCgroup for OciPodCgroup {
             .iter()
             .filter_map(|(knob, ceiling)| self.cgroup.note(*knob, *ceiling));
         let notes: Vec<Note> = notes.collect();
-        replace(&bundle.join(NOTES), &serde_json::to_vec(&notes)?, MODE)
+        replace(
+            &bundle.join(NOTES),
+            &serde_json::to_vec(&notes)?,
+            Replacement::with_mode(MODE),
+        )
     }
 
     fn remove_note(&self, bundle: &Path) {

@@ -1,10 +1,10 @@
 //! Changes to a bundle's `config.json`. Only the bytes in question change, so fields that the shim
 //! does not know survive, and no model of the document is ever in memory.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::engine::sandbox::SHARED_MEMORY;
+use crate::linux::files::{Replacement, replace};
 
 use super::bundle::{BundleError, CONFIG};
 
@@ -65,7 +66,7 @@ pub fn set_oom_score(bundle: &Path, score: i32) -> Result<(), BundleError> {
     let path = bundle.join(CONFIG);
     let written = fs::read_to_string(&path).and_then(|config| {
         let changed = with_oom_score(&config, score)?;
-        replace(&path, changed.as_bytes(), fs::metadata(&path)?.mode())
+        replace_config(&path, changed.as_bytes())
     });
     written.map_err(|source| BundleError::Unwritten { path, source })
 }
@@ -101,7 +102,7 @@ pub fn share(bundle: &Path, files: &[(&str, PathBuf)]) -> Result<(), BundleError
     let path = bundle.join(CONFIG);
     let written = fs::read_to_string(&path).and_then(|config| {
         let changed = with_shared(&config, files)?;
-        replace(&path, changed.as_bytes(), fs::metadata(&path)?.mode())
+        replace_config(&path, changed.as_bytes())
     });
     written.map_err(|source| BundleError::Unwritten { path, source })
 }
@@ -223,23 +224,16 @@ fn splice(text: &str, range: Option<Range<usize>>, with: &str) -> Option<String>
     Some([text.get(..start)?, with, text.get(end..)?].concat())
 }
 
-/// Replaces a file atomically.
-pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let unfinished = path.with_extension("json.usher");
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(mode);
-    let written = options
-        .open(&unfinished)
-        .and_then(|mut file| file.write_all(content))
-        .and_then(|()| fs::rename(&unfinished, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&unfinished);
-    }
-    written
+/// Replaces a file and keeps its mode.
+fn replace_config(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mode = fs::metadata(path)?.mode();
+    replace(path, content, Replacement::with_mode(mode))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -363,9 +357,8 @@ mod tests {
     fn the_file_keeps_its_mode() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(CONFIG);
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).mode(0o600).open(&path);
-        file.unwrap().write_all(br#"{"process":{}}"#).unwrap();
+        fs::write(&path, br#"{"process":{}}"#).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         set_oom_score(dir.path(), 7).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         let read = super::super::Bundle::read(dir.path()).unwrap();

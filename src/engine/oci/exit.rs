@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::config::replace;
+use crate::linux::files::{Replacement, replace};
 
 const EXIT: &str = "exit.json";
 
@@ -66,7 +66,11 @@ fn save(bundle: &Path, exit: RecordedExit) -> io::Result<()> {
         pid: exit.pid,
         status: exit.code,
     };
-    replace(&bundle.join(EXIT), &serde_json::to_vec(&document)?, MODE)
+    replace(
+        &bundle.join(EXIT),
+        &serde_json::to_vec(&document)?,
+        Replacement::with_mode(MODE),
+    )
 }
 
 /// Reads the exit that this or containerd's shim has recorded; `None` without a valid file.

@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::config::replace;
+use crate::linux::files::{Replacement, replace};
 
 const FILE: &str = "shim-binary-path";
 
@@ -26,7 +26,7 @@ const MODE: u32 = 0o600;
 pub fn hand_on(first: &Path, bundle: &Path) -> io::Result<()> {
     let path = bundle.join(FILE);
     match fs::read(first.join(FILE)) {
-        Ok(known) if !path.exists() => replace(&path, &known, MODE),
+        Ok(known) if !path.exists() => replace(&path, &known, Replacement::with_mode(MODE)),
         // containerd before 1.6, and other callers, write no such file.
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
