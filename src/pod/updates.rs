@@ -1,9 +1,9 @@
 //! Update: changes a container's resources, one call at a time.
 //!
 //! An Update that fails restores the size that the container had before. That is the size after all
-//! earlier Updates only if they are over, so each Update waits for the one before. It also waits
-//! while the pod's memory limit is being lowered: a container raised meanwhile could have a higher
-//! limit than its pod.
+//! earlier Updates only if they are over, so each Update waits for the one before. One that raises
+//! a container's memory limit also waits while the pod's is being lowered: the container could have
+//! a higher limit than its pod.
 
 use std::collections::VecDeque;
 
@@ -79,13 +79,28 @@ impl Actor {
 
     /// Carries out a task's Updates in their order, until one of them is under way or has to wait.
     fn begin_updates(&mut self, id: &ContainerId) {
-        while !self.is_lowering_memory()
+        while !self.is_raise_too_early(id)
             && let Some(task) = self.tasks.get_mut(id)
             && !task.updates.is_under_way
             && let Some(update) = task.updates.next()
         {
             self.begin_update(id, update);
         }
+    }
+
+    /// True if a task's next Update raises its memory limit while the pod's is being lowered.
+    fn is_raise_too_early(&mut self, id: &ContainerId) -> bool {
+        if !self.is_lowering_memory() {
+            return false;
+        }
+        let next = self
+            .tasks
+            .get(id)
+            .and_then(|task| task.updates.waiting.front());
+        next.is_some_and(|update| {
+            let (before, after) = self.change_of_size(id, &update.resources);
+            after.limits.memory > before.limits.memory
+        })
     }
 
     /// Begins an Update; one that asks nothing of the engine is over at once.
