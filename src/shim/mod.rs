@@ -28,7 +28,6 @@ mod placement;
 pub(crate) mod serve;
 #[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod start;
-#[expect(clippy::disallowed_methods, reason = "/proc")]
 mod starter;
 
 use std::ffi::OsString;

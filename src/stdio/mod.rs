@@ -6,7 +6,6 @@
 //! Output can also go to a file or a logging program.
 
 mod address;
-#[expect(clippy::disallowed_methods, reason = "/proc")]
 mod binary;
 #[expect(clippy::disallowed_methods, reason = "the bundle is in memory")]
 mod console;
