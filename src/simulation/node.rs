@@ -731,11 +731,22 @@ async fn ask(
         }
         80..83 => {
             let path = "/checkpoint".to_owned();
-            ask!(
-                "Checkpoint",
-                checkpoint,
-                CheckpointTaskRequest { path: path }
-            )
+            let checkpointed = async {
+                ask!(
+                    "Checkpoint",
+                    checkpoint,
+                    CheckpointTaskRequest { path: path }
+                )
+            };
+            // Half of the containers crash meanwhile.
+            let crash = async {
+                let after = takes.as_millis() as u64;
+                sleep(Duration::from_millis(after % 40)).await;
+                if after.is_multiple_of(2) && engine.lock().is_running(id) {
+                    engine.memory_runs_out(id);
+                }
+            };
+            tokio::join!(checkpointed, crash).0
         }
         83..88 => {
             cat(containerd, engine, (id, &format!("{exec_id}{CAT}")), takes).await;

@@ -186,13 +186,14 @@ impl<'a, 'r> Begun<'a, 'r> {
     }
 
     /// The time when the shim could know: its own decision at once, a caller's termination with a
-    /// second request or at the end of the window.
+    /// second request or at the end of the window, or earlier if it did.
     fn known(&self) -> Time {
         let first = self.asks.first();
         let second = first.and_then(|first| self.asks.iter().find(|ask| ask.id != first.id));
-        self.by_shim.unwrap_or_else(|| match second {
-            Some(ask) => ask.at,
-            None => self.from.after(WINDOW),
+        let inferred = self.inferred.map(|taken| taken.at);
+        self.by_shim.unwrap_or_else(|| {
+            let at_latest = second.map_or(self.from.after(WINDOW), |ask| ask.at);
+            inferred.map_or(at_latest, |inferred| inferred.min(at_latest))
         })
     }
 
