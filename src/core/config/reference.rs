@@ -27,36 +27,39 @@ pub struct Entry {
 pub const TABLES: &[Table] = &[
     Table {
         name: "",
-        about: "All keys are optional. The file holds for every pod that begins from then on; one \
-                    with a mistake lets no pod begin, and `usher check` says what it is. A time is \
-                    written as in annotations, in quotes: `\"300ms\"`, `\"90s\"`, `\"1h30m\"`.",
+        about: "All keys are optional. The file applies to every pod that starts afterwards. While \
+                it has a mistake, no pod can start, and `usher check` names the mistake. Times are \
+                written as in annotations, in quotes: `\"300ms\"`, `\"90s\"`, `\"1h30m\"`.",
         entries: &[
             Entry {
                 key: "enabled",
                 value: "`true`, `false`",
                 default: "`true`",
-                about: "With `false` annotations mean nothing: new pods run as under containerd's own shim.",
+                about: "With `false` annotations have no effect: new pods run as under \
+                        containerd's own shim.",
                 example: "true",
             },
             Entry {
                 key: "unknown-keys",
                 value: "`\"Refuse\"`, `\"Warn\"`",
                 default: "`\"Refuse\"`",
-                about: "What becomes of a key of usher's that this version does not know. `\"Warn\"` ignores \
-                    it, with a warning, while nodes run different versions.",
+                about: "The treatment of an usher annotation that this version does not know. \
+                        `\"Warn\"` ignores it with a warning, for the time in which nodes run \
+                        different versions.",
                 example: "\"Refuse\"",
             },
         ],
     },
     Table {
         name: "limits",
-        about: "A pod that asks for more is refused. Where there is no limit, there is none.",
+        about: "A pod that asks for more is refused. A key that is not given sets no limit.",
         entries: &[
             Entry {
                 key: "grace-period",
                 value: "time",
                 default: "none",
-                about: "The grace period of a pod and of a container; kubelet's own is not limited.",
+                about: "The grace period of a pod and of a container. kubelet's own is not \
+                        limited.",
                 example: "\"1h\"",
             },
             Entry {
@@ -133,7 +136,7 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "minimums",
-        about: "A pod that asks for less is refused; a default that is less is raised.",
+        about: "A pod that asks for less is refused. A default that is less is raised.",
         entries: &[
             Entry {
                 key: "grace-period",
@@ -167,20 +170,21 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "roles",
-        about: "What others put into pods.",
+        about: "Roles of containers that others add to pods.",
         entries: &[
             Entry {
                 key: "sidecars",
-                value: "names, in which `*` stands for any part",
+                value: "names, in which `*` stands for any characters",
                 default: "none",
-                about: "A container of such a name that is in no list of its pod is a sidecar of it.",
+                about: "A container with such a name is a sidecar if no list of its pod names it.",
                 example: "[\"istio-proxy\", \"*-exporter\"]",
             },
             Entry {
                 key: "everywhere",
                 value: "`true`, `false`",
                 default: "`false`",
-                about: "In pods without annotations, too. Needs `sidecars`.",
+                about: "With `true`, this applies to pods without annotations, too. Needs \
+                        `sidecars`.",
                 example: "false",
             },
         ],

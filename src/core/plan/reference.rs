@@ -75,7 +75,7 @@ impl PodSetting {
             PodSetting::Init => (
                 "names in order; `NAME?` is optional".into(),
                 "none".into(),
-                "Each must exit with 0 before the next comes. To kubelet they are ordinary \
+                "Each must exit with 0 before the next starts. To kubelet they are ordinary \
                  containers.",
                 "Init, 2016",
                 &[("usher/init", "migrate, warm-up")],
@@ -91,37 +91,37 @@ impl PodSetting {
             PodSetting::Sidecars => (
                 "names; `NAME?` is optional".into(),
                 "none".into(),
-                "These are started before the apps, and stopped after them.",
+                "Sidecars start before the apps, and stop after them.",
                 "KEP-753, draft",
                 &[("usher/sidecars", "proxy, logs?")],
             ),
             PodSetting::Apps => (
                 "names".into(),
                 "every container in no list".into(),
-                "What the pod is there for. When the list is given, a container in no list is a \
-                 guest: it starts at once and is left alone (`kubectl debug`).",
+                "Containers that do the pod's work. If the list is given, a container in no list \
+                 is a guest: it starts at once and is left alone (`kubectl debug`).",
                 "usher",
                 &[("usher/apps", "web")],
             ),
             PodSetting::PreExit => (
                 "names in order; `NAME?` is optional".into(),
                 "none".into(),
-                "Defer containers: they are held, and run one after another when the pod terminates, \
-                 before its apps are stopped.",
+                "Defer containers that are held until the pod terminates, and then run one after \
+                 another before its apps are stopped.",
                 "Defer, 2017",
                 &[("usher/pre-exit", "drain")],
             ),
             PodSetting::PostExit => (
                 "names in order; `NAME?` is optional".into(),
                 "none".into(),
-                "Defer containers as those of `pre-exit`, which run after the apps have stopped.",
+                "Defer containers like those of `pre-exit`, which run after the apps have exited.",
                 "Defer, 2017",
                 &[("usher/post-exit", "upload-results")],
             ),
             PodSetting::StartupOrder => (
                 "names: all of `init` and `sidecars`, and no other".into(),
-                "the init containers one by one, then all sidecars side by side".into(),
-                "These start one after another in this order.",
+                "the init containers one by one, then all sidecars in parallel".into(),
+                "Containers that start one after another in this order.",
                 "KEP-753",
                 &[
                     SIDECARS,
@@ -132,16 +132,16 @@ impl PodSetting {
             PodSetting::StartMode => (
                 one_of::<StartMode>(),
                 word(usual.start_mode),
-                "What becomes of a Start whose turn has not come: `Block` answers it when the turn \
-                 comes, `Hold` at once, with the program not executed yet; `Auto` blocks for some \
-                 seconds where all that is waited for is there and lives, and else holds.",
+                "The answer to a Start whose turn has not come. `Block` answers when the turn \
+                 comes. `Hold` answers at once, before the program runs. `Auto` blocks for some \
+                 seconds if every container that it waits for exists and runs; otherwise it holds.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
             PodSetting::StartupTimeout => (
                 TIME.into(),
                 time(usual.startup_timeout),
-                "How long a container waits for its turn.",
+                "The longest time that a container waits for its turn.",
                 "usher",
                 &[SIDECARS, ("usher/startup-timeout", "90s")],
             ),
@@ -155,44 +155,46 @@ impl PodSetting {
             PodSetting::Essential => (
                 "names of init containers, sidecars and apps".into(),
                 "none".into(),
-                "Their failure ends the pod. Under `Always` and `OnFailure` its caller then starts it \
-                 from the beginning.",
+                "Containers whose failure ends the pod. Under `Always` and `OnFailure` the caller \
+                 then starts the pod from the beginning.",
                 "KEP-753, draft",
                 &[SIDECARS, ("usher/essential", "proxy")],
             ),
             PodSetting::GracePeriod => (
                 TIME.into(),
                 format!("kubelet's, else {}", time(usual.usual_grace_period)).into(),
-                "From the first stop request to the end.",
+                "The time from the first stop request to the end of the termination.",
                 "Kubernetes",
                 &[SIDECARS, ("usher/grace-period", "45s")],
             ),
             PodSetting::GracePolicy => (
                 one_of::<GracePolicy>(),
                 word(usual.grace_policy),
-                "How the steps of a termination share the grace period.",
+                "The rule by which the termination steps share the grace period.",
                 "KEP-753, draft",
                 &[SIDECARS, ("usher/grace-policy", "Reserve")],
             ),
             PodSetting::SidecarStopOrder => (
                 one_of::<SidecarStopOrder>(),
                 word(usual.sidecar_stop_order),
-                "Sidecars are stopped one by one, the last started first; or all at once.",
+                "`Reverse` stops the sidecars one by one, the last started first. `Parallel` stops \
+                 all of them at once.",
                 "KEP-753",
                 &[SIDECARS, ("usher/sidecar-stop-order", "Parallel")],
             ),
             PodSetting::SidecarExitCode => (
                 one_of::<SidecarExitCode>(),
                 word(usual.sidecar_exit_code),
-                "What a sidecar reports that was told to go: 0; 0 if it died of a signal; its own \
-                 code.",
+                "The exit code that a stopped sidecar reports. `Mask`: 0. `Signal`: 0 if it died \
+                 of a signal, else its own code. `Propagate`: its own code.",
                 "usher",
                 &[SIDECARS, ("usher/sidecar-exit-code", "Signal")],
             ),
             PodSetting::DeferExitCode => (
                 one_of::<DeferExitCode>(),
                 word(usual.defer_exit_code),
-                "What a defer container reports: 0 whatever became of it; its own code.",
+                "The exit code that a defer container reports. `Mask`: always 0. `Propagate`: its \
+                 own code.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -202,19 +204,19 @@ impl PodSetting {
             PodSetting::TerminationWindow => (
                 TIME.into(),
                 time(usual.termination_window),
-                "How long a stop request waits for a second one, which makes it the end of the pod: \
-                 that of a sidecar or a defer container, and any in a pod with defer containers or \
-                 hooks.",
+                "The time that a stop request waits for a second one, which makes it the \
+                 termination of the pod. Requests for sidecars and defer containers wait, and in a \
+                 pod with defer containers or hooks all requests.",
                 "usher",
                 &[SIDECARS, ("usher/termination-window", "2s")],
             ),
             PodSetting::GraceExtension => (
-                "JSON: `{\"probe\": true}` or `{\"intervalSeconds\": S, \"count\": N}`, each with \
-                 `maxSeconds` or without"
+                "JSON: `{\"probe\": true}` or `{\"intervalSeconds\": S, \"count\": N}`, each \
+                 optionally with `maxSeconds`"
                     .into(),
                 "none; `maxSeconds` 100".into(),
-                "More time for a defer container that is at work at the end of the grace period: as \
-                 long as its liveness probe succeeds, or N times S seconds.",
+                "More time for a defer container that still runs at the end of the grace period: \
+                 as long as its liveness probe succeeds, or N times S seconds.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -227,16 +229,17 @@ impl PodSetting {
             PodSetting::OomScore => (
                 one_of::<OomScore>(),
                 word(usual.oom_score),
-                "A sidecar's `oom_score_adj` is no higher than that of any of its apps (OOM scores).",
+                "With `Match`, a sidecar's `oom_score_adj` is no higher than that of any app of \
+                 its pod.",
                 "KEP-753",
                 &[SIDECARS, ("usher/oom-score", "Off")],
             ),
             PodSetting::CgroupSizing => (
                 one_of::<CgroupSizing>(),
                 word(usual.cgroup_sizing),
-                "The size of the pod's cgroup: what the pod needs at any time, from its first \
-                 container to its last; what the phase needs that it is in; what kubelet gave \
-                 (sizes).",
+                "The size of the pod's cgroup. `Effective`: what the pod needs at any time, from \
+                 its first container to its last. `Phase`: what its current phase needs. `Off`: \
+                 what kubelet has set.",
                 "KEP-753; Init, 2016",
                 &[SIDECARS, ("usher/cgroup-sizing", "Phase")],
             ),
@@ -258,17 +261,19 @@ impl ContainerSetting {
     fn entry(self) -> Entry {
         let (value, default, about, source, example): (Text, Text, _, _, &[_]) = match self {
             ContainerSetting::StartupProbe => (
-                "JSON: a Kubernetes `Probe`, in which `periodMilliseconds` may stand for the period".into(),
+                "JSON: a Kubernetes `Probe`, which may give its period as `periodMilliseconds`"
+                    .into(),
                 "none".into(),
-                "The sidecar is started when it has succeeded; without one, when its program runs.",
+                "The sidecar is started when this probe has succeeded. Without a probe it is \
+                 started when its program runs.",
                 "KEP-753",
                 &[
-                SIDECARS,
-                (
-                    "startup-probe.usher/proxy",
-                    r#"{"httpGet": {"port": 15021, "path": "/healthz/ready"}, "periodMilliseconds": 200, "failureThreshold": 150}"#,
-                ),
-            ],
+                    SIDECARS,
+                    (
+                        "startup-probe.usher/proxy",
+                        r#"{"httpGet": {"port": 15021, "path": "/healthz/ready"}, "periodMilliseconds": 200, "failureThreshold": 150}"#,
+                    ),
+                ],
             ),
             ContainerSetting::RestartPolicy => (
                 one_of::<RestartPolicy>(),
@@ -281,10 +286,11 @@ impl ContainerSetting {
                 ],
             ),
             ContainerSetting::CallerRestarts => (
-                "exit codes; or `!` and exit codes: all but these".into(),
+                "exit codes; after a `!`, all except these".into(),
                 "none".into(),
-                "The exit codes of its `restartPolicyRules`: with these kubelet starts the container \
-                 again although its restart policy would not. Such an exit does not complete the run.",
+                "The exit codes of its `restartPolicyRules`, after which kubelet starts the \
+                 container again although its restart policy would not. Such an exit does not \
+                 complete the run.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),
@@ -292,71 +298,75 @@ impl ContainerSetting {
                 ],
             ),
             ContainerSetting::LivenessProbe => (
-                "JSON: a Kubernetes `Probe`, in which `periodMilliseconds` may stand for the period".into(),
+                "JSON: a Kubernetes `Probe`, which may give its period as `periodMilliseconds`"
+                    .into(),
                 "none".into(),
-                "A sidecar that fails it is stopped and restarted in place, whatever the pod's \
-                 policy. One that has been asked to stop is left to that. Of a defer container: \
-                 what `grace-extension` asks.",
+                "usher stops a sidecar that fails it, and restarts it in place, whatever the pod's \
+                 policy, unless it has been asked to stop. For a defer container: the probe that \
+                 `grace-extension` uses.",
                 "Kubernetes; Defer, 2017",
                 &[
-                SIDECARS,
-                (
-                    "liveness-probe.usher/proxy",
-                    r#"{"tcpSocket": {"port": 15001}, "periodSeconds": 10}"#,
-                ),
-            ],
+                    SIDECARS,
+                    (
+                        "liveness-probe.usher/proxy",
+                        r#"{"tcpSocket": {"port": 15001}, "periodSeconds": 10}"#,
+                    ),
+                ],
             ),
             ContainerSetting::TerminationHook => (
-                "JSON: a Kubernetes `LifecycleHandler`, so `exec`, `httpGet`, `tcpSocket` or `sleep`".into(),
+                "JSON: a Kubernetes `LifecycleHandler`: `exec`, `httpGet`, `tcpSocket` or `sleep`"
+                    .into(),
                 "none".into(),
-                "It is run first of all when the pod terminates.",
+                "The first step of the pod's termination runs it.",
                 "KEP-753, draft",
                 &[
-                SIDECARS,
-                (
-                    "termination-hook.usher/proxy",
-                    r#"{"exec": {"command": ["/bin/deregister"]}}"#,
-                ),
-            ],
+                    SIDECARS,
+                    (
+                        "termination-hook.usher/proxy",
+                        r#"{"exec": {"command": ["/bin/deregister"]}}"#,
+                    ),
+                ],
             ),
             ContainerSetting::Restart => (
                 one_of::<RestartPolicy>(),
-                "sidecars: `Always`, but under the restart policy `Always` kubelet does it, until the \
-                 pod terminates. Defer containers: `Never`".into(),
-                "When usher restarts a sidecar in place. A defer container with one of the first two \
-                 is run again until it succeeds.",
+                "sidecars: `Always` (in a pod under `Always`, kubelet restarts them until the pod \
+                 terminates). Defer containers: `Never`"
+                    .into(),
+                "When usher restarts a sidecar in place. A defer container with `Always` or \
+                 `OnFailure` runs again until it succeeds.",
                 "KEP-753; Defer, 2017",
                 &[SIDECARS, ("restart.usher/proxy", "OnFailure")],
             ),
             ContainerSetting::GracePeriod => (
                 TIME.into(),
                 "none".into(),
-                "A cap for its own stop, from its signal to SIGKILL; of a defer container from its \
-                 release to its signal, with SIGKILL two seconds later. It only shortens.",
+                "A cap on the time of its own stop, from its signal to SIGKILL. For a defer \
+                 container: from its release to its signal, with SIGKILL two seconds later. A cap \
+                 only shortens the time.",
                 "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),
             ContainerSetting::StopSignal => (
                 "a signal: `QUIT`, `SIGUSR1`, `15`, `SIGRTMIN+3`; not SIGKILL".into(),
                 "the caller's signal, else `TERM`".into(),
-                "The signal that stops it: it replaces that of kubelet's stop, and SIGTERM by hand. \
-                 Any other signal is delivered as it is.",
+                "The signal that stops it. It replaces the signal of kubelet's stop request, and \
+                 SIGTERM from other callers. usher delivers any other signal as it is.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
             ContainerSetting::Resources => (
                 "JSON: Kubernetes `ResourceRequirements`".into(),
                 "CPU requests from the container's shares".into(),
-                "Requests, which no container is told of, and sizes of containers that are still to \
-                 come.",
+                "Requests, which the shim cannot see otherwise, and sizes of containers that are \
+                 not created yet.",
                 "Kubernetes",
                 &[
-                SIDECARS,
-                (
-                    "resources.usher/proxy",
-                    r#"{"requests": {"cpu": "100m", "memory": "64Mi"}}"#,
-                ),
-            ],
+                    SIDECARS,
+                    (
+                        "resources.usher/proxy",
+                        r#"{"requests": {"cpu": "100m", "memory": "64Mi"}}"#,
+                    ),
+                ],
             ),
         };
         Entry {

@@ -109,7 +109,7 @@ fn rows(heading: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn the_page_has_every_transition_of_a_container_and_no_other() {
-    let page = rows("\n## A container's life");
+    let page = rows("\n## Container states");
     let page: BTreeSet<_> = page
         .iter()
         .flat_map(|row| {
@@ -125,7 +125,7 @@ fn the_page_has_every_transition_of_a_container_and_no_other() {
 
 #[test]
 fn the_page_has_the_steps_in_their_order() {
-    let page = rows("\n## The end of a pod");
+    let page = rows("\n## Termination");
     let page: Vec<_> = page.into_iter().map(|row| row[0].clone()).collect();
     let steps = std::iter::successors(Some(Step::Hooks), |step| {
         Some(step.next()).filter(|next| next != step)
