@@ -141,7 +141,9 @@ fn exec_probes_every_millisecond_take_at_most_a_tenth_of_a_core_in_turns() {
     let (least, most) = (*least.expect("one"), *most.expect("one"));
     assert!(least > 0 && most <= 2 * least + 2, "{times:?}");
     let log = host.log_tail(usize::MAX / 2);
-    let said = log.matches("the pod's probes need more CPU time than they may use").count();
+    let said = log
+        .matches("the pod's probes need more CPU time than they may use")
+        .count();
     assert_eq!(said, 1, "the log says it once");
     drop(pod);
 }

@@ -223,8 +223,6 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-// == containers' configurations ===
-
 /// Gives a container a root file system of its own, which all its users may change.
 pub fn own_root(stage: &Stage, config: &mut Value) {
     let name = config["annotations"]["io.kubernetes.cri.container-name"].as_str();
@@ -269,8 +267,6 @@ pub fn limit_cpu(percent: u64, config: &mut Value) {
 pub fn limit_memory(bytes: u64, config: &mut Value) {
     config["linux"]["resources"]["memory"] = json!({ "limit": bytes });
 }
-
-// == CPU time of the node's side ===
 
 /// The cgroup of containerd, its shims, and everything they start outside of the pod's cgroup.
 ///

@@ -260,8 +260,6 @@ pub(super) fn give_up(path: &Path) {
     }
 }
 
-// === impl SocketLock ===
-
 impl SocketLock {
     /// Waits until no other process decides about the socket at this path.
     ///
@@ -315,8 +313,6 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
         Err(error) => Err(error),
     }
 }
-
-// === bundles ===
 
 /// Writes the address into a bundle.
 ///

@@ -7,7 +7,7 @@ use usher_core::lifecycle::{Report, Time};
 use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
-use crate::engine::sim::{Deed, Happening, Left};
+use crate::engine::sim::{EngineCall, Happening, Left};
 use crate::stdio::TOLD_WITHIN;
 
 use super::containerd::Called;
@@ -64,7 +64,7 @@ impl Account<'_> {
     fn has_failed_release(&self, start: &Called) -> bool {
         let mut failures = self.failures();
         failures.any(|failure| {
-            let is_its = failure.deed == Deed::Release && failure.id == start.id;
+            let is_its = failure.call == EngineCall::Release && failure.id == start.id;
             is_its && (start.at..=start.at + start.took).contains(&failure.at)
         })
     }
@@ -72,11 +72,11 @@ impl Account<'_> {
     /// The calls of the engine that have failed, in their order.
     fn failures(&self) -> impl Iterator<Item = Failure<'_>> {
         self.story.iter().filter_map(|(at, happening)| {
-            let Happening::Failed { deed, id, why } = happening else {
+            let Happening::Failed { call, id, why } = happening else {
                 return None;
             };
-            let (at, deed) = (*at, *deed);
-            Some(Failure { at, deed, id, why })
+            let (at, call) = (*at, *call);
+            Some(Failure { at, call, id, why })
         })
     }
 
@@ -103,21 +103,21 @@ impl Account<'_> {
     /// Whom a call of the engine that fails hinders: until it is over, or until what it was for is there.
     fn what_failed(&self, faults: &Faults) -> Vec<Excuse> {
         let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
-        let excuses = self.failures().filter_map(|Failure { at, deed, id, why }| {
+        let excuses = self.failures().filter_map(|Failure { at, call, id, why }| {
             let own = match why.contains(TOOK_TOO_LONG) {
-                true => limit(deed) + AFTERWARDS,
+                true => limit(call) + AFTERWARDS,
                 false => slow,
             };
-            let until = match deed {
+            let until = match call {
                 // Nobody waits for these.
-                Deed::Forget
-                | Deed::Delete
-                | Deed::Scores
-                | Deed::WritePod
-                | Deed::LowerMemory
-                | Deed::TellManager => return None,
+                EngineCall::Forget
+                | EngineCall::Delete
+                | EngineCall::Scores
+                | EngineCall::WritePod
+                | EngineCall::LowerMemory
+                | EngineCall::TellManager => return None,
                 // Until it runs again, if it ever does.
-                Deed::Create | Deed::CreateAgain | Deed::Release => {
+                EngineCall::Create | EngineCall::CreateAgain | EngineCall::Release => {
                     let again = self.executions(id).find(|then| *then > at);
                     again.unwrap_or(FOR_GOOD).max(at + own)
                 }
@@ -231,7 +231,7 @@ impl Account<'_> {
 /// A call of the engine that has failed.
 struct Failure<'a> {
     at: Duration,
-    deed: Deed,
+    call: EngineCall,
     id: &'a str,
     why: &'a str,
 }

@@ -139,8 +139,6 @@ struct Known {
     is_deleted: bool,
 }
 
-// === impl Containerd ===
-
 impl Containerd {
     pub fn new(is_pauseless: bool) -> Containerd {
         let inner = Inner {
@@ -391,8 +389,6 @@ impl Publish for Containerd {
         self.shared.came.notify_one();
     }
 }
-
-// === its calls ===
 
 /// A call that is under way: told of, whatever becomes of its future.
 struct Open {

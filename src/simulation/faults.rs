@@ -7,7 +7,7 @@ use std::time::Duration;
 use usher_core::simulator::chance::Dice;
 
 use crate::engine::EngineError;
-use crate::engine::sim::{Deed, Fate, Fates};
+use crate::engine::sim::{EngineCall, Fault, FaultPlan};
 
 /// What a panic begins with that is a fault of the seed, not of the shim.
 pub const SIMULATED: &str = "simulated: ";
@@ -91,8 +91,8 @@ impl Faults {
         all
     }
 
-    pub fn fates(&self) -> Luck {
-        Luck {
+    pub fn fault_plan(&self) -> NoFaults {
+        NoFaults {
             dice: Dice::new(self.seed ^ 0x6661_7465),
             faults: self.clone(),
         }
@@ -107,39 +107,46 @@ impl fmt::Display for Faults {
 
 /// The fates of calls by the dice.
 #[derive(Clone, Debug)]
-pub struct Luck {
+pub struct NoFaults {
     dice: Dice,
     faults: Faults,
 }
 
 /// How long a deed may take at most, as with an OCI runtime.
-pub fn limit(deed: Deed) -> Duration {
-    match deed {
-        Deed::Create | Deed::CreateAgain | Deed::Exec | Deed::Checkpoint => {
-            Duration::from_secs(120)
-        }
-        Deed::EndTheRest => Duration::from_secs(1),
+pub fn limit(call: EngineCall) -> Duration {
+    match call {
+        EngineCall::Create
+        | EngineCall::CreateAgain
+        | EngineCall::Exec
+        | EngineCall::Checkpoint => Duration::from_secs(120),
+        EngineCall::EndTheRest => Duration::from_secs(1),
         _ => Duration::from_secs(10),
     }
 }
 
 /// Whether a deed is a job of its own. What is done in the middle of a message cannot be lost alone.
-fn is_a_job(deed: Deed) -> bool {
-    let in_messages = [Deed::FindCgroup, Deed::ReadCgroup, Deed::WritePod];
-    !in_messages.contains(&deed)
+fn is_a_job(call: EngineCall) -> bool {
+    let in_messages = [
+        EngineCall::FindCgroup,
+        EngineCall::ReadCgroup,
+        EngineCall::WritePod,
+    ];
+    !in_messages.contains(&call)
 }
 
-impl Fates for Luck {
-    fn of(&mut self, deed: Deed, id: &str) -> Fate {
+impl FaultPlan for NoFaults {
+    fn of(&mut self, call: EngineCall, id: &str) -> Fault {
         let wait = Duration::from_millis(self.dice.within(0, self.faults.slow));
-        match deed {
+        match call {
             // The news of an end may be late, but they come.
-            Deed::Collect => return Fate::well_after(wait / 4),
+            EngineCall::Collect => return Fault::delay(wait / 4),
             // There is no way to hear of a failure.
-            Deed::Drain => return Fate::well_after(wait),
+            EngineCall::Drain => return Fault::delay(wait),
             // Kubelet here knows no sandbox that cannot be made.
-            Deed::Read | Deed::Mount | Deed::Create | Deed::Release if id.starts_with("pause") => {
-                return Fate::well_after(wait);
+            EngineCall::Read | EngineCall::Mount | EngineCall::Create | EngineCall::Release
+                if id.starts_with("pause") =>
+            {
+                return Fault::delay(wait);
             }
             _ => {}
         }
@@ -151,21 +158,21 @@ impl Fates for Luck {
             ..
         } = self.faults;
         match luck {
-            luck if luck < fails => Fate::fails_after(wait, "out of luck"),
-            luck if luck < fails + hangs => Fate {
-                after: limit(deed),
+            luck if luck < fails => Fault::failure(wait, "out of luck"),
+            luck if luck < fails + hangs => Fault {
+                after: limit(call),
                 outcome: Err(EngineError::CutShort(format!(
-                    "{deed:?} of {id} {TOOK_TOO_LONG}"
+                    "{call:?} of {id} {TOOK_TOO_LONG}"
                 ))),
             },
-            luck if luck < fails + hangs + panics && is_a_job(deed) => {
-                panic!("{SIMULATED}{deed:?} of {id}")
+            luck if luck < fails + hangs + panics && is_a_job(call) => {
+                panic!("{SIMULATED}{call:?} of {id}")
             }
-            _ => Fate::well_after(wait),
+            _ => Fault::delay(wait),
         }
     }
 
-    fn answers_after(&mut self, _: Deed, _: &str) -> Duration {
+    fn answers_after(&mut self, _: EngineCall, _: &str) -> Duration {
         match self.dice.percent(20) {
             true => Duration::from_millis(self.dice.within(0, self.faults.slow)),
             false => Duration::ZERO,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use usher_core::simulator::case::{Case, Part};
 use usher_core::simulator::name_of;
 
-use crate::engine::sim::{Deed, Happening, Left};
+use crate::engine::sim::{EngineCall, Happening, Left};
 use crate::engine::{Knob, UNLIMITED};
 use crate::lifecycle::Report;
 
@@ -486,9 +486,9 @@ fn pods_have_room(account: &Account<'_>) -> Verdict {
     // A write that is refused changes nothing, and one that hangs keeps up those behind it: from then on the pod
     // may have less.
     let is_refused = |it: &Happening| match it {
-        Happening::Failed { deed, why, .. } => {
-            let hangs = *deed == Deed::LowerMemory && why.contains(TOOK_TOO_LONG);
-            hangs || *deed == Deed::WritePod
+        Happening::Failed { call, why, .. } => {
+            let hangs = *call == EngineCall::LowerMemory && why.contains(TOOK_TOO_LONG);
+            hangs || *call == EngineCall::WritePod
         }
         _ => false,
     };
@@ -585,7 +585,7 @@ fn oom_is_told(account: &Account<'_>) -> Verdict {
         let happened = account.story.iter().any(|(_, happening)| is_it(happening));
         let told = account.of(id).any(|notice| *notice == Notice::OutOfMemory);
         // A watch could not begin where the cgroup could not be found out.
-        let is_hidden = |happening: &Happening| matches!(happening, Happening::Failed { deed: Deed::FindCgroup, id: of, .. } if of == id);
+        let is_hidden = |happening: &Happening| matches!(happening, Happening::Failed { call: EngineCall::FindCgroup, id: of, .. } if of == id);
         let may_be_missed = account.story.iter().any(|(_, it)| is_hidden(it));
         broken(happened == told || happened && may_be_missed, || {
             format!("{id}: out of memory {happened}, told {told}")

@@ -89,7 +89,7 @@ impl SimulatedNode {
             .build()
             .expect("a runtime");
         let entered = runtime.enter();
-        let engine = SimEngine::with_fates(faults.fates());
+        let engine = SimEngine::with_fault_plan(faults.fault_plan());
         let containerd = Containerd::new(is_pauseless);
         let mut dice = Dice::new(faults.seed ^ 0x6f74_6865);
         let delays = (0..500).map(|_| Duration::from_millis(dice.within(0, faults.events)));
@@ -337,7 +337,7 @@ impl SimulatedNode {
                 _ => Size::exactly(Millicores(100), Bytes(MEMORY)),
             },
             pod_uid: (!self.by_hand).then(|| POD_UID.to_owned()),
-            lives: vec![first, program(&script, script.then_exits)],
+            programs: vec![first, program(&script, script.then_exits)],
             exec: Program::exits_after(Duration::from_millis(5), 0),
             ..SimBundle::default()
         };

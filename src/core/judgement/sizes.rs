@@ -213,8 +213,6 @@ pub fn bytes(bytes: Option<u64>) -> String {
     }
 }
 
-// === the pod as a whole ===
-
 /// The requests and limits of the pod as a whole, if its manifest has them, filled in as by
 /// Kubernetes 1.34: with limits, a missing request is the request of the containers by Kubernetes'
 /// own formula, else the limit.

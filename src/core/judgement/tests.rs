@@ -397,8 +397,6 @@ fn a_probe_that_kubernetes_takes_and_the_shim_does_not_is_left_to_kubelet() {
     assert_eq!(completion.notes.len(), 3, "{:?}", completion.notes);
 }
 
-// === what explain says of names ===
-
 #[test]
 fn an_optional_sidecar_is_not_waited_for_by_what_is_created_before_it() {
     let judge = |names: &[&str]| {

@@ -104,8 +104,6 @@ pub struct Handler {
     pub tcp_socket: Option<IgnoredAny>,
 }
 
-// === impl Pod ===
-
 impl Pod {
     /// Reads a pod or pod template: a map with `metadata` and `spec`.
     ///
@@ -216,8 +214,6 @@ impl Pod {
         }
     }
 }
-
-// === impl Container ===
 
 impl Container {
     /// True for a native sidecar, if it is among the init containers (KEP-753).

@@ -88,8 +88,6 @@ struct Metadata {
     annotations: Annotations,
 }
 
-// === impl Body ===
-
 impl Body {
     fn pod(self, owner: &Owner) -> Result<Pod, Unreadable> {
         let spec = self.spec.unwrap_or_default();
@@ -179,8 +177,6 @@ pub struct Containers {
     count: usize,
 }
 
-// === impl Containers ===
-
 impl Deref for Containers {
     type Target = [Container];
 
@@ -251,8 +247,6 @@ struct RuleCodes {
 #[derive(Debug, Default)]
 struct Codes(ExitCodes);
 
-// === impl RestartRules ===
-
 impl Fold for RestartRules {
     type Item = Object<RestartRule>;
 
@@ -309,8 +303,6 @@ impl Fold for NetworkRights {
         self.0 |= matches!(capability.as_str(), "NET_ADMIN" | "CAP_NET_ADMIN" | "ALL");
     }
 }
-
-// === lists ===
 
 /// A list that is reduced while it is read.
 trait Fold: Default {
@@ -424,8 +416,6 @@ impl<'de> Visitor<'de> for AnnotationsVisitor {
         Ok(annotations)
     }
 }
-
-// === fields ===
 
 /// Reads null as the default value.
 pub(super) fn or_default<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<T, D::Error>

@@ -32,9 +32,9 @@ pub fn by_hand(mut case: Case) -> Case {
         && let Some(app) = case.members.iter_mut().find(|m| m.part == Part::App)
     {
         app.essential = true;
-        app.lives.truncate(1);
-        app.lives.push(WELL);
-        app.lives[0].ends = Some((700, 1));
+        app.behaviors.truncate(1);
+        app.behaviors.push(WELL);
+        app.behaviors[0].ends = Some((700, 1));
     }
     case.late.clear();
     case.deleted.1 = Deletion::Usual;

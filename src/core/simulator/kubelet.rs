@@ -190,8 +190,6 @@ pub fn intern(text: String) -> &'static str {
     })
 }
 
-// === time goes by ===
-
 impl<'a> Kubelet<'a> {
     pub fn new(case: &'a Case, world: &'a mut dyn Node, log: &'a mut Log) -> Kubelet<'a> {
         let record = |again| Record {
@@ -297,8 +295,6 @@ impl<'a> Kubelet<'a> {
     }
 }
 
-// === faults ===
-
 impl Kubelet<'_> {
     fn go_wrong(&mut self, fault: Fault) {
         let who = |name| self.case.members.iter().position(|m| m.name == name);
@@ -390,8 +386,6 @@ impl Kubelet<'_> {
         self.worker = Worker::Idle;
     }
 }
-
-// === events ===
 
 impl Kubelet<'_> {
     fn hear(&mut self) {
@@ -526,8 +520,6 @@ impl Kubelet<'_> {
         self.records[who].state == State::Running
     }
 }
-
-// === the pod's worker ===
 
 impl Kubelet<'_> {
     /// Returns true if it has done something.
@@ -734,8 +726,6 @@ impl Kubelet<'_> {
         }
     }
 }
-
-// === SyncPod ===
 
 impl Kubelet<'_> {
     /// Begins a restart of all containers if one has exited with the code for it: the others are

@@ -82,8 +82,6 @@ pub struct Containers {
     pub overhead: Size,
 }
 
-// === impl Size ===
-
 impl Size {
     /// No requests, and limits of zero.
     pub const NOTHING: Size = Size {
@@ -164,8 +162,6 @@ impl From<&Resources> for Size {
         }
     }
 }
-
-// === impl Containers ===
 
 impl Containers {
     /// The containers of a pod with this plan. The caller names the `apps`, because a plan need not

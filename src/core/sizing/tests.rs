@@ -12,8 +12,6 @@ fn limited(millis: u64, bytes: u64) -> Size {
     Size::exactly(Millicores(millis), Bytes(bytes))
 }
 
-// === the seeds' examples ===
-
 /// Pod initialization, "Resources": two init containers, two apps.
 #[test]
 fn the_largest_init_container_or_all_apps_whatever_is_more_of_each_resource() {
@@ -86,8 +84,6 @@ fn defer_containers_count_one_at_a_time() {
     assert_eq!(containers.effective(), limited(210, 81));
 }
 
-// === from a plan ===
-
 #[test]
 fn a_plan_says_who_starts_when() {
     let annotations = [
@@ -130,8 +126,6 @@ fn a_plan_says_who_starts_when() {
     };
     assert_eq!(containers.apps, [web]);
 }
-
-// === properties ===
 
 fn limits<Q: std::fmt::Debug>(amount: impl Strategy<Value = Q>) -> impl Strategy<Value = Limit<Q>> {
     proptest::option::weighted(0.8, amount).prop_map(Limit::from)

@@ -94,7 +94,8 @@ use crate::reaper::Reaper;
 use crate::sizing::Size;
 
 use super::{
-    Coming, Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, Work, sandbox,
+    Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, UpcomingCreation, Work,
+    sandbox,
 };
 
 pub use bundle::{Bundle, BundleError};
@@ -195,10 +196,10 @@ impl Engine for OciEngine {
         scores::allowed(wanted, instead_of)
     }
 
-    fn get_ready(&self, coming: Coming) {
-        match coming {
-            Coming::Container => moves::prepare_for_container(),
-            Coming::Exec => moves::prepare_for_exec(),
+    fn get_ready(&self, upcoming: UpcomingCreation) {
+        match upcoming {
+            UpcomingCreation::Container => moves::prepare_for_container(),
+            UpcomingCreation::Exec => moves::prepare_for_exec(),
         }
     }
 }

@@ -91,8 +91,6 @@ struct Verdict {
     patch: Patch,
 }
 
-// === impl Webhook ===
-
 impl Webhook {
     /// Returns the webhook at an HTTP path.
     pub fn at(path: &str) -> Option<Webhook> {
@@ -113,8 +111,6 @@ impl Webhook {
     }
 }
 
-// === impl Outcome ===
-
 impl Outcome {
     pub fn name(self) -> &'static str {
         match self {
@@ -124,8 +120,6 @@ impl Outcome {
         }
     }
 }
-
-// === impl ParsedReview ===
 
 impl ParsedReview {
     /// True if a pod has so many containers that judging it may take some milliseconds.
@@ -165,8 +159,6 @@ fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, String>
         }
     })
 }
-
-// === impl Admission ===
 
 impl Admission {
     /// Answers a review.

@@ -99,10 +99,10 @@ impl Container {
 
     fn task_state(&self) -> State {
         let was_started = self.task.was_started;
-        if self.life.is_published() {
+        if self.state.is_published() {
             return State::Stopped;
         }
-        match (self.life.is_exited(), self.task.process, was_started) {
+        match (self.state.is_exited(), self.task.process, was_started) {
             (true, _, true) => State::Stopping,
             (true, _, false) => State::StoppingUnstarted,
             (_, Process::Creating | Process::ToRestore | Process::Unrestorable, _) => {
@@ -169,8 +169,6 @@ impl State {
         }
     }
 }
-
-// === impl IllegalCall ===
 
 impl IllegalCall {
     /// True if the signaled process has exited.

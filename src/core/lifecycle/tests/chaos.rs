@@ -212,10 +212,10 @@ impl Shape {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    // The first life of a container is the most likely.
+    // The first container of a container is the most likely.
     let id = || {
-        let life = prop_oneof![4 => Just(0_usize), 2 => Just(1), 1 => Just(2)];
-        (prop::sample::select(IDS.as_slice()), life).prop_map(|(ids, life)| ids[life])
+        let creation = prop_oneof![4 => Just(0_usize), 2 => Just(1), 1 => Just(2)];
+        (prop::sample::select(IDS.as_slice()), creation).prop_map(|(ids, creation)| ids[creation])
     };
     let patience = || prop::option::of((1_u64..200).prop_map(secs));
     let signal = prop::sample::select(vec![Signal::TERM, Signal::KILL, Signal::QUIT, hangup()]);

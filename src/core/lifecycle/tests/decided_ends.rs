@@ -43,8 +43,6 @@ fn stop_shortly(world: &mut World, name: &'static str) {
     world.call(Call::Delete(name));
 }
 
-// === a run that is complete ===
-
 #[test]
 fn a_sidecar_that_is_started_after_the_run_is_complete_is_answered_and_ends_with_0() {
     for policy in ["Never", "OnFailure"] {
@@ -163,8 +161,6 @@ fn a_sidecar_that_failed_at_the_end_of_a_complete_run_is_answered_again_and_ends
     assert_eq!(world.reported("proxy#2"), Some(0), "{:#?}", world.seen);
     assert_eq!(world.executed("proxy#2"), None);
 }
-
-// === listed defers that are not created yet ===
 
 #[test]
 fn an_app_that_fails_before_its_cleanup_exists_ends_the_pod_when_the_cleanup_is_there() {
@@ -302,8 +298,6 @@ fn no_start_is_refused_because_an_essential_container_has_failed() {
     assert_eq!(world.executed("api"), None);
 }
 
-// === all of a pod is created again in its sandbox ===
-
 #[test]
 fn a_pod_whose_containers_are_all_restarted_starts_in_order_again() {
     for policy in ["Always", "OnFailure", "Never"] {
@@ -439,8 +433,6 @@ fn names_are_new_again_when_a_pod_is_restarted() {
     world.run_for(secs(5));
     assert!(world.executed("drain#2").is_some(), "{:#?}", world.seen);
 }
-
-// === exits after which the caller creates a container again ===
 
 #[test]
 fn an_app_that_its_caller_restarts_by_exit_code_does_not_complete_the_run() {

@@ -24,8 +24,6 @@ fn job(policy: &'static str, more: &[(&'static str, &'static str)]) -> World {
     World::new(&annotations)
 }
 
-// === init containers ===
-
 #[test]
 fn an_init_container_that_ends_because_it_was_told_to_has_not_done_its_part() {
     let world = World::new(&[("init", "migrate")]).script("migrate", stops_after(5));
@@ -154,8 +152,6 @@ fn an_init_container_that_was_killed_as_the_first_of_a_deleted_pod_has_not_ended
     // Its preStop handler has not been seen yet.
     assert_eq!(world.signalled("proxy"), None, "{:#?}", world.seen);
 }
-
-// === restarts in place ===
 
 #[test]
 fn a_sidecar_that_dies_before_its_turn_to_stop_comes_back_though_it_was_asked() {
@@ -317,8 +313,6 @@ fn probes_that_flap_do_not_hold_back_what_comes_while_a_started_sidecar_is_down(
     assert!(world.executed("web#2").unwrap() < again.after(ms(700)));
 }
 
-// === ends of the pod ===
-
 #[test]
 fn under_on_failure_an_app_that_was_told_to_go_is_waited_for() {
     for apps in [&[("apps", "web")][..], &[]] {
@@ -448,8 +442,6 @@ fn under_on_failure_a_sidecar_that_stops_in_order_is_not_left_out_of_the_next_sa
         );
     }
 }
-
-// === nothing is forgotten ===
 
 #[test]
 fn a_completed_init_container_does_not_keep_sidecars_from_stopping() {

@@ -106,8 +106,6 @@ fn a_pod_that_nothing_came_to_runs() {
     assert_eq!(view.stages, []);
 }
 
-// === what only the node knows ===
-
 fn world_of_node(everywhere: bool, annotations: &[(&str, &str)]) -> World {
     let mut rules = Rules::default();
     rules.roles = Roles::new(["*-proxy"], everywhere).unwrap();

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::lifecycle::Time;
 use crate::plan::RestartPolicy;
 
-use crate::simulator::case::{Case, Deletion, Life, Member, Part, WELL};
+use crate::simulator::case::{Behavior, Case, Deletion, Member, Part, WELL};
 use crate::simulator::kubelet::{End, Log};
 use crate::simulator::promises::Promise;
 use crate::simulator::survey::{self, Broken, check};
@@ -47,7 +47,7 @@ impl LeftAlone {
 
     /// Nothing of it ever ends that is not to, and nobody does anything to it.
     fn is_well(&self) -> bool {
-        let is_well = |member: &Member| member.lives.len() == 1 && member.post_starts_fail == 0;
+        let is_well = |member: &Member| member.behaviors.len() == 1 && member.post_starts_fail == 0;
         self.0.faults.is_empty() && self.0.members.iter().all(is_well)
     }
 }
@@ -59,15 +59,15 @@ fn settle(member: &mut Member, policy: RestartPolicy) {
     }
     // In place it is always the same life.
     let has_one = policy == RestartPolicy::Never || member.part == Part::Sidecar;
-    let last = member.lives.pop().unwrap_or(WELL);
+    let last = member.behaviors.pop().unwrap_or(WELL);
     if has_one {
-        member.lives.clear();
+        member.behaviors.clear();
     }
     let ends = match member.part {
         Part::Init | Part::NativeInit => last.ends.map(|(after, _)| (after, 0)),
         _ => None,
     };
-    member.lives.push(Life { ends, ..last });
+    member.behaviors.push(Behavior { ends, ..last });
 }
 
 impl fmt::Display for LeftAlone {
@@ -115,15 +115,15 @@ fn comes_up(run: &Run<'_>) -> Result<(), String> {
         if !is_to_run {
             continue;
         }
-        let mut lives = run.lives.iter().rev();
-        let life = lives.find(|life| life.member.name == member.name && life.created <= at);
+        let mut traces = run.traces.iter().rev();
+        let trace = traces.find(|trace| trace.member.name == member.name && trace.created <= at);
         // What is done, or was stopped and has ended with 0, does not come again. A sidecar is never done.
-        let is_done = |life: &trace::Life<'_>| {
-            let (_, code) = life.reported.unwrap_or((at, u32::MAX));
-            let may_be = member.part != Part::Sidecar || !life.signals.is_empty();
+        let is_done = |trace: &trace::ContainerTrace<'_>| {
+            let (_, code) = trace.reported.unwrap_or((at, u32::MAX));
+            let may_be = member.part != Part::Sidecar || !trace.signals.is_empty();
             run.case.policy == RestartPolicy::OnFailure && code == 0 && may_be
         };
-        let is_well = life.is_some_and(|life| life.runs(at) || is_done(life));
+        let is_well = trace.is_some_and(|trace| trace.runs(at) || is_done(trace));
         if !is_well {
             return Err(format!("{} does not run", member.name));
         }
@@ -133,11 +133,11 @@ fn comes_up(run: &Run<'_>) -> Result<(), String> {
 
 fn nothing_twice(run: &Run<'_>) -> Result<(), String> {
     let at = settled(run);
-    let created = run.lives.iter().filter(|life| life.created <= at);
-    let mut again = created.filter(|life| life.id.contains('#'));
+    let created = run.traces.iter().filter(|trace| trace.created <= at);
+    let mut again = created.filter(|trace| trace.id.contains('#'));
     match (again.next(), run.log.given_up.first()) {
         (None, None) => Ok(()),
-        (Some(life), _) => Err(format!("{} was created", life.id)),
+        (Some(trace), _) => Err(format!("{} was created", trace.id)),
         (None, Some(id)) => Err(format!("{id} was given up")),
     }
 }
@@ -158,7 +158,7 @@ fn lived(case: &Case) -> (World, Log) {
 fn a_job_with_a_sidecar_completes() {
     for policy in [RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut work = Member::well("work", Part::App);
-        work.lives[0].ends = Some((5_000, 0));
+        work.behaviors[0].ends = Some((5_000, 0));
         let members = vec![
             Member::well("proxy", Part::Sidecar),
             Member::well("setup", Part::Init),
@@ -175,9 +175,14 @@ fn a_job_with_a_sidecar_completes() {
         };
         assert_eq!(end, End::Over, "{policy:?}");
         assert!(ended < Time::default().after(ms(20_000)), "{ended}");
-        assert_eq!(run.lives.len(), 3, "{policy:?}");
-        for life in &run.lives {
-            assert_eq!(life.reported.map(|(_, code)| code), Some(0), "{}", life.id);
+        assert_eq!(run.traces.len(), 3, "{policy:?}");
+        for trace in &run.traces {
+            assert_eq!(
+                trace.reported.map(|(_, code)| code),
+                Some(0),
+                "{}",
+                trace.id
+            );
         }
     }
 }

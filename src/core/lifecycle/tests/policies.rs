@@ -393,8 +393,6 @@ fn a_cap_of_its_own_ends_the_stop_of_one_container() {
     );
 }
 
-// === extension ===
-
 const INTERVAL: (&str, &str) = ("grace-extension", r#"{"intervalSeconds":3,"count":4}"#);
 const PROBED: (&str, &str) = ("grace-extension", r#"{"probe":true,"maxSeconds":60}"#);
 const LIVENESS: (&str, &str) = (
@@ -523,8 +521,6 @@ fn in_a_pod_that_may_be_extended_answers_wait_until_its_last_defer_has_ended() {
     assert!(answers.iter().all(|at| *at >= ended), "{answers:?} {ended}");
     assert!(answers.iter().all(|at| *at <= asked.after(secs(115))));
 }
-
-// === whatever the pod ===
 
 fn script() -> impl Strategy<Value = Script> {
     let stops = prop_oneof![3 => (0_u64..6_000).prop_map(Some), 1 => Just(None)];

@@ -1,7 +1,7 @@
 //! The pod as a person sees it.
 
 use crate::lifecycle::{
-    ContainerView, Missing, Obstacle, Remedy, State, Status, Step, Then, Time, View,
+    ContainerView, Missing, Obstacle, Remedy, StateSummary, Status, Step, Then, Time, View,
 };
 use crate::plan::Role;
 
@@ -100,7 +100,7 @@ fn a_held_app_says_what_it_waits_for_since_when_and_what_ends_the_wait() {
     assert_eq!(wait.obstacles, [proxy]);
     assert_eq!(wait.since, Some(began));
     assert_eq!(wait.until, Some((began.after(secs(300)), Then::Ended)));
-    assert_eq!(container(&world, "web").state, State::Held);
+    assert_eq!(container(&world, "web").state, StateSummary::Held);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_start_that_waits_says_whether_it_will_fail() {
         assert!(at > world.now && at < world.now.after(secs(100)), "{at}");
         // And so it is.
         world.run_for(at.since(world.now));
-        let is_held = container(&world, "web").state == State::Held;
+        let is_held = container(&world, "web").state == StateSummary::Held;
         assert_eq!(is_held, then == Then::Held, "{mode}");
     }
 }
@@ -153,7 +153,7 @@ fn a_sidecar_that_is_to_be_restarted_says_when() {
     // The first time it is restarted at once.
     world.run_for(secs(1));
     let proxy = container(&world, "proxy");
-    assert_eq!(proxy.state, State::BackingOff);
+    assert_eq!(proxy.state, StateSummary::BackingOff);
     let wait = proxy.wait.unwrap();
     assert_eq!(wait.obstacles, [Obstacle::BackOff]);
     assert!(matches!(wait.until, Some((at, Then::ExecutedAnew)) if at > world.now));
@@ -171,7 +171,7 @@ fn what_is_being_stopped_says_when_it_is_killed() {
     let wait = web.wait.unwrap();
     assert_eq!(
         (web.state, wait.until),
-        (State::Stopping, Some((over, Then::LastSignal)))
+        (StateSummary::Stopping, Some((over, Then::LastSignal)))
     );
     assert_eq!(wait.obstacles, [Obstacle::Exit]);
     let wait = container(&world, "proxy").wait.unwrap();

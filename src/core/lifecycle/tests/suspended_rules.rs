@@ -10,7 +10,7 @@ use super::fixtures::{TERM, ask_all, running};
 fn pauses(world: &World) -> Vec<u64> {
     let seen = world.seen.iter();
     let pauses = seen.filter_map(|(_, seen)| match seen {
-        Seen::Reported(Report::Circle { rule, name, pause }) => {
+        Seen::Reported(Report::RuleSuspended { rule, name, pause }) => {
             assert_eq!((*rule, name), ("faulty", &None));
             Some(pause.as_secs())
         }
