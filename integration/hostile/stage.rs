@@ -272,7 +272,7 @@ pub fn limit_memory(bytes: u64, config: &mut Value) {
 ///
 /// A parent's account of its children's time (`cutime`) ignores cgroups: a command that joins the
 /// pod's cgroup is paid by the pod. The kernel charges each moment to the current cgroup of a
-/// process, so this cgroup's usage is the right figure, less the time that containerd takes itself
+/// process. So this cgroup's usage is the right figure, less the time that containerd takes itself
 /// for events and the tests' calls.
 struct NodeCgroup {
     dir: PathBuf,

@@ -299,7 +299,7 @@ fn an_optional_sidecar_that_is_kubelets_own_is_none_of_ours() {
     );
 }
 
-/// A probe that may take its time is not cut short by a timeout that nobody has asked for.
+/// A probe without a timeout in the spec is not limited to kubelet's usual timeout.
 #[test]
 fn apps_wait_as_long_as_the_probes_of_the_spec_may_take() {
     let probe = |seconds: u32| json!({"tcpSocket": {"port": 1}, "periodSeconds": seconds, "failureThreshold": 60});

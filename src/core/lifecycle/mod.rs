@@ -13,7 +13,6 @@
 //! look at the pod as it is and return what is due, now or later. So a container that was ready
 //! before another one waited for it cannot be missed, and a late timer only delays its effect.
 //!
-//!
 //! Begin with `docs/lifecycle.md`, then `state/mod.rs`, the states of a container, and
 //! `termination/mod.rs`, the steps of a termination.
 //!

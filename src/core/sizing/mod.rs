@@ -2,8 +2,8 @@
 //! and of the times when they run.
 //!
 //! The formula is KEP-753's ("Resources calculation for scheduling and pod admission", "Exposing
-//! Pod Resource requirements"), which is that of the init containers' proposal where there are no
-//! sidecars, with the containers of the defer proposal at the other end:
+//! Pod Resource requirements"). Without sidecars it is that of the init containers' proposal. The
+//! containers of the defer proposal are added at the end:
 //!
 //! ```text
 //! init(i)   = init_i + sum of the sidecars started before it

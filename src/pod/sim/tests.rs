@@ -1,4 +1,4 @@
-//! What an actor does on a simulated node where something goes wrong.
+//! The actor on a simulated node with faults.
 
 mod exits;
 mod liveness;

@@ -1,9 +1,9 @@
 //! The publication of a container's exit: its event, and the answers to pending Waits.
 //!
 //! Clients close their ends of the output when they hear of the exit. So the exit waits until they
-//! have read the output, until the exits of the container's execs are published, and until the
-//! reason why usher has ended the container is where the caller reads it. All three waits are
-//! bounded, because a client or a disk may stall.
+//! have read the output, and until the exits of the container's execs are published. If usher has
+//! ended the container, the exit also waits until the reason is where the caller reads it. All
+//! three waits are bounded, because a client or a disk may stall.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One container, all calls, all effects: each order in which they can come, fail and overlap.
+//! All orders in which calls and effects of one container can come, fail and overlap.
 //!
 //! The model keeps what is under way outside of the core, as the shim does, and holds the core to what the
 //! OCI runtime and the caller rely on.
@@ -70,7 +70,7 @@ enum Event {
     Timer,
 }
 
-/// How often what may still happen.
+/// Numbers of events that may still happen.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Limits {
     calls: u8,
@@ -401,7 +401,7 @@ impl Fork {
         self.under_way.insert(effect);
     }
 
-    /// Nothing can happen any more but that time passes.
+    /// Checks a state in which no event is left but the passing of time.
     fn check_at_rest(&self) {
         if self.is_removed {
             return;

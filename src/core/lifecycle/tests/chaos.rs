@@ -1,5 +1,5 @@
-//! Whatever the caller does, in whatever order, with whatever pod: nothing panics, nothing spins,
-//! every request is answered once and in time, and no program runs that may not.
+//! Random calls in random order for random pods: nothing panics or spins, every request is answered
+//! once and in time, and no program runs that may not.
 
 use std::time::Duration;
 
@@ -377,8 +377,8 @@ fn ran_before(world: &World, id: &str) -> bool {
     })
 }
 
-/// Whether an init container has succeeded by itself, and was not created again between that and
-/// the creation of the container that waits for it.
+/// True if an init container has succeeded by itself, and was not created again before the
+/// container that waits for it.
 fn has_succeeded_for(world: &World, name: &str, waits: &str) -> bool {
     let created = |which: &dyn Fn(&str) -> bool| -> Vec<Time> {
         let times = world.created.iter().filter(|(_, id)| which(id));

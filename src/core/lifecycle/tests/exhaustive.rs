@@ -17,8 +17,8 @@ use crate::process::ExitStatus;
 
 use crate::simulator::expand;
 
-/// What may happen in a pod besides its containers being created and started, and its init
-/// containers succeeding.
+/// Numbers of events besides the creation and start of containers and the success of init
+/// containers.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Limits {
     /// Timers that fire.
@@ -43,7 +43,7 @@ struct Limits {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum SlotState {
-    /// Created, and nobody has asked for its start.
+    /// Created; the caller has not asked for its start.
     Parked,
     Asked,
     /// The driver is about to execute it.

@@ -1,5 +1,5 @@
-//! Names that end in `?`: who does not come is as if nobody had named it, who comes as if it had been
-//! named like any other.
+//! Names that end in `?`: without a container they have no effect; with one they count like any
+//! other name.
 
 use crate::lifecycle::{Status, Time};
 use crate::plan::{Plan, Roles, Rules};

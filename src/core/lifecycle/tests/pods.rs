@@ -45,14 +45,15 @@ impl LeftAlone {
         LeftAlone(case)
     }
 
-    /// Nothing of it ever ends that is not to, and nobody does anything to it.
+    /// True if no container fails, and the caller stops none.
     fn is_well(&self) -> bool {
         let is_well = |member: &Member| member.behaviors.len() == 1 && member.post_starts_fail == 0;
         self.0.faults.is_empty() && self.0.members.iter().all(is_well)
     }
 }
 
-/// Its last life is as it should be, and the one before is at most what its caller makes up for.
+/// Makes the last behavior succeed; earlier ones fail at most as often as the caller restarts the
+/// container.
 fn settle(member: &mut Member, policy: RestartPolicy) {
     if member.part.is_defer() {
         return;

@@ -21,7 +21,7 @@ const POLICIES: [(&str, u64); 5] = [
 const ALL: [&str; 5] = ["proxy", "logs", "web", "before", "after"];
 const GRACE: Duration = secs(8);
 
-/// What it takes here until a process that was killed is gone, for each of the steps.
+/// Time from SIGKILL until the process is gone, for each of the steps.
 const DYING: Duration = ms(5);
 
 fn pod(policy: &'static str, scripts: [Script; 5]) -> World {

@@ -119,7 +119,7 @@ fn one_whose_restart_hangs_ends_with_the_grace_period() {
     }
 }
 
-/// What is to be ended has just been done.
+/// A completed container is dismissed, not restarted.
 #[test]
 fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     let mut world = running(job("Never"), &["proxy", "web"]);
@@ -140,7 +140,7 @@ fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     assert!(actions.iter().any(is_kill), "{actions:#?}");
 }
 
-/// What would be made would be in the namespaces of whatever has the sandbox's number by then.
+/// A restart would use the namespaces of the process that has the sandbox's PID by then.
 #[test]
 fn in_a_pod_whose_sandbox_is_gone_nothing_is_made_any_more() {
     let slow = Script {

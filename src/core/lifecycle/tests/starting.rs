@@ -421,8 +421,8 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
     assert_eq!(world.exec("web", &shell), Ok(()));
 }
 
-/// A pod in which the app waits for a sidecar that was stopped before it was started, and that nobody
-/// starts again; and when it was stopped.
+/// A pod in which the app waits for a sidecar that was stopped before it was started and is not
+/// restarted. Returns the time of that stop too.
 fn waits_in_vain(mode: &str) -> (World, Time) {
     let mut world = World::new(&[
         ("sidecars", "proxy"),

@@ -1,4 +1,4 @@
-//! Whatever a pod's author writes, the answer is a plan without contradictions or one sentence.
+//! Arbitrary annotations yield either a plan without contradictions or an error of one sentence.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -3,11 +3,11 @@
 use super::*;
 use crate::pod::CheckpointCall;
 
-/// What each deed meets, and when it was begun.
+/// The fault of each call, and the calls that have begun.
 #[derive(Clone)]
 struct Script {
     begun: Arc<Mutex<Vec<(Instant, EngineCall, String)>>>,
-    /// For the deed that comes so often before: zero for the first.
+    /// The fault of a call, given the number of equal calls before it.
     fault: fn(EngineCall, usize) -> Fault,
     answers_after: fn(EngineCall) -> Duration,
 }
