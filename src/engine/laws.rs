@@ -45,6 +45,7 @@ pub trait Testbed {
     fn left_of(&self, id: &str) -> String;
 }
 
+/// The behavior of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// Runs until SIGTERM, and then exits with 7.

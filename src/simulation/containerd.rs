@@ -88,6 +88,7 @@ pub struct Called {
     pub is_cut: bool,
 }
 
+/// The simulated containerd.
 #[derive(Clone)]
 pub struct Containerd {
     shared: Arc<Shared>,

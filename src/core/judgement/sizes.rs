@@ -17,6 +17,7 @@ pub struct Resources {
     pub phases: Vec<Phase>,
 }
 
+/// The size of a pod in a phase of its run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Phase {
     pub phase: String,

@@ -79,12 +79,14 @@ pub enum Action {
     /// Kill a restart in place that is under way, and report its failure with
     /// [`handle_restarted`](super::Pod::handle_restarted).
     CancelRestart { id: ContainerId },
-    /// Run the Exec that was taken for the container's postStart handler again, in execution `execution`
-    /// of the container, and report with [`handle_post_started`](super::Pod::handle_post_started).
+    /// Run the Exec that was taken for the container's postStart handler again, in execution
+    /// `execution` of the container, and report with
+    /// [`handle_post_started`](super::Pod::handle_post_started).
     PostStart { id: ContainerId, execution: u64 },
     /// Make one attempt of the container's [`probe`](super::Pod::probe), bounded by its timeout,
-    /// and report it with [`handle_probed`](super::Pod::handle_probed). `execution` is the execution
-    /// that the attempt is for: the container may have been restarted when the result arrives.
+    /// and report it with [`handle_probed`](super::Pod::handle_probed). `execution` is the
+    /// execution that the attempt is for: the container may have been restarted when the result
+    /// arrives.
     Probe { id: ContainerId, execution: u64 },
     /// Run a hook in the container or against it, bounded by `limit`, and report with
     /// [`handle_hooked`](super::Pod::handle_hooked).
@@ -160,6 +162,7 @@ impl Why {
     }
 }
 
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeKind {
     /// Tells when the container is started.
@@ -177,6 +180,7 @@ impl fmt::Display for ProbeKind {
     }
 }
 
+/// The purpose of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HookKind {
     /// The termination hook from the annotations, run first when the pod terminates.

@@ -82,8 +82,8 @@ impl Allowance {
         });
     }
 
-    /// Ends the attempt of execution `execution`, which took `cost`. Returns the expected cost of the
-    /// next attempt, or `None` if none was under way.
+    /// Ends the attempt of that execution, which took `cost`. Returns the expected cost of
+    /// the next attempt, or `None` if none was under way.
     pub fn over(
         &mut self,
         now: Time,

@@ -26,6 +26,7 @@ const POST_START_WITHIN: Duration = Duration::from_secs(1);
 /// Kubelet stops a container whose postStart has failed this soon, its preStop handler aside.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
+/// An Exec of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec<'a> {
     pub id: &'a str,
@@ -157,7 +158,7 @@ impl Pod {
     }
 
     /// True if this Exec was taken for the container's postStart handler. The driver has to keep
-    /// it: it is run again after a restart in place ([`Action::PostStart`]).
+    /// it: [`Action::PostStart`](super::Action::PostStart) runs it again after a restart in place.
     pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
         self.known(id).is_ok_and(|container| {
             let post_start = container.state.post_start();
@@ -189,8 +190,8 @@ impl Pod {
         }
     }
 
-    /// Records the outcome of [`Action::PostStart`] in execution `execution`. A container whose handler
-    /// fails is stopped, as kubelet does it.
+    /// Records the outcome of [`Action::PostStart`](super::Action::PostStart) in that execution. A
+    /// container whose handler fails is stopped, as kubelet does it.
     pub fn handle_post_started(
         &mut self,
         now: Time,

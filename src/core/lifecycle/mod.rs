@@ -187,6 +187,7 @@ pub struct Pod {
     out: Outbox,
 }
 
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Init containers and sidecars are being started.

@@ -246,7 +246,7 @@ impl ContainerContext<'_> {
         self.attempt_begins(execution, cost);
     }
 
-    /// Begins an attempt of its probe for execution `execution`.
+    /// Begins an attempt of its probe for that execution.
     pub(super) fn attempt_begins(&mut self, execution: u64, cost: Duration) {
         self.allowance.begin(self.now, execution, cost);
         let id = self.id.clone();

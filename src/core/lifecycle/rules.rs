@@ -286,8 +286,8 @@ impl Pod {
         })
     }
 
-    /// The next decision about a container, and its rule. Containers are asked in the order of their
-    /// creation.
+    /// The next decision about a container, and its rule. Containers are asked in the order of
+    /// their creation.
     fn container_decision(&self) -> Option<(&'static str, ContainerId, Decision)> {
         let pod_facts = self.pod_facts();
         let mut subjects: Vec<_> = self.subjects(&pod_facts).collect();

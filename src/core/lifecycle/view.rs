@@ -92,6 +92,7 @@ pub struct ContainerView {
     pub wait: Option<Wait>,
 }
 
+/// The wait of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     pub obstacles: Vec<Obstacle>,

@@ -24,6 +24,7 @@ pub struct Pod {
     places: BTreeMap<String, usize>,
 }
 
+/// The spec of a pod, as far as usher needs it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {

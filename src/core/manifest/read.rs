@@ -20,6 +20,7 @@ pub const MAX_CONTAINERS: usize = 1000;
 /// Kubernetes' own limit for the annotations of an object, keys and values together.
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 
+/// The reason why a manifest cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// A field with another type than in Kubernetes.

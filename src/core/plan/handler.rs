@@ -20,6 +20,7 @@ pub enum Host {
     Ip(IpAddr),
 }
 
+/// A port by number or by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Hash)]
 #[serde(untagged)]
 pub enum Port {

@@ -9,6 +9,7 @@ use crate::simulator::{Call, Node, Seen, ms, secs};
 use super::case::{Case, Deletion, Fault, Member, Part, WELL};
 use super::kubelet::{Ask, End, Log, intern};
 
+/// A person who runs a pod with `ctr`.
 pub struct Person<'a> {
     case: &'a Case,
     world: &'a mut dyn Node,

@@ -38,6 +38,7 @@ impl Part {
     }
 }
 
+/// A preStop handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreStop {
     Exec,
@@ -69,6 +70,7 @@ pub const WELL: Behavior = Behavior {
     code: 0,
 };
 
+/// A container of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
     pub name: &'static str,
@@ -130,6 +132,7 @@ pub enum Deletion {
     Kill,
 }
 
+/// A pod, its faults, and its deletion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
     pub policy: RestartPolicy,

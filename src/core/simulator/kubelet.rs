@@ -154,6 +154,7 @@ enum Stage {
     Over,
 }
 
+/// The simulated kubelet.
 pub struct Kubelet<'a> {
     case: &'a Case,
     pub world: &'a mut dyn Node,

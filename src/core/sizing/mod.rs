@@ -42,6 +42,7 @@ pub struct Requests {
     pub memory: Bytes,
 }
 
+/// Limits; unlimited if not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
     pub cpu: Limit<Millicores>,

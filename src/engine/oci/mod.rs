@@ -2,9 +2,12 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one method per verb, with their time limits and errors |
-//! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs`, `shim_path.rs` | files of the bundle: configuration read and changed, containerd's options, the recorded exit, the path of the shim |
-//! | `container.rs`, `restoration.rs`, `forget.rs`, `state.rs` | a container: created, restarted in place, restored, removed; the runtime's state of it |
+//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one
+//! method per verb, with their time limits and errors | | `bundle.rs`, `config.rs`, `options.rs`,
+//! `exit.rs`, `shim_path.rs` | files of the bundle: configuration read and changed, containerd's
+//! options, the recorded exit, the path of the shim | | `container.rs`, `restoration.rs`,
+//! `forget.rs`, `state.rs` | a container: created, restarted in place, restored, removed; the
+//! runtime's state of it |
 //! | `init.rs`, `release.rs` | the init process: released, killed, frozen, updated |
 //! | `exec.rs` | execs |
 //! | `checkpoint.rs` | checkpoints by criu |

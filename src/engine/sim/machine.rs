@@ -24,6 +24,7 @@ const PARKED_ENDS_WITH: ExitStatus = ExitStatus::Code(2);
 /// Unique identity of a process, unlike its PID, which may be reused.
 pub(super) type Serial = u64;
 
+/// The simulated machine: its processes, cgroups and mounts.
 #[derive(Debug)]
 pub struct Machine {
     pub(super) fault_plan: Box<dyn FaultPlan>,
@@ -52,6 +53,7 @@ pub struct Machine {
     held: BTreeMap<i32, usize>,
 }
 
+/// An event of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
     /// A container's parked init process was created.

@@ -3,8 +3,8 @@
 //!
 //! It obeys the [laws](super), which the conformance tests check as for the real engine, and is
 //! otherwise as adversarial as they permit: a free PID goes to the next process, a frozen container
-//! reacts to nothing, and whatever may fail, take long or hang does so when its [`FaultPlan`] decide
-//! that.
+//! reacts to nothing, and whatever may fail, take long or hang does so when its [`FaultPlan`]
+//! decide that.
 //!
 //! | file | subject |
 //! |---|---|

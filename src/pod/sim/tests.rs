@@ -360,7 +360,8 @@ fn a_pod_keeps_its_memory_as_long_as_somebody_uses_that() {
     });
 }
 
-/// The news of a release come late, and a next life takes its time. Keeps what the sidecar is done to.
+/// The news of a release come late, and a next life takes its time. Keeps what the sidecar is done
+/// to.
 #[derive(Clone, Debug, Default)]
 struct LateNews(Arc<Mutex<Vec<EngineCall>>>);
 
@@ -383,8 +384,9 @@ impl FaultPlan for LateNews {
     }
 }
 
-/// A sidecar ends before the news that it was released are there, in the moment in which another container
-/// is due to be killed: clearing away after it is put off, and when that comes, its next life is being made.
+/// A sidecar ends before the news that it was released are there, in the moment in which another
+/// container is due to be killed: clearing away after it is put off, and when that comes, its next
+/// life is being made.
 #[test]
 fn what_is_to_live_again_is_not_cleared_away_by_a_timer_that_was_set_before() {
     let news = LateNews::default();

@@ -39,6 +39,7 @@ pub enum Webhook {
     Validate,
 }
 
+/// The outcome of a review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Unchanged,
@@ -46,6 +47,7 @@ pub enum Outcome {
     Refused,
 }
 
+/// The answer to a review.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     pub outcome: Outcome,
@@ -61,6 +63,7 @@ pub struct Admission {
     pub runtime_class: String,
 }
 
+/// A review that was parsed.
 #[derive(Debug)]
 pub struct ParsedReview {
     uid: String,

@@ -1,7 +1,7 @@
 //! The state of one container, from its creation until its exit is published.
 //!
-//! A container is in one of these states, and only the methods of [`ContainerState`] lead from one to
-//! another. A method called in a wrong state changes nothing and returns an error.
+//! A container is in one of these states, and only the methods of [`ContainerState`] lead from one
+//! to another. A method called in a wrong state changes nothing and returns an error.
 //!
 //! ```text
 //!   Creating
@@ -403,8 +403,8 @@ impl ContainerState {
     }
 
     /// Records that its process is gone for good. Returns the Start to be answered. A container
-    /// that is being executed [exits early](ContainerState::exits_early); one between two executions has no
-    /// process.
+    /// that is being executed [exits early](ContainerState::exits_early); one between two
+    /// executions has no process.
     pub fn exited(&mut self, exiting: Exiting) -> Result<Option<RequestId>, InvalidTransition> {
         let start = match self.inner {
             Inner::Ending(Ending { start, .. }) => start,

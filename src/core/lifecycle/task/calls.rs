@@ -32,6 +32,7 @@ use crate::lifecycle::container::Container;
 
 use super::{Freezer, Process};
 
+/// A call of the Task API that needs a certain state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     Pause,
@@ -46,6 +47,7 @@ pub enum Call {
     KillZero,
 }
 
+/// A call that the state of the task does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IllegalCall {
     call: Call,

@@ -42,6 +42,7 @@ pub(super) enum Removal {
     UnderWay,
 }
 
+/// The outcome of a cleanup of runtime state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleanupOutcome {
     Done,
@@ -50,6 +51,7 @@ pub enum CleanupOutcome {
     TimedOut,
 }
 
+/// The way in which a container is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Deletion {
     /// The container has exited.

@@ -1,7 +1,7 @@
 //! All orders in which calls and effects of one container can come, fail and overlap.
 //!
-//! The model keeps what is under way outside of the core, as the shim does, and holds the core to what the
-//! OCI runtime and the caller rely on.
+//! The model keeps what is under way outside of the core, as the shim does, and holds the core to
+//! what the OCI runtime and the caller rely on.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashSet};

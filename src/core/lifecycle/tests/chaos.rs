@@ -13,7 +13,8 @@ use crate::simulator::{Call, Script, Seen, World, ms, name_of, secs};
 
 const INITS: [&str; 2] = ["one", "two"];
 const SIDECARS: [&str; 3] = ["proxy", "logs", "mesh"];
-/// A native init container, two apps, two defers, and what is in no list: a guest where apps are listed.
+/// A native init container, two apps, two defers, and what is in no list: a guest where apps are
+/// listed.
 const OTHERS: [&str; 6] = ["native", "web", "api", "bye", "last", "other"];
 
 /// Each container may come three times.

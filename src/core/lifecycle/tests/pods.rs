@@ -1,5 +1,5 @@
-//! Pods as kubelet runs them: what is let live comes up, and comes up again whatever has gone wrong. What
-//! their ends promise is told of any pod, in [`trouble`](super::trouble).
+//! Pods as kubelet runs them: what is let live comes up, and comes up again whatever has gone
+//! wrong. What their ends promise is told of any pod, in [`trouble`](super::trouble).
 
 use std::fmt;
 
@@ -118,7 +118,8 @@ fn comes_up(run: &Run<'_>) -> Result<(), String> {
         }
         let mut traces = run.traces.iter().rev();
         let trace = traces.find(|trace| trace.member.name == member.name && trace.created <= at);
-        // What is done, or was stopped and has ended with 0, does not come again. A sidecar is never done.
+        // What is done, or was stopped and has ended with 0, does not come again. A sidecar is
+        // never done.
         let is_done = |trace: &trace::ContainerTrace<'_>| {
             let (_, code) = trace.reported.unwrap_or((at, u32::MAX));
             let may_be = member.part != Part::Sidecar || !trace.signals.is_empty();

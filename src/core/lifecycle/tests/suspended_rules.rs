@@ -43,8 +43,8 @@ fn a_rule_that_goes_round_in_circles_waits_and_the_pod_goes_on() {
     assert!(world.seen.iter().any(|(_, seen)| died(seen)));
 }
 
-/// A pod in which the defer container `flush` runs on, since the end that it began in was none. It heeds no
-/// signal, and has a cap of 4 s.
+/// A pod in which the defer container `flush` runs on, since the end that it began in was none. It
+/// heeds no signal, and has a cap of 4 s.
 fn with_a_defer_of_a_false_end(flush: Script) -> World {
     let annotations = [
         ("pre-exit", "drain flush"),

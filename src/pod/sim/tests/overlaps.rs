@@ -334,7 +334,8 @@ fn a_pod_whose_memory_the_kernel_lowers_slowly_is_served_and_given_more_afterwar
     );
 }
 
-/// A program ends while its release is under way, in the moment in which another container is to be told.
+/// A program ends while its release is under way, in the moment in which another container is to be
+/// told.
 #[test]
 fn what_is_being_released_is_not_cleared_away_by_a_timer() {
     let mut script = Script::new(|_, _| Fault::none());
