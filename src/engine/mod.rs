@@ -121,8 +121,8 @@ pub struct SandboxOrder {
     pub config: PodSandboxConfig,
     /// The network namespace made for it; `None` for the node's.
     pub netns: Option<PathBuf>,
-    /// True if the caller joins containers to namespaces by [their paths](Sandbox::paths), so that
-    /// no process has to hold them.
+    /// True if the caller joins containers to namespaces by [their paths](OwnSandbox::namespaces),
+    /// so that no process has to hold them.
     pub takes_paths: bool,
 }
 

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_aside_and_not_used_is_there_again() {
+    fn an_unused_reservation_is_available_again() {
         let mut allowance = Allowance::default();
         let now = Time::from_origin(Duration::from_secs(100));
         for execution in 0..10 {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_more_than_there_is_ahead_begins_when_all_is_paid_off() {
+    fn an_attempt_that_costs_more_than_the_allowance_begins_once_it_is_saved() {
         let mut allowance = Allowance::default();
         let now = Time::from_origin(Duration::from_secs(100));
         allowance.begin(now, 1, Duration::from_secs(2));
@@ -163,7 +163,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn whatever_attempts_cost_all_of_them_take_a_tenth_of_a_core(
+        fn attempts_take_a_tenth_of_a_core_at_any_cost(
             containers in prop::collection::vec(attempts(), 1..6),
         ) {
             let mut allowance = Allowance::default();

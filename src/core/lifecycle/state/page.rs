@@ -109,7 +109,7 @@ fn rows(heading: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_page_has_every_transition_of_a_container_and_no_other() {
+fn the_page_has_exactly_the_transitions_of_a_container() {
     let page = rows("\n## A container's state");
     let page: BTreeSet<_> = page
         .iter()

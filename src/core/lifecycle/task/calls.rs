@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_is_allowed() {
+    fn calls_are_allowed_as_the_table_says() {
         let calls = [
             Call::Pause,
             Call::Resume,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_says_how_the_task_is() {
+    fn a_refused_call_names_the_state_of_the_task() {
         let refused = pod("running").allows(&web(), Call::Delete).unwrap_err();
         assert_eq!(
             refused.to_string(),

@@ -101,7 +101,7 @@ fn commands_every_millisecond_take_a_tenth_of_a_core_in_turns_and_the_log_says_i
 }
 
 #[test]
-fn what_others_cost_does_not_keep_a_sidecar_from_being_started() {
+fn costs_of_other_probes_do_not_keep_a_sidecar_from_starting() {
     let ready = Script {
         ready_after: Some(secs(1)),
         ..Script::default()
@@ -208,7 +208,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_probes_cost_a_pods_take_a_tenth_of_a_core_and_each_has_its_turns(
+    fn probes_of_a_pod_take_a_tenth_of_a_core_and_each_gets_its_share(
         containers in prop::collection::vec((1_u64..2_000, 0_u64..60, 0_u64..2_000), 1..=5),
     ) {
         let periods: Vec<_> = containers.iter().map(|(period, ..)| *period).collect();

@@ -106,7 +106,7 @@ fn a_defer_that_is_created_after_the_run_is_complete_runs_at_once() {
 }
 
 #[test]
-fn a_sidecar_that_was_told_to_go_and_is_created_again_starts_the_whole_pod_over() {
+fn a_stopped_sidecar_that_is_created_again_starts_the_whole_pod_over() {
     for policy in ["Never", "OnFailure"] {
         let lists = [("apps", "web"), ("init", "setup")];
         let world = pod(policy, &lists).script("setup", exits_after(100, 0));
@@ -260,7 +260,7 @@ fn a_deletion_ends_the_wait_for_cleanups() {
 }
 
 #[test]
-fn while_cleanups_are_awaited_what_waits_for_the_failed_init_container_fails_at_once() {
+fn containers_that_wait_for_a_failed_init_container_fail_at_once_while_defers_are_awaited() {
     let lists = [("init", "setup"), ("post-exit", "report"), ("apps", "web")];
     let mut world = running(pod("Never", &lists), &["setup"]);
     world.call(Call::Crash("setup", 1));

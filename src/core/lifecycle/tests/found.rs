@@ -42,7 +42,7 @@ fn first_cause(world: &World) -> Option<Cause> {
 }
 
 #[test]
-fn who_has_nothing_left_to_stop_shortens_no_end() {
+fn a_request_for_an_exited_container_does_not_shorten_the_termination() {
     let annotations = [
         ("init", "setup"),
         ("sidecars", "proxy logs"),
@@ -67,7 +67,7 @@ fn who_has_nothing_left_to_stop_shortens_no_end() {
 }
 
 #[test]
-fn a_pre_stop_handler_right_after_the_start_counts_where_another_is_asked() {
+fn a_pre_stop_handler_right_after_the_start_counts_if_another_container_has_a_request() {
     let argv = ["/bin/bye".to_owned()];
     let world = pod(&[("sidecars", "proxy")]).facts("proxy", handler(&argv));
     let mut world = running(world, &["web"]);
@@ -90,7 +90,7 @@ fn a_pre_stop_handler_right_after_the_start_counts_where_another_is_asked() {
 }
 
 #[test]
-fn what_leaves_no_doubt_is_not_taken_for_a_hypothesis() {
+fn a_decided_termination_is_not_treated_as_inferred() {
     let annotations = [
         ("apps", "api web"),
         ("essential", "api"),
@@ -133,7 +133,7 @@ fn a_defer_that_ran_at_an_end_that_was_none_is_started_again_by_its_caller() {
 }
 
 #[test]
-fn what_is_being_restarted_at_the_deadline_is_told_as_soon_as_it_runs() {
+fn a_container_being_restarted_at_the_deadline_is_signaled_as_soon_as_it_runs() {
     let annotations = [
         ("sidecars", "proxy"),
         ("post-exit", "report"),
@@ -154,7 +154,7 @@ fn what_is_being_restarted_at_the_deadline_is_told_as_soon_as_it_runs() {
 }
 
 #[test]
-fn a_request_whose_time_ends_with_that_of_the_next_is_of_the_same_end() {
+fn two_requests_with_the_same_deadline_belong_to_one_termination() {
     let annotations = [
         ("sidecars", "proxy"),
         ("grace-policy", "Reserve"),
@@ -205,7 +205,7 @@ fn with_a_defer_that_runs(policy: &str) -> World {
 }
 
 #[test]
-fn a_defer_that_runs_already_is_told_before_it_is_killed() {
+fn a_running_defer_gets_its_stop_signal_before_sigkill() {
     for policy in ["Shared", "Reserve", "Overrun", "SkipHooks"] {
         let world = with_a_defer_that_runs(policy);
         let signals: Vec<_> = world.signals("clean").iter().map(|(_, s)| *s).collect();
@@ -230,7 +230,7 @@ fn a_request_is_over_when_its_callers_time_is_which_begins_at_the_answer() {
 }
 
 #[test]
-fn what_a_handler_has_left_of_the_grace_period_withholds_no_less() {
+fn the_rest_of_the_grace_period_after_a_handler_does_not_shorten_the_delay_of_answers() {
     let annotations = [
         ("sidecars", "proxy logs"),
         ("grace-policy", "Reserve"),
@@ -250,7 +250,7 @@ fn what_a_handler_has_left_of_the_grace_period_withholds_no_less() {
 }
 
 #[test]
-fn sigkill_for_what_was_never_started_tells_nothing_of_the_pod() {
+fn a_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_the_pod() {
     let argv = ["/bin/bye".to_owned()];
     let world = pod(&[("pre-exit", "drain"), ("apps", "web api")]).facts("web", handler(&argv));
     let mut world = running(world, &["web", "drain"]);
@@ -269,7 +269,7 @@ fn sigkill_for_what_was_never_started_tells_nothing_of_the_pod() {
 }
 
 #[test]
-fn sigkill_for_what_could_not_be_started_in_time_tells_nothing_of_the_pod() {
+fn a_sigkill_after_a_start_that_timed_out_is_no_evidence_about_the_pod() {
     let argv = ["/bin/bye".to_owned()];
     let slow = Script {
         release_takes: secs(300),
@@ -292,7 +292,7 @@ fn sigkill_for_what_could_not_be_started_in_time_tells_nothing_of_the_pod() {
 }
 
 #[test]
-fn sigkill_for_what_was_started_too_late_for_its_caller_tells_nothing_of_the_pod() {
+fn a_sigkill_for_a_container_started_after_its_callers_deadline_is_no_evidence_about_the_pod() {
     let slow = Script {
         release_takes: secs(3),
         ..Script::default()
@@ -361,7 +361,7 @@ fn a_held_defer_that_is_asked_while_an_init_container_works_runs() {
 }
 
 #[test]
-fn the_request_that_makes_it_the_end_is_answered_as_the_whole_grace_period_has_it() {
+fn the_answer_to_the_request_that_proves_the_termination_depends_on_the_whole_grace_period() {
     let annotations = [
         ("sidecars", "proxy"),
         ("grace-policy", "Reserve"),
@@ -400,7 +400,7 @@ fn a_run_is_not_complete_whose_app_is_created_once_more_when_its_sandbox_has_die
 }
 
 #[test]
-fn what_was_complete_is_not_where_its_app_was_created_again_and_the_sandbox_has_died_since() {
+fn a_complete_run_is_not_complete_after_its_app_is_recreated_and_the_sandbox_dies() {
     let annotations = [
         ("apps", "web"),
         ("pre-exit", "flush"),
@@ -441,7 +441,7 @@ fn an_app_that_comes_after_an_end_is_ended_soon_if_that_has_stopped_the_sidecar_
 }
 
 #[test]
-fn a_handler_that_nobody_sees_hides_what_follows_it_though_an_app_was_asked_long_ago() {
+fn an_unseen_pre_stop_handler_hides_the_stop_request_behind_it() {
     let facts = KubeletFacts {
         pre_stop: Some(PreStop::TcpSocket),
         ..KubeletFacts::default()
@@ -463,7 +463,7 @@ fn a_handler_that_nobody_sees_hides_what_follows_it_though_an_app_was_asked_long
 }
 
 #[test]
-fn what_has_been_asked_to_stop_is_not_stopped_for_its_probe() {
+fn a_container_with_a_stop_request_is_not_stopped_for_its_probe() {
     let facts = KubeletFacts {
         pre_stop: Some(PreStop::HttpGet),
         ..KubeletFacts::default()
@@ -541,7 +541,7 @@ fn a_sandbox_that_has_died_is_not_forgotten_when_it_is_deleted() {
 }
 
 #[test]
-fn a_request_whose_time_is_over_makes_no_end_with_the_next() {
+fn a_closed_request_and_the_next_one_make_no_termination() {
     let argv = ["/bin/bye".to_owned()];
     let annotations = [
         ("sidecars", "proxy"),

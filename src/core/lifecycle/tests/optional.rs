@@ -36,7 +36,7 @@ fn assert_same(case: &Case, other: &Case) {
 }
 
 #[test]
-fn who_does_not_come_is_as_if_nobody_had_named_it() {
+fn an_optional_name_without_a_container_has_no_effect() {
     for seed in 0..1_000 {
         let mut case = Case::numbered(seed);
         case.absent = Vec::new();
@@ -52,7 +52,7 @@ fn who_does_not_come_is_as_if_nobody_had_named_it() {
 
 /// In the small pods all that has a place in the order comes before the app.
 #[test]
-fn who_comes_in_time_is_as_if_it_had_been_named_like_any_other() {
+fn an_optional_name_whose_container_is_created_counts_like_any_other() {
     for without in Case::small() {
         let mut case = without.clone();
         for member in &mut case.members {
@@ -134,7 +134,7 @@ fn a_sidecar_that_only_the_node_knows_is_stopped_last() {
 }
 
 #[test]
-fn a_run_is_complete_whatever_such_a_sidecar_does() {
+fn an_optional_sidecar_does_not_keep_a_run_from_completion() {
     let ends = Script {
         exits_after: Some((secs(2), 0)),
         ..Script::default()

@@ -145,7 +145,7 @@ fn nothing_twice(run: &Run<'_>) -> Result<(), String> {
 }
 
 #[test]
-fn every_pod_that_is_left_alone_comes_up_whatever_went_wrong() {
+fn every_pod_without_further_faults_becomes_ready() {
     check(0..500, 1, |seed| Some(LeftAlone::new(Case::random(seed))));
 }
 

@@ -112,7 +112,7 @@ fn overrun_gives_each_later_step_two_seconds_beyond_the_end() {
 }
 
 #[test]
-fn skip_hooks_leaves_out_what_there_is_no_time_for() {
+fn skip_hooks_leaves_out_hooks_without_time() {
     let (world, asked) = delete_a_deaf_one("SkipHooks");
     for name in ["before", "after"] {
         assert_eq!(world.executed(name), None);
@@ -133,7 +133,7 @@ fn skip_hooks_leaves_out_what_there_is_no_time_for() {
 }
 
 #[test]
-fn strict_kills_what_there_is_no_time_for() {
+fn strict_kills_containers_without_time() {
     let (world, asked) = delete_a_deaf_one("Strict");
     let end = asked.after(GRACE);
     for name in ["proxy", "logs", "web"] {
@@ -156,7 +156,7 @@ fn strict_kills_what_there_is_no_time_for() {
 }
 
 #[test]
-fn reserve_is_strict_where_the_caller_gives_less_than_it_would_reserve() {
+fn reserve_is_strict_if_the_caller_gives_less_than_the_reserve() {
     let mut world = pod("Reserve", std::array::from_fn(|_| hangs()));
     let asked = world.now;
     for name in ALL {
@@ -317,7 +317,7 @@ fn a_lone_apps_hook_leaves_it_time_to_stop() {
 }
 
 #[test]
-fn pre_stop_handlers_are_run_where_the_shim_itself_has_decided() {
+fn the_shim_runs_pre_stop_handlers_in_terminations_that_it_decides() {
     let facts = |seconds: u64| {
         crate::plan::KubeletFacts::read(
             &[(
@@ -538,7 +538,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_its_containers_do_a_pod_ends_in_its_steps_and_within_its_worst_case(
+    fn every_pod_ends_in_its_steps_and_within_its_worst_case(
         which in 0_usize..5,
         mut scripts in prop::collection::vec(script(), 5),
     ) {

@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn no_sidecar_is_signalled_while_an_app_lives_and_everything_ends_in_time(case in case()) {
+    fn no_sidecar_is_signaled_while_an_app_lives_and_all_containers_end_in_time(case in case()) {
         let mut world = case.world();
         case.create_all(&mut world);
         world.run_for(secs(120));

@@ -56,7 +56,7 @@ fn a_containers_own_stop_signal_is_one_and_another_is_a_message() {
 }
 
 #[test]
-fn what_is_passed_on_to_a_container_without_orders_is_a_stop_if_it_is_one_in_any_pod() {
+fn a_stop_signal_to_an_unordered_container_counts_as_a_stop() {
     let mut world = running(World::new(&[]).script("web", deaf()), &["web"]);
     for name in ["USR1", "QUIT", "KILL"] {
         world.call(Call::Kill("web", signal(name), None));
@@ -71,7 +71,7 @@ fn what_is_passed_on_to_a_container_without_orders_is_a_stop_if_it_is_one_in_any
 }
 
 #[test]
-fn each_sigkill_says_why_it_comes() {
+fn each_sigkill_is_reported_with_its_cause() {
     let last = |world: &World, name: &str| whys(world, name).last().copied();
     // Its time is over.
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "8s")]).script("web", deaf());

@@ -49,7 +49,7 @@ fn an_app_that_is_created_last_is_not_reported_started_before_it_runs() {
 }
 
 #[test]
-fn a_sidecar_that_is_ready_before_anybody_waits_is_not_missed() {
+fn a_sidecar_that_is_ready_before_any_container_waits_for_it_counts() {
     let mut world = World::new(&[("sidecars", "proxy"), PROBE]);
     world.call(Call::Run("proxy", None));
     world.run_for(secs(2));
@@ -237,7 +237,7 @@ fn advice(world: &World, name: &str) -> String {
 }
 
 #[test]
-fn a_native_init_container_that_is_in_no_list_is_told_in_which_it_belongs() {
+fn an_unlisted_native_init_container_gets_a_warning_that_names_its_list() {
     let mut world = World::new(&[("sidecars", "proxy"), ("native-init", "fetch")]);
     world.call(Call::Run("fetch", None));
     world.run_for(secs(1));
@@ -252,7 +252,7 @@ fn a_native_init_container_that_is_in_no_list_is_told_in_which_it_belongs() {
 }
 
 #[test]
-fn a_native_init_container_in_a_list_of_ushers_is_told_so_too() {
+fn a_native_init_container_in_a_list_of_usher_gets_a_warning() {
     let mut world = World::new(&[("sidecars", "proxy"), ("init", "fetch migrate")]);
     world.call(Call::Run("migrate", None));
     world.run_for(secs(6));
@@ -264,7 +264,7 @@ fn a_native_init_container_in_a_list_of_ushers_is_told_so_too() {
 }
 
 #[test]
-fn what_is_added_to_a_pod_that_waits_is_told_how_it_would_not_wait() {
+fn a_container_added_to_a_waiting_pod_names_the_missing_annotation() {
     let mut world =
         World::new(&[("sidecars", "proxy"), PROBE]).script("proxy", ready_after(60_000));
     world.call(Call::Run("proxy", None));
@@ -445,14 +445,14 @@ fn waits_in_vain(mode: &str) -> (World, Time) {
 }
 
 #[test]
-fn what_is_held_for_one_that_nobody_starts_again_is_ended_without_another_event() {
+fn a_container_held_for_one_that_will_not_restart_ends_at_once() {
     let (world, stopped) = waits_in_vain("Hold");
     let ended = world.died("web").expect("an end of its own");
     assert!(ended < stopped.after(secs(31)), "{:#?}", world.seen);
 }
 
 #[test]
-fn a_start_that_waits_for_one_that_nobody_starts_again_fails_without_another_event() {
+fn a_start_that_waits_for_a_container_that_will_not_restart_fails_at_once() {
     let (world, stopped) = waits_in_vain("Block");
     let (at, answer) = world.start_answer("web").expect("an answer");
     assert!(matches!(answer, Err(Refusal::NeverComes { .. })));
@@ -473,7 +473,7 @@ fn without_a_sandbox_the_first_plan_counts_and_another_is_refused() {
 }
 
 #[test]
-fn under_a_sandbox_its_plan_stands_whatever_later_containers_bring() {
+fn annotations_of_later_containers_do_not_change_the_plan_of_the_sandbox() {
     let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
     world.replan(&[("sidecars", "web")]);
     world.call(Call::Run("web", None));

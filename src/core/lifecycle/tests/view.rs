@@ -84,7 +84,7 @@ fn a_pod_without_orders_runs_and_completes() {
 }
 
 #[test]
-fn a_held_app_says_what_it_waits_for_since_when_and_what_ends_the_wait() {
+fn a_held_app_shows_its_obstacles_and_the_start_and_end_of_its_wait() {
     let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
     world.call(Call::Create("web"));
     world.run_for(secs(1));
@@ -160,7 +160,7 @@ fn a_sidecar_that_is_to_be_restarted_says_when() {
 }
 
 #[test]
-fn what_is_being_stopped_says_when_it_is_killed() {
+fn a_stopping_container_shows_the_time_of_its_sigkill() {
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "8s")]).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     let asked = world.now;
@@ -336,7 +336,7 @@ fn a_cap_of_a_cleanup_ends_its_time() {
 }
 
 #[test]
-fn sidecars_that_nobody_asks_to_stop_wait_for_a_cleanup_too() {
+fn sidecars_without_stop_requests_wait_for_a_cleanup_too() {
     let world = World::new(&[
         ("sidecars", "proxy"),
         ("apps", "web"),
@@ -369,7 +369,7 @@ fn a_pod_has_as_many_containers_when_one_that_has_ended_is_deleted() {
 }
 
 #[test]
-fn a_container_that_no_annotation_groups_is_told_what_puts_containers_together() {
+fn an_ungrouped_container_names_the_annotation_that_groups_containers() {
     let remedies = |world: &World| container(world, "web").wait.unwrap().remedies;
     let waiting = || World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
     let mut world = waiting().ungrouped();

@@ -148,7 +148,7 @@ fn a_cleanup_behind_an_app_that_ignores_its_signal_says_when_it_is_left_out_or_r
 }
 
 #[test]
-fn cleanups_behind_one_that_hangs_wait_for_its_time_and_for_those_ahead_of_them() {
+fn defers_behind_a_hanging_one_wait_for_its_time_and_for_earlier_defers() {
     let settings = [
         ("post-exit", "one two three"),
         ("grace-period.usher/one", "4s"),

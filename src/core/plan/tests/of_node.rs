@@ -17,7 +17,7 @@ fn under(everywhere: bool, annotations: &[(&str, &str)]) -> Plan {
 }
 
 #[test]
-fn what_only_the_node_knows_is_an_optional_sidecar() {
+fn a_container_with_a_role_of_the_node_only_is_an_optional_sidecar() {
     let mut plan = under(false, &[("usher/init", "setup"), ("usher/apps", "web")]);
     assert_eq!(plan.role("istio-proxy"), Role::Sidecar);
     assert_eq!(plan.origin("istio-proxy"), Origin::Node);
@@ -57,7 +57,7 @@ fn a_list_of_the_pod_comes_first() {
 }
 
 #[test]
-fn a_pod_that_says_nothing_is_left_alone_unless_the_node_has_a_role_for_one_of_it() {
+fn a_pod_without_annotations_is_left_alone_unless_the_node_has_a_role_for_one_of_its_containers() {
     let mut plan = under(false, &[]);
     plan.comes("istio-proxy");
     assert!(plan.is_empty());
@@ -85,7 +85,7 @@ fn patterns_are_names_with_any_part_in_them() {
 }
 
 #[test]
-fn what_is_no_pattern_is_refused() {
+fn an_invalid_pattern_is_refused() {
     for (pattern, words) in [
         ("", "is no pattern; expected a name of a container"),
         ("*", "is no pattern"),
@@ -105,7 +105,7 @@ fn what_is_no_pattern_is_refused() {
 }
 
 #[test]
-fn more_names_than_a_list_may_have_do_not_come() {
+fn optional_names_beyond_the_limit_of_a_list_are_left_out() {
     let mut plan = under(true, &[]);
     for number in 0..1000 {
         plan.comes(&format!("{number}-exporter"));
