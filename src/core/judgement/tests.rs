@@ -231,7 +231,7 @@ fn patterns_become_the_names_that_there_are() {
             ("usher/sidecars", "b-proxy,a-proxy"),
         ]
     );
-    // Nothing that fits: there is no such list, and the pod has to do with usher all the same.
+    // No list fits, but the pod still has to do with usher.
     let (_, completion) = completed(
         pod(&[("usher/sidecars", "*-agent")], spec),
         &Rules::default(),

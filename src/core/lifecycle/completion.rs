@@ -112,7 +112,7 @@ impl Pod {
         if code != 0 && settings.essential.contains(&name) {
             return Some(Cause::EssentialFailed { name, code });
         }
-        // Whatever the code: the container is not started again.
+        // With any code: the container is not started again.
         match container.role_policy().ready_when.filter(|_| for_good) {
             Some(ReadyWhen::Completed) if code != 0 => Some(Cause::InitFailed { name, code }),
             Some(ReadyWhen::Started) if !self.has_done_its_part(&name, container.number) => {

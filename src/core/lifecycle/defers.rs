@@ -67,7 +67,7 @@ impl Subject<'_> {
         }
         let own = pod.own_ends(self.container, ends);
         let late = match self.container.state.stop() {
-            // It is not waited for, and nothing more can be done.
+            // The termination does not wait for the container, which cannot be stopped further.
             Stop::GivenUp { .. } => return None,
             Stop::Killed { .. } => None,
             _ => self.is_late(own.kill),
@@ -258,7 +258,7 @@ impl Pod {
             return ends;
         };
         let capped = self.cap_of(container).map(|cap| began.after(cap));
-        // Nobody has told one that ran on after an end that was none.
+        // A container that ran on after a disproved termination has not been signaled.
         let told = self.termination.as_ref().map(Termination::step_began);
         let kill = |at: Time| at.max(told.unwrap_or_default()).after(LEAST);
         let kill = capped.map_or(ends.kill, |at| ends.kill.min(kill(at)));
@@ -336,7 +336,7 @@ impl Pod {
             .iter()
             .flat_map(|plan| plan.pre_exit().iter().chain(plan.post_exit()));
         listed.into_iter().any(|name| {
-            // What is left of a run before a restart of the whole pod is no container of this run.
+            // Containers left from before a restart of the whole pod do not belong to this run.
             if self.history.of(name).is_none() {
                 return true;
             }

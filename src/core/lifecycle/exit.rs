@@ -213,7 +213,7 @@ impl Pod {
             .as_ref()
             .is_some_and(|plan| plan.settings().restart_policy.leaves_out_succeeded());
         let cause = self.termination.as_ref().map(Termination::cause);
-        // Whatever the apps exited with, they are started again.
+        // The caller starts the apps again after any exit code.
         let has_failed = matches!(cause, Some(Cause::EssentialFailed { .. }));
         match is_run_again && (has_failed || !self.is_complete()) {
             true => STOPPED,

@@ -114,7 +114,7 @@ impl Pod {
         let policy = self.restart_policy_of(name);
         let is_for_good = match RolePolicy::of(plan.role(name)).ready_when? {
             ReadyWhen::Started => !policy.restarts(past.code?),
-            // Whatever the code, it has not succeeded.
+            // With any code, it has not succeeded.
             ReadyWhen::Completed => past.code.is_some() && !policy.restarts_failed(),
         };
         is_for_good.then_some(past.counts)

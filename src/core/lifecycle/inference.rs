@@ -47,7 +47,7 @@ impl Pod {
         };
         let (callers, ours): (Vec<_>, Vec<_>) = open
             .iter()
-            // Signals for the caller's own containers are delivered at once, whatever they mean.
+            // Signals for the caller's own containers are delivered at once in any case.
             .partition(|open| open.container.role_policy().is_callers());
         let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
         let mut counts: Vec<_> = ours

@@ -185,7 +185,7 @@ impl fmt::Display for Report {
             Report::Overridden { name, waited_for } => {
                 write!(
                     f,
-                    "{name} is released by context though it waits for {}",
+                    "{name} is released by hand though it waits for {}",
                     waited_for.join(", ")
                 )
             }

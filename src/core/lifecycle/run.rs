@@ -73,7 +73,7 @@ impl Pod {
         }
         match self.shows_a_restart_of_all(name, policy) {
             true => Run::NextFromTheStart,
-            // Also a defer container: one that has run exits with 0, whoever creates it again.
+            // Also a defer container: one that has run exits with 0 if it is created again.
             false => Run::Current,
         }
     }

@@ -64,7 +64,7 @@ impl Pod {
                 || container.state.is_creating()
                 || container.state.is_restarting()
             {
-                // Whatever the phase: no running container is to lack what it may use.
+                // In every phase, a running container may use its limits.
                 now.size = now.size.plus(container.demands.size);
                 now.counted.push(id.clone());
             }

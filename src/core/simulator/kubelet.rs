@@ -448,7 +448,7 @@ impl Kubelet<'_> {
                 let fails = self.records[who].creations <= self.case.members[who].post_starts_fail;
                 let call = Call::PostStart(id, ms(takes), u8::from(fails));
                 self.world.call(call);
-                // Where the handler could not even be executed that is heard next.
+                // If the handler could not be executed, that is the next event.
                 self.worker = Worker::Handles { who, over: None };
             }
             None => self.worker = Worker::Idle,

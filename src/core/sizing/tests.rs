@@ -42,7 +42,7 @@ fn a_limit_that_one_app_lacks_is_unlimited_for_the_pod() {
     let effective = containers.effective();
     assert_eq!(effective.requests, limited(100, 1100 * MI).requests);
     assert_eq!(effective.limits, Size::UNLIMITED.limits);
-    // It is not while the init container runs.
+    // While the init container runs there is a limit.
     assert_eq!(containers.at(Moment::Starting(0)), limited(100, GI));
 }
 

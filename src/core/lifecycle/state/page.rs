@@ -110,7 +110,7 @@ fn rows(heading: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn the_page_has_exactly_the_transitions_of_a_container() {
-    let page = rows("\n## A container's state");
+    let page = rows("\n## A container's life");
     let page: BTreeSet<_> = page
         .iter()
         .flat_map(|row| {

@@ -56,7 +56,7 @@ impl Pod {
         let termination = self.termination.as_ref()?;
         let open: Vec<_> = self
             .open_requests()
-            // Signals for the caller's own containers are delivered at once, whatever they mean.
+            // Signals for the caller's own containers are delivered at once in any case.
             .filter(|open| !open.container.role_policy().is_callers())
             // A container asked before, with nothing left to stop, needs no time.
             .filter(|open| {

@@ -23,7 +23,7 @@ fn a_job_is_over_when_all_its_apps_have_exited() {
     assert_eq!(world.signalled("proxy"), None);
     world.call(Call::Crash("api", 0));
     world.run_for(secs(5));
-    // In the reverse order of their start, and nobody takes them for failures.
+    // In the reverse order of their start, and without failures.
     assert!(
         world.died("logs") <= world.signalled("proxy"),
         "{:#?}",

@@ -192,7 +192,7 @@ fn an_app_that_fails_before_its_cleanup_exists_ends_the_pod_when_the_cleanup_is_
             "{:#?}",
             world.seen
         );
-        // What was created again is of the next run.
+        // Containers created again belong to the next run.
         let begins_anew = world.executed("web#2").is_none_or(|at| at > told);
         assert!(begins_anew, "{policy}: {:#?}", world.seen);
         let killed = world
@@ -302,7 +302,8 @@ fn no_start_is_refused_because_an_essential_container_has_failed() {
 fn a_pod_whose_containers_are_all_restarted_starts_in_order_again() {
     for policy in ["Always", "OnFailure", "Never"] {
         for order in [["proxy#2", "web#2"], ["web#2", "proxy#2"]] {
-            // Nothing shows that kubelet creates the app again under these: its own rules do.
+            // Under these policies only kubelet's own rules create the app again, which the shim
+            // cannot see.
             let rules = ("caller-restarts.usher/web", "42");
             let mut world = running(pod(policy, &[rules]), &["proxy", "web"]);
             world.call(Call::Crash("web", 42));
@@ -381,7 +382,7 @@ fn the_end_of_a_restarted_pod_waits_for_defers_that_are_not_created_again_yet() 
         ("post-exit", "report"),
         ("apps", "web"),
     ];
-    // Its containers of before are still there, or have been deleted.
+    // The earlier containers are still there, or have been deleted.
     for is_deleted in [false, true] {
         let world = pod("Never", &rules).script("report", exits_after(200, 0));
         let mut world = running(world, &["proxy", "web", "report"]);

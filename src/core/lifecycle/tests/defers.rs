@@ -78,7 +78,7 @@ fn they_are_held_from_the_start_and_run_one_after_another_around_the_end_of_the_
     );
     assert_eq!(world.signalled("proxy"), world.died("clean-update"));
     assert!(ALL.iter().all(|name| world.reported(name) == Some(0)));
-    // None was told to stop: the stop request means `when it is your turn`.
+    // None was signaled: a stop request to a defer only means that the pod ends.
     assert!(DEFERS.iter().all(|name| world.signals(name).is_empty()));
     assert_eq!(world.pod.phase(), Phase::Terminated);
     world.check_end();
@@ -244,7 +244,7 @@ fn retries_of_a_defer_leave_later_defers_their_time() {
     assert!(world.executed("clean") < Some(asked.after(secs(24))));
     assert_eq!(world.signalled("proxy"), world.died("clean"));
 
-    // It is told when that time begins, and not only when all of it is over.
+    // The extension is reported when it begins, not when it is over.
     let hangs = Script {
         exits_after: None,
         ..deaf()
@@ -255,7 +255,7 @@ fn retries_of_a_defer_leave_later_defers_their_time() {
     let asked = world.now;
     ask_all(&mut world, &["web", "report", "clean", "proxy"], TERM);
     world.run_for(ms(150));
-    // What it does from its second run on.
+    // The behavior from its second run on.
     let id = ContainerId::from("report");
     world.processes.get_mut(&id).unwrap().script = hangs;
     world.run_for(secs(60));
@@ -275,7 +275,7 @@ fn a_defer_in_back_off_does_not_run_again_after_a_disproved_termination() {
     let world = one("pre-exit", &[("restart.usher/bye", "OnFailure")]).script("bye", ends(100, 1));
     let mut world = running(world, &["web", "bye"]);
     ask_all(&mut world, &["web", "bye"], TERM);
-    // Its third run comes after a second.
+    // The third run comes after a second.
     world.run_for(ms(500));
     assert_eq!(world.executions("bye").len(), 2);
     world.call(Call::Run("api", None));

@@ -70,7 +70,7 @@ struct Slot {
     is_canceled: bool,
     /// The driver is asked to probe this execution.
     probe: Option<u64>,
-    /// The result of a probe is on its way from a execution that is over.
+    /// The result of a probe is on its way from an execution that is over.
     late_probe: Option<u64>,
     /// The caller has asked for its end.
     is_asked: bool,
@@ -287,7 +287,7 @@ impl Model {
             }
             Event::NotReleased(n) => {
                 fork.left.failures -= 1;
-                // Whoever waits for its Start is told, and may try again.
+                // The pending Start is answered, and may be repeated.
                 fork.slots[n].state = SlotState::Parked;
                 let outcome = Err("of a failure".to_owned());
                 fork.pod.handle_released(now, &self.id(n), outcome);
@@ -534,7 +534,7 @@ impl Model {
         let mut before = stages.flat_map(|stage| stage.0.iter());
         let terminates = matches!(fork.pod.phase(), Phase::Terminating(_) | Phase::Terminated);
         let is_guest = self.role(slot) == Role::Guest;
-        // What has run waits for nothing but for what its caller does all over again.
+        // Containers that have run wait for nothing, unless the caller restarts the whole pod.
         let ran = fork.records[slot.name].ran;
         let has_run = self.role(slot) == Role::App && ran.is_some_and(|ran| ran < n);
         let is_done = |name: &String| {

@@ -53,7 +53,7 @@ fn a_request_for_an_exited_container_does_not_shorten_the_termination() {
     let world = pod(&annotations).script("setup", runs_to(0));
     let world = world.script("web", deaf());
     let mut world = running(world, &["setup", "proxy", "logs", "web", "clean"]);
-    // Its success is withheld: nothing of it is left but that its caller asks for its stop.
+    // The success is withheld; the caller can only ask for a stop.
     world.call(kill("setup", 10));
     world.run_for(ms(500));
     let failed = world.now;
@@ -163,7 +163,7 @@ fn two_requests_with_the_same_deadline_belong_to_one_termination() {
     let world = pod(&annotations).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     world.call(kill("web", 10));
-    // The proxy has a preStop handler that nobody sees, of five seconds.
+    // The proxy has an unseen preStop handler of five seconds.
     world.run_for(secs(5));
     world.call(kill("proxy", 5));
     world.run_for(secs(20));
@@ -223,7 +223,7 @@ fn a_request_is_over_when_its_callers_time_is_which_begins_at_the_answer() {
     let world = pod(&annotations).script("proxy", deaf());
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(kill("proxy", 5));
-    // It was told, and that was answered, after a second; its caller is not heard of any more.
+    // The stop was answered after a second; the caller makes no further call.
     world.run_for(ms(6_500));
     world.call(kill("api", 5));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
@@ -263,7 +263,7 @@ fn a_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_the_pod
         is_interactive: false,
     };
     world.exec("web", &exec).unwrap();
-    // Its caller has given up on it, and clears it away.
+    // The caller has given up on it, and deletes it.
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
 }
@@ -286,7 +286,7 @@ fn a_sigkill_after_a_start_that_timed_out_is_no_evidence_about_the_pod() {
         is_interactive: false,
     };
     world.exec("web", &exec).unwrap();
-    // Nobody has answered its Start: containerd gives up on it, and clears it away.
+    // The Start was never answered: containerd gives up on it, and deletes the container.
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
 }
@@ -303,7 +303,7 @@ fn a_sigkill_for_a_container_started_after_its_callers_deadline_is_no_evidence_a
     for app in ["web", "api"] {
         world.call(Call::Run(app, None));
         world.run_for(ms(100));
-        // Whoever has asked goes away, and then it runs.
+        // The caller of the Start goes away, and then the container runs.
         world.call(Call::GiveUp(app));
         world.run_for(secs(4));
     }
@@ -411,7 +411,7 @@ fn a_complete_run_is_not_complete_after_its_app_is_recreated_and_the_sandbox_die
     let mut world = running(world, &["web", "flush"]);
     world.call(Call::Crash("web", 0));
     world.run_for(secs(2));
-    // Its caller has found it unhealthy meanwhile.
+    // Kubelet has found it unhealthy meanwhile.
     world.call(Call::Run("web#2", None));
     world.run_for(secs(1));
     world.call(Call::Crash("pause", 137));
@@ -450,7 +450,7 @@ fn an_unseen_pre_stop_handler_hides_the_stop_request_behind_it() {
     let world = pod(&annotations).facts("web", facts);
     let mut world = running(world.script("web", deaf()), &["proxy", "web"]);
     world.call(kill("web", 7));
-    // Its caller was not there any more when it was to be killed.
+    // The caller vanished before it would have sent SIGKILL.
     world.run_for(secs(9));
     world.call(kill("proxy", 8));
     world.run_for(secs(2));
@@ -486,7 +486,7 @@ fn a_container_with_a_stop_request_is_not_stopped_for_its_probe() {
     ];
     let world = pod(&annotations).facts("web", facts).script("logs", unwell);
     let mut world = running(world, &["logs", "web"]);
-    // The pod is deleted. That of web comes when its preStop handler, which nobody sees, is over.
+    // The pod is deleted. The stop of web comes after its unseen preStop handler.
     world.call(kill("logs", 30));
     world.run_for(secs(10));
     assert_eq!(world.signalled("logs"), None, "{:#?}", world.seen);
@@ -531,7 +531,7 @@ fn a_sandbox_that_has_died_is_not_forgotten_when_it_is_deleted() {
     world.run_for(ms(100));
     world.call(Call::Crash("pause", 137));
     world.call(Call::Delete("pause"));
-    // Its caller does not know yet.
+    // The caller does not know yet.
     world.call(Call::Run("proxy", None));
     assert!(
         matches!(world.refused.last(), Some(Refusal::SandboxGone { .. })),
@@ -551,7 +551,7 @@ fn a_closed_request_and_the_next_one_make_no_termination() {
     ];
     let world = pod(&annotations).facts("proxy", handler(&argv));
     let mut world = running(world.script("proxy", deaf()), &["proxy", "api", "drain"]);
-    // It is unhealthy, and its caller is not there when it is to be killed.
+    // The container is unhealthy, and the caller vanishes before SIGKILL.
     let exec = Exec {
         id: "exec",
         argv: &argv,
@@ -563,7 +563,7 @@ fn a_closed_request_and_the_next_one_make_no_termination() {
     world.exec_over("proxy", "exec", Some(0));
     world.call(kill("proxy", 2));
     world.run_for(ms(2_300));
-    // Its image has changed.
+    // The image has changed.
     world.call(kill("drain", 3));
     world.run_for(secs(2));
     assert_eq!(world.executed("drain"), None, "{:#?}", world.seen);

@@ -127,7 +127,7 @@ fn a_request_closes_when_its_grace_period_is_over() {
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "5s")]).script("web", deaf);
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(Call::Kill("web", TERM, None));
-    // Its caller counts from the answer, which may have come two seconds late.
+    // The caller's timer starts at the answer, which may have come two seconds late.
     world.run_for(secs(8));
     world.call(Call::Kill("api", TERM, None));
     world.run_for(ms(500));
@@ -235,7 +235,7 @@ fn the_silence_of_a_signaled_container_proves_nothing() {
     let world = world.facts("web", hides).script("api", deaf());
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(Call::Kill("api", TERM, Some(secs(130))));
-    // Its caller was away when it was to be killed.
+    // The caller vanished before it would have sent SIGKILL.
     world.run_for(secs(60));
     let asked = world.now;
     world.call(Call::Kill("proxy", TERM, Some(secs(130))));

@@ -149,7 +149,7 @@ fn an_init_container_that_was_killed_as_the_first_of_a_deleted_pod_has_not_ended
         "{:#?}",
         world.seen
     );
-    // Its preStop handler has not been seen yet.
+    // The preStop handler has not been seen yet.
     assert_eq!(world.signalled("proxy"), None, "{:#?}", world.seen);
 }
 
@@ -207,7 +207,7 @@ fn a_sidecar_that_dies_in_its_turn_to_stop_is_not_restarted() {
     let mut world = running(world, &["proxy", "web", "api"]);
     ask_all(&mut world, &["web", "api"], TERM);
     world.run_for(secs(3));
-    // Its turn has come, and its preStop handler has not.
+    // The container's turn has come, but its preStop handler has not.
     world.call(Call::Crash("proxy", 7));
     world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(7), "{:#?}", world.seen);
@@ -317,8 +317,8 @@ fn probes_that_flap_do_not_hold_back_what_comes_while_a_started_sidecar_is_down(
 fn under_on_failure_a_run_waits_for_a_stopped_app() {
     for apps in [&[("apps", "web")][..], &[]] {
         let mut world = running(job("OnFailure", apps), &["proxy", "web"]);
-        // Its liveness probe has failed: kubelet stops it, and creates it again though it ends
-        // with 0.
+        // The liveness probe has failed: kubelet stops it, and creates it again despite exit code
+        // 0.
         world.call(Call::Kill("web", TERM, None));
         world.run_for(secs(2));
         assert_eq!(world.reported("web"), Some(0));
@@ -411,7 +411,7 @@ fn a_sidecar_that_is_started_when_the_run_is_complete_is_answered_and_ends_with_
     world.call(Call::Create("proxy#2"));
     world.run_for(secs(1));
     world.call(Call::Crash("web", 0));
-    // Its Start may come at any time.
+    // The Start may come at any time.
     world.run_for(secs(40));
     assert_eq!(world.reported("proxy#2"), None, "{:#?}", world.seen);
     world.call(Call::Start("proxy#2", None));
@@ -527,7 +527,7 @@ fn a_sidecar_that_exits_in_its_last_chance_before_its_turn_is_not_restarted() {
     let mut world = running(world, &["proxy", "web"]);
     ask_all(&mut world, &["web", "proxy"], TERM);
     world.run_for(secs(1));
-    // Its stop signal and two seconds, and it needs less.
+    // The container has its stop signal and two seconds, and needs less.
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
@@ -579,7 +579,7 @@ fn a_sidecar_stopped_in_a_disproved_termination_is_not_restarted() {
     let mut world = running(world, &["proxy", "web", "api"]);
     ask_all(&mut world, &["web", "api"], TERM);
     world.run_for(secs(2));
-    // Nobody has asked for it, but its turn had come.
+    // The container got no stop request, but its turn had come.
     assert!(world.signalled("proxy").is_some());
     world.call(Call::Run("job", None));
     world.run_for(secs(5));
@@ -653,7 +653,7 @@ fn a_sidecar_that_has_to_be_killed_after_its_startup_probe_failed_comes_back_too
     world.run_for(ms(1_600));
     assert_eq!(world.executions("proxy").len(), 2, "{:#?}", world.seen);
     assert_eq!(world.reported("proxy"), None);
-    // That its last life failed is no reason why this one should.
+    // The failure of the last execution does not fail this one.
     ask_all(&mut world, &["proxy", "web"], TERM);
     world.run_for(secs(10));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);

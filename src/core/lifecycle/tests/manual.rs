@@ -94,7 +94,7 @@ fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
     for name in ["proxy", "web"] {
         world.call(Call::Delete(name));
     }
-    // With nothing left the pod is another one; so somebody has to stay.
+    // Without any container left, the pod would be another one.
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]).with_sandbox();
     let mut world = running(world, &["proxy", "web"]);
     world.stop(None);

@@ -154,7 +154,7 @@ fn a_pod_without_annotations_and_such_a_sidecar_sees_no_difference() {
         world = running(world, &names);
         ask_all(&mut world, &names, TERM);
         world.run_for(secs(5));
-        // Who answers is the core or its driver; the answer is the same.
+        // The answer is the same from the core and its driver.
         let answers = |seen: &Seen| matches!(seen, Seen::KillAnswered(_, Ok(())));
         world.seen.retain(|(_, seen)| !answers(seen));
         world.seen

@@ -26,7 +26,7 @@ impl LeftAlone {
     fn new(mut case: Case) -> LeftAlone {
         let never = case.policy == RestartPolicy::Never;
         if never {
-            // What fails has failed for good.
+            // A failed container has failed for good.
             case.faults.clear();
         }
         for member in &mut case.members {
@@ -34,7 +34,7 @@ impl LeftAlone {
             if never {
                 member.post_starts_fail = 0;
             }
-            // It would be created again for ever.
+            // Otherwise it would be created again for ever.
             member.post_starts_fail = member.post_starts_fail.min(2);
             settle(member, case.policy);
         }
@@ -58,7 +58,7 @@ fn settle(member: &mut Member, policy: RestartPolicy) {
     if member.part.is_defer() {
         return;
     }
-    // In place it is always the same life.
+    // A restart in place always repeats the same behavior.
     let has_one = policy == RestartPolicy::Never || member.part == Part::Sidecar;
     let last = member.behaviors.pop().unwrap_or(WELL);
     if has_one {
@@ -118,8 +118,8 @@ fn comes_up(run: &Run<'_>) -> Result<(), String> {
         }
         let mut traces = run.traces.iter().rev();
         let trace = traces.find(|trace| trace.member.name == member.name && trace.created <= at);
-        // What is done, or was stopped and has ended with 0, does not come again. A sidecar is
-        // never done.
+        // A container that succeeded, or exited with 0 after a stop, is not created again. A
+        // sidecar is never done.
         let is_done = |trace: &trace::ContainerTrace<'_>| {
             let (_, code) = trace.reported.unwrap_or((at, u32::MAX));
             let may_be = member.part != Part::Sidecar || !trace.signals.is_empty();

@@ -142,7 +142,7 @@ fn strict_kills_containers_without_time() {
         assert_eq!(signals[0].1, Signal::KILL);
         assert!(signals[0].0 >= end && signals[0].0 <= end.after(DYING));
     }
-    // They have not failed for all that.
+    // These exits are no failures.
     assert_eq!(
         [world.reported("proxy"), world.reported("logs")],
         [Some(0); 2]
@@ -219,7 +219,7 @@ fn a_request_that_is_delivered_is_answered() {
             .filter(|(when, seen)| when == at && matches!(seen, Seen::KillAnswered(..)))
             .count()
     };
-    // That of the container it waited for has its answer by its end.
+    // The stop of the container it waited for is answered too, by its exit.
     assert_eq!(answered(&told), 2, "{:#?}", world.seen);
 }
 
@@ -284,7 +284,7 @@ fn a_lone_app_runs_its_hook_before_its_signal_where_nothing_can_tell_them_apart(
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
     assert_eq!(world.signalled("web"), Some(asked.after(secs(3))));
-    // Where there is another one, it is a lone request like any other.
+    // If there is another container, the request is a lone one.
     let world = World::new(&[
         ("apps", "web api"),
         ("termination-hook.usher/web", r#"{"sleep":{"seconds":3}}"#),
@@ -311,7 +311,7 @@ fn a_lone_apps_hook_leaves_it_time_to_stop() {
     let asked = world.now;
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
-    // It is the end of the pod, and at the end of that everything has two seconds.
+    // The pod terminates, and at the end all containers have two seconds.
     assert_eq!(world.signalled("web"), Some(asked.after(secs(6))));
     assert_eq!(world.died("web"), Some(asked.after(secs(8)).after(ms(1))));
 }
@@ -426,7 +426,7 @@ fn a_defer_at_work_is_extended_so_many_times_by_so_much() {
     let expected = [(end, TERM), (end.after(secs(2)), Signal::KILL)];
     assert_eq!(world.signals("bye"), expected);
     assert_eq!(world.signalled("web"), world.died("bye"));
-    // One that is done sooner is not waited for, and each later step still has its two seconds.
+    // A container that exits sooner leaves each later step its two seconds.
     let done = Script {
         exits_after: Some((secs(10), 0)),
         ..Script::default()
@@ -472,7 +472,7 @@ fn an_attempt_that_hangs_carries_no_extension_beyond_its_bound() {
             r#"{"tcpSocket":{"port":80},"periodSeconds":2,"timeoutSeconds":25}"#,
         ),
     ];
-    // By its caller, and by the shim's own decision: nobody kills what goes on for too long.
+    // By kubelet, and by the shim's own decision, without a kill by the caller.
     for is_decided in [false, true] {
         let world = World::new(&annotations).script("bye", hangs.clone());
         let mut world = running(world, &["proxy", "web", "bye"]);
@@ -569,7 +569,7 @@ proptest! {
             let began = world.executed(then).filter(|_| then == "after").or(world.signalled(then));
             let Some(began) = began else { continue };
             let bound = match (first, then) {
-                // Those that share a step are asked in its last moment.
+                // The containers of a step are signaled in its last moment.
                 ("logs", "proxy") if policy != "Shared" && policy != "Strict" => continue,
                 _ => world.died(first).unwrap().min(deadline),
             };

@@ -39,7 +39,7 @@ fn a_sidecar_whose_post_start_failed_is_not_started() {
             assert!(world.died("proxy") < Some(over.after(secs(2))));
             if policy == "Never" {
                 world.run_for(secs(60));
-                // Nobody starts it again: the pod has failed.
+                // The container is not started again: the pod has failed.
                 assert_eq!(world.reported("web"), Some(1), "{:#?}", world.seen);
                 continue;
             }
@@ -189,7 +189,7 @@ fn a_held_container_waits_a_second_for_the_post_start_of_its_sidecar() {
         world.run_for(ms(100));
     }
     assert!(world.executed("web").is_some());
-    // Where there is no sandbox container there is no kubelet.
+    // Without a sandbox container there is no kubelet.
     let mut world = World::new(&[("sidecars", "proxy")]);
     for name in ["web", "proxy"] {
         world.call(Call::Run(name, None));

@@ -30,7 +30,7 @@ fn an_app_that_is_created_first_runs_when_its_sidecar_is_started() {
         "{:#?}",
         world.seen
     );
-    // The caller was told at once: it may have been waiting to create the proxy.
+    // The caller was answered at once: it may have been waiting to create the proxy.
     assert!(world.start_answer("web").unwrap().0 < world.executed("proxy").unwrap());
     world.check_end();
 }
@@ -118,7 +118,7 @@ fn block_keeps_the_caller_waiting_and_fails_with_the_name_at_the_timeout() {
         "{refusal}"
     );
     assert_eq!(world.executed("web"), None);
-    // It can be started again once there is something to start it for.
+    // The container can be started again once the pod has a use for it.
     world.call(Call::Run("proxy", None));
     world.run_for(secs(1));
     world.call(Call::Start("web", None));
@@ -437,7 +437,7 @@ fn waits_in_vain(mode: &str) -> (World, Time) {
     world.run_for(secs(1));
     let stopped = world.now;
     world.call(Call::Kill("proxy", crate::plan::Signal::TERM, None));
-    // Its caller may be about to create it again, for so long.
+    // For this long the caller may create it again.
     world.run_for(secs(29));
     assert!(world.died("proxy").is_some() && world.died("web").is_none());
     world.run_for(secs(10));

@@ -77,7 +77,7 @@ fn a_sidecar_behind_an_app_that_ignores_its_signal_is_said_to_end_as_it_does() {
     for (policy, at, then) in [
         ("Shared", 20_000, Then::LastSignal),
         ("Strict", 20_000, Then::Killed),
-        // Its step begins when the app is killed; those of the step share two seconds.
+        // The step begins when the app is killed; the containers of the step share two seconds.
         ("Reserve", 15_000, Then::LastSignal),
         ("Overrun", 21_000, Then::LastSignal),
         ("SkipHooks", 21_000, Then::LastSignal),
@@ -175,7 +175,7 @@ fn a_lone_request_waits_until_its_signal_is_delivered() {
     assert_eq!(then, Then::StopSignal);
     world.run_for(at.after(ms(1)).since(world.now));
     assert_eq!(world.signals("proxy"), [(at, TERM)]);
-    // Its caller kills it.
+    // The caller kills it.
     let (_, then) = wait(&world, "proxy").until.unwrap();
     assert_eq!(then, Then::Killed);
 }

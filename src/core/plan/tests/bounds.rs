@@ -211,7 +211,7 @@ fn all_warnings_about_a_pod_fit_into_32_kib() {
         sentence.ends_with("bytes of usher annotations; expected at most 32768 in all"),
         "{sentence}"
     );
-    // What is not usher's is not counted.
+    // Annotations of other programs are not counted.
     plan(&[
         good[0],
         good[1],

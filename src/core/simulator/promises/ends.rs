@@ -90,7 +90,7 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
         if is_cut || is_hindered || trace.member.cap.is_some() {
             continue;
         }
-        // It may run again the moment that it is killed.
+        // The container may run again at the moment of the kill.
         let since = trace.executed.iter().filter(|at| *at < killed).max();
         let told = trace
             .signals
@@ -103,7 +103,7 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             (Some(_), GracePolicy::Strict) => continue,
             // Such a termination was disproved.
             (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
-            // "With a real grace under 6 s as `Strict`", whoever gave it.
+            // "With a real grace under 6 s as `Strict`", for any caller.
             (Some(ending), GracePolicy::Reserve)
                 if ending.grace.min(ending.soonest.since(ending.from)) < secs(6) =>
             {

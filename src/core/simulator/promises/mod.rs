@@ -36,7 +36,7 @@ pub const PROMISES: &[(&str, Promise)] = &[
         cleanup::every_defer_runs_once,
     ),
     (
-        "a pod that traces on is not taken for one that ends",
+        "a pod that lives on is not taken for one that ends",
         ends::no_end_while_the_pod_lives,
     ),
     (
@@ -97,7 +97,7 @@ pub const PROMISES: &[(&str, Promise)] = &[
         restarts::the_unwell_are_restarted,
     ),
     (
-        "a stop of one container in a pod that traces on stops that one",
+        "a stop of one container in a pod that lives on stops that one",
         calls::a_stop_of_one_stops_that_one,
     ),
     (

@@ -30,7 +30,7 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -
     for (n, (died, status)) in deaths.enumerate() {
         let due = died.after(wait_after(n));
         let mut executed = trace.executed.iter().copied();
-        // Where a moment is short it is back within it.
+        // If a moment is short, the container is back within it.
         let again = executed.find(|at| at >= died);
         let is_early = again.is_some_and(|again| again < due);
         broken(!is_early, || {

@@ -159,7 +159,7 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
             let mut there = run.of(trace.sandbox);
             let has_come = there.any(|it| {
                 let is_given_up = it.executed.is_empty() && run.was_given_up(it);
-                // While containerd is away its Create reaches nobody.
+                // While containerd is away no Create arrives.
                 let is_late = run.is_hindered(&it.id, it.created, first);
                 it.member.name == member.name && it.had_come(first) && !is_given_up && !is_late
             });

@@ -198,7 +198,7 @@ impl<'a, 'r> Begun<'a, 'r> {
 
     /// True if its caller leaves no time.
     fn is_forced(&self) -> bool {
-        // A decided termination is so at once, whatever time its caller gives later.
+        // A decided termination is so at once, with any time that the caller gives later.
         let inferred = self.inferred.map(|taken| taken.at);
         let is_decided = self
             .by_shim
