@@ -201,7 +201,7 @@ fn usher_stop_all_waits_for_a_shim_that_answers_slowly() {
     let mut stop = Background::spawn(usher(&host, &["stop", "--all"]));
     // Longer than any other command waits for an answer.
     std::thread::sleep(scaled(Duration::from_millis(1500)));
-    assert!(stop.is_running(), "{:?}", stop.finish(PATIENCE));
+    assert!(stop.poll_running(), "{:?}", stop.finish(PATIENCE));
     kill(shim, Signal::SIGCONT).expect("continue the shim");
     let stopped = stop.finish(PATIENCE);
     assert!(stopped.ok(), "{stopped:?}");

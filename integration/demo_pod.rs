@@ -69,7 +69,7 @@ pub fn play(
     // In the background: the app waits for the sidecar, which is created next.
     let mut app = host.spawn_run(&container("app", &["--stop-after", "400ms"]));
     eventually("the app is created", PATIENCE, || {
-        host.creations("app") > 0 || !app.is_running()
+        host.creations("app") > 0 || !app.poll_running()
     });
 
     user("ctr run proxy");

@@ -20,7 +20,7 @@ use usher::engine::{CancelToken, CreateOptions, Deletion, Engine, ExecOrder, Ord
 use usher::reaper::Reaper;
 
 use super::harness::{Isolation, oci_runtime, populate};
-use laws::{Ground, Runs};
+use laws::{Runs, Testbed};
 
 /// Set for the child process that runs the test; names its directory.
 const DIRECTORY: &str = "USHER_TEST_LAWS";
@@ -73,7 +73,7 @@ fn try_in(directory: PathBuf) {
         reaper.start().expect("SIGCHLD");
         let engine = OciEngine::new(NAMESPACE, reaper);
         let real = Real { directory, engine };
-        laws::hold(&real).await;
+        laws::check_all(&real).await;
         a_panic_in_a_deletion_leaves_no_mount(&real).await;
     });
 }
@@ -179,7 +179,7 @@ fn script(runs: Runs) -> String {
     }
 }
 
-impl Ground for Real {
+impl Testbed for Real {
     fn engine(&self) -> Arc<dyn Engine> {
         Arc::new(self.engine.clone())
     }

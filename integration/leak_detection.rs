@@ -54,7 +54,7 @@ fn leaks_fail_the_test_and_are_removed() {
     ] {
         assert!(message.contains(kind), "{kind} is missing in: {message}");
     }
-    assert!(!process.is_running(), "the process was ended");
+    assert!(!process.poll_running(), "the process was ended");
     assert!(!dir.exists(), "{} was removed", dir.display());
     for cgroup in ["memory/", ""].map(|part| format!("/sys/fs/cgroup/{part}{namespace}")) {
         assert!(!fs::exists(&cgroup).unwrap_or(true), "{cgroup} was removed");

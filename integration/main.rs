@@ -35,6 +35,7 @@ mod restarts_in_place;
 mod shim_death;
 mod shim_info;
 mod slow_runtime;
+mod source;
 mod stalled_disks;
 mod starting;
 mod stopping;

@@ -167,5 +167,5 @@ fn held_and_running_containers_end_with_a_killed_shim() {
     nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).expect("kill the shim");
     assert_eq!(host.wait_exit("proxy"), 137);
     eventually("nothing remains", PATIENCE, || host.remains().is_empty());
-    let _ = web.is_running();
+    let _ = web.poll_running();
 }

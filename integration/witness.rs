@@ -1,7 +1,7 @@
 //! The program that containers of the integration tests run. It records its own events.
 //!
-//! Each event is one line, written by a single `write` to a file opened with `O_APPEND`, so that
-//! the lines of all containers that share the directory `/shared` are complete and in order:
+//! Each event is one line, written by a single `write` to a file opened with `O_APPEND`. So the
+//! lines of all containers that share the directory `/shared` are complete and in order:
 //!
 //! ```text
 //! <nanoseconds since 1970> <name> <event> [detail]

@@ -14,6 +14,7 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{Message, Result};
 use containerd_shim_protos::shim::oci::ProcessDetails;
 
+/// Packs messages without their descriptors, which would stay in memory.
 pub trait Pack: Message {
     /// The package that declares the message.
     const PACKAGE: &'static str;

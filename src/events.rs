@@ -46,7 +46,7 @@ const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(60);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 
-/// An event for containerd. Unlike [`Pack`], this trait can be a trait object, so that one queue
+/// An event for containerd. Unlike `Pack`, this trait can be a trait object, so that one queue
 /// holds events of all kinds.
 pub trait Event: containerd_shim::event::Event {
     /// Encodes the event as `Any`.

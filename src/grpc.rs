@@ -41,8 +41,6 @@ pub struct Answer {
     pub body: Option<Vec<u8>>,
 }
 
-// === impl Call ===
-
 impl Call<'_> {
     /// Sends the request and reads the answer. Drives the connection, and closes it afterwards.
     ///
@@ -87,8 +85,6 @@ impl Call<'_> {
             .map_err(|error| causes(&error))
     }
 }
-
-// === impl Answer ===
 
 impl Answer {
     /// Checks that the status is success.

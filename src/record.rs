@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::lifecycle::{Cause, ContainerId, Duty, HookKind, ProbeKind, Report, Step, Time, Why};
+use crate::lifecycle::{
+    Cause, ContainerId, HookKind, ProbeKind, Report, RolePolicy, Step, Time, Why,
+};
 use crate::plan::{ContainerKind, Role, Signal};
 
 /// Events that are kept. Each takes 48 bytes, plus its text.
@@ -139,8 +141,6 @@ pub struct FailedProbe {
     /// A short sentence; the text may come from outside.
     pub reason: Box<str>,
 }
-
-// === what happened ===
 
 impl Record {
     /// Records that a container is being created.
@@ -290,13 +290,13 @@ impl Record {
             // The log has the others.
             Report::Released { .. }
             | Report::Stretched { .. }
-            | Report::Misplaced { .. }
+            | Report::InvalidTransition { .. }
             | Report::TooLate { .. }
             | Report::DeferOver { .. }
             | Report::Late { .. }
             | Report::Kept { .. }
             | Report::OtherPlan { .. }
-            | Report::Circle { .. } => {}
+            | Report::RuleSuspended { .. } => {}
         }
     }
 
@@ -350,7 +350,7 @@ impl Record {
             What::Exited(code) => {
                 past.exited = Some(now);
                 past.exit_code = Some(*code);
-                if Duty::of(past.role).succeeds_with(*code) {
+                if RolePolicy::of(past.role).succeeds_with(*code) {
                     past.became_ready = Some(now);
                 }
             }
@@ -389,13 +389,11 @@ impl Past {
             None => self.held = Some(now.since(self.created)),
         }
         self.executed = Some(now);
-        self.became_ready = Duty::of(self.role).is_ready_at_once().then_some(now);
+        self.became_ready = RolePolicy::of(self.role).is_ready_at_once().then_some(now);
         (self.told, self.exited) = (None, None);
         (self.exit_code, self.reported_code) = (None, None);
     }
 }
-
-// === getters ===
 
 impl Record {
     /// Counts changes: while this number is the same, nothing has happened.

@@ -312,7 +312,7 @@ pub fn resize(terminal: BorrowedFd<'_>, width: u16, height: u16) -> io::Result<(
     }
 }
 
-/// Returns how many bytes a pipe or FIFO holds that nobody has read (`FIONREAD`, `ioctl_pipe(2)`).
+/// Returns the number of unread bytes in a pipe or FIFO (`FIONREAD`, `ioctl_pipe(2)`).
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 //! Injects faults on a real node. Pods of all roles are created and deleted side by side on a
-//! private containerd, while the shim, containerd, the OCI runtime's commands, containers and
-//! callers are killed or stopped at random moments. After each round no trace may be left, and
+//! private containerd. At random moments the shim, containerd, the OCI runtime's commands,
+//! containers or callers are killed or stopped. After each round no trace may be left, and
 //! every exit code that containerd got must match the container's own record.
 //!
 //! `scripts/chaos` runs this. Standard output gets a table, standard error the findings, each with

@@ -149,8 +149,6 @@ impl During {
     ];
 }
 
-// == pods ===
-
 /// The shape of a pod: whether it may have a sandbox container, annotations in which `%` stands for
 /// the pod's name, and containers with the witness's options.
 struct Shape {

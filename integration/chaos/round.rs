@@ -108,7 +108,7 @@ impl<'a> Round<'a> {
         let words = words[4.min(words.len())..].join(" ");
         let mut child = Background::spawn(command);
         started(child.pid());
-        if poll(PATIENCE, || (!child.is_running()).then_some(())).is_none() {
+        if poll(PATIENCE, || (!child.poll_running()).then_some(())).is_none() {
             self.find(
                 None,
                 Wrong::Other,

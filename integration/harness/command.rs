@@ -96,7 +96,7 @@ impl Background {
         self.stderr.text()
     }
 
-    pub fn is_running(&mut self) -> bool {
+    pub fn poll_running(&mut self) -> bool {
         self.try_wait().is_none()
     }
 

@@ -68,8 +68,6 @@ impl Version {
     }
 }
 
-// === programs ===
-
 /// The OCI runtime that the shims use.
 pub fn oci_runtime() -> String {
     std::env::var("USHER_TEST_OCI_RUNTIME").unwrap_or_else(|_| "runc".to_owned())
@@ -181,8 +179,6 @@ pub fn shim_dir() -> PathBuf {
     });
     built.parent().expect("a directory").to_owned()
 }
-
-// === time ===
 
 /// Factor by which this machine is slower than usual; scales all timeouts of tests.
 pub fn time_scale() -> u32 {

@@ -31,8 +31,6 @@ fn hostile_pods_end_in_time_and_cost_their_node_little() {
     assert!(costliest.cpu_rate() < 0.2 * scale, "{costliest:#?}");
 }
 
-// == the measurement ===
-
 const BUSY: Pod = Pod {
     name: "busy",
     containers: &[Container::new(

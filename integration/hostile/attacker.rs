@@ -69,8 +69,6 @@ fn connect_endlessly(path: &str) -> ! {
     }
 }
 
-// == processes ===
-
 /// INT, QUIT, TERM.
 fn ignore_stop_signals() {
     const IGNORE: usize = 1;
@@ -123,8 +121,6 @@ fn eat() -> ! {
         eaten.push(vec![1; 1 << 20]);
     }
 }
-
-// == servers ===
 
 fn serve(port: u16, how: &str) -> ! {
     ignore_stop_signals();
@@ -215,8 +211,6 @@ fn bring_lo_up() {
     // SAFETY: the request has the layout of the kernel's struct ifreq.
     unsafe { ioctl(socket.as_raw_fd(), SIOCSIFFLAGS, &mut request) };
 }
-
-// == namespaces ===
 
 const NEW_NET: c_int = 0x4000_0000;
 const NEW_USER: c_int = 0x1000_0000;

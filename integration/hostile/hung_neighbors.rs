@@ -136,7 +136,7 @@ fn costs_no_other_pod_anything(is_full: bool) {
         "{took:?}, usually {usual:?}"
     );
     assert!(
-        starts.iter_mut().any(Background::is_running),
+        starts.iter_mut().any(Background::poll_running),
         "no start waited for the hung shim"
     );
     // All these starts fail at about the same time.
@@ -181,8 +181,6 @@ fn a_container_of_a_hung_shim_is_deleted_in_time() {
     // `delete` leaves a socket to its owner.
     assert!(hung.socket(&host).exists());
 }
-
-// == clients of the control socket ===
 
 #[test]
 fn a_client_that_sends_one_byte_is_disconnected() {

@@ -40,8 +40,6 @@ const TCP: &str = r#""tcpSocket":{"port":9}"#;
 /// An empty SETTINGS frame, which requires an acknowledgment.
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-// == the pod ===
-
 /// A pod of probed sidecars, each in a network namespace of its own.
 struct Probed<'host> {
     host: &'host Containerd,
@@ -212,8 +210,6 @@ fn is_prober(pid: u32) -> bool {
     words.ends_with("\0prober\0")
 }
 
-// == the servers ===
-
 /// A server that accepts until it is dropped. Its connections end with their clients.
 struct Server {
     connections: Arc<AtomicUsize>,
@@ -295,8 +291,6 @@ fn slowly(mut stream: TcpStream, begin: &[u8], more: &[u8]) -> std::io::Result<(
         thread::sleep(Duration::from_millis(1));
     }
 }
-
-// == the tests ===
 
 #[test]
 fn a_flood_of_settings_costs_the_shim_nothing() {

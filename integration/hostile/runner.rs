@@ -429,7 +429,7 @@ fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Answered> {
     let mut refused = false;
     while begun.elapsed() < scaled(DELETED_WITHIN) && !deletions.is_empty() {
         deletions.retain_mut(|deletion| {
-            let goes_on = deletion.is_running();
+            let goes_on = deletion.poll_running();
             // `ctr` exits with the task's exit code. A container deleted earlier counts as deleted.
             let said = deletion.stderr();
             refused |= !goes_on && said.contains("level=error") && !said.contains("not found");

@@ -223,8 +223,6 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-// == containers' configurations ===
-
 /// Gives a container a root file system of its own, which all its users may change.
 pub fn own_root(stage: &Stage, config: &mut Value) {
     let name = config["annotations"]["io.kubernetes.cri.container-name"].as_str();
@@ -270,13 +268,11 @@ pub fn limit_memory(bytes: u64, config: &mut Value) {
     config["linux"]["resources"]["memory"] = json!({ "limit": bytes });
 }
 
-// == CPU time of the node's side ===
-
 /// The cgroup of containerd, its shims, and everything they start outside of the pod's cgroup.
 ///
 /// A parent's account of its children's time (`cutime`) ignores cgroups: a command that joins the
 /// pod's cgroup is paid by the pod. The kernel charges each moment to the current cgroup of a
-/// process, so this cgroup's usage is the right figure, less the time that containerd takes itself
+/// process. So this cgroup's usage is the right figure, less the time that containerd takes itself
 /// for events and the tests' calls.
 struct NodeCgroup {
     dir: PathBuf,

@@ -264,8 +264,6 @@ pub fn a_job_runs_its_defers_after_its_app(case: &Case) {
     assert_eq!(exit_code(&pods[0], "clean-up"), Some(0));
 }
 
-// == more time than the grace period ===
-
 /// Deletes a pod with a short grace period, and waits until well beyond it; its defer container
 /// still runs.
 fn run_beyond_its_time(case: &Case, pod: Pod, flush: Value) {
@@ -319,8 +317,6 @@ pub fn a_running_defer_gets_more_time_in_intervals(case: &Case) {
     case.touch("may-end");
     assert_ended_after_it(case, "exit");
 }
-
-// == without kubelet or containerd ===
 
 /// A defer that ends when the test says so.
 fn gated_flush() -> Value {

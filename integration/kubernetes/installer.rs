@@ -251,8 +251,6 @@ pub fn a_process_that_pretends_to_be_kubelet_is_not_trusted(case: &Case) {
     fs::remove_file(&stays).expect("a file");
 }
 
-// == the DaemonSet ===
-
 /// Installs as the heads of the files say, and returns the image's name.
 fn install(case: &Case) -> String {
     assert_first_process_is_the_nodes(case);
@@ -419,8 +417,6 @@ fn assert_first_process_is_the_nodes(case: &Case) {
     case.await_gone("look");
 }
 
-// == its image ===
-
 /// Imports the image with `more` appended to the shim, and returns the image's name.
 fn import(cluster: &Cluster, more: &[u8]) -> String {
     own_images::import(cluster, "usher", REPOSITORY, |parts| {
@@ -429,8 +425,6 @@ fn import(cluster: &Cluster, more: &[u8]) -> String {
         fs::write(&shim, [&bytes, more].concat()).expect("the shim");
     })
 }
-
-// == the node ===
 
 /// A line for each file in `/etc` and `/usr/local` of the node, with mode and checksum.
 fn files_of_node(cluster: &Cluster) -> BTreeSet<String> {
@@ -452,8 +446,6 @@ fn label(cluster: &Cluster, node: &str) -> Option<String> {
     let label = &node["metadata"]["labels"]["usher/installed"];
     label.as_str().map(str::to_owned)
 }
-
-// == pods ===
 
 /// A pod without a token, for which kubelet would wait.
 fn unmanaged(pod: Pod) -> Pod {

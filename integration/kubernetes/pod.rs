@@ -41,8 +41,6 @@ impl Drop for StaticPod {
     }
 }
 
-// == containers ===
-
 /// A container that runs the witness under its own name.
 pub fn witness(name: &str, options: &[&str]) -> Value {
     let mut command = vec!["/bin/witness", name];

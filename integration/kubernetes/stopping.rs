@@ -206,8 +206,6 @@ pub fn a_pods_own_stop_signal_is_delivered(case: &Case) {
     assert_stopped_by(case, "12", &signal, pod);
 }
 
-// == restarts without an end of the pod ===
-
 /// A container that is unhealthy while a file exists.
 fn with_liveness(name: &str) -> serde_json::Value {
     let command = json!(["test", "!", "-e", format!("/shared/sick-{name}")]);

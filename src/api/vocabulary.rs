@@ -3,11 +3,10 @@
 
 use crate::api;
 use crate::lifecycle::{
-    Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, Remedy, State, Status, Step, Then, Why,
+    Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, Remedy, StateSummary, Status, Step, Then,
+    Why,
 };
 use crate::plan::{ContainerKind, DeferTurn, Origin, Role};
-
-// === pod ===
 
 impl From<Phase> for api::Phase {
     fn from(phase: Phase) -> api::Phase {
@@ -102,8 +101,6 @@ pub fn cause_of(cause: api::Cause, name: &str, code: u32) -> Option<Cause> {
     })
 }
 
-// === container ===
-
 /// Converts the role of a container of this kind.
 pub fn role(kind: ContainerKind, role: Role) -> api::Role {
     match (kind, role) {
@@ -128,38 +125,38 @@ impl From<Origin> for api::RoleOrigin {
     }
 }
 
-impl From<State> for api::State {
-    fn from(state: State) -> api::State {
+impl From<StateSummary> for api::State {
+    fn from(state: StateSummary) -> api::State {
         match state {
-            State::Creating => api::State::STATE_CREATING,
-            State::Created => api::State::STATE_CREATED,
-            State::Starting => api::State::STATE_STARTING,
-            State::Held => api::State::STATE_HELD,
-            State::Running => api::State::STATE_RUNNING,
-            State::Stopping => api::State::STATE_STOPPING,
-            State::BackingOff => api::State::STATE_BACKING_OFF,
-            State::Restarting => api::State::STATE_RESTARTING,
-            State::Completed => api::State::STATE_COMPLETED,
-            State::Stopped => api::State::STATE_STOPPED,
+            StateSummary::Creating => api::State::STATE_CREATING,
+            StateSummary::Created => api::State::STATE_CREATED,
+            StateSummary::Starting => api::State::STATE_STARTING,
+            StateSummary::Held => api::State::STATE_HELD,
+            StateSummary::Running => api::State::STATE_RUNNING,
+            StateSummary::Stopping => api::State::STATE_STOPPING,
+            StateSummary::BackingOff => api::State::STATE_BACKING_OFF,
+            StateSummary::Restarting => api::State::STATE_RESTARTING,
+            StateSummary::Completed => api::State::STATE_COMPLETED,
+            StateSummary::Stopped => api::State::STATE_STOPPED,
         }
     }
 }
 
 /// Converts a container state; `None` for a removed container, or if this version of usher does not
 /// know the state.
-pub fn state_of(told: api::State) -> Option<State> {
+pub fn state_of(told: api::State) -> Option<StateSummary> {
     Some(match told {
         api::State::STATE_UNKNOWN | api::State::STATE_GONE => return None,
-        api::State::STATE_CREATING => State::Creating,
-        api::State::STATE_CREATED => State::Created,
-        api::State::STATE_STARTING => State::Starting,
-        api::State::STATE_HELD => State::Held,
-        api::State::STATE_RUNNING => State::Running,
-        api::State::STATE_STOPPING => State::Stopping,
-        api::State::STATE_BACKING_OFF => State::BackingOff,
-        api::State::STATE_RESTARTING => State::Restarting,
-        api::State::STATE_COMPLETED => State::Completed,
-        api::State::STATE_STOPPED => State::Stopped,
+        api::State::STATE_CREATING => StateSummary::Creating,
+        api::State::STATE_CREATED => StateSummary::Created,
+        api::State::STATE_STARTING => StateSummary::Starting,
+        api::State::STATE_HELD => StateSummary::Held,
+        api::State::STATE_RUNNING => StateSummary::Running,
+        api::State::STATE_STOPPING => StateSummary::Stopping,
+        api::State::STATE_BACKING_OFF => StateSummary::BackingOff,
+        api::State::STATE_RESTARTING => StateSummary::Restarting,
+        api::State::STATE_COMPLETED => StateSummary::Completed,
+        api::State::STATE_STOPPED => StateSummary::Stopped,
     })
 }
 
@@ -307,8 +304,6 @@ pub fn remedy_of(told: &api::Remedy) -> Option<Remedy> {
     })
 }
 
-// === events ===
-
 impl From<Why> for api::Why {
     fn from(why: Why) -> api::Why {
         match why {
@@ -387,7 +382,7 @@ mod tests {
         for missing in [
             Missing::NeverCreated,
             Missing::Ended(3),
-            Missing::NotExecuted(State::Held),
+            Missing::NotExecuted(StateSummary::Held),
             Missing::NotStarted,
             Missing::NotDone,
             Missing::Started,

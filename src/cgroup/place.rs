@@ -39,8 +39,6 @@ pub struct Place {
 #[derive(Debug)]
 struct Leaf(PathBuf);
 
-// === impl Place ===
-
 impl Place {
     /// Makes the place of these v1 cgroups.
     pub(super) fn in_v1(directories: Vec<PathBuf>) -> Place {

@@ -192,8 +192,6 @@ impl Stream for ReadOnlyClients {
     }
 }
 
-// === impl Slots ===
-
 impl Slots {
     fn new(limit: usize) -> Slots {
         Slots {
@@ -221,8 +219,6 @@ impl Slots {
         Some(slot)
     }
 }
-
-// === impl Slot ===
 
 impl Slot {
     fn new(stream: UnixStream) -> Slot {
@@ -263,8 +259,6 @@ impl Slot {
         let _ = nix::sys::socket::shutdown(self.stream.as_raw_fd(), how);
     }
 }
-
-// === impl Client ===
 
 impl Client {
     /// Ready when the client has been sent nothing for [`IDLE_TIMEOUT`].

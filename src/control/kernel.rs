@@ -1,5 +1,5 @@
-//! The kernel's values of a pod's containers, read by their init processes: the values in force,
-//! whoever has set them.
+//! The kernel's values of a pod's containers, read by their init processes. They are in force even
+//! if another program has set them.
 //!
 //! The shim reads them, not `usher`, so a user of `usher` needs no access to the node's processes
 //! and cgroups.

@@ -3,8 +3,8 @@
 //!
 //! One thread serves the pod, and tasks of the ttrpc library and the pod's actor do most of the
 //! work for a client. So the meter does not time tasks. It reads the thread's CPU clock when work
-//! for a read-only client begins, and again each time the thread has run all ready tasks, until no
-//! such work has begun since the last reading. Other work in between is charged too, so read-only
+//! for a read-only client begins, and again each time the thread has run all ready tasks. It stops
+//! when no such work has begun since the last reading. Other work in between is charged too, so read-only
 //! clients get their share or less.
 
 use std::future::poll_fn;

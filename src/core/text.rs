@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_prints_stays_as_it_is() {
+    fn printable_text_is_unchanged() {
         let sentence = r#"10.0.0.7:80 said "zwölf" and C:\temp, isn't it"#;
         assert_eq!(tame(sentence), sentence);
     }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut() {
+    fn long_text_is_cut() {
         let tamed = tame(&"\u{1}".repeat(64 * 1024));
         assert_eq!(tamed, format!("{}…", r"\u{1}".repeat(SAID_CHARS)));
     }

@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use usher::engine::{
-    Beginning, Born, CancelToken, Container, CreateOptions, Deletion, Ending, Engine, EngineError,
-    ExecOrder, Executed, Facts, Init, Killing, LastLife, Order,
+    CancelToken, Container, CreateOptions, Deletion, Engine, EngineError, ExecOrder, ExitFuture,
+    Facts, Init, InitialState, NewExec, NewInit, Order, PreviousInit, SignalProgress,
 };
 use usher::plan::Signal;
 use usher::process::ExitStatus;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// The environment in which an engine is tested.
-pub trait Ground {
+pub trait Testbed {
     fn engine(&self) -> Arc<dyn Engine>;
 
     /// An order for a container with this ID that runs one program, and another in each exec.
@@ -45,6 +45,7 @@ pub trait Ground {
     fn left_of(&self, id: &str) -> String;
 }
 
+/// The behavior of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// Runs until SIGTERM, and then exits with 7.
@@ -56,7 +57,7 @@ pub enum Runs {
 }
 
 struct Trial<'a> {
-    ground: &'a dyn Ground,
+    testbed: &'a dyn Testbed,
     id: String,
     order: Order,
     container: Arc<dyn Container>,
@@ -66,234 +67,261 @@ struct Trial<'a> {
 }
 
 /// Tests all laws.
-pub async fn hold(ground: &dyn Ground) {
-    a_created_container_is_parked_until_it_is_released(ground).await;
-    an_exit_status_is_reported_unchanged(ground).await;
-    a_signal_after_the_exit_yields_gone(ground).await;
-    a_signal_reaches_the_program(ground).await;
-    a_parked_container_can_be_killed_and_is_then_not_released(ground).await;
-    a_frozen_container_reacts_to_no_signal_until_it_is_thawed(ground).await;
-    a_frozen_container_can_be_killed(ground).await;
-    the_program_of_a_frozen_container_is_not_executed(ground).await;
-    a_held_pid_is_not_reused(ground).await;
-    an_exec_runs_and_its_exit_is_reported(ground).await;
-    everything_in_a_pid_namespace_ends_with_its_init(ground).await;
-    processes_left_by_an_init_are_killed(ground).await;
-    canceled_work_does_not_begin_but_kills_and_deletions_do(ground).await;
-    a_container_restarts_in_place_without_earlier_processes(ground).await;
-    a_creation_that_fails_leaves_nothing(ground).await;
-    a_deletion_by_force_kills_all_processes(ground).await;
-    deletions_and_forgetting_are_idempotent(ground).await;
-    a_missing_bundle_is_invalid(ground).await;
-    a_running_container_is_only_deleted_by_force(ground).await;
+pub async fn check_all(testbed: &dyn Testbed) {
+    a_created_container_is_parked_until_it_is_released(testbed).await;
+    an_exit_status_is_reported_unchanged(testbed).await;
+    a_signal_after_the_exit_yields_gone(testbed).await;
+    a_signal_reaches_the_program(testbed).await;
+    a_parked_container_can_be_killed_and_is_then_not_released(testbed).await;
+    a_frozen_container_reacts_to_no_signal_until_it_is_thawed(testbed).await;
+    a_frozen_container_can_be_killed(testbed).await;
+    the_program_of_a_frozen_container_is_not_executed(testbed).await;
+    a_held_pid_is_not_reused(testbed).await;
+    an_exec_runs_and_its_exit_is_reported(testbed).await;
+    everything_in_a_pid_namespace_ends_with_its_init(testbed).await;
+    processes_left_by_an_init_are_killed(testbed).await;
+    canceled_work_does_not_begin_but_kills_and_deletions_do(testbed).await;
+    a_container_restarts_in_place_without_earlier_processes(testbed).await;
+    a_creation_that_fails_leaves_nothing(testbed).await;
+    a_deletion_by_force_kills_all_processes(testbed).await;
+    deletions_and_forgetting_are_idempotent(testbed).await;
+    a_missing_bundle_is_invalid(testbed).await;
+    a_running_container_is_only_deleted_by_force(testbed).await;
 }
 
-async fn a_created_container_is_parked_until_it_is_released(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::create(ground, "parked", Runs::AndExits(3)).await;
-    let Born { init, ending } = born;
-    assert!(ground.is_there(init.pid()));
-    let mut ending = told(ending);
+async fn a_created_container_is_parked_until_it_is_released(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::create(testbed, "parked", Runs::AndExits(3)).await;
+    let NewInit { init, exit_future } = new_init;
+    assert!(testbed.is_there(init.pid()));
+    let mut exit_future = told(exit_future);
     assert!(
-        timeout(A_WHILE, &mut ending).await.is_err(),
+        timeout(A_WHILE, &mut exit_future).await.is_err(),
         "it has exited"
     );
-    assert!(!ground.was_executed("parked"));
+    assert!(!testbed.was_executed("parked"));
     release(&*init).await.expect("a release");
-    assert_eq!(soon(ending).await, ExitStatus::Code(3));
-    assert!(ground.was_executed("parked"));
+    assert_eq!(soon(exit_future).await, ExitStatus::Code(3));
+    assert!(testbed.was_executed("parked"));
     trial.delete(Deletion::Usual).await;
 }
 
-async fn an_exit_status_is_reported_unchanged(ground: &dyn Ground) {
+async fn an_exit_status_is_reported_unchanged(testbed: &dyn Testbed) {
     for (runs, signal, expected) in [
         (Runs::AndExits(0), None, ExitStatus::Code(0)),
         (Runs::AndExits(42), None, ExitStatus::Code(42)),
         (Runs::UntilTold, Some(Signal::KILL), ExitStatus::Signal(9)),
         (Runs::UntilTold, Some(Signal::TERM), ExitStatus::Code(7)),
     ] {
-        let (mut trial, born) = Trial::run(ground, "exits", runs).await;
+        let (mut trial, new_init) = Trial::run(testbed, "exits", runs).await;
         if let Some(signal) = signal {
-            kill(&*born.init, signal, false).await.expect("a signal");
+            kill(&*new_init.init, signal, false)
+                .await
+                .expect("a signal");
         }
-        assert_eq!(soon(told(born.ending)).await, expected);
+        assert_eq!(soon(told(new_init.exit_future)).await, expected);
         trial.delete(Deletion::Usual).await;
     }
 }
 
-async fn a_signal_after_the_exit_yields_gone(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::run(ground, "gone", Runs::AndExits(0)).await;
-    soon(told(born.ending)).await;
+async fn a_signal_after_the_exit_yields_gone(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::run(testbed, "gone", Runs::AndExits(0)).await;
+    soon(told(new_init.exit_future)).await;
     for signal in [Signal::TERM, Signal::KILL] {
-        let killed = kill(&*born.init, signal, false).await;
+        let killed = kill(&*new_init.init, signal, false).await;
         assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
     }
-    assert!(matches!(born.init.end(), Err(EngineError::Gone(_))));
+    assert!(matches!(new_init.init.end(), Err(EngineError::Gone(_))));
     trial.delete(Deletion::Usual).await;
 }
 
-async fn a_signal_reaches_the_program(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::run(ground, "deaf", Runs::UntilKilled).await;
-    let mut ending = told(born.ending);
-    kill(&*born.init, Signal::TERM, false).await.expect("TERM");
+async fn a_signal_reaches_the_program(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::run(testbed, "deaf", Runs::UntilKilled).await;
+    let mut exit_future = told(new_init.exit_future);
+    kill(&*new_init.init, Signal::TERM, false)
+        .await
+        .expect("TERM");
     assert!(
-        timeout(A_WHILE, &mut ending).await.is_err(),
+        timeout(A_WHILE, &mut exit_future).await.is_err(),
         "it has exited"
     );
-    kill(&*born.init, Signal::KILL, false).await.expect("KILL");
-    assert_eq!(soon(ending).await, ExitStatus::Signal(9));
+    kill(&*new_init.init, Signal::KILL, false)
+        .await
+        .expect("KILL");
+    assert_eq!(soon(exit_future).await, ExitStatus::Signal(9));
     trial.delete(Deletion::Usual).await;
 }
 
-async fn a_parked_container_can_be_killed_and_is_then_not_released(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::create(ground, "unborn", Runs::UntilTold).await;
-    kill(&*born.init, Signal::KILL, false).await.expect("KILL");
-    assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
+async fn a_parked_container_can_be_killed_and_is_then_not_released(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::create(testbed, "unborn", Runs::UntilTold).await;
+    kill(&*new_init.init, Signal::KILL, false)
+        .await
+        .expect("KILL");
+    assert_eq!(
+        soon(told(new_init.exit_future)).await,
+        ExitStatus::Signal(9)
+    );
     // The exit was reported to the release.
     let (told_of_it, gone) = oneshot::channel();
     drop(told_of_it);
-    let released = soon(born.init.release(gone, &CancelToken::default())).await;
+    let released = soon(new_init.init.release(gone, &CancelToken::default())).await;
     assert!(released.is_err());
-    assert!(!ground.was_executed("unborn"));
+    assert!(!testbed.was_executed("unborn"));
     trial.delete(Deletion::Usual).await;
 }
 
-async fn a_frozen_container_reacts_to_no_signal_until_it_is_thawed(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::run(ground, "frozen", Runs::UntilTold).await;
+async fn a_frozen_container_reacts_to_no_signal_until_it_is_thawed(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::run(testbed, "frozen", Runs::UntilTold).await;
     let token = CancelToken::default();
-    soon(born.init.pause(&token)).await.expect("a pause");
-    let mut ending = told(born.ending);
-    kill(&*born.init, Signal::TERM, false).await.expect("TERM");
+    soon(new_init.init.pause(&token)).await.expect("a pause");
+    let mut exit_future = told(new_init.exit_future);
+    kill(&*new_init.init, Signal::TERM, false)
+        .await
+        .expect("TERM");
     assert!(
-        timeout(A_WHILE, &mut ending).await.is_err(),
+        timeout(A_WHILE, &mut exit_future).await.is_err(),
         "it has exited"
     );
-    soon(born.init.resume(&token)).await.expect("a resumption");
-    assert_eq!(soon(ending).await, ExitStatus::Code(7));
+    soon(new_init.init.resume(&token))
+        .await
+        .expect("a resumption");
+    assert_eq!(soon(exit_future).await, ExitStatus::Code(7));
     trial.delete(Deletion::Usual).await;
 }
 
-async fn a_frozen_container_can_be_killed(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::run(ground, "icicle", Runs::UntilTold).await;
-    soon(born.init.pause(&CancelToken::default()))
+async fn a_frozen_container_can_be_killed(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::run(testbed, "icicle", Runs::UntilTold).await;
+    soon(new_init.init.pause(&CancelToken::default()))
         .await
         .expect("a pause");
-    kill(&*born.init, Signal::KILL, false).await.expect("KILL");
-    assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
+    kill(&*new_init.init, Signal::KILL, false)
+        .await
+        .expect("KILL");
+    assert_eq!(
+        soon(told(new_init.exit_future)).await,
+        ExitStatus::Signal(9)
+    );
     trial.delete(Deletion::Usual).await;
 }
 
-async fn the_program_of_a_frozen_container_is_not_executed(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::create(ground, "waits", Runs::AndExits(0)).await;
+async fn the_program_of_a_frozen_container_is_not_executed(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::create(testbed, "waits", Runs::AndExits(0)).await;
     let token = CancelToken::default();
-    soon(born.init.pause(&token)).await.expect("a pause");
-    let init = Arc::clone(&born.init);
+    soon(new_init.init.pause(&token)).await.expect("a pause");
+    let init = Arc::clone(&new_init.init);
     let released = tokio::spawn(async move { release(&*init).await });
     sleep(A_WHILE).await;
     // Some engines report the release before the thaw; the program must not run in any case.
-    assert!(!ground.was_executed("waits"));
-    soon(born.init.resume(&token)).await.expect("a resumption");
+    assert!(!testbed.was_executed("waits"));
+    soon(new_init.init.resume(&token))
+        .await
+        .expect("a resumption");
     let released = soon(released).await.expect("no panic");
     assert_eq!(released, Ok(()));
-    soon(told(born.ending)).await;
+    soon(told(new_init.exit_future)).await;
     trial.delete(Deletion::Usual).await;
 }
 
-async fn a_held_pid_is_not_reused(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::create(ground, "held", Runs::AndExits(0)).await;
-    let hold = born.init.hold_pid();
+async fn a_held_pid_is_not_reused(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::create(testbed, "held", Runs::AndExits(0)).await;
+    let hold = new_init.init.hold_pid();
     let pid = hold.pid();
-    assert_eq!(pid, born.init.pid());
-    release(&*born.init).await.expect("a release");
-    soon(told(born.ending)).await;
+    assert_eq!(pid, new_init.init.pid());
+    release(&*new_init.init).await.expect("a release");
+    soon(told(new_init.exit_future)).await;
     trial.delete(Deletion::Usual).await;
-    let (mut other, next) = Trial::run(ground, "next", Runs::UntilTold).await;
+    let (mut other, next) = Trial::run(testbed, "next", Runs::UntilTold).await;
     assert_ne!(next.init.pid(), pid);
-    assert!(ground.is_there(pid), "the PID is held");
-    let killed = kill(&*born.init, Signal::KILL, false).await;
+    assert!(testbed.is_there(pid), "the PID is held");
+    let killed = kill(&*new_init.init, Signal::KILL, false).await;
     assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
     drop(hold);
-    assert!(!ground.is_there(pid), "the PID is free");
+    assert!(!testbed.is_there(pid), "the PID is free");
     other.delete(Deletion::Forced).await;
-    soon(told(next.ending)).await;
+    soon(told(next.exit_future)).await;
 }
 
-async fn an_exec_runs_and_its_exit_is_reported(ground: &dyn Ground) {
+async fn an_exec_runs_and_its_exit_is_reported(testbed: &dyn Testbed) {
     for (execs, signal, expected) in [
         (Runs::AndExits(5), None, ExitStatus::Code(5)),
         (Runs::UntilTold, Some(Signal::TERM), ExitStatus::Code(7)),
         (Runs::UntilTold, Some(Signal::KILL), ExitStatus::Signal(9)),
     ] {
-        let (mut trial, born) = Trial::run_with(ground, "execs", Runs::UntilTold, execs).await;
-        let order = ground.exec("e", execs);
-        let executed = soon(born.init.exec(order, &CancelToken::default())).await;
-        let Executed {
-            process, ending, ..
+        let (mut trial, new_init) = Trial::run_with(testbed, "execs", Runs::UntilTold, execs).await;
+        let order = testbed.exec("e", execs);
+        let executed = soon(new_init.init.exec(order, &CancelToken::default())).await;
+        let NewExec {
+            process,
+            exit_future,
+            ..
         } = executed.expect("an exec");
-        assert_ne!(process.pid(), born.init.pid());
+        assert_ne!(process.pid(), new_init.init.pid());
         if let Some(signal) = signal {
             // Time to install its signal handler.
             sleep(A_WHILE).await;
             signalled(process.kill(signal)).await.expect("a signal");
         }
-        assert_eq!(soon(told(ending)).await, expected);
+        assert_eq!(soon(told(exit_future)).await, expected);
         let killed = signalled(process.kill(Signal::KILL)).await;
         assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
-        trial.end(born).await;
+        trial.end(new_init).await;
     }
 }
 
-async fn everything_in_a_pid_namespace_ends_with_its_init(ground: &dyn Ground) {
+async fn everything_in_a_pid_namespace_ends_with_its_init(testbed: &dyn Testbed) {
     let execs = Runs::UntilKilled;
-    let (mut trial, born) = Trial::run_with(ground, "together", Runs::UntilTold, execs).await;
-    let order = ground.exec("e", execs);
-    let executed = soon(born.init.exec(order, &CancelToken::default())).await;
+    let (mut trial, new_init) = Trial::run_with(testbed, "together", Runs::UntilTold, execs).await;
+    let order = testbed.exec("e", execs);
+    let executed = soon(new_init.init.exec(order, &CancelToken::default())).await;
     let executed = executed.expect("an exec");
-    trial.end(born).await;
-    assert_eq!(soon(told(executed.ending)).await, ExitStatus::Signal(9));
+    trial.end(new_init).await;
+    assert_eq!(
+        soon(told(executed.exit_future)).await,
+        ExitStatus::Signal(9)
+    );
 }
 
-async fn processes_left_by_an_init_are_killed(ground: &dyn Ground) {
+async fn processes_left_by_an_init_are_killed(testbed: &dyn Testbed) {
     let execs = Runs::UntilKilled;
-    let order = ground.order("shared", false, Runs::UntilTold, execs);
-    let (mut trial, born) = Trial::created(ground, "shared", order).await;
+    let order = testbed.order("shared", false, Runs::UntilTold, execs);
+    let (mut trial, new_init) = Trial::created(testbed, "shared", order).await;
     assert!(!trial.facts.has_own_pid_namespace);
-    release(&*born.init).await.expect("a release");
-    let order = ground.exec("e", execs);
-    let executed = soon(born.init.exec(order, &CancelToken::default())).await;
+    release(&*new_init.init).await.expect("a release");
+    let order = testbed.exec("e", execs);
+    let executed = soon(new_init.init.exec(order, &CancelToken::default())).await;
     let executed = executed.expect("an exec");
-    let Born { init, ending } = born;
+    let NewInit { init, exit_future } = new_init;
     init.end().expect("KILL");
-    soon(told(ending)).await;
-    let mut rest = told(executed.ending);
+    soon(told(exit_future)).await;
+    let mut rest = told(executed.exit_future);
     assert!(timeout(A_WHILE, &mut rest).await.is_err(), "it has exited");
     soon(init.end_the_rest()).await;
     assert_eq!(soon(rest).await, ExitStatus::Signal(9));
     trial.delete(Deletion::Usual).await;
 }
 
-async fn canceled_work_does_not_begin_but_kills_and_deletions_do(ground: &dyn Ground) {
+async fn canceled_work_does_not_begin_but_kills_and_deletions_do(testbed: &dyn Testbed) {
     let execs = Runs::UntilTold;
-    let (mut trial, born) = Trial::run_with(ground, "canceled", Runs::UntilTold, execs).await;
+    let (mut trial, new_init) = Trial::run_with(testbed, "canceled", Runs::UntilTold, execs).await;
     let all = CancelToken::default();
     let child = all.child();
     all.cancel();
     for token in [&all, &child] {
-        let executed = soon(born.init.exec(ground.exec("e", execs), token)).await;
+        let executed = soon(new_init.init.exec(testbed.exec("e", execs), token)).await;
         let error = executed.expect_err("nothing is executed");
         assert!(error.is_cut_short(), "{error:?}");
-        let paused = soon(born.init.pause(token)).await;
+        let paused = soon(new_init.init.pause(token)).await;
         assert!(paused.is_err_and(|error| error.is_cut_short()));
     }
     trial.cancel_token.cancel();
-    trial.end(born).await;
+    trial.end(new_init).await;
 }
 
-async fn a_container_restarts_in_place_without_earlier_processes(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::run(ground, "again", Runs::UntilTold).await;
+async fn a_container_restarts_in_place_without_earlier_processes(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::run(testbed, "again", Runs::UntilTold).await;
     for is_forgotten in [false, true] {
-        let _ = born.init.end();
+        let _ = new_init.init.end();
         let gone = async {
-            while ground.left_of("again").contains("process") {
+            while testbed.left_of("again").contains("process") {
                 sleep(Duration::from_millis(10)).await;
             }
         };
@@ -301,10 +329,10 @@ async fn a_container_restarts_in_place_without_earlier_processes(ground: &dyn Gr
         if is_forgotten {
             soon(trial.container.forget()).await.expect("forgotten");
         }
-        let last = LastLife {
-            cgroup: born.init.cgroup(),
+        let last = PreviousInit {
+            cgroup: new_init.init.cgroup(),
             is_forgotten,
-            ..LastLife::default()
+            ..PreviousInit::default()
         };
         let created = trial
             .container
@@ -312,14 +340,14 @@ async fn a_container_restarts_in_place_without_earlier_processes(ground: &dyn Gr
         let next = soon(created).await.expect("another life");
         release(&*next.init).await.expect("a release");
         kill(&*next.init, Signal::KILL, false).await.expect("KILL");
-        assert_eq!(soon(told(next.ending)).await, ExitStatus::Signal(9));
+        assert_eq!(soon(told(next.exit_future)).await, ExitStatus::Signal(9));
     }
     trial.delete(Deletion::Usual).await;
 }
 
-async fn a_creation_that_fails_leaves_nothing(ground: &dyn Ground) {
-    let order = ground.broken_order("broken");
-    let (container, _) = ground.engine().read(&order, None).expect("a bundle");
+async fn a_creation_that_fails_leaves_nothing(testbed: &dyn Testbed) {
+    let order = testbed.broken_order("broken");
+    let (container, _) = testbed.engine().read(&order, None).expect("a bundle");
     let token = CancelToken::default();
     let options = CreateOptions {
         may_restart: true,
@@ -327,25 +355,28 @@ async fn a_creation_that_fails_leaves_nothing(ground: &dyn Ground) {
     };
     let created = soon(container.create(&order, options, &token)).await;
     assert!(created.is_err());
-    assert_eq!(ground.left_of("broken"), "");
+    assert_eq!(testbed.left_of("broken"), "");
     // A creation that is canceled before it begins leaves nothing either.
-    let order = ground.order("broken", true, Runs::UntilTold, Runs::UntilTold);
-    let (container, _) = ground.engine().read(&order, None).expect("a bundle");
+    let order = testbed.order("broken", true, Runs::UntilTold, Runs::UntilTold);
+    let (container, _) = testbed.engine().read(&order, None).expect("a bundle");
     token.cancel();
     let created = soon(container.create(&order, options, &token)).await;
     assert!(created.is_err_and(|error| error.is_cut_short()));
-    assert_eq!(ground.left_of("broken"), "");
+    assert_eq!(testbed.left_of("broken"), "");
 }
 
-async fn a_deletion_by_force_kills_all_processes(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::run(ground, "forced", Runs::UntilKilled).await;
+async fn a_deletion_by_force_kills_all_processes(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::run(testbed, "forced", Runs::UntilKilled).await;
     trial.delete(Deletion::Forced).await;
-    assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
+    assert_eq!(
+        soon(told(new_init.exit_future)).await,
+        ExitStatus::Signal(9)
+    );
 }
 
-async fn deletions_and_forgetting_are_idempotent(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::run(ground, "twice", Runs::AndExits(0)).await;
-    soon(told(born.ending)).await;
+async fn deletions_and_forgetting_are_idempotent(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::run(testbed, "twice", Runs::AndExits(0)).await;
+    soon(told(new_init.exit_future)).await;
     for _ in 0..2 {
         soon(trial.container.forget()).await.expect("forgotten");
     }
@@ -354,33 +385,35 @@ async fn deletions_and_forgetting_are_idempotent(ground: &dyn Ground) {
     }
 }
 
-async fn a_missing_bundle_is_invalid(ground: &dyn Ground) {
+async fn a_missing_bundle_is_invalid(testbed: &dyn Testbed) {
     let order = Order {
         id: "nowhere".to_owned(),
         bundle: "/nowhere/at/all".into(),
         ..Order::default()
     };
-    let read = ground.engine().read(&order, None);
+    let read = testbed.engine().read(&order, None);
     let error = read.map(|_| ()).expect_err("there is no bundle");
     assert!(matches!(error, EngineError::Invalid(_)), "{error:?}");
 }
 
-async fn a_running_container_is_only_deleted_by_force(ground: &dyn Ground) {
-    let (mut trial, born) = Trial::run(ground, "lives", Runs::UntilTold).await;
+async fn a_running_container_is_only_deleted_by_force(testbed: &dyn Testbed) {
+    let (mut trial, new_init) = Trial::run(testbed, "lives", Runs::UntilTold).await;
     assert!(soon(trial.container.forget()).await.is_err());
-    kill(&*born.init, Signal::TERM, false).await.expect("TERM");
-    assert_eq!(soon(told(born.ending)).await, ExitStatus::Code(7));
+    kill(&*new_init.init, Signal::TERM, false)
+        .await
+        .expect("TERM");
+    assert_eq!(soon(told(new_init.exit_future)).await, ExitStatus::Code(7));
     trial.delete(Deletion::Usual).await;
 }
 
 impl<'a> Trial<'a> {
-    async fn create(ground: &'a dyn Ground, id: &str, runs: Runs) -> (Trial<'a>, Born) {
-        let order = ground.order(id, true, runs, Runs::UntilTold);
-        Trial::created(ground, id, order).await
+    async fn create(testbed: &'a dyn Testbed, id: &str, runs: Runs) -> (Trial<'a>, NewInit) {
+        let order = testbed.order(id, true, runs, Runs::UntilTold);
+        Trial::created(testbed, id, order).await
     }
 
-    async fn created(ground: &'a dyn Ground, id: &str, order: Order) -> (Trial<'a>, Born) {
-        let (container, facts) = ground.engine().read(&order, None).expect("a bundle");
+    async fn created(testbed: &'a dyn Testbed, id: &str, order: Order) -> (Trial<'a>, NewInit) {
+        let (container, facts) = testbed.engine().read(&order, None).expect("a bundle");
         let token = CancelToken::default();
         let options = CreateOptions {
             may_restart: true,
@@ -388,11 +421,11 @@ impl<'a> Trial<'a> {
         };
         let created = soon(container.create(&order, options, &token)).await;
         let created = created.unwrap_or_else(|error| panic!("creation of {id}: {error}"));
-        let Beginning::Parked(born) = created.beginning else {
+        let InitialState::Parked(new_init) = created.initial_state else {
             panic!("{id} is to be restored, without a checkpoint");
         };
         let trial = Trial {
-            ground,
+            testbed,
             id: id.to_owned(),
             order,
             container,
@@ -400,32 +433,35 @@ impl<'a> Trial<'a> {
             cancel_token: token,
             streams: created.streams,
         };
-        (trial, born)
+        (trial, new_init)
     }
 
-    async fn run(ground: &'a dyn Ground, id: &str, runs: Runs) -> (Trial<'a>, Born) {
-        Trial::run_with(ground, id, runs, Runs::UntilTold).await
+    async fn run(testbed: &'a dyn Testbed, id: &str, runs: Runs) -> (Trial<'a>, NewInit) {
+        Trial::run_with(testbed, id, runs, Runs::UntilTold).await
     }
 
     async fn run_with(
-        ground: &'a dyn Ground,
+        testbed: &'a dyn Testbed,
         id: &str,
         runs: Runs,
         execs: Runs,
-    ) -> (Trial<'a>, Born) {
-        let order = ground.order(id, true, runs, execs);
-        let (trial, born) = Trial::created(ground, id, order).await;
-        release(&*born.init).await.expect("a release");
+    ) -> (Trial<'a>, NewInit) {
+        let order = testbed.order(id, true, runs, execs);
+        let (trial, new_init) = Trial::created(testbed, id, order).await;
+        release(&*new_init.init).await.expect("a release");
         if !matches!(runs, Runs::AndExits(_)) {
             // Time to install its signal handler.
             sleep(A_WHILE).await;
         }
-        (trial, born)
+        (trial, new_init)
     }
 
-    async fn end(&mut self, born: Born) {
-        born.init.end().expect("KILL");
-        assert_eq!(soon(told(born.ending)).await, ExitStatus::Signal(9));
+    async fn end(&mut self, new_init: NewInit) {
+        new_init.init.end().expect("KILL");
+        assert_eq!(
+            soon(told(new_init.exit_future)).await,
+            ExitStatus::Signal(9)
+        );
         self.delete(Deletion::Usual).await;
     }
 
@@ -433,7 +469,7 @@ impl<'a> Trial<'a> {
         let streams = vec![std::mem::take(&mut self.streams)];
         let deleted = soon(self.container.delete(how, streams)).await;
         deleted.unwrap_or_else(|error| panic!("deletion of {}: {error}", self.order.id));
-        assert_eq!(self.ground.left_of(&self.id), "");
+        assert_eq!(self.testbed.left_of(&self.id), "");
     }
 }
 
@@ -443,8 +479,8 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
         .expect("it does not end in time")
 }
 
-fn told(ending: Ending) -> std::pin::Pin<Box<dyn Future<Output = ExitStatus> + Send>> {
-    Box::pin(async move { ending.0.await.expect("an end") })
+fn told(exit_future: ExitFuture) -> std::pin::Pin<Box<dyn Future<Output = ExitStatus> + Send>> {
+    Box::pin(async move { exit_future.0.await.expect("an end") })
 }
 
 async fn release(init: &dyn Init) -> Result<(), String> {
@@ -452,10 +488,10 @@ async fn release(init: &dyn Init) -> Result<(), String> {
     soon(init.release(gone, &CancelToken::default())).await
 }
 
-async fn signalled(killing: Killing) -> Result<(), EngineError> {
+async fn signalled(killing: SignalProgress) -> Result<(), EngineError> {
     match killing {
-        Killing::Done(killed) => killed,
-        Killing::UnderWay(work) => soon(work).await,
+        SignalProgress::Done(killed) => killed,
+        SignalProgress::UnderWay(work) => soon(work).await,
     }
 }
 

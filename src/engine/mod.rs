@@ -89,12 +89,12 @@ pub trait Engine: fmt::Debug + Send + Sync {
 
     /// Prepares for a creation that is likely to follow; never waits, and does no harm if none
     /// follows.
-    fn get_ready(&self, _coming: Coming) {}
+    fn get_ready(&self, _coming: UpcomingCreation) {}
 }
 
 /// The kind of creation that is likely to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coming {
+pub enum UpcomingCreation {
     Container,
     Exec,
 }
@@ -121,8 +121,8 @@ pub struct SandboxOrder {
     pub config: PodSandboxConfig,
     /// The network namespace made for it; `None` for the node's.
     pub netns: Option<PathBuf>,
-    /// True if the caller joins containers to namespaces by [their paths](Sandbox::paths), so that
-    /// no process has to hold them.
+    /// True if the caller joins containers to namespaces by [their paths](OwnSandbox::namespaces),
+    /// so that no process has to hold them.
     pub takes_paths: bool,
 }
 
@@ -196,10 +196,10 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// [`EngineError`], with the engine's message.
     async fn create_again(
         &self,
-        last: LastLife,
+        last: PreviousInit,
         streams: &mut Streams,
         token: &CancelToken,
-    ) -> Result<Born, EngineError>;
+    ) -> Result<NewInit, EngineError>;
 
     /// Removes the runtime state of a container whose init has exited, except its root file system:
     /// the first part of [`delete`](Container::delete).
@@ -249,33 +249,33 @@ pub struct CreateOptions {
 /// A created container.
 #[derive(Debug)]
 pub struct Created {
-    pub beginning: Beginning,
+    pub initial_state: InitialState,
     pub streams: Streams,
 }
 
 /// The state in which a container is created.
 #[derive(Debug)]
-pub enum Beginning {
+pub enum InitialState {
     /// The init process exists and does not execute its program yet.
-    Parked(Born),
+    Parked(NewInit),
     /// The container is still to be restored from its checkpoint.
     ToRestore(Box<dyn Restoration>),
 }
 
 /// A new init process.
 #[derive(Debug)]
-pub struct Born {
+pub struct NewInit {
     pub init: Arc<dyn Init>,
-    pub ending: Ending,
+    pub exit_future: ExitFuture,
 }
 
 /// The exit of a process. Law: resolves exactly once, after the process has exited, for whatever
 /// reason; it always resolves.
-pub struct Ending(pub Work<io::Result<ExitStatus>>);
+pub struct ExitFuture(pub Work<io::Result<ExitStatus>>);
 
 /// Facts of the previous init that a restart in place needs.
 #[derive(Debug, Default)]
-pub struct LastLife {
+pub struct PreviousInit {
     /// Cgroup of its processes.
     pub cgroup: Option<Arc<dyn Cgroup>>,
     /// True if the container was [forgotten](Container::forget) since.
@@ -300,7 +300,7 @@ pub trait Restoration: fmt::Debug + Send {
         self: Box<Self>,
         terminal: Option<&mut Streams>,
         token: &CancelToken,
-    ) -> Result<Born, EngineError>;
+    ) -> Result<NewInit, EngineError>;
 }
 
 /// An init process of a container, from its creation on; a restart in place makes a new one.
@@ -341,7 +341,7 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// Sends a signal to its init, or to `all` processes of the container.
     ///
     /// Laws: returns [`EngineError::Gone`] after the exit. SIGKILL also ends a frozen container.
-    fn kill(&self, signal: Signal, all: bool) -> Killing;
+    fn kill(&self, signal: Signal, all: bool) -> SignalProgress;
 
     /// Kills its init at once, even if it is frozen.
     ///
@@ -394,7 +394,7 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`EngineError`], with the engine's message.
-    async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<Executed, EngineError>;
+    async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<NewExec, EngineError>;
 
     /// Executes the container's postStart handler again, as its caller has executed it before, with
     /// an OOM score of at most this; returns when it has finished.
@@ -410,7 +410,8 @@ pub trait Init: fmt::Debug + Send + Sync {
     ) -> Result<(), String>;
 
     /// Makes one attempt of a probe, within the probe's timeout.
-    async fn probe(&self, probe: &Probe, from: &Vantage, token: &CancelToken) -> Attempted;
+    async fn probe(&self, probe: &Probe, from: &ProbeEnvironment, token: &CancelToken)
+    -> Attempted;
 
     /// Runs a hook, for `limit` at most.
     ///
@@ -421,13 +422,13 @@ pub trait Init: fmt::Debug + Send + Sync {
         &self,
         hook: &Hook,
         limit: Duration,
-        from: &Vantage,
+        from: &ProbeEnvironment,
         token: &CancelToken,
     ) -> Result<(), String>;
 }
 
 /// Progress of sending a signal.
-pub enum Killing {
+pub enum SignalProgress {
     /// The signal was sent, or could not be.
     Done(Result<(), EngineError>),
     /// The signal is still being sent.
@@ -449,7 +450,7 @@ pub trait Process: fmt::Debug + Send + Sync {
     /// executes its own program.
     ///
     /// Law: returns [`EngineError::Gone`] after the exit.
-    fn kill(&self, signal: Signal) -> Killing;
+    fn kill(&self, signal: Signal) -> SignalProgress;
 }
 
 /// The request to execute a process in a container.
@@ -467,15 +468,15 @@ pub struct ExecOrder {
 
 /// A new exec.
 #[derive(Debug)]
-pub struct Executed {
+pub struct NewExec {
     pub process: Arc<dyn Process>,
-    pub ending: Ending,
+    pub exit_future: ExitFuture,
     pub streams: Streams,
 }
 
 /// The environment in which probes and hooks of a container run.
 #[derive(Clone, Debug, Default)]
-pub struct Vantage {
+pub struct ProbeEnvironment {
     /// Cgroup for the processes that they start.
     pub place: Option<Place>,
     /// The container's named ports.
@@ -603,15 +604,11 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     fn remove_note(&self, bundle: &Path);
 }
 
-// === impl Ending ===
-
-impl fmt::Debug for Ending {
+impl fmt::Debug for ExitFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ending").finish_non_exhaustive()
+        f.debug_tuple("ExitFuture").finish_non_exhaustive()
     }
 }
-
-// === impl PidHold ===
 
 impl PidHold {
     /// Holds a PID; `free` is called when this is dropped.

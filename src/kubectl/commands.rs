@@ -75,8 +75,6 @@ async fn view(cluster: &Cluster, options: &ClusterOptions) -> Result<View, Failu
     Ok(view)
 }
 
-// === ps ===
-
 async fn ps(
     options: &ClusterOptions,
     all_namespaces: bool,
@@ -183,8 +181,6 @@ async fn query(
     }
 }
 
-// === one pod ===
-
 /// Finds a pod by its name or id, and inspects it.
 async fn find(options: &ClusterOptions, which: &str) -> Result<Placed, Failure> {
     let cluster = connect(options).await?;
@@ -258,8 +254,6 @@ async fn nodes_of(cluster: &Cluster, view: &View, full: &str) -> Vec<Node> {
     }
     nodes
 }
-
-// === explain ===
 
 async fn explain(
     options: &ClusterOptions,

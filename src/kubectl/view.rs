@@ -183,8 +183,6 @@ async fn list(pods: &Api<Pod>) -> Result<(Vec<Pod>, bool), ApiError> {
     Ok((listed, true))
 }
 
-// === nodes ===
-
 /// Nodes with their pods of the DaemonSet. During a rollout a node may have two; then the usable
 /// one.
 fn nodes(pods: &[Pod]) -> Vec<Node> {
@@ -245,8 +243,6 @@ fn trouble(pod: &Pod) -> Option<String> {
     });
     (!ready).then(|| format!("has no running container {CONTAINER}"))
 }
-
-// === asking ===
 
 impl Answer<String> {
     fn parse<T>(self, parse: Parse<T>) -> Result<Answer<T>, NoAnswer> {

@@ -9,7 +9,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::catch_panic::Panicked;
 use crate::clock::Timebase;
-use crate::engine::Coming;
+use crate::engine::UpcomingCreation;
 use crate::lifecycle::{
     self, Action, ContainerId, Operations, RELEASES_WITHIN, Report, RequestId, Time, Wanted,
 };
@@ -165,7 +165,7 @@ impl Actor {
     pub fn announce(&mut self, id: &str) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
-            self.node.engine.get_ready(Coming::Container);
+            self.node.engine.get_ready(UpcomingCreation::Container);
             self.shim_end.announce(id);
         }
     }
@@ -219,10 +219,10 @@ impl Actor {
                     };
                     self.signal(&id, order);
                 }
-                Action::PostStart { id, life } => self.post_start(id, life),
+                Action::PostStart { id, execution } => self.post_start(id, execution),
                 Action::Restart { id, is_cleaned_up } => self.restart(&id, is_cleaned_up),
                 Action::CancelRestart { id } => self.cancel_restart(&id),
-                Action::Probe { id, life } => self.probe(id, life),
+                Action::Probe { id, execution } => self.probe(id, execution),
                 Action::Hook {
                     id,
                     kind,
@@ -299,10 +299,10 @@ fn log(report: &Report) {
         Report::OtherPlan { .. }
         | Report::GraceOver { .. }
         | Report::Stretched { .. }
-        | Report::Misplaced { .. } => {
+        | Report::InvalidTransition { .. } => {
             warn!("{report}")
         }
-        Report::Circle { .. } => error!("{report}"),
+        Report::RuleSuspended { .. } => error!("{report}"),
         Report::ProbeFailed { .. } | Report::TooLate { .. } => debug!("{report}"),
         _ => info!("{report}"),
     }

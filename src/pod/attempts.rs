@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::debug;
 
 use crate::catch_panic::Panicked;
-use crate::engine::{Attempted, CancelToken, Init, Vantage};
+use crate::engine::{Attempted, CancelToken, Init, ProbeEnvironment};
 use crate::lifecycle::{ContainerId, HookKind, Wanted};
 use crate::plan::Hook;
 
@@ -14,14 +14,14 @@ use super::Actor;
 use super::sizes::OwnCgroup;
 
 impl Actor {
-    pub(super) fn probe(&mut self, id: ContainerId, life: u64) {
+    pub(super) fn probe(&mut self, id: ContainerId, execution: u64) {
         let now = self.now();
         let target = self.target(&id);
         let (Some((init, from, token)), Some(probe)) = (target, self.core.probe(now, &id)) else {
             let gone = Err("the container is gone".to_owned());
             return self
                 .core
-                .handle_probed(now, &id, life, gone, Duration::ZERO);
+                .handle_probed(now, &id, execution, gone, Duration::ZERO);
         };
         self.probe_cpu.charge_to_probe();
         let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &token).await) };
@@ -35,7 +35,7 @@ impl Actor {
                 let cost = actor.probe_cpu.take_charge(cost);
                 debug!(container = %id, ?outcome, ?cost, "probed");
                 let now = actor.now();
-                actor.core.handle_probed(now, id, life, outcome, cost);
+                actor.core.handle_probed(now, id, execution, outcome, cost);
             };
         self.operate(&id, Wanted::UntilDeleted, attempt, then);
     }
@@ -54,9 +54,9 @@ impl Actor {
 
     /// The container's init, the origin of an attempt of a probe or hook, and its cancellation
     /// token.
-    fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, Vantage, CancelToken)> {
+    fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, ProbeEnvironment, CancelToken)> {
         let task = self.tasks.get(id)?;
-        let from = Vantage {
+        let from = ProbeEnvironment {
             place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
             ports: task.facts.ports.clone(),
             // If the kernel kills the attempt's process, it may kill the whole container with it.

@@ -9,7 +9,7 @@ use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
-use crate::engine::{Born, Checkpoint, EngineError, Init};
+use crate::engine::{Checkpoint, EngineError, Init, NewInit};
 use crate::lifecycle::{Call, ContainerId, Wanted};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -20,7 +20,7 @@ use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
 
 /// A restored container, with its streams if they come from a terminal.
-type Restored = (Born, Option<Streams>);
+type Restored = (NewInit, Option<Streams>);
 
 impl Actor {
     /// Writes a running container to files; stops it if the options say so.
@@ -79,8 +79,8 @@ impl Actor {
         // The terminal comes with the process.
         let mut streams = has_terminal.then(|| mem::take(&mut task.init.streams));
         let work = async move {
-            let born = restoration.restore(streams.as_mut(), &token).await?;
-            Ok::<_, EngineError>((born, streams))
+            let new_init = restoration.restore(streams.as_mut(), &token).await?;
+            Ok::<_, EngineError>((new_init, streams))
         };
         self.operate(id, Wanted::UntilDeleted, work, Actor::restored);
     }
@@ -93,12 +93,12 @@ impl Actor {
         let pending = task.handles.take_signals();
         self.core.handle_restored(id, outcome.is_ok());
         match outcome {
-            Ok((born, streams)) => {
+            Ok((new_init, streams)) => {
                 if let Some(streams) = streams {
                     task.init.take_streams(streams);
                     task.init.connect_stdin();
                 }
-                self.take_init(id, born);
+                self.take_init(id, new_init);
                 self.watch_cgroup(id);
                 self.record.note(now, id, What::Executed);
                 self.core.handle_released(now, id, Ok(()));
@@ -114,7 +114,11 @@ impl Actor {
 
     /// Handles a signal for a container that is still to be restored. Returns false if the
     /// container has a process.
-    pub(super) fn signal_unborn(&mut self, id: &ContainerId, order: SignalOrder) -> bool {
+    pub(super) fn signal_before_restoration(
+        &mut self,
+        id: &ContainerId,
+        order: SignalOrder,
+    ) -> bool {
         let SignalOrder {
             signal, request, ..
         } = order;

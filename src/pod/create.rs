@@ -7,8 +7,8 @@ use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
 use crate::engine::{
-    Beginning, Born, CancelToken, Container, CreateOptions, Created, Ending, EngineError,
-    Facts as Read, Init, Order,
+    CancelToken, Container, CreateOptions, Created, EngineError, ExitFuture, Facts as Read, Init,
+    InitialState, NewInit, Order,
 };
 use crate::lifecycle::{BundleFacts, ContainerId, Demands, NewContainer, Wanted};
 use crate::plan::identity::group;
@@ -55,7 +55,7 @@ impl Actor {
         let (order, under) = (call.order, token.clone());
         let work = async move {
             let created = container.create(&order, options, &under).await?;
-            let event = event(&order, &created.beginning);
+            let event = event(&order, &created.initial_state);
             Ok::<_, EngineError>((created, event))
         };
         let caller = Caller {
@@ -148,7 +148,13 @@ impl Actor {
         outcome: Result<(Created, TaskCreate), EngineError>,
         reply: Reply<i32>,
     ) {
-        let (Created { beginning, streams }, event) = match outcome {
+        let (
+            Created {
+                initial_state,
+                streams,
+            },
+            event,
+        ) = match outcome {
             Ok(created) => created,
             Err(error) => {
                 self.undone(id);
@@ -159,12 +165,12 @@ impl Actor {
             return;
         };
         task.init.streams = streams;
-        let has_process = match beginning {
-            Beginning::Parked(born) => {
-                self.take_init(id, born);
+        let has_process = match initial_state {
+            InitialState::Parked(new_init) => {
+                self.take_init(id, new_init);
                 true
             }
-            Beginning::ToRestore(restoration) => {
+            InitialState::ToRestore(restoration) => {
                 task.handles.set_restoration(restoration);
                 false
             }
@@ -186,11 +192,11 @@ impl Actor {
     }
 
     /// Stores the init process of a container, either the first or the next one.
-    pub(super) fn take_init(&mut self, id: &ContainerId, born: Born) {
+    pub(super) fn take_init(&mut self, id: &ContainerId, new_init: NewInit) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let Born { init, ending } = born;
+        let NewInit { init, exit_future } = new_init;
         task.handles.set_init(Arc::clone(&init));
         task.init.pid = init.pid();
         let may_outlive = self.core.may_outlive_its_process(id);
@@ -199,14 +205,14 @@ impl Actor {
         if self.core.is_sandbox(id) {
             self.meta.set_sandbox(&*init);
         }
-        self.watch_init(id, init, ending);
+        self.watch_init(id, init, exit_future);
     }
 
-    fn watch_init(&mut self, id: &ContainerId, init: Arc<dyn Init>, ending: Ending) {
+    fn watch_init(&mut self, id: &ContainerId, init: Arc<dyn Init>, exit_future: ExitFuture) {
         self.operate(
             id,
             Wanted::UntilReplaced,
-            ending.0,
+            exit_future.0,
             move |actor, id, outcome| {
                 let status = known_end(outcome, || init.end());
                 actor.init_ended(id, status);
@@ -241,10 +247,10 @@ impl Actor {
     }
 }
 
-fn event(order: &Order, beginning: &Beginning) -> TaskCreate {
-    let pid = match beginning {
-        Beginning::Parked(born) => born.init.pid(),
-        Beginning::ToRestore(_) => 0,
+fn event(order: &Order, initial_state: &InitialState) -> TaskCreate {
+    let pid = match initial_state {
+        InitialState::Parked(new_init) => new_init.init.pid(),
+        InitialState::ToRestore(_) => 0,
     };
     let mut io = TaskIO::new();
     io.set_stdin(order.paths.stdin.clone());

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::catch_panic::Panicked;
 use crate::engine::{
-    CancelToken, Coming, ExecOrder, Executed, Init, Killing, Process as Executable,
+    CancelToken, ExecOrder, Init, NewExec, Process as Executable, SignalProgress, UpcomingCreation,
 };
 use crate::lifecycle::{self, Call, ContainerId, Wanted};
 use crate::plan::Signal;
@@ -69,7 +69,7 @@ impl Actor {
         };
         self.core.handle_exec(now, &id, &exec)?;
         // Its Start follows.
-        self.node.engine.get_ready(Coming::Exec);
+        self.node.engine.get_ready(UpcomingCreation::Exec);
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
         {
@@ -173,11 +173,11 @@ impl Actor {
         &mut self,
         id: &ContainerId,
         exec_id: &str,
-        executed: Executed,
+        executed: NewExec,
     ) -> Result<i32, CallError> {
-        let Executed {
+        let NewExec {
             process,
-            ending,
+            exit_future,
             streams,
         } = executed;
         let pid = process.pid();
@@ -205,7 +205,7 @@ impl Actor {
         self.operate(
             id,
             Wanted::UntilDeleted,
-            ending.0,
+            exit_future.0,
             move |actor, id, outcome| {
                 let status = known_end(outcome, || kill_executed(&process));
                 actor.exec_ended(id, &exec_id, status);
@@ -297,7 +297,7 @@ struct Execution {
 }
 
 impl Execution {
-    async fn run(self, token: CancelToken) -> Result<Executed, CallError> {
+    async fn run(self, token: CancelToken) -> Result<NewExec, CallError> {
         match self.init {
             Some(init) => Ok(init.exec(self.order, &token).await?),
             None => Err(stopped(&self.order.exec_id, &self.id)),
@@ -308,9 +308,9 @@ impl Execution {
 /// Kills an executed process, which may have exited already.
 pub(super) fn kill_executed(process: &Arc<dyn Executable>) {
     let outcome = match process.kill(Signal::KILL) {
-        Killing::Done(outcome) => outcome,
+        SignalProgress::Done(outcome) => outcome,
         // SIGKILL never needs to wait.
-        Killing::UnderWay(_) => Ok(()),
+        SignalProgress::UnderWay(_) => Ok(()),
     };
     if let Err(error) = outcome {
         tracing::debug!(?process, %error, "the process has exited already");

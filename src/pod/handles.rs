@@ -82,8 +82,6 @@ impl Handles {
         *self.exited_at.get_or_insert(now)
     }
 
-    // === what happens ===
-
     /// Stores an init process, either the first or the next one. If the cgroup of the process is
     /// not found yet, the last cgroup stays.
     pub fn set_init(&mut self, init: Arc<dyn Init>) {
@@ -159,8 +157,6 @@ impl Handles {
             None => {}
         }
     }
-
-    // === from a checkpoint ===
 
     /// Keeps the checkpoint until the core releases the container.
     pub fn set_restoration(&mut self, restoration: Box<dyn Restoration>) {

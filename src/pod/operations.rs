@@ -10,7 +10,9 @@ use std::pin::pin;
 use containerd_shim_protos::events::task::TaskCreate;
 
 use crate::catch_panic::{Panicked, catch_panic};
-use crate::engine::{Attempted, Beginning, Born, CancelToken, Created, Executed, ScoreOutcome};
+use crate::engine::{
+    Attempted, CancelToken, Created, InitialState, NewExec, NewInit, ScoreOutcome,
+};
 use crate::lifecycle::{ContainerId, OperationId, Wanted};
 use crate::process::ExitStatus;
 use crate::stdio::Streams;
@@ -159,15 +161,13 @@ async fn canceled_with<T, E: From<Panicked>, R>(
     }
 }
 
-// === impl Outcome ===
-
 impl Outcome for () {}
 impl Outcome for ExitStatus {}
 impl Outcome for Attempted {}
 impl Outcome for ScoreOutcome {}
 impl Outcome for Vec<u8> {}
 
-impl Outcome for Born {
+impl Outcome for NewInit {
     fn discard(self) {
         kill_init(&*self.init);
     }
@@ -175,13 +175,13 @@ impl Outcome for Born {
 
 impl Outcome for Created {
     fn discard(self) {
-        if let Beginning::Parked(born) = self.beginning {
-            born.discard();
+        if let InitialState::Parked(new_init) = self.initial_state {
+            new_init.discard();
         }
     }
 }
 
-impl Outcome for Executed {
+impl Outcome for NewExec {
     fn discard(self) {
         kill_executed(&self.process);
     }

@@ -7,7 +7,7 @@ use super::Actor;
 
 impl Actor {
     /// Executes the handler for this process of the container, and reports the outcome to the core.
-    pub(super) fn post_start(&mut self, id: ContainerId, life: u64) {
+    pub(super) fn post_start(&mut self, id: ContainerId, execution: u64) {
         let task = self.tasks.get(&id);
         let kept = task.and_then(|task| {
             let init = task.handles.init_and_cancel_token().ok()?;
@@ -16,7 +16,9 @@ impl Actor {
         let Some(((init, token), process)) = kept else {
             // The handler was not kept at its creation, which is not the container's fault.
             tracing::warn!(container = %id, "postStart handler unknown; not run again");
-            return self.core.handle_post_started(self.now(), &id, life, Ok(()));
+            return self
+                .core
+                .handle_post_started(self.now(), &id, execution, Ok(()));
         };
         let score = self.core.oom_score(&id);
         let run = async move { init.post_start(process, score, &token).await };
@@ -26,7 +28,7 @@ impl Actor {
             run,
             move |actor, id, outcome| {
                 let now = actor.now();
-                actor.core.handle_post_started(now, id, life, outcome);
+                actor.core.handle_post_started(now, id, execution, outcome);
             },
         );
     }

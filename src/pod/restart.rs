@@ -7,7 +7,7 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::catch_panic::Panicked;
-use crate::engine::{Born, LastLife};
+use crate::engine::{NewInit, PreviousInit};
 use crate::lifecycle::{ContainerId, Wanted};
 
 use super::Actor;
@@ -20,7 +20,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let last = LastLife {
+        let last = PreviousInit {
             cgroup: task.handles.cgroup().cloned(),
             is_forgotten: is_cleaned_up,
             resources: task.carryover.resources().cloned(),
@@ -63,13 +63,13 @@ impl Actor {
     }
 
     /// Handles the outcome of a creation: the next init process is parked, or the creation failed.
-    fn created_again(&mut self, id: &ContainerId, created: Result<Born, String>) {
-        let born = match created {
-            Ok(born) => born,
+    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, String>) {
+        let new_init = match created {
+            Ok(new_init) => new_init,
             Err(error) => return self.restarted(id, Err(error)),
         };
-        let init = Arc::clone(&born.init);
-        self.take_init(id, born);
+        let init = Arc::clone(&new_init.init);
+        self.take_init(id, new_init);
         self.core.handle_created_again(id);
         self.watch_cgroup(id);
         self.execute(id, move |actor, id, outcome| {

@@ -84,8 +84,6 @@ impl ShimEnd {
         ends.into_iter().chain(looks).min()
     }
 
-    // === what happens ===
-
     /// Restarts the idle time: the actor begins, or goes on because the shim could not end.
     pub fn resume(&mut self) {
         let now = Instant::now();

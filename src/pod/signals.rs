@@ -2,7 +2,7 @@
 
 use tracing::{info, warn};
 
-use crate::engine::{EngineError, Killing};
+use crate::engine::{EngineError, SignalProgress};
 use crate::lifecycle::{ContainerId, RequestId, Wanted, Why};
 use crate::plan::Signal;
 
@@ -21,7 +21,7 @@ pub(super) struct SignalOrder {
 
 impl Actor {
     pub(super) fn signal(&mut self, id: &ContainerId, order: SignalOrder) {
-        if self.signal_unborn(id, order) {
+        if self.signal_before_restoration(id, order) {
             return;
         }
         let SignalOrder { signal, all, .. } = order;
@@ -51,8 +51,8 @@ impl Actor {
             actor.signalled(id, order, outcome);
         };
         match init.kill(signal, all) {
-            Killing::Done(killed) => signalled(self, id, killed),
-            Killing::UnderWay(work) => {
+            SignalProgress::Done(killed) => signalled(self, id, killed),
+            SignalProgress::UnderWay(work) => {
                 let stale = move |actor: &mut Actor, id: &ContainerId, killed| {
                     actor.signalled(id, order, named(killed, id.as_str()));
                 };

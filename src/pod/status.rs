@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::api;
 use crate::events::timestamp;
-use crate::lifecycle::{Cause, Duty, Kept, Lateness, Phase, Time, View, Wait};
+use crate::lifecycle::{Cause, Kept, Lateness, Phase, RolePolicy, Time, View, Wait};
 use crate::plan::{ContainerKind, Signal};
 use crate::record::{Event, Past, What};
 
@@ -170,7 +170,7 @@ impl Actor {
         let state = live.map_or(api::State::STATE_GONE, |live| live.state.into());
         let has_succeeded = past
             .exit_code
-            .is_some_and(|code| Duty::of(past.role).succeeds_with(code));
+            .is_some_and(|code| RolePolicy::of(past.role).succeeds_with(code));
         api::Container {
             name: past.name.clone(),
             id: past.id.to_string(),

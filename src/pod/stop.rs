@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::catch_panic::Panicked;
-use crate::engine::{Killing, Process};
+use crate::engine::{Process, SignalProgress};
 use crate::lifecycle::{Call, ContainerId, Kill, Wanted};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
@@ -63,8 +63,8 @@ impl Actor {
         };
         let name = call.exec_id;
         match process.kill(signal) {
-            Killing::Done(killed) => drop(reply.send(named(killed, &name))),
-            Killing::UnderWay(work) => self.spawn(work, move |_, killed| {
+            SignalProgress::Done(killed) => drop(reply.send(named(killed, &name))),
+            SignalProgress::UnderWay(work) => self.spawn(work, move |_, killed| {
                 let _ = reply.send(named(killed, &name));
             }),
         }

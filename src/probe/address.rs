@@ -10,14 +10,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType};
 use nix::sys::socket::{recv, send, socket};
 
-/// Addresses that nobody has (RFC 5737, RFC 3849): what is sent there takes the default route.
+/// Documentation addresses (RFC 5737, RFC 3849), which no host has: packets to them take the
+/// default route.
 const ELSEWHERE: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Where there is no default route, so much of the kernel's list of addresses is looked at: some
-/// hundreds of them.
+/// Bytes of the kernel's list of addresses that are read if there is no default route: some
+/// hundreds of addresses.
 const PART_BYTES: usize = 8 * 1024;
 const LIST_PARTS: usize = 4;
 /// So many of them, which may be those of an interface that is down, are looked at.
@@ -74,7 +75,7 @@ fn listed() -> io::Result<Vec<(u32, IpAddr)>> {
     Ok(addresses)
 }
 
-/// Whether an interface is up (RTM_GETLINK).
+/// True if an interface is up (RTM_GETLINK).
 fn is_up(interface: u32) -> Option<bool> {
     /// `IFF_UP`.
     const UP: u32 = 1;
@@ -127,7 +128,7 @@ fn ask(kind: u16, flags: u16, about: &[u8]) -> io::Result<OwnedFd> {
     Ok(netlink)
 }
 
-/// What has been answered, cut where it is too long; the kernel has answered at once.
+/// Reads the next part of the answer, cut if it is too long; the kernel has answered at once.
 fn next_part(netlink: &OwnedFd) -> io::Result<Vec<u8>> {
     let mut part = vec![0; PART_BYTES];
     let length = recv(netlink.as_raw_fd(), &mut part, MsgFlags::empty())?;

@@ -10,12 +10,13 @@ use crate::plan::Host;
 
 use super::{Target, address, netns};
 
-/// Whose network namespace it goes to.
+/// The network namespace of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Network<'a> {
     /// A container's: visited for each socket.
     Of(&'a Target),
-    /// That of this process, with its global address, for which it cannot ask any more.
+    /// The namespace of this process, with its global address, which the process cannot query any
+    /// more.
     Own(Option<IpAddr>),
 }
 

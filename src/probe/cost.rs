@@ -1,5 +1,5 @@
-//! What an attempt costs those who do not belong to the pod: CPU time of the shim's own thread while
-//! it sees to it.
+//! The cost of an attempt outside of the pod: CPU time of the shim's own thread while it works on
+//! the attempt.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -20,7 +20,7 @@ pub(super) async fn timed<F: Future>(work: F) -> (F::Output, Duration) {
     (output.await, taken)
 }
 
-/// How much CPU time this thread has taken; nothing where the kernel does not say.
+/// Returns the CPU time of this thread; zero if the kernel does not tell it.
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.map(Duration::from).unwrap_or_default()

@@ -8,7 +8,7 @@ use crate::process::ExitStatus;
 
 use super::Target;
 
-/// How much longer than the command the OCI runtime may take to execute it.
+/// Time that the OCI runtime may take beyond the command itself.
 const RUNTIME_TAKES: Duration = Duration::from_secs(2);
 
 /// SIGKILL.

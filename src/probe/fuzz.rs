@@ -14,8 +14,8 @@ use crate::plan::{HttpGet, Port, Scheme};
 
 use super::{grpc, http, tls};
 
-/// How many bytes may be allocated at once for each that is answered, and in any case: the client's
-/// buffers, and what its protocol keeps of a connection.
+/// Bytes that may be allocated at once for each byte of the answer; `ANYWAY` may be allocated in
+/// any case, for the client's buffers and the state of its connection.
 const EACH: usize = 64;
 const ANYWAY: usize = 256 * 1024;
 
@@ -31,7 +31,7 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// How much it says at a time is in its first byte.
+    /// The first byte of the input is the size of each piece that the server sends.
     fn new(input: &[u8]) -> Server<'_> {
         let (at_once, says) = match input.split_first() {
             Some((0, says)) => (usize::MAX, says),

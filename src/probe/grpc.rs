@@ -14,11 +14,11 @@ use crate::grpc::{Answer, Call};
 const METHOD: &str = "grpc.health.v1.Health/Check";
 /// `HealthCheckResponse.ServingStatus.SERVING`.
 const SERVING: i32 = 1;
-/// What is taken of a server in all, in bytes and in frames. A call has five to ten of these: settings
+/// Limits on data from a server, in bytes and in frames. A call has five to ten frames: settings
 /// and their acknowledgement, windows, a ping or two, headers, the answer, trailers.
 const MAX_RECEIVED: u64 = 64 * 1024;
 const MAX_FRAMES: u32 = 100;
-/// What is taken of the answer's body, in bytes; the whole answer has seven.
+/// Limit on the answer's body, in bytes; a valid answer has seven in all.
 const MAX_BODY: usize = 4 * 1024;
 
 /// Asks whether `service` serves; the empty name is the server as a whole.
@@ -54,7 +54,7 @@ pub(super) async fn check_over(
     judge(&answer).map_err(|answer| format!("{address} answered {answer}; expected SERVING"))
 }
 
-/// What else than SERVING was answered.
+/// Returns an error for any answer but SERVING.
 fn judge(answer: &Answer) -> Result<(), String> {
     let other = || "with something else than a HealthCheckResponse".to_owned();
     if answer.body.is_none() {

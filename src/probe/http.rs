@@ -22,13 +22,13 @@ use crate::plan::{Host, HttpGet, Port, Scheme};
 use super::connect::{self, Network};
 use super::{AGENT, alongside, causes, limits, tls};
 
-/// What is taken of a server in all, in bytes: a handshake of TLS, with certificates, and an answer.
+/// Limit on data from a server, in bytes: a TLS handshake with certificates, and an answer.
 const MAX_RECEIVED: u64 = 128 * 1024;
 /// As much of an answer's head, in bytes; of its headers hyper takes a hundred.
 const MAX_HEAD: usize = 64 * 1024;
 /// As much of its body, in bytes, as kubelet takes: a server that writes little can finish.
 const MAX_BODY: usize = 10 * 1024;
-/// What is not taken over as the author wrote it.
+/// Headers that the shim sets itself, in place of the author's.
 const OURS: [HeaderName; 6] = [
     HOST,
     USER_AGENT,
@@ -37,7 +37,8 @@ const OURS: [HeaderName; 6] = [
     TRAILER,
     TRANSFER_ENCODING,
 ];
-/// What a path may have by the annotation contract, but not a request; `%` is taken for an escape.
+/// Characters that the annotation contract allows in a path, but HTTP does not; `%` begins an
+/// escape.
 const ESCAPED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -153,7 +154,8 @@ fn headers(get: &HttpGet, authority: &str) -> Result<HeaderMap, http::Error> {
     Ok(headers)
 }
 
-/// One request and its answer. The connection is driven here, and is gone when this is over.
+/// Sends a request and returns the answer. The connection runs inside this future, and is closed
+/// when it ends.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<String>,

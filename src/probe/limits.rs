@@ -1,5 +1,5 @@
-//! How much is taken from a server in one attempt. Whatever a container sends, and however long its
-//! probe's timeout is, an attempt costs no more than this.
+//! Limits on data from a server in one attempt. They bound the cost of an attempt for any data that
+//! a container sends, and any timeout of its probe.
 
 use std::io;
 use std::pin::Pin;
@@ -28,7 +28,7 @@ pub(super) fn frames<S: AsyncRead + AsyncWrite>(
     join(Frames::new(read.take(bytes), frames), write)
 }
 
-/// What is read of an HTTP/2 connection, counted in frames (RFC 9113, section 4.1).
+/// A reader that counts the frames of an HTTP/2 connection (RFC 9113, section 4.1).
 #[derive(Debug)]
 pub(super) struct Frames<R> {
     read: R,
@@ -37,12 +37,12 @@ pub(super) struct Frames<R> {
 
 #[derive(Debug)]
 struct Count {
-    /// How many more may begin.
+    /// Frames that may still begin.
     left: u32,
-    /// How much of a frame's head has been seen, in bytes, and the length that it gives.
+    /// Bytes of a frame's head seen so far, and the length that it gives.
     head: u8,
     length: usize,
-    /// How much is to come before the next head.
+    /// Bytes before the next head.
     payload: usize,
 }
 

@@ -1,5 +1,5 @@
-//! One attempt of a probe, or one hook. When, how often and what follows from it is the core's
-//! business.
+//! A single attempt of a probe, or a single hook. The core decides when it is made, and what
+//! follows.
 
 mod address;
 mod connect;
@@ -34,7 +34,7 @@ use crate::text::tame;
 pub use cost::thread_time;
 use prober::Question;
 
-/// What an attempt needs to know of its container.
+/// Facts of the container that an attempt needs.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub id: String,
@@ -42,15 +42,15 @@ pub struct Target {
     pub pid: i32,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
-    /// Where commands run.
+    /// Cgroup of its commands.
     pub place: Option<Place>,
-    /// Its named ports.
+    /// Named ports of the container.
     pub ports: BTreeMap<String, u16>,
     /// The OOM score of what is executed in it is to be no higher.
     pub oom_score: Option<i32>,
 }
 
-/// What probes by HTTP and gRPC call themselves; servers know kubelet's by the part before the slash.
+/// User agent of probes by HTTP and gRPC; servers recognize kubelet's by the part before the slash.
 const AGENT: &str = concat!("kube-probe/usher-", env!("CARGO_PKG_VERSION"));
 
 impl Target {
@@ -64,13 +64,13 @@ impl Target {
     }
 }
 
-/// What has become of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Debug)]
 pub struct Attempted {
     /// If it failed, why, in one sentence.
     pub outcome: Result<(), String>,
-    /// How much CPU time it took: ours, and that of what was started for it. What runs in the
-    /// container itself is the container's.
+    /// CPU time of the shim and of processes started for the attempt. Commands executed in the
+    /// container are charged to the container.
     pub cost: Duration,
 }
 
@@ -108,7 +108,7 @@ async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// Why it failed, in one sentence; that of a request is that nobody answered, whatever an answer says.
+/// Why it failed, in one sentence. A request only fails without an answer: any answer is a success.
 pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), String> {
     let target = &target.charged(&Meter::default());
     let outcome = match hook {

@@ -3,7 +3,7 @@
 use containerd_shim_protos::sandbox_api::UpdateSandboxRequest;
 
 use super::*;
-use crate::engine::sim::{Deed, Fate, Fates, SimBundle, SimEngine};
+use crate::engine::sim::{EngineCall, Fault, FaultPlan, SimBundle, SimEngine};
 use crate::pod::Actor;
 use crate::pod::sim::SimNode;
 use crate::process::ExitStatus;
@@ -264,21 +264,21 @@ fn the_shim_of_a_stopped_sandbox_ends_even_if_no_one_removes_it() {
 #[derive(Debug)]
 struct Busy(u32);
 
-impl Fates for Busy {
-    fn of(&mut self, deed: Deed, _: &str) -> Fate {
-        match deed {
-            Deed::Forget | Deed::Delete if self.0 > 0 => {
+impl FaultPlan for Busy {
+    fn of(&mut self, call: EngineCall, _: &str) -> Fault {
+        match call {
+            EngineCall::Forget | EngineCall::Delete if self.0 > 0 => {
                 self.0 -= 1;
-                Fate::fails_after(Duration::from_millis(1), "busy")
+                Fault::failure(Duration::from_millis(1), "busy")
             }
-            _ => Fate::well(),
+            _ => Fault::none(),
         }
     }
 }
 
 #[test]
 fn each_stop_retries_a_deletion_that_failed() {
-    on_a_node_with(SimEngine::with_fates(Busy(3)), async |world| {
+    on_a_node_with(SimEngine::with_fault_plan(Busy(3)), async |world| {
         ask!(world, start_sandbox, StartSandboxRequest).unwrap();
         let refused = ask!(world, stop_sandbox, StopSandboxRequest).unwrap_err();
         assert!(refused.to_string().contains("busy"), "{refused}");

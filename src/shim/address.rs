@@ -262,8 +262,6 @@ pub(super) fn give_up(path: &Path) {
     }
 }
 
-// === impl SocketLock ===
-
 impl SocketLock {
     /// Waits until no other process decides about the socket at this path.
     ///
@@ -317,8 +315,6 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
         Err(error) => Err(error),
     }
 }
-
-// === bundles ===
 
 /// Writes the address into a bundle.
 ///

@@ -3,7 +3,7 @@
 //! containerd runs the binary with `start` for every container and reads an address from its
 //! output; the process that listens there serves the whole pod. It runs the binary with `delete`
 //! when a container is gone, or its shim has died. A shim runs the binary as a
-//! [prober](crate::probe::prober), and to make the namespaces of a pod without a pause container.
+//! [prober], and to make the namespaces of a pod without a pause container.
 //! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>)
 
 #[expect(clippy::disallowed_methods, reason = "below /run, in memory")]

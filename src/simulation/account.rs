@@ -1,5 +1,5 @@
-//! What a node has to tell of a pod's life, for the promises of the core: they hold for all of a shim, but
-//! for what went wrong on the node itself. That is said here, of whom and for how long.
+//! The history of a pod for the core's promises. The promises hold for a whole shim, except after
+//! faults of the node: this module excuses the containers affected, for as long as they are.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use usher_core::lifecycle::{Report, Time};
 use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
-use crate::engine::sim::{Deed, Happening, Left};
+use crate::engine::sim::{EngineCall, Happening, Left};
 use crate::stdio::TOLD_WITHIN;
 
 use super::containerd::Called;
@@ -15,10 +15,10 @@ use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
 use super::invariants::Account;
 use super::node::{OTHERS, kubelets};
 
-/// What is felt of something when it is over: an answer on its way, a retry.
+/// Time for which a fault has effects after its end: an answer on its way, a retry.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 
-/// How long a creation takes where nothing goes wrong.
+/// Time of a creation without faults.
 const CREATED_WITHIN: Duration = Duration::from_millis(30);
 
 /// Above so many milliseconds a call of the engine is seen in when a container is there again: four of them
@@ -29,7 +29,7 @@ const SLOW: u64 = 25;
 const FOR_GOOD: Duration = Duration::from_secs(86_400);
 
 impl Account<'_> {
-    /// What is held against the promises.
+    /// The history that the promises are checked against.
     pub fn for_promises<'a>(
         &'a self,
         faults: &Faults,
@@ -47,8 +47,8 @@ impl Account<'_> {
         }
     }
 
-    /// How long each Start waited for its turn: what its release took then is the engine's, the whole time
-    /// of one that failed.
+    /// The wait of each Start for its turn, without the engine's time for the release; `None` for a
+    /// Start that failed.
     fn start_waits(&self, faults: &Faults) -> Vec<(Duration, Option<Duration>)> {
         let starts = self.called.iter().filter(|called| {
             let is_inits = called.call == "Start" && called.exec_id.is_empty();
@@ -60,11 +60,11 @@ impl Account<'_> {
         waits.collect()
     }
 
-    /// Whether a release failed while a Start waited.
+    /// True if a release failed while a Start waited.
     fn has_failed_release(&self, start: &Called) -> bool {
         let mut failures = self.failures();
         failures.any(|failure| {
-            let is_its = failure.deed == Deed::Release && failure.id == start.id;
+            let is_its = failure.call == EngineCall::Release && failure.id == start.id;
             is_its && (start.at..=start.at + start.took).contains(&failure.at)
         })
     }
@@ -72,15 +72,15 @@ impl Account<'_> {
     /// The calls of the engine that have failed, in their order.
     fn failures(&self) -> impl Iterator<Item = Failure<'_>> {
         self.story.iter().filter_map(|(at, happening)| {
-            let Happening::Failed { deed, id, why } = happening else {
+            let Happening::Failed { call, id, why } = happening else {
                 return None;
             };
-            let (at, deed) = (*at, *deed);
-            Some(Failure { at, deed, id, why })
+            let (at, call) = (*at, *call);
+            Some(Failure { at, call, id, why })
         })
     }
 
-    /// When a container was executed, each time.
+    /// The times at which a container was executed.
     fn executions(&self, id: &str) -> impl Iterator<Item = Duration> {
         let is_it = move |happening: &Happening| matches!(happening, Happening::Executed { id: of } if of == id);
         let executed = self.story.iter().filter(move |(_, it)| is_it(it));
@@ -100,24 +100,24 @@ impl Account<'_> {
         all.concat()
     }
 
-    /// Whom a call of the engine that fails hinders: until it is over, or until what it was for is there.
+    /// Excuses for failed calls of the engine: until the call is over, or until its effect exists.
     fn what_failed(&self, faults: &Faults) -> Vec<Excuse> {
         let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
-        let excuses = self.failures().filter_map(|Failure { at, deed, id, why }| {
+        let excuses = self.failures().filter_map(|Failure { at, call, id, why }| {
             let own = match why.contains(TOOK_TOO_LONG) {
-                true => limit(deed) + AFTERWARDS,
+                true => limit(call) + AFTERWARDS,
                 false => slow,
             };
-            let until = match deed {
+            let until = match call {
                 // Nobody waits for these.
-                Deed::Forget
-                | Deed::Delete
-                | Deed::Scores
-                | Deed::WritePod
-                | Deed::LowerMemory
-                | Deed::TellManager => return None,
+                EngineCall::Forget
+                | EngineCall::Delete
+                | EngineCall::Scores
+                | EngineCall::WritePod
+                | EngineCall::LowerMemory
+                | EngineCall::TellManager => return None,
                 // Until it runs again, if it ever does.
-                Deed::Create | Deed::CreateAgain | Deed::Release => {
+                EngineCall::Create | EngineCall::CreateAgain | EngineCall::Release => {
                     let again = self.executions(id).find(|then| *then > at);
                     again.unwrap_or(FOR_GOOD).max(at + own)
                 }
@@ -128,7 +128,8 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Whom a call of the engine hinders in which the shim panics: for good, since no record says when it was.
+    /// Excuses for calls of the engine in which the shim panics. They last for good, because no
+    /// record has the time of the panic.
     fn what_panicked(&self) -> Vec<Excuse> {
         let excuses = self.lost.iter().map(|lost| {
             // "simulated: Release of web"
@@ -155,7 +156,7 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Who is there again late, where the engine is slow.
+    /// Excuses for containers that are created again late because the engine is slow.
     fn what_came_again_late(&self, faults: &Faults) -> Vec<Excuse> {
         if faults.slow <= SLOW {
             return Vec::new();
@@ -183,7 +184,7 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// When the shim took something for the end of the pod.
+    /// The times at which the shim inferred the end of the pod.
     fn ends_begun(&self) -> impl Iterator<Item = Duration> {
         self.story.iter().filter_map(|(at, happening)| {
             let is_it = matches!(happening, Happening::Decided(Report::Terminating { .. }));
@@ -191,8 +192,8 @@ impl Account<'_> {
         })
     }
 
-    /// What others execute in a container so soon after its start may be its postStart handler for all that
-    /// anybody knows.
+    /// Excuses for execs by other callers soon after a container's start: the shim may take them
+    /// for its postStart handler.
     fn what_was_executed_early(&self) -> Vec<Excuse> {
         let excuses = self.story.iter().filter_map(|(at, happening)| {
             let Happening::ExecBegan { id, exec_id, .. } = happening else {
@@ -211,7 +212,7 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// What somebody has frozen, and perhaps left so.
+    /// Excuses for containers that a caller has frozen, and perhaps left frozen.
     fn what_was_frozen(&self) -> Vec<Excuse> {
         let pauses = self.called.iter().filter(|called| called.call == "Pause");
         let excuses = pauses.map(|paused| {
@@ -231,12 +232,12 @@ impl Account<'_> {
 /// A call of the engine that has failed.
 struct Failure<'a> {
     at: Duration,
-    deed: Deed,
+    call: EngineCall,
     id: &'a str,
     why: &'a str,
 }
 
-/// While containerd is away nobody can ask for anything.
+/// Excuses for the time without containerd, when no call arrives.
 fn without_containerd(faults: &Faults) -> Vec<Excuse> {
     let excuses = faults.deaths.iter().map(|(at, away)| {
         let (at, away) = (Duration::from_millis(*at), Duration::from_millis(*away));

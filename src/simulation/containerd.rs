@@ -40,10 +40,10 @@ use crate::task::Service;
 /// The limit of a call that has none of its own.
 const USUAL: Duration = Duration::from_secs(120);
 
-/// How long containerd waits for the deletion of what could not be created.
+/// Longest wait of containerd for the deletion of a container that could not be created.
 const CLEANS_UP_WITHIN: Duration = Duration::from_secs(5);
 
-/// What it was told.
+/// An event that containerd got.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
     Created {
@@ -80,7 +80,7 @@ pub struct Called {
     pub exec_id: String,
     pub at: Duration,
     pub took: Duration,
-    /// What its caller was willing to wait.
+    /// Longest wait of its caller.
     pub limit: Option<Duration>,
     /// The code that it gave, where it gives one.
     pub outcome: Result<u32, String>,
@@ -88,6 +88,7 @@ pub struct Called {
     pub is_cut: bool,
 }
 
+/// The simulated containerd.
 #[derive(Clone)]
 pub struct Containerd {
     shared: Arc<Shared>,
@@ -96,7 +97,7 @@ pub struct Containerd {
 
 struct Shared {
     inner: Mutex<Inner>,
-    /// Something has come for its own caller.
+    /// Notified when an event for its own caller arrives.
     news: Notify,
     /// An event has come.
     came: Notify,
@@ -106,10 +107,10 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     away_until: Option<Instant>,
-    /// Its connections.
+    /// Cancels its connections.
     connections: CancellationToken,
     shims: Vec<Shim>,
-    /// Its shims make sandboxes themselves: there is no pause container.
+    /// Shims make the sandboxes themselves: there is no pause container.
     is_pauseless: bool,
     tasks: BTreeMap<String, Known>,
     /// Events on their way, and when each is here.
@@ -120,11 +121,11 @@ struct Inner {
     /// Calls that are under way.
     open: BTreeMap<u64, String>,
     calls: u64,
-    /// How long an event is on its way.
+    /// Delays of events on their way.
     delays: VecDeque<Duration>,
 }
 
-/// What a shim serves.
+/// The services of a shim.
 #[derive(Clone)]
 struct Shim {
     tasks: Arc<Service>,
@@ -138,8 +139,6 @@ struct Known {
     exited: Option<u32>,
     is_deleted: bool,
 }
-
-// === impl Containerd ===
 
 impl Containerd {
     pub fn new(is_pauseless: bool) -> Containerd {
@@ -173,7 +172,7 @@ impl Containerd {
         self.inner().shims.push(shim);
     }
 
-    /// Whether that is a sandbox without a container, which has no task that anybody could ask for.
+    /// True for a sandbox without a container, which has no task.
     pub fn is_sandbox(&self, id: &str) -> bool {
         self.inner().is_pauseless && id.starts_with("pause-")
     }
@@ -183,12 +182,12 @@ impl Containerd {
         self.shared.news.notified().await;
     }
 
-    /// Something has come for its own caller.
+    /// Wakes its own caller for an event.
     pub fn has_news(&self) {
         self.shared.news.notify_one();
     }
 
-    /// What has come for its own caller.
+    /// Takes the events for its own caller.
     pub fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.inner().seen)
     }
@@ -211,14 +210,14 @@ impl Containerd {
         self.inner().open.values().cloned().collect()
     }
 
-    /// What it knows and has not deleted.
+    /// The tasks that it knows and has not deleted.
     pub fn tasks(&self) -> Vec<String> {
         let inner = self.inner();
         let tasks = inner.tasks.iter().filter(|(_, task)| !task.is_deleted);
         tasks.map(|(id, _)| id.clone()).collect()
     }
 
-    /// How long each event is on its way, one after another; the last for all that follow.
+    /// Delays events by these times, one after another; the last one applies to all further events.
     pub fn delay_events(&self, delays: impl IntoIterator<Item = Duration>) {
         self.inner().delays = delays.into_iter().collect();
     }
@@ -317,7 +316,7 @@ impl Containerd {
     }
 }
 
-/// What an event says, and of whom.
+/// The container and the content of an event.
 fn notice(event: &Any) -> (String, Notice) {
     fn read<E: Message>(event: &Any) -> E {
         E::parse_from_bytes(&event.value).expect("an event of its type")
@@ -392,8 +391,6 @@ impl Publish for Containerd {
     }
 }
 
-// === its calls ===
-
 /// A call that is under way: told of, whatever becomes of its future.
 struct Open {
     containerd: Containerd,
@@ -421,7 +418,7 @@ pub fn is_lost(why: &str) -> bool {
     [CLOSED, TOO_LATE].contains(&why)
 }
 
-/// What a client shows of an error.
+/// The text of an error that a client shows.
 fn words(error: ttrpc::Error) -> String {
     match error {
         ttrpc::Error::RpcStatus(status) => status.message,
@@ -559,7 +556,7 @@ impl Containerd {
         started.await
     }
 
-    /// How one of them ended; held against the event in the end.
+    /// Waits for the exit of a process. Its code is compared with the event at the end.
     async fn wait(&self, id: &str, exec_id: &str, limit: Option<Duration>) -> Result<u32, String> {
         let request = WaitRequest {
             id: id.to_owned(),

@@ -1,5 +1,5 @@
-//! What goes wrong on a node, from a seed: fates of the engine's calls, deaths of containerd, kills for
-//! want of memory, and callers beside kubelet who ask for this and that.
+//! Faults of a node, from a seed: faults of the engine's calls, deaths of containerd, OOM kills,
+//! and other callers beside kubelet.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,38 +7,39 @@ use std::time::Duration;
 use usher_core::simulator::chance::Dice;
 
 use crate::engine::EngineError;
-use crate::engine::sim::{Deed, Fate, Fates};
+use crate::engine::sim::{EngineCall, Fault, FaultPlan};
 
-/// What a panic begins with that is a fault of the seed, not of the shim.
+/// Prefix of a panic that the seed injects; any other panic is a fault of the shim.
 pub const SIMULATED: &str = "simulated: ";
 
-/// What a call that hangs fails with in the end.
+/// The error with which a hanging call fails in the end.
 pub const TOOK_TOO_LONG: &str = "took too long";
 
-/// What goes wrong on a node beside what does in its pod.
+/// The faults of a node, beside those in its pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
     pub seed: u64,
-    /// How often, of a thousand, a call of the engine fails.
+    /// Failures among a thousand calls of the engine.
     pub fails: u64,
     /// The same, how often it hangs.
     pub hangs: u64,
     /// The same, how often it panics, which is a mistake of the shim's own.
     pub panics: u64,
-    /// How long a call takes at most, in milliseconds.
+    /// Longest time of a call, in milliseconds.
     pub slow: u64,
-    /// When containerd dies, and for how long, in milliseconds.
+    /// The times at which containerd dies, and for how long, in milliseconds.
     pub deaths: Vec<(u64, u64)>,
-    /// When memory runs out, in milliseconds.
+    /// The times at which memory runs out, in milliseconds.
     pub oom: Vec<u64>,
-    /// How far apart the calls of others are at most, in milliseconds; none if there are none.
+    /// Longest distance between calls of other callers, in milliseconds; `None` without other
+    /// callers.
     pub others: Option<u64>,
-    /// How long events are on their way at most, in milliseconds.
+    /// Longest delay of events, in milliseconds.
     pub events: u64,
 }
 
 impl Faults {
-    /// Those of a seed: in some worlds this goes wrong, in others that.
+    /// Draws the faults of a seed: each kind occurs only in some worlds.
     pub fn random(seed: u64) -> Faults {
         let mut dice = Dice::new(seed ^ 0x6e6f_6465);
         let some = |dice: &mut Dice, odds, most| match dice.percent(odds) {
@@ -62,7 +63,7 @@ impl Faults {
         }
     }
 
-    /// Those that are simpler by one thing each.
+    /// Simpler variants, each without one of the faults.
     pub fn simpler(&self) -> Vec<Faults> {
         let mut all = Vec::new();
         let mut with = |change: &dyn Fn(&mut Faults)| {
@@ -91,8 +92,8 @@ impl Faults {
         all
     }
 
-    pub fn fates(&self) -> Luck {
-        Luck {
+    pub fn fault_plan(&self) -> NoFaults {
+        NoFaults {
             dice: Dice::new(self.seed ^ 0x6661_7465),
             faults: self.clone(),
         }
@@ -105,41 +106,49 @@ impl fmt::Display for Faults {
     }
 }
 
-/// The fates of calls by the dice.
+/// A fault plan by the dice.
 #[derive(Clone, Debug)]
-pub struct Luck {
+pub struct NoFaults {
     dice: Dice,
     faults: Faults,
 }
 
-/// How long a deed may take at most, as with an OCI runtime.
-pub fn limit(deed: Deed) -> Duration {
-    match deed {
-        Deed::Create | Deed::CreateAgain | Deed::Exec | Deed::Checkpoint => {
-            Duration::from_secs(120)
-        }
-        Deed::EndTheRest => Duration::from_secs(1),
+/// Longest time of a call, as with an OCI runtime.
+pub fn limit(call: EngineCall) -> Duration {
+    match call {
+        EngineCall::Create
+        | EngineCall::CreateAgain
+        | EngineCall::Exec
+        | EngineCall::Checkpoint => Duration::from_secs(120),
+        EngineCall::EndTheRest => Duration::from_secs(1),
         _ => Duration::from_secs(10),
     }
 }
 
-/// Whether a deed is a job of its own. What is done in the middle of a message cannot be lost alone.
-fn is_a_job(deed: Deed) -> bool {
-    let in_messages = [Deed::FindCgroup, Deed::ReadCgroup, Deed::WritePod];
-    !in_messages.contains(&deed)
+/// True if a call runs as a job of its own. A panic in the middle of a message would lose more than
+/// the call.
+fn is_a_job(call: EngineCall) -> bool {
+    let in_messages = [
+        EngineCall::FindCgroup,
+        EngineCall::ReadCgroup,
+        EngineCall::WritePod,
+    ];
+    !in_messages.contains(&call)
 }
 
-impl Fates for Luck {
-    fn of(&mut self, deed: Deed, id: &str) -> Fate {
+impl FaultPlan for NoFaults {
+    fn of(&mut self, call: EngineCall, id: &str) -> Fault {
         let wait = Duration::from_millis(self.dice.within(0, self.faults.slow));
-        match deed {
+        match call {
             // The news of an end may be late, but they come.
-            Deed::Collect => return Fate::well_after(wait / 4),
+            EngineCall::Collect => return Fault::delay(wait / 4),
             // There is no way to hear of a failure.
-            Deed::Drain => return Fate::well_after(wait),
+            EngineCall::Drain => return Fault::delay(wait),
             // Kubelet here knows no sandbox that cannot be made.
-            Deed::Read | Deed::Mount | Deed::Create | Deed::Release if id.starts_with("pause") => {
-                return Fate::well_after(wait);
+            EngineCall::Read | EngineCall::Mount | EngineCall::Create | EngineCall::Release
+                if id.starts_with("pause") =>
+            {
+                return Fault::delay(wait);
             }
             _ => {}
         }
@@ -151,21 +160,21 @@ impl Fates for Luck {
             ..
         } = self.faults;
         match luck {
-            luck if luck < fails => Fate::fails_after(wait, "out of luck"),
-            luck if luck < fails + hangs => Fate {
-                after: limit(deed),
+            luck if luck < fails => Fault::failure(wait, "out of luck"),
+            luck if luck < fails + hangs => Fault {
+                after: limit(call),
                 outcome: Err(EngineError::CutShort(format!(
-                    "{deed:?} of {id} {TOOK_TOO_LONG}"
+                    "{call:?} of {id} {TOOK_TOO_LONG}"
                 ))),
             },
-            luck if luck < fails + hangs + panics && is_a_job(deed) => {
-                panic!("{SIMULATED}{deed:?} of {id}")
+            luck if luck < fails + hangs + panics && is_a_job(call) => {
+                panic!("{SIMULATED}{call:?} of {id}")
             }
-            _ => Fate::well_after(wait),
+            _ => Fault::delay(wait),
         }
     }
 
-    fn answers_after(&mut self, _: Deed, _: &str) -> Duration {
+    fn answers_after(&mut self, _: EngineCall, _: &str) -> Duration {
         match self.dice.percent(20) {
             true => Duration::from_millis(self.dice.within(0, self.faults.slow)),
             false => Duration::ZERO,

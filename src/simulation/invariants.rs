@@ -1,5 +1,5 @@
-//! What holds on every node, whatever goes wrong: what containerd is told and what the machine did are the
-//! same story, every call is answered, and nothing is left.
+//! Invariants of every node, with any faults: the events that containerd gets match what the
+//! machine did, every call is answered, and nothing is left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use usher_core::simulator::case::{Case, Part};
 use usher_core::simulator::name_of;
 
-use crate::engine::sim::{Deed, Happening, Left};
+use crate::engine::sim::{EngineCall, Happening, Left};
 use crate::engine::{Knob, UNLIMITED};
 use crate::lifecycle::Report;
 
@@ -22,20 +22,20 @@ pub type Invariant = fn(&Account<'_>) -> Verdict;
 /// All that is known of a run when it is over.
 pub struct Account<'a> {
     pub case: &'a Case,
-    /// How long a call of the engine takes at most.
+    /// Longest time of a call of the engine.
     pub slow: Duration,
     pub story: Vec<(Duration, Happening)>,
     pub told: Vec<(Duration, String, Notice)>,
     pub called: Vec<Called>,
     /// Calls without an answer.
     pub open: Vec<String>,
-    /// What the machine still has.
+    /// Leftovers on the machine.
     pub left: Left,
-    /// What containerd has not deleted.
+    /// Tasks that containerd has not deleted.
     pub tasks: Vec<String>,
-    /// Whether each shim has ended.
+    /// For each shim, true if it has exited.
     pub ended: Vec<bool>,
-    /// What panicked that was not to.
+    /// Panics that no seed has injected.
     pub panics: Vec<String>,
     /// The calls of the engine that panicked, as they were to.
     pub lost: Vec<String>,
@@ -129,7 +129,7 @@ fn the_deleted_stay_away(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// Whose caller has gone before it was executed is ended with the news of that.
+/// A container whose caller is gone before its execution ends with that news.
 fn nothing_is_executed_for_nobody(account: &Account<'_>) -> Verdict {
     let is_given_up = |called: &&Called| called.call == "Start" && called.is_cut;
     let starts = account.called.iter().filter(is_given_up);
@@ -170,7 +170,7 @@ fn every_call_is_answered(account: &Account<'_>) -> Verdict {
 }
 
 impl Account<'_> {
-    /// What was told of a task, in its order.
+    /// The events of a task, in their order.
     fn of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Notice> {
         let told = self.told.iter().filter(move |(_, of, _)| of == id);
         told.map(|(_, _, notice)| notice)
@@ -305,10 +305,10 @@ fn true_codes(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// The moment of an exit belongs to the program that it releases: what ended leaves its cgroup later, but
-/// where its next life is in want of the place, or it is deleted. A sandbox is deleted when its end is told,
-/// by containerd or, without a pause container, by the shim. What was ended before it was executed has released
-/// nobody: the decision that ended it did.
+/// The program that an exit releases starts at the moment of the exit. The exited container leaves
+/// its cgroup later, unless it is deleted or restarted in place. A sandbox is deleted when its end
+/// is reported, by containerd or, without a pause container, by the shim. The end of a container
+/// that was never executed releases no other: the decision that ended it does.
 fn the_next_goes_first(account: &Account<'_>) -> Verdict {
     // When each has died, and who was released by that.
     let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
@@ -426,9 +426,9 @@ fn no_life_is_hurried(account: &Account<'_>) -> Verdict {
 /// The memory that containers may use, by what they were created with and what Updates have changed.
 #[derive(Default)]
 struct Limits<'a> {
-    /// Of each container that an Update has changed.
+    /// The limit of each container that an Update has changed.
     updated: BTreeMap<&'a str, u64>,
-    /// Of each name of an app or a sidecar that runs, with its last container.
+    /// For each name of a running app or sidecar, its last container and limit.
     running: BTreeMap<&'a str, (&'a str, u64)>,
     executed: BTreeSet<&'a str>,
 }
@@ -469,12 +469,13 @@ impl<'a> Limits<'a> {
         }
     }
 
-    /// What an Update has given to one of its containers: the pod has it before the container does.
+    /// The largest limit that an Update has set for one container: the pod gets it before the
+    /// container.
     fn needed_by_one(&self) -> u64 {
         self.updated.values().copied().max().unwrap_or_default()
     }
 
-    /// What its apps and sidecars may use together.
+    /// The sum of the limits of its apps and sidecars.
     fn needed_by_all(&self) -> u64 {
         self.running.values().map(|(_, memory)| memory).sum()
     }
@@ -486,9 +487,9 @@ fn pods_have_room(account: &Account<'_>) -> Verdict {
     // A write that is refused changes nothing, and one that hangs keeps up those behind it: from then on the pod
     // may have less.
     let is_refused = |it: &Happening| match it {
-        Happening::Failed { deed, why, .. } => {
-            let hangs = *deed == Deed::LowerMemory && why.contains(TOOK_TOO_LONG);
-            hangs || *deed == Deed::WritePod
+        Happening::Failed { call, why, .. } => {
+            let hangs = *call == EngineCall::LowerMemory && why.contains(TOOK_TOO_LONG);
+            hangs || *call == EngineCall::WritePod
         }
         _ => false,
     };
@@ -585,7 +586,7 @@ fn oom_is_told(account: &Account<'_>) -> Verdict {
         let happened = account.story.iter().any(|(_, happening)| is_it(happening));
         let told = account.of(id).any(|notice| *notice == Notice::OutOfMemory);
         // A watch could not begin where the cgroup could not be found out.
-        let is_hidden = |happening: &Happening| matches!(happening, Happening::Failed { deed: Deed::FindCgroup, id: of, .. } if of == id);
+        let is_hidden = |happening: &Happening| matches!(happening, Happening::Failed { call: EngineCall::FindCgroup, id: of, .. } if of == id);
         let may_be_missed = account.story.iter().any(|(_, it)| is_hidden(it));
         broken(happened == told || happened && may_be_missed, || {
             format!("{id}: out of memory {happened}, told {told}")

@@ -1,4 +1,4 @@
-//! What the kubelet of the simulated world calls: a containerd, shims, and a machine below.
+//! The node under the simulated kubelet: a containerd, shims, and a machine below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,15 +36,15 @@ const USUAL: Duration = Duration::from_secs(120);
 
 const POD_UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 
-/// How the names begin of what others than kubelet execute.
+/// Prefix of the names of execs by other callers than kubelet.
 pub const OTHERS: &str = "other-";
 
-/// How the names end of execs that end when their stdin is closed.
+/// Suffix of the names of execs that exit when their stdin is closed.
 pub const CAT: &str = "-cat";
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// The memory that a container may use before anybody changes that, in bytes.
+/// The initial memory limit of a container, in bytes.
 pub const MEMORY: u64 = 100 * MEBIBYTE;
 
 /// A node with its time.
@@ -70,7 +70,7 @@ pub struct SimulatedNode {
     hooked: BTreeSet<&'static str>,
     /// The containers that have been created once.
     parked: BTreeSet<String>,
-    /// How much of what has happened on the machine was heard.
+    /// Number of the machine's events that were handled.
     heard: usize,
     /// The annotations of each bundle.
     bundles: BTreeMap<String, BTreeMap<String, String>>,
@@ -89,7 +89,7 @@ impl SimulatedNode {
             .build()
             .expect("a runtime");
         let entered = runtime.enter();
-        let engine = SimEngine::with_fates(faults.fates());
+        let engine = SimEngine::with_fault_plan(faults.fault_plan());
         let containerd = Containerd::new(is_pauseless);
         let mut dice = Dice::new(faults.seed ^ 0x6f74_6865);
         let delays = (0..500).map(|_| Duration::from_millis(dice.within(0, faults.events)));
@@ -184,7 +184,7 @@ impl SimulatedNode {
         }
     }
 
-    /// What kubelet calls it, as the node does: a sandbox is another one each time.
+    /// The id on the node for kubelet's name: a sandbox gets a new one each time.
     fn id(&self, id: &str) -> String {
         match id {
             "pause" => format!("pause-{}", self.sandboxes),
@@ -192,7 +192,7 @@ impl SimulatedNode {
         }
     }
 
-    /// Whether it is a sandbox, and not the one that there is now.
+    /// True if it is a sandbox, but not the current one.
     fn is_of_another(&self, id: &str) -> bool {
         kubelets(id) == "pause" && id != self.id("pause")
     }
@@ -233,7 +233,7 @@ impl SimulatedNode {
         }
     }
 
-    /// What the core's own simulator would call that.
+    /// The same event in the words of the core's simulator.
     fn seen_of(&mut self, happening: &Happening) -> Option<Seen> {
         let of = |id: &String| (!self.is_of_another(id)).then(|| kubelets(id).to_owned());
         let hook = |id: &String| match self.hooked.contains(name_of(id)) {
@@ -279,12 +279,12 @@ impl SimulatedNode {
         self.runtime.spawn(work).abort_handle()
     }
 
-    /// What a further process of a container does: until it is told to, or for so long.
+    /// Sets the behavior of an exec: it runs until it is stopped, or for this long.
     fn behave_exec(&self, id: &str, exec_id: &str, ends: Option<(Duration, u8)>) {
         behave_exec(&self.node.engine, id, exec_id, ends);
     }
 
-    /// What has happened on the machine, with its time since the node began.
+    /// The machine's events, with their time since the node began.
     pub fn story(&self) -> Vec<(Duration, Happening)> {
         let machine = self.node.engine.lock();
         let story = machine.story.iter();
@@ -292,7 +292,7 @@ impl SimulatedNode {
         story.collect()
     }
 
-    /// What is left on the machine.
+    /// Leftovers on the machine.
     pub fn left(&self) -> Left {
         self.node.engine.lock().left()
     }
@@ -337,7 +337,7 @@ impl SimulatedNode {
                 _ => Size::exactly(Millicores(100), Bytes(MEMORY)),
             },
             pod_uid: (!self.by_hand).then(|| POD_UID.to_owned()),
-            lives: vec![first, program(&script, script.then_exits)],
+            programs: vec![first, program(&script, script.then_exits)],
             exec: Program::exits_after(Duration::from_millis(5), 0),
             ..SimBundle::default()
         };
@@ -355,13 +355,13 @@ impl SimulatedNode {
         self.hear();
     }
 
-    /// Nobody but kubelet asks for anything any more.
+    /// Ends the calls of all callers but kubelet.
     pub fn calm_down(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 }
 
-/// Who notes what a shim decides, in its place in what happens.
+/// Records the decisions of a shim among the machine's events.
 #[derive(Debug)]
 struct Witness(SimEngine);
 
@@ -581,7 +581,7 @@ impl Node for SimulatedNode {
     }
 }
 
-/// What kubelet calls what has this id on the node.
+/// Kubelet's name for an id on the node.
 pub fn kubelets(id: &str) -> &str {
     match id.starts_with("pause-") {
         true => "pause",
@@ -598,7 +598,8 @@ fn behave_exec(engine: &SimEngine, id: &str, exec_id: &str, ends: Option<(Durati
     engine.lock().execs.insert(key, program);
 }
 
-/// What a script is to the engine; `again` is the code of its later lives, where that is another.
+/// The program of a script for the engine; `again` is the exit code after a restart in place, if it
+/// differs.
 fn program(script: &Script, again: Option<u8>) -> Program {
     let ends = script.exits_after;
     Program {
@@ -615,7 +616,7 @@ fn program(script: &Script, again: Option<u8>) -> Program {
     }
 }
 
-/// Others who ask a shim for this and that: figures, probes, a person with `ctr`.
+/// Makes calls of other callers: metrics, probes, a person with `ctr`.
 async fn others(
     containerd: Containerd,
     engine: SimEngine,

@@ -1,4 +1,4 @@
-//! The runs: some hundred nodes with each test, and as many as somebody has the time for.
+//! The runs: some hundred nodes with each test, and as many more as time allows.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -19,7 +19,7 @@ use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG};
 use super::invariants::{Account, INVARIANTS};
 use super::node::SimulatedNode;
 
-/// What is broken where the run itself panics.
+/// The invariant that a panic of the run itself breaks.
 const SOUND: &str = "the simulation goes through";
 
 /// The seeds that have found something, with what that was: each is seen to fail when its bug is put back. They
@@ -85,7 +85,7 @@ const FOUND: &[(u64, &str)] = &[
     ),
 ];
 
-/// What has gone wrong on all nodes, by its kind, and how often.
+/// Injected faults on all nodes, by kind, with their number.
 static INJECTED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
 /// A pod on a node, and all that goes wrong with both.
@@ -93,7 +93,7 @@ static INJECTED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new()
 struct World {
     case: Case,
     faults: Faults,
-    /// Its sandboxes are the shim's own, and no pause containers.
+    /// The shim makes the sandboxes itself, without pause containers.
     is_pauseless: bool,
 }
 
@@ -235,7 +235,7 @@ impl fmt::Display for World {
     }
 }
 
-/// What has happened, for a person.
+/// The history of a run, for a person.
 fn timeline(node: &SimulatedNode, account: &Account<'_>) -> String {
     let mut lines: Vec<(Duration, String)> = Vec::new();
     for (at, seen) in node.seen() {
@@ -279,7 +279,7 @@ fn what_a_seed_has_found_it_finds_no_more() {
     }
 }
 
-/// One seed is one world: the same things happen at the same times.
+/// A seed always yields the same world: the same events at the same times.
 #[test]
 fn a_seed_replays_exactly() {
     for seed in [3, 7, 19, 42] {

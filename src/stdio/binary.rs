@@ -90,7 +90,7 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
         status: None,
         reaper: setting.reaper.clone(),
     };
-    let is_ready = logger.is_ready(ready, program.says_when_ready);
+    let is_ready = logger.wait_until_ready(ready, program.says_when_ready);
     match timeout(READY_WITHIN, is_ready).await {
         Ok(Ok(())) => Ok(Ready {
             logger,
@@ -111,7 +111,7 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
 }
 
 impl Logger {
-    async fn is_ready(&mut self, ready: OwnedFd, says_so: bool) -> Result<(), String> {
+    async fn wait_until_ready(&mut self, ready: OwnedFd, says_so: bool) -> Result<(), String> {
         let ready = watch(ready, Interest::READABLE).map_err(|error| error.to_string())?;
         loop {
             let mut readable = ready.readable().await.map_err(|error| error.to_string())?;
@@ -134,11 +134,11 @@ impl Logger {
     /// Waits until the program has read everything and exited; if it does not, sends SIGTERM, and
     /// then SIGKILL.
     pub async fn end(mut self) {
-        if self.has_ended(READS_ON_FOR).await {
+        if self.wait_for_exit(READS_ON_FOR).await {
             return;
         }
         self.signal(Signal::TERM);
-        if !self.has_ended(ENDS_WITHIN).await {
+        if !self.wait_for_exit(ENDS_WITHIN).await {
             tracing::warn!(
                 program = self.name,
                 "it did not exit after SIGTERM: killing it"
@@ -147,7 +147,7 @@ impl Logger {
         }
     }
 
-    async fn has_ended(&mut self, within: Duration) -> bool {
+    async fn wait_for_exit(&mut self, within: Duration) -> bool {
         if self.status.is_none()
             && let Ok(Ok(status)) = timeout(within, self.child.wait()).await
         {
@@ -157,7 +157,7 @@ impl Logger {
     }
 
     async fn ended_early(&mut self) -> String {
-        self.has_ended(ENDS_WITHIN).await;
+        self.wait_for_exit(ENDS_WITHIN).await;
         let end = match self.status {
             Some(ExitStatus::Code(code)) => format!("ended with exit code {code}"),
             Some(ExitStatus::Signal(signal)) => format!("was killed by signal {signal}"),
@@ -169,7 +169,7 @@ impl Logger {
     async fn kill(&mut self) {
         self.signal(Signal::KILL);
         // Limited, because it may hang in the kernel.
-        self.has_ended(ENDS_WITHIN).await;
+        self.wait_for_exit(ENDS_WITHIN).await;
     }
 
     fn signal(&self, signal: Signal) {

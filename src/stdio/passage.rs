@@ -149,7 +149,7 @@ impl Unread {
     }
 
     /// Waits until clients have read it. Gives up on a reader that pauses longer than
-    /// [`STILL_FOR`], and after [`TOLD_WITHIN`].
+    /// `STILL_FOR`, and after [`TOLD_WITHIN`].
     pub async fn is_read(self) {
         #[cfg(test)]
         if let Some(simulated) = self.simulated {

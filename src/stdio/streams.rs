@@ -415,7 +415,7 @@ impl Streams {
     }
 }
 
-/// Waits until all output of exited processes has been passed on, for [`DRAIN_FOR`] at most, and
+/// Waits until all output of exited processes has been passed on, for `DRAIN_FOR` at most, and
 /// closes their streams. Logging programs have exited then, too. Only a log file on a stalled disk
 /// is waited for without limit, so that no output is lost.
 pub async fn drain(streams: impl IntoIterator<Item = Streams>) {

@@ -25,8 +25,6 @@ pub struct Metrics {
     certificate_failures: IntCounter,
 }
 
-// === impl Metrics ===
-
 impl Metrics {
     /// # Errors
     ///

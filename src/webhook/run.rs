@@ -139,8 +139,6 @@ pub struct Program {
     pub drain: Duration,
 }
 
-// === impl Program ===
-
 impl Program {
     /// Runs until `end`, then drains and answers all open requests.
     ///

@@ -187,8 +187,6 @@ pub fn the_webhooks_certificate_is_renewed_while_pods_are_created(case: &Case) {
     assert!(!new.is_null() && new != old);
 }
 
-// == cert-manager ===
-
 const CERT_MANAGER: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/cert-manager"

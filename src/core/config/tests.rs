@@ -23,7 +23,7 @@ fn an_empty_file_changes_nothing() {
 }
 
 #[test]
-fn a_default_holds_where_the_pod_says_nothing() {
+fn a_default_applies_to_settings_that_the_pod_leaves_out() {
     let rules = "[defaults]\nstart-mode = 'Hold'\nstartup-timeout = '1m'\ngrace-period = '45s'";
     let plan = under(rules, &[("usher/startup-timeout", "2m")]).unwrap();
     assert_eq!(plan.settings().start_mode, StartMode::Hold);
@@ -157,7 +157,7 @@ fn less_than_a_minimum_is_refused_and_as_much_is_not() {
 }
 
 #[test]
-fn a_minimum_raises_what_holds_where_the_pod_says_nothing() {
+fn a_minimum_raises_the_default_of_a_setting_that_the_pod_leaves_out() {
     let rules = "[defaults]\ngrace-period = '2s'\n[minimums]\n\
         startup-timeout = '10m'\ntermination-window = '3s'\ngrace-period = '5s'";
     let plan = under(rules, &[("usher/sidecars", "proxy")]).unwrap();
@@ -186,7 +186,7 @@ fn a_default_refuses_no_pod_that_does_not_ask_for_it() {
 }
 
 #[test]
-fn a_limit_lowers_what_a_probe_does_not_say() {
+fn a_limit_lowers_the_defaults_of_a_probe() {
     let rules = "[limits]\nprobe-period = '5s'\nprobe-timeout = '500ms'\n\
         probe-failure-threshold = 2";
     let lowered = probe(rules, "").unwrap();
@@ -206,7 +206,7 @@ fn a_limit_lowers_what_a_probe_does_not_say() {
 }
 
 #[test]
-fn a_minimum_raises_the_period_that_a_probe_does_not_say() {
+fn a_minimum_raises_the_default_period_of_a_probe() {
     let rules = "[minimums]\nprobe-period = '20s'";
     assert_eq!(probe(rules, "").unwrap().period, Duration::from_secs(20));
     assert!(probe(rules, r#", "periodSeconds": 10"#).is_err());
@@ -226,7 +226,7 @@ fn a_limit_that_allows_no_probe_makes_none_that_never_rests() {
 }
 
 #[test]
-fn a_limit_lowers_how_far_an_extension_goes_that_does_not_say_it() {
+fn a_limit_lowers_the_default_length_of_an_extension() {
     let max = |rules: &str, annotations: &[(&str, &str)]| match under(rules, annotations)?
         .settings()
         .grace_extension
@@ -269,13 +269,13 @@ fn a_wrong_value_is_refused_however_unknown_keys_are_taken() {
 }
 
 #[test]
-fn where_it_is_off_annotations_mean_nothing() {
+fn a_disabled_node_ignores_annotations() {
     let plan = under("enabled = false", &[("usher/start-mode", "Slow")]).unwrap();
     assert!(plan.is_empty());
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_place() {
+fn an_error_names_its_place() {
     for (text, words) in [
         ("\nenabeld = true", &["line 2", "enabeld"][..]),
         ("enabled = 1", &["line 1", "expected a boolean"]),
@@ -334,7 +334,7 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
-fn what_is_injected_has_a_role_by_its_name() {
+fn an_injected_container_gets_its_role_by_its_name() {
     let rules = "[roles]\nsidecars = ['istio-proxy', '*-exporter']";
     let plan = under(rules, &[("usher/apps", "web")]).unwrap();
     assert_eq!(plan.role("node-exporter"), Role::Sidecar);

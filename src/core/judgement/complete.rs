@@ -84,8 +84,6 @@ struct Work<'a> {
     changes: Completion,
 }
 
-// === impl Completion ===
-
 impl Completion {
     /// True if the pod needs no change.
     pub fn is_empty(&self) -> bool {
@@ -109,8 +107,6 @@ impl Completion {
         pod.take_liveness_probes(&self.moved_probes());
     }
 }
-
-// === impl Work ===
 
 impl Work<'_> {
     /// Adds every container of the pod to the list of its role.

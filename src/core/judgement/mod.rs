@@ -53,8 +53,6 @@ pub struct Judgement {
     pub warnings: Vec<Warning>,
 }
 
-// === impl Judgement ===
-
 impl Judgement {
     /// Judges a pod by the rules of a node. Patterns in its lists are replaced by the names that
     /// they match.

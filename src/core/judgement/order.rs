@@ -60,8 +60,6 @@ pub(super) struct Waits<'a> {
     is_init: bool,
 }
 
-// === impl StartOrder ===
-
 impl<'a> StartOrder<'a> {
     pub(super) fn of(plan: &'a Plan, pod: &'a Pod) -> StartOrder<'a> {
         let mut order = StartOrder {
@@ -138,8 +136,6 @@ impl<'a> StartOrder<'a> {
         }
     }
 }
-
-// === impl Staged ===
 
 impl Staged<'_> {
     /// True if kubelet creates it after the container at this place, according to the manifest.

@@ -17,6 +17,7 @@ pub struct Resources {
     pub phases: Vec<Phase>,
 }
 
+/// The size of a pod in a phase of its run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Phase {
     pub phase: String,
@@ -212,8 +213,6 @@ pub fn bytes(bytes: Option<u64>) -> String {
         None => bytes.to_string(),
     }
 }
-
-// === the pod as a whole ===
 
 /// The requests and limits of the pod as a whole, if its manifest has them, filled in as by
 /// Kubernetes 1.34: with limits, a missing request is the request of the containers by Kubernetes'

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::lifecycle::{Budget, Duty, LEAST, STEPS, Step};
+use crate::lifecycle::{Budget, LEAST, RolePolicy, STEPS, Step};
 use crate::manifest::Pod;
 use crate::plan::{Plan, SidecarStopOrder, Stage};
 
@@ -174,14 +174,14 @@ fn containers(plan: &Plan, pod: &Pod, step: Step) -> Vec<String> {
             .collect(),
         Step::PreExit => plan.pre_exit().to_vec(),
         Step::Apps => listed
-            .filter(|name| Duty::of(role(plan, pod, name)).is_work)
+            .filter(|name| RolePolicy::of(role(plan, pod, name)).is_work)
             .collect(),
         Step::PostExit => plan.post_exit().to_vec(),
         Step::Sidecars => {
             let stages = plan.stages().iter().rev();
             let names = stages.flat_map(|Stage(names)| names.iter().rev());
             names
-                .filter(|name| Duty::of(plan.role(name)).step == Some(Step::Sidecars))
+                .filter(|name| RolePolicy::of(plan.role(name)).step == Some(Step::Sidecars))
                 .cloned()
                 .collect()
         }

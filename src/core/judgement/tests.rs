@@ -166,7 +166,7 @@ fn exits_after_which_kubelet_creates_a_container_again_are_written_for_those_tha
 }
 
 #[test]
-fn kubelet_restarts_what_is_unwell_under_always() {
+fn under_always_kubelet_restarts_an_unhealthy_container() {
     let spec = json!({"containers": [
         {"name": "proxy", "livenessProbe": {"tcpSocket": {"port": 1}}}, {"name": "web"},
     ]});
@@ -179,7 +179,7 @@ fn kubelet_restarts_what_is_unwell_under_always() {
 }
 
 #[test]
-fn what_the_author_says_stays() {
+fn annotations_of_the_author_are_kept() {
     let said = [
         ("usher/sidecars", "proxy"),
         ("usher/apps", "web"),
@@ -231,7 +231,7 @@ fn patterns_become_the_names_that_there_are() {
             ("usher/sidecars", "b-proxy,a-proxy"),
         ]
     );
-    // Nothing that fits: there is no such list, and the pod has to do with usher all the same.
+    // No list fits, but the pod still has to do with usher.
     let (_, completion) = completed(
         pod(&[("usher/sidecars", "*-agent")], spec),
         &Rules::default(),
@@ -299,7 +299,7 @@ fn an_optional_sidecar_that_is_kubelets_own_is_none_of_ours() {
     );
 }
 
-/// A probe that may take its time is not cut short by a timeout that nobody has asked for.
+/// A probe without a timeout in the spec is not limited to kubelet's usual timeout.
 #[test]
 fn apps_wait_as_long_as_the_probes_of_the_spec_may_take() {
     let probe = |seconds: u32| json!({"tcpSocket": {"port": 1}, "periodSeconds": seconds, "failureThreshold": 60});
@@ -339,7 +339,7 @@ fn apps_wait_as_long_as_the_probes_of_the_spec_may_take() {
 }
 
 #[test]
-fn what_only_the_node_knows_is_written_down() {
+fn roles_of_the_node_are_written_into_the_annotations() {
     let spec = json!({
         "initContainers": containers(&["istio-init", "istio-native"]),
         "containers": containers(&["web", "istio-proxy"]),
@@ -362,7 +362,7 @@ fn what_only_the_node_knows_is_written_down() {
 }
 
 #[test]
-fn what_the_shim_would_refuse_is_refused_in_its_words() {
+fn pods_that_the_shim_would_refuse_get_its_error() {
     let spec = json!({"containers": containers(&["web"])});
     let refused =
         |key, value| complete(&pod(&[(key, value)], spec.clone()), &Rules::default()).unwrap_err();
@@ -397,10 +397,8 @@ fn a_probe_that_kubernetes_takes_and_the_shim_does_not_is_left_to_kubelet() {
     assert_eq!(completion.notes.len(), 3, "{:?}", completion.notes);
 }
 
-// === what explain says of names ===
-
 #[test]
-fn an_optional_sidecar_is_not_waited_for_by_what_is_created_before_it() {
+fn containers_created_before_an_optional_sidecar_do_not_wait_for_it() {
     let judge = |names: &[&str]| {
         let pod = pod(
             &[("usher/sidecars", "proxy? mesh?"), ("usher/apps", "web")],
@@ -439,7 +437,7 @@ fn a_pattern_means_its_names_to_explain_and_nothing_to_the_shim() {
 }
 
 #[test]
-fn what_the_node_makes_of_an_init_container_of_kubelets_is_warned_of() {
+fn a_role_of_the_node_for_an_init_container_of_kubelet_yields_a_warning() {
     let spec = json!({
         "runtimeClassName": "usher",
         "initContainers": containers(&["istio-proxy"]),
@@ -477,7 +475,7 @@ fn a_sidecar_that_kubelet_starts_by_itself_is_warned_of() {
 
 /// A pod is never refused for a setting that its author has not written.
 #[test]
-fn what_does_not_fit_into_annotations_is_left_out() {
+fn resources_too_large_for_annotations_are_left_out() {
     let argument = "x".repeat(10_000);
     let probe = json!({"exec": {"command": ["true", argument]}});
     let container = |name: String| json!({"name": name, "startupProbe": probe});
@@ -514,7 +512,7 @@ fn names_that_kubernetes_refuses_are_left_to_it() {
 
 /// A template has not what is injected into its pods.
 #[test]
-fn what_is_listed_and_not_there_may_still_come() {
+fn a_listed_container_that_does_not_exist_may_still_be_created() {
     let spec = json!({"runtimeClassName": "usher", "containers": containers(&["web"])});
     let said = [("usher/sidecars", "mesh"), ("usher/apps", "web")];
     let warnings = Judgement::of(&pod(&said, spec), &Rules::default()).warnings;
@@ -529,8 +527,7 @@ fn what_is_listed_and_not_there_may_still_come() {
 }
 
 #[test]
-fn a_name_that_no_container_has_comes_with_its_list_and_the_near_name_of_one_also_in_a_refused_pod()
-{
+fn a_name_without_a_container_is_reported_with_its_list_and_a_similar_name() {
     let init = json!([{"name": "fetch"}]);
     let spec = json!({
         "runtimeClassName": "usher",
@@ -554,7 +551,7 @@ fn a_name_that_no_container_has_comes_with_its_list_and_the_near_name_of_one_als
 }
 
 #[test]
-fn an_annotation_that_is_nearly_ushers_is_named_with_the_one_that_was_meant() {
+fn a_key_similar_to_one_of_usher_is_reported_with_the_intended_one() {
     let spec = json!({"containers": containers(&["web", "proxy"])});
     let said = [
         ("user/sidecars", "proxy"),

@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use crate::plan::{Hook, Signal};
 
-use super::life::State;
 use super::report::Report;
+use super::state::StateSummary;
 use super::task::{Deletion, IllegalCall};
 
 /// The id of a container as containerd knows it; cheap to clone.
@@ -79,13 +79,15 @@ pub enum Action {
     /// Kill a restart in place that is under way, and report its failure with
     /// [`handle_restarted`](super::Pod::handle_restarted).
     CancelRestart { id: ContainerId },
-    /// Run the Exec that was taken for the container's postStart handler again, in execution `life`
-    /// of the container, and report with [`handle_post_started`](super::Pod::handle_post_started).
-    PostStart { id: ContainerId, life: u64 },
+    /// Run the Exec that was taken for the container's postStart handler again, in execution
+    /// `execution` of the container, and report with
+    /// [`handle_post_started`](super::Pod::handle_post_started).
+    PostStart { id: ContainerId, execution: u64 },
     /// Make one attempt of the container's [`probe`](super::Pod::probe), bounded by its timeout,
-    /// and report it with [`handle_probed`](super::Pod::handle_probed). `life` is the execution
-    /// that the attempt is for: the container may have been restarted when the result arrives.
-    Probe { id: ContainerId, life: u64 },
+    /// and report it with [`handle_probed`](super::Pod::handle_probed). `execution` is the
+    /// execution that the attempt is for: the container may have been restarted when the result
+    /// arrives.
+    Probe { id: ContainerId, execution: u64 },
     /// Run a hook in the container or against it, bounded by `limit`, and report with
     /// [`handle_hooked`](super::Pod::handle_hooked).
     Hook {
@@ -160,6 +162,7 @@ impl Why {
     }
 }
 
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeKind {
     /// Tells when the container is started.
@@ -177,6 +180,7 @@ impl fmt::Display for ProbeKind {
     }
 }
 
+/// The purpose of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HookKind {
     /// The termination hook from the annotations, run first when the pod terminates.
@@ -324,7 +328,7 @@ pub enum Refusal {
     #[error("container {name} is not created: the sandbox of its pod has ended")]
     SandboxGone { name: String },
     #[error("cannot start container {name}: it is {state}, expected created")]
-    NotCreated { name: String, state: State },
+    NotCreated { name: String, state: StateSummary },
     #[error("container {name} was not started within {within:?}: it waits for {waits_for}")]
     StartTimedOut {
         name: String,
@@ -342,7 +346,7 @@ pub enum Refusal {
     #[error("container {name} could not be released: {reason}")]
     NotReleased { name: String, reason: String },
     #[error("container {name} cannot be released: it is {state}, expected held")]
-    NotHeld { name: String, state: State },
+    NotHeld { name: String, state: StateSummary },
     #[error(
         "container {name} cannot be released: it is a defer container, which runs when the pod terminates"
     )]

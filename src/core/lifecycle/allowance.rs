@@ -39,13 +39,11 @@ pub(super) struct Allowance {
 
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 struct Attempt {
-    life: u64,
+    execution: u64,
     began: Time,
     /// Reserved CPU time.
     expected: Duration,
 }
-
-// === impl Allowance ===
 
 impl Default for Allowance {
     fn default() -> Allowance {
@@ -75,25 +73,25 @@ impl Allowance {
     }
 
     /// Reserves the expected cost of an attempt that begins.
-    pub fn begin(&mut self, now: Time, life: u64, expected: Duration) {
+    pub fn begin(&mut self, now: Time, execution: u64, expected: Duration) {
         self.share.spend(now, expected);
         self.attempts.push(Attempt {
-            life,
+            execution,
             began: now,
             expected,
         });
     }
 
-    /// Ends the attempt of execution `life`, which took `cost`. Returns the expected cost of the
-    /// next attempt, or `None` if none was under way.
+    /// Ends the attempt of that execution, which took `cost`. Returns the expected cost of
+    /// the next attempt, or `None` if none was under way.
     pub fn over(
         &mut self,
         now: Time,
-        life: u64,
+        execution: u64,
         cost: Duration,
         known: Option<Duration>,
     ) -> Option<Duration> {
-        let is_it = |attempt: &Attempt| attempt.life == life;
+        let is_it = |attempt: &Attempt| attempt.execution == execution;
         let position = self.attempts.iter().position(is_it)?;
         let Attempt {
             began, expected, ..
@@ -124,16 +122,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_aside_and_not_used_is_there_again() {
+    fn an_unused_reservation_is_available_again() {
         let mut allowance = Allowance::default();
         let now = Time::from_origin(Duration::from_secs(100));
-        for life in 0..10 {
-            assert!(allowance.free_at(UNKNOWN) <= now, "{life}");
-            allowance.begin(now, life, UNKNOWN);
+        for execution in 0..10 {
+            assert!(allowance.free_at(UNKNOWN) <= now, "{execution}");
+            allowance.begin(now, execution, UNKNOWN);
         }
         assert!(allowance.free_at(UNKNOWN) > now);
-        for life in 0..10 {
-            let next = allowance.over(now, life, ms(1), None);
+        for execution in 0..10 {
+            let next = allowance.over(now, execution, ms(1), None);
             assert_eq!(next, Some(ms(1) + HANDLING));
         }
         assert!(allowance.free_at(UNKNOWN) <= now);
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_more_than_there_is_ahead_begins_when_all_is_paid_off() {
+    fn an_attempt_that_costs_more_than_the_allowance_begins_once_it_is_saved() {
         let mut allowance = Allowance::default();
         let now = Time::from_origin(Duration::from_secs(100));
         allowance.begin(now, 1, Duration::from_secs(2));
@@ -165,7 +163,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn whatever_attempts_cost_all_of_them_take_a_tenth_of_a_core(
+        fn attempts_take_a_tenth_of_a_core_at_any_cost(
             containers in prop::collection::vec(attempts(), 1..6),
         ) {
             let mut allowance = Allowance::default();

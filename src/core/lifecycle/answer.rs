@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::Pod;
 use super::action::{ContainerId, RequestId};
 use super::container::{Container, WithheldAnswer};
-use super::deeds::Hand;
+use super::effects::ContainerContext;
 use super::grace::{Budget, LEAST};
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
 use super::termination::Termination;
 
 /// Time between a delayed answer and the moment its caller would give up.
@@ -29,9 +29,9 @@ impl Pod {
         patience: Option<Duration>,
     ) {
         let bound = patience.map(|patience| patience.saturating_sub(ANSWER_LEAD));
-        self.heard(id, Pod::withholds, |hand, longest| {
+        self.on_event(id, Pod::withholds, |context, longest| {
             let withheld = bound.map_or(longest, |bound| longest.min(bound));
-            hand.withhold(request, withheld);
+            context.withhold(request, withheld);
         });
     }
 
@@ -72,14 +72,14 @@ impl Pod {
     }
 }
 
-impl Hand<'_> {
+impl ContainerContext<'_> {
     fn withhold(&mut self, request: RequestId, withheld: Duration) {
         let container = &mut self.container;
         if withheld.is_zero() || container.answers.len() >= WITHHELD_AT_MOST {
             return self.out.answer_kill(request);
         }
         if let Some(request) = &mut container.request {
-            request.answered_after(withheld);
+            request.set_answer_delay(withheld);
         }
         let until = self.now.after(withheld);
         container.answers.push(WithheldAnswer { request, until });
@@ -88,21 +88,21 @@ impl Hand<'_> {
 
 impl Subject<'_> {
     /// Rule: an answer is delayed until its limit, or until there is nothing left to wait for.
-    pub(super) fn answer_is_due(&self) -> Option<Due<Deed>> {
+    pub(super) fn answer_is_due(&self) -> Option<Due<Decision>> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;
         Some(match self.answers_wait() {
-            true => self.pod.due(until, || Deed::Answer { waits: true }),
-            false => Due::Now(Deed::Answer { waits: false }),
+            true => self.pod.due(until, || Decision::Answer { waits: true }),
+            false => Due::Now(Decision::Answer { waits: false }),
         })
     }
 
     /// True while the answers of the container are delayed.
     fn answers_wait(&self) -> bool {
         let extends = self.pod.is_extension_pending() && self.pod.termination.is_some();
-        let stop = self.container.life.stop();
+        let stop = self.container.state.stop();
         // A container stopped for a failure still has its turn if it is restarted.
         let is_told = stop.is_told() && !stop.is_for_failure();
-        self.container.life.is_alive() && (extends || !is_told)
+        self.container.state.is_alive() && (extends || !is_told)
     }
 }

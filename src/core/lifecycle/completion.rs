@@ -10,8 +10,8 @@ use crate::process::ExitStatus;
 use super::Pod;
 use super::action::Cause;
 use super::container::Container;
-use super::duty::{Duty, Part};
-use super::history::Past;
+use super::history::NameRecord;
+use super::role_policy::{ReadyWhen, RolePolicy};
 use super::termination::Termination;
 use super::time::Time;
 
@@ -77,10 +77,10 @@ impl Pod {
         let ends = [fatal, complete].into_iter().flatten();
         let (known, cause) = ends.min_by_key(|(at, _)| *at)?;
         let is_alive = self.containers.values().any(|container| {
-            let life = &container.life;
+            let state = &container.state;
             // The caller may start a created container much later: that alone does not delay the
             // termination.
-            container.is_ordered() && life.is_alive() && !life.is_created()
+            container.is_ordered() && state.is_alive() && !state.is_created()
         });
         // The failure of an essential container also ends the sandbox.
         if !is_alive && !matches!(cause, Cause::EssentialFailed { .. }) {
@@ -112,10 +112,10 @@ impl Pod {
         if code != 0 && settings.essential.contains(&name) {
             return Some(Cause::EssentialFailed { name, code });
         }
-        // Whatever the code: the container is not started again.
-        match container.duty().part.filter(|_| for_good) {
-            Some(Part::Succeed) if code != 0 => Some(Cause::InitFailed { name, code }),
-            Some(Part::Start) if !self.has_done_its_part(&name, container.number) => {
+        // With any code: the container is not started again.
+        match container.role_policy().ready_when.filter(|_| for_good) {
+            Some(ReadyWhen::Completed) if code != 0 => Some(Cause::InitFailed { name, code }),
+            Some(ReadyWhen::Started) if !self.has_done_its_part(&name, container.number) => {
                 Some(Cause::SidecarFailed { name, code })
             }
             _ => None,
@@ -154,7 +154,8 @@ impl Pod {
     fn is_wanted_elsewhere(&self) -> bool {
         let mut containers = self.containers.values();
         self.sandbox_is_gone
-            && containers.any(|container| container.duty().is_work && container.is_of_next_run)
+            && containers
+                .any(|container| container.role_policy().is_work && container.is_of_next_run)
     }
 
     /// The completion time of the run if no container is created before.
@@ -167,15 +168,17 @@ impl Pod {
     pub(super) fn completion(&self) -> Option<Completion> {
         let plan = self.plan.as_ref()?;
         let lives = |container: &Container| {
-            container.duty().is_work && !container.is_of_next_run && !container.life.is_exited()
+            container.role_policy().is_work
+                && !container.is_of_next_run
+                && !container.state.is_exited()
         };
         if self.containers.values().any(lives) {
             return None;
         }
         let policy = plan.settings().restart_policy;
-        let is_over = |name: &str, past: &Past| {
+        let is_over = |name: &str, record: &NameRecord| {
             let policy = self.restart_policy_of(name);
-            past.code.is_some_and(|code| !policy.restarts(code))
+            record.code.is_some_and(|code| !policy.restarts(code))
         };
         if let Some(apps) = plan.apps() {
             // Kubelet does not create containers again in a pod's later sandboxes that exited with
@@ -187,31 +190,34 @@ impl Pod {
                 false => Time::default(),
             };
             let created = apps.iter().filter(|name| !left_out || !is_missing(name));
-            let pasts = created.map(|name| (name.as_str(), self.history.of(name)));
-            let counts = last_end(pasts, is_over)?;
+            let records = created.map(|name| (name.as_str(), self.history.of(name)));
+            let counts = last_end(records, is_over)?;
             return Some(Completion { known, counts });
         }
-        let pasts = self.known_apps()?.map(|(name, past)| (name, Some(past)));
+        let records = self
+            .known_apps()?
+            .map(|(name, record)| (name, Some(record)));
         let known = self.last_creation.after(LAST_APP_AFTER);
-        let counts = last_end(pasts, is_over)?;
+        let counts = last_end(records, is_over)?;
         Some(Completion { known, counts })
     }
 
     /// The names of all apps so far with their records, or `None` if not all names are remembered.
-    pub(super) fn known_apps(&self) -> Option<impl Iterator<Item = (&str, &Past)>> {
+    pub(super) fn known_apps(&self) -> Option<impl Iterator<Item = (&str, &NameRecord)>> {
         let (plan, names) = (self.plan.as_ref()?, self.history.all()?);
-        Some(names.filter(|(name, _)| Duty::of(plan.role(name)).is_work))
+        Some(names.filter(|(name, _)| RolePolicy::of(plan.role(name)).is_work))
     }
 }
 
 /// The time when the last of these ended, or `None` unless all have ended for good.
 fn last_end<'a>(
-    pasts: impl Iterator<Item = (&'a str, Option<&'a Past>)>,
-    is_over: impl Fn(&str, &Past) -> bool,
+    records: impl Iterator<Item = (&'a str, Option<&'a NameRecord>)>,
+    is_over: impl Fn(&str, &NameRecord) -> bool,
 ) -> Option<Time> {
-    let ends = pasts.map(|(name, past)| {
-        past.filter(|past| is_over(name, past))
-            .map(|past| past.counts)
+    let ends = records.map(|(name, record)| {
+        record
+            .filter(|record| is_over(name, record))
+            .map(|record| record.counts)
     });
     ends.collect::<Option<Vec<_>>>()?.into_iter().max()
 }

@@ -8,10 +8,10 @@ use crate::plan::{ContainerKind, DeferTurn, KubeletFacts, Role};
 use crate::sizing::Size;
 
 use super::action::RequestId;
-use super::duty::Duty;
-use super::life::Life;
 use super::request::StopRequest;
 use super::restart::BackOff;
+use super::role_policy::RolePolicy;
+use super::state::ContainerState;
 use super::stop::Kill;
 use super::task::{BundleFacts, Task};
 use super::time::Time;
@@ -49,7 +49,7 @@ pub(super) struct Container {
     pub number: u64,
     /// The container was created during the termination and belongs to the next run.
     pub is_of_next_run: bool,
-    pub life: Life,
+    pub state: ContainerState,
     pub task: Task,
     /// The caller of its Start has given up, and will delete the container.
     pub is_given_up: bool,
@@ -60,7 +60,7 @@ pub(super) struct Container {
     /// Stop requests with a delayed answer.
     pub answers: Vec<WithheldAnswer>,
     /// The container's part in a termination, besides being stopped.
-    pub at_the_end: AtTheEnd,
+    pub termination_work: TerminationWork,
     /// Expected CPU time of an attempt of its probe; `None` before the first attempt.
     pub probe_cost: Option<Duration>,
     /// Back-off of restarts in place.
@@ -80,7 +80,7 @@ pub(super) struct WithheldAnswer {
 
 /// The container's part in a termination, besides being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) enum AtTheEnd {
+pub(super) enum TerminationWork {
     /// The termination hook is run, if there is one.
     Hook(HookState),
     /// The turn of a defer container: the time when it began, if it has begun.
@@ -95,60 +95,56 @@ pub(super) enum HookState {
     Over,
 }
 
-// === impl AtTheEnd ===
-
-impl AtTheEnd {
+impl TerminationWork {
     /// The initial state for a container with this role policy.
-    pub const fn of(duty: Duty) -> AtTheEnd {
-        match duty.defer_turn() {
-            Some(_) => AtTheEnd::Turn(None),
-            None => AtTheEnd::Hook(HookState::Pending),
+    pub const fn of(policy: RolePolicy) -> TerminationWork {
+        match policy.defer_turn() {
+            Some(_) => TerminationWork::Turn(None),
+            None => TerminationWork::Hook(HookState::Pending),
         }
     }
 }
 
-// === impl Container ===
-
 impl Container {
     /// The policy of its role.
-    pub fn duty(&self) -> Duty {
-        Duty::of(self.role)
+    pub fn role_policy(&self) -> RolePolicy {
+        RolePolicy::of(self.role)
     }
 
     /// True for workload containers that usher orders; guests and the sandbox are not ordered.
     pub fn is_ordered(&self) -> bool {
-        self.kind == ContainerKind::Workload && self.duty().is_ordered
+        self.kind == ContainerKind::Workload && self.role_policy().is_ordered
     }
 
     /// The turn of a defer container, or `None` for other containers.
     pub fn defer_turn(&self) -> Option<DeferTurn> {
-        self.duty().defer_turn()
+        self.role_policy().defer_turn()
     }
 
     /// True if the Exec seen as the beginning of its stop may as well be its postStart handler:
     /// both are the same command, and a postStart is possible at that time.
     pub fn is_hardly_asked(&self) -> bool {
-        let post_start = self.life.post_start();
+        let post_start = self.state.post_start();
         let may_be_either = post_start.is_some_and(|known| known.may_be_pre_stop());
         may_be_either && self.request.is_some_and(|request| request.is_pre_stop())
     }
 
     /// True if its stop signal was delivered or SIGKILL is scheduled, other than for a failure.
     pub fn was_told(&self) -> bool {
-        let stop = self.life.stop();
+        let stop = self.state.stop();
         (stop.is_told() || stop.kill_at().is_some()) && !stop.is_for_failure()
     }
 
     /// True while its termination hook runs.
     pub fn is_hooked(&self) -> bool {
-        self.at_the_end == AtTheEnd::Hook(HookState::Running)
+        self.termination_work == TerminationWork::Hook(HookState::Running)
     }
 
     /// The time when the turn of a defer container began.
     pub fn turn_began(&self) -> Option<Time> {
-        match self.at_the_end {
-            AtTheEnd::Turn(began) => began,
-            AtTheEnd::Hook(_) => None,
+        match self.termination_work {
+            TerminationWork::Turn(began) => began,
+            TerminationWork::Hook(_) => None,
         }
     }
 }

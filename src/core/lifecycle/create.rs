@@ -6,14 +6,14 @@ use crate::plan::{ContainerKind, Plan, Role};
 
 use super::Pod;
 use super::action::{Cause, ContainerId, Refusal};
-use super::container::{AtTheEnd, Container, NewContainer};
-use super::deeds::Hand;
-use super::duty::Duty;
+use super::container::{Container, NewContainer, TerminationWork};
+use super::effects::ContainerContext;
 use super::history::{End, NEVER_CREATED};
-use super::life::Life;
 use super::report::Report;
 use super::restart::BackOff;
+use super::role_policy::RolePolicy;
 use super::run::Run;
+use super::state::ContainerState;
 use super::stop::STOPPED;
 use super::task::Task;
 use super::time::Time;
@@ -113,12 +113,12 @@ impl Pod {
             is_ungrouped,
             number: self.creations,
             is_of_next_run,
-            life: Life::creating(),
+            state: ContainerState::creating(),
             task: Task::new(bundle),
             request: None,
             kills: Vec::new(),
             answers: Vec::new(),
-            at_the_end: AtTheEnd::of(Duty::of(role)),
+            termination_work: TerminationWork::of(RolePolicy::of(role)),
             probe_cost: None,
             back_off: BackOff::default(),
             place: 0,
@@ -153,7 +153,7 @@ impl Pod {
     /// pod is over, and the next container opens a new pod.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
-        self.circles.forget(id);
+        self.suspended_rules.forget(id);
         match self.containers.remove(id) {
             Some(container) => self.removed(id, &container),
             None => self.out.report(Report::TooLate { id: id.clone() }),
@@ -169,13 +169,13 @@ impl Pod {
             self.out.answer_kill(request);
         }
         if container.kind == ContainerKind::Workload
-            && !container.life.is_exited()
+            && !container.state.is_exited()
             && !container.is_of_next_run
         {
             self.undo(container);
         }
         // A container restored from a checkpoint has no process whose exit would answer its Start.
-        if let Some(blocked) = container.life.as_blocked() {
+        if let Some(blocked) = container.state.as_blocked() {
             let refusal = Refusal::EndedBeforeStart {
                 name: container.name.clone(),
             };
@@ -195,7 +195,7 @@ impl Pod {
     /// Records that the creation of a container failed.
     fn undo(&mut self, container: &Container) {
         let (name, number) = (&container.name, container.number);
-        if let Some(heir) = self.current(name).filter(|heir| heir.life.is_alive()) {
+        if let Some(heir) = self.current(name).filter(|heir| heir.state.is_alive()) {
             let heir = heir.number;
             return self.history.inherit(name, number, heir);
         }
@@ -245,9 +245,9 @@ impl Pod {
     }
 }
 
-impl Hand<'_> {
+impl ContainerContext<'_> {
     pub(super) fn created(&mut self, comes: Comes) {
-        let outcome = self.container.life.created();
+        let outcome = self.container.state.created();
         if self.noted(outcome).is_none() {
             return;
         }

@@ -11,8 +11,8 @@ use super::Pod;
 use super::action::{Step, Why};
 use super::container::Container;
 use super::grace::LEAST;
-use super::life::Stop;
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
+use super::state::Stop;
 use super::termination::{Ends, Termination};
 use super::time::Time;
 
@@ -35,46 +35,44 @@ impl Step {
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: a defer container is held from its Start on, whatever the start mode.
-    pub(super) fn defer_is_held(&self) -> Option<Due<Deed>> {
+    pub(super) fn defer_is_held(&self) -> Option<Due<Decision>> {
         self.container.defer_turn()?;
-        self.container.life.as_blocked()?;
+        self.container.state.as_blocked()?;
         let waits_for = Vec::new();
-        Some(Due::Now(Deed::Hold { waits_for }))
+        Some(Due::Now(Decision::Hold { waits_for }))
     }
 
     /// Rule: in their step the defer containers run, one after another, each within its time.
-    pub(super) fn defer_has_its_turn(&self) -> Option<Due<Deed>> {
+    pub(super) fn defer_has_its_turn(&self) -> Option<Due<Decision>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
         if self.has_no_turn_left(turn) {
             return Some(Due::Now(self.last_chance(pod.now.after(LEAST))));
         }
         let ends = self
-            .round
+            .pod_facts
             .ends
             .filter(|_| pod.turn_under_way() == Some(turn))?;
         // A defer container may still run from an inferred termination that was disproved. The
         // defers before it in the list do not wait for it beyond their own time.
-        if !self.is_next_defer(turn) && !self.container.life.is_running() {
+        if !self.is_next_defer(turn) && !self.container.state.is_running() {
             return None;
         }
-        if self.container.life.is_held() {
+        if self.container.state.is_held() {
             let has_run = pod.history.was_deferred(&self.container.name);
             let may_begin = !has_run && !pod.leaves_defers_out() && pod.now < ends.ask_all;
-            return may_begin.then_some(Due::Now(Deed::RunDefer));
+            return may_begin.then_some(Due::Now(Decision::RunDefer));
         }
         let own = pod.own_ends(self.container, ends);
-        let late = match self.container.life.stop() {
-            // It is not waited for, and nothing more can be done.
+        let late = match self.container.state.stop() {
+            // The termination does not wait for the container, which cannot be stopped further.
             Stop::GivenUp { .. } => return None,
             Stop::Killed { .. } => None,
             _ => self.is_late(own.kill),
         };
-        let give_up = || pod.due(own.stuck(), || Deed::GiveUp);
+        let give_up = || pod.due(own.stuck(), || Decision::GiveUp);
         let first = late.unwrap_or_else(give_up);
         Some(match first {
             Due::At(_) if self.can_be_told() => pod.due(own.ask_all, || self.told_in_turn(own)),
@@ -84,11 +82,11 @@ impl Subject<'_> {
 
     /// Delivers the stop signal of a defer container whose time is over; SIGKILL follows two
     /// seconds later.
-    fn told_in_turn(&self, own: Ends) -> Deed {
+    fn told_in_turn(&self, own: Ends) -> Decision {
         match self.told(Why::TimeShort) {
-            Deed::Tell {
+            Decision::DeliverStop {
                 signal, all, why, ..
-            } => Deed::Tell {
+            } => Decision::DeliverStop {
                 signal,
                 all,
                 why,
@@ -100,23 +98,23 @@ impl Subject<'_> {
 
     /// True if it still runs from a disproved termination although its step is skipped now.
     fn has_no_turn_left(&self, turn: DeferTurn) -> bool {
-        let running = self.container.life.as_running();
+        let running = self.container.state.as_running();
         let is_untold = running.is_some_and(|running| running.stop == Stop::Untold);
         let is_skipped = self.pod.termination.as_ref().is_some_and(|termination| {
             let is_its_step = termination.step() == Step::of(turn);
-            is_its_step && self.round.ends.is_none() || termination.step() > Step::of(turn)
+            is_its_step && self.pod_facts.ends.is_none() || termination.step() > Step::of(turn)
         });
         is_untold && is_skipped && !self.container.is_of_next_run
     }
 
     /// Rule: a defer container that waits for a turn that will not come ends without having run.
-    pub(super) fn defer_is_left_out(&self) -> Option<Due<Deed>> {
+    pub(super) fn defer_is_left_out(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let turn = container
             .defer_turn()
-            .filter(|_| container.life.is_held())?;
+            .filter(|_| container.state.is_held())?;
         if pod.history.was_deferred(&container.name) {
-            return Some(Due::Now(Deed::End {
+            return Some(Due::Now(Decision::End {
                 code: pod.code_of_no_failure(),
                 words: None,
             }));
@@ -129,15 +127,13 @@ impl Subject<'_> {
         let is_now = termination.step() == Step::of(turn);
         let is_next = self.is_next_defer(turn);
         let has_no_time = self
-            .round
+            .pod_facts
             .ends
             .is_none_or(|ends| is_next && pod.now >= ends.ask_all);
         let is_left_out = is_past || is_now && (pod.leaves_defers_out() || has_no_time);
         is_left_out.then(|| Due::Now(self.told(Why::Turn)))
     }
 }
-
-// === what rules ask ===
 
 impl Subject<'_> {
     fn is_next_defer(&self, turn: DeferTurn) -> bool {
@@ -150,8 +146,8 @@ impl Subject<'_> {
     pub(super) fn is_late_defer(&self) -> bool {
         let turn = self.pod.turn_under_way();
         let is_next = turn.is_some_and(|turn| self.is_next_defer(turn));
-        let running = self.container.life.as_running().filter(|_| is_next);
-        let (Some(running), Some(ends)) = (running, self.round.ends) else {
+        let running = self.container.state.as_running().filter(|_| is_next);
+        let (Some(running), Some(ends)) = (running, self.pod_facts.ends) else {
             return false;
         };
         let (now, own) = (self.pod.now, self.pod.own_ends(self.container, ends));
@@ -166,14 +162,14 @@ impl Pod {
         // The meaning of an early exit is decided once it is known whether the program was
         // executed.
         let is_in_time = self.ends().is_some_and(|ends| self.now < ends.stuck());
-        let may_run_again = |container: &Container| is_in_time && container.life.has_early_exit();
+        let may_run_again = |container: &Container| is_in_time && container.state.has_early_exit();
         let counts = |container: &Container| {
             container.defer_turn() == Some(turn)
                 && !container.is_of_next_run
-                && (container.life.reads_running() || container.life.as_blocked().is_some())
-                && !container.life.is_ending()
+                && (container.state.reads_running() || container.state.as_blocked().is_some())
+                && !container.state.is_ending()
                 && (may_run_again(container)
-                    || !matches!(container.life.stop(), Stop::GivenUp { .. }))
+                    || !matches!(container.state.stop(), Stop::GivenUp { .. }))
         };
         let left = self.containers.values().filter(|it| counts(it));
         left.min_by_key(|container| self.place_of_defer(turn, container))
@@ -203,13 +199,16 @@ impl Pod {
             .running_defer()
             .filter(|it| it.defer_turn() == Some(turn));
         let at = running.map_or(began, |running| {
-            let kill = running.life.stop().kill_at();
+            let kill = running.state.stop().kill_at();
             kill.unwrap_or_else(|| self.own_ends(running, ends).kill)
         });
         let place = |container: &Container| self.place_of_defer(turn, container);
         let is_ahead = |it: &Container| ahead_of.is_none_or(|other| place(it) < place(other));
         let held = self.containers.values().filter(|it| {
-            it.defer_turn() == Some(turn) && it.life.is_held() && !it.is_of_next_run && is_ahead(it)
+            it.defer_turn() == Some(turn)
+                && it.state.is_held()
+                && !it.is_of_next_run
+                && is_ahead(it)
         });
         held.fold(at, |at, container| {
             let capped = self.cap_of(container).map(|cap| at.after(cap).after(LEAST));
@@ -220,7 +219,7 @@ impl Pod {
     /// The defer container that runs in its turn.
     pub(super) fn running_defer(&self) -> Option<&Container> {
         let next = self.next_defer(self.turn_under_way()?)?;
-        next.life.is_running().then_some(next)
+        next.state.is_running().then_some(next)
     }
 
     /// True if this defer container runs in its turn.
@@ -244,7 +243,7 @@ impl Pod {
     pub(super) fn is_a_defer_held(&self) -> bool {
         let turn = self.turn_under_way();
         self.containers.values().any(|container| {
-            container.life.is_held()
+            container.state.is_held()
                 && !container.is_of_next_run
                 && turn.is_some()
                 && container.defer_turn() == turn
@@ -259,7 +258,7 @@ impl Pod {
             return ends;
         };
         let capped = self.cap_of(container).map(|cap| began.after(cap));
-        // Nobody has told one that ran on after an end that was none.
+        // A container that ran on after a disproved termination has not been signaled.
         let told = self.termination.as_ref().map(Termination::step_began);
         let kill = |at: Time| at.max(told.unwrap_or_default()).after(LEAST);
         let kill = capped.map_or(ends.kill, |at| ends.kill.min(kill(at)));
@@ -281,7 +280,7 @@ impl Pod {
         let step = self.step_of(container)?;
         let is_behind = |other: &&Container| {
             let is_later = self.step_of(other) >= Some(step) && other.number != container.number;
-            let is_left = other.life.is_alive() && !other.life.is_ending();
+            let is_left = other.state.is_alive() && !other.state.is_ending();
             self.is_to_be_stopped(other) && is_later && is_left
         };
         let behind: Vec<_> = self.containers.values().filter(is_behind).collect();
@@ -337,12 +336,12 @@ impl Pod {
             .iter()
             .flat_map(|plan| plan.pre_exit().iter().chain(plan.post_exit()));
         listed.into_iter().any(|name| {
-            // What is left of a run before a restart of the whole pod is no container of this run.
+            // Containers left from before a restart of the whole pod do not belong to this run.
             if self.history.of(name).is_none() {
                 return true;
             }
             self.current(name).is_some_and(|container| {
-                !container.life.reads_running() && !container.life.is_exited()
+                !container.state.reads_running() && !container.state.is_exited()
             })
         })
     }

@@ -14,10 +14,10 @@ use crate::process::ExitStatus;
 use super::Pod;
 use super::action::{ContainerId, Refusal, Why};
 use super::container::Container;
-use super::deeds::Hand;
+use super::effects::ContainerContext;
 use super::report::Report;
 use super::request::StopRequest;
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
 use super::time::Time;
 
 /// An Exec without a deadline that comes this soon after Start's answer is taken for postStart.
@@ -26,6 +26,7 @@ const POST_START_WITHIN: Duration = Duration::from_secs(1);
 /// Kubelet stops a container whose postStart has failed this soon, its preStop handler aside.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
+/// An Exec of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec<'a> {
     pub id: &'a str,
@@ -59,8 +60,6 @@ pub(super) enum PostStart {
     /// The container has no handler.
     Absent,
 }
-
-// === impl PostStart ===
 
 impl PostStart {
     /// True if the handler keeps the container from being started.
@@ -110,8 +109,6 @@ impl PostStart {
     }
 }
 
-// === what happened ===
-
 impl Pod {
     /// Registers an Exec of the caller.
     ///
@@ -126,10 +123,10 @@ impl Pod {
         exec: &Exec<'_>,
     ) -> Result<(), Refusal> {
         self.now = now;
-        self.called(
+        self.on_call(
             id,
             |pod, container| pod.pre_stop_of(container, exec),
-            |hand, pre_stop| hand.executes(exec, pre_stop),
+            |context, pre_stop| context.executes(exec, pre_stop),
         )?;
         self.settle(now);
         Ok(())
@@ -149,7 +146,7 @@ impl Pod {
         if !container.is_ordered() || !is_pre_stop && !exec.has_deadline {
             return Ok(None);
         }
-        if container.life.is_unexecuted() {
+        if container.state.is_unexecuted() {
             let waits_for = self.describe(&self.missing(container));
             return Err(Refusal::Held {
                 name: container.name.clone(),
@@ -161,11 +158,12 @@ impl Pod {
     }
 
     /// True if this Exec was taken for the container's postStart handler. The driver has to keep
-    /// it: it is run again after a restart in place ([`Action::PostStart`]).
+    /// it: [`Action::PostStart`](super::Action::PostStart) runs it again after a restart in place.
     pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
         self.known(id).is_ok_and(|container| {
-            let post_start = container.life.post_start();
-            container.duty().is_helper && post_start.is_some_and(|known| known.is_run_by(exec_id))
+            let post_start = container.state.post_start();
+            container.role_policy().is_helper
+                && post_start.is_some_and(|known| known.is_run_by(exec_id))
         })
     }
 
@@ -178,7 +176,7 @@ impl Pod {
         status: Option<ExitStatus>,
     ) {
         self.now = now;
-        self.reach(id, |hand| hand.exec_over(exec_id, status));
+        self.with_container(id, |context| context.exec_over(exec_id, status));
         self.settle(now);
     }
 
@@ -188,36 +186,36 @@ impl Pod {
     pub(super) fn disprove_post_starts(&mut self) {
         let ids: Vec<_> = self.containers.keys().cloned().collect();
         for id in ids {
-            self.reach(&id, |hand| hand.disprove_post_start());
+            self.with_container(&id, |context| context.disprove_post_start());
         }
     }
 
-    /// Records the outcome of [`Action::PostStart`] in execution `life`. A container whose handler
-    /// fails is stopped, as kubelet does it.
+    /// Records the outcome of [`Action::PostStart`](super::Action::PostStart) in that execution. A
+    /// container whose handler fails is stopped, as kubelet does it.
     pub fn handle_post_started(
         &mut self,
         now: Time,
         id: &ContainerId,
-        life: u64,
+        execution: u64,
         outcome: Result<(), String>,
     ) {
         self.now = now;
-        self.heard(
+        self.on_event(
             id,
             |pod, container| pod.failed(container, Why::PostStartFailed),
-            |hand, failed| hand.post_started(life, outcome, failed),
+            |context, failed| context.post_started(execution, outcome, failed),
         );
         self.settle(now);
     }
 }
 
-impl Hand<'_> {
+impl ContainerContext<'_> {
     fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
         self.container.task.add_exec(exec.id);
         // Only for sidecars does it matter when postStart is over.
         let may_be_post_start =
-            !exec.has_deadline && !exec.is_interactive && self.container.duty().is_helper;
-        let post_start = self.container.life.post_start_mut();
+            !exec.has_deadline && !exec.is_interactive && self.container.role_policy().is_helper;
+        let post_start = self.container.state.post_start_mut();
         let post_start = post_start.filter(|known| may_be_post_start && known.may_be_run(self.now));
         // Both handlers may be the same command. If postStart is possible now, the Exec may still
         // be the preStop handler; a second stop request shows it ([`Container::is_hardly_asked`]).
@@ -230,14 +228,14 @@ impl Hand<'_> {
             self.history.not_started(name, number);
         }
         if let Some(request) = pre_stop {
-            self.container.pre_stop_requested(request);
+            self.container.add_pre_stop_request(request);
         }
     }
 
     fn exec_over(&mut self, exec_id: &str, status: Option<ExitStatus>) {
         self.container.task.exit_exec(exec_id, status.is_some());
         let (now, is_hardly_asked) = (self.now, self.container.is_hardly_asked());
-        let post_start = self.container.life.post_start_mut();
+        let post_start = self.container.state.post_start_mut();
         let Some(post_start) = post_start.filter(|known| known.is_run_by(exec_id)) else {
             return;
         };
@@ -263,7 +261,7 @@ impl Hand<'_> {
     /// Drops the Exec that was taken for the container's postStart, unless it has succeeded.
     fn disprove_post_start(&mut self) {
         let is_stopped = self.container.request.is_some() || self.container.was_told();
-        let Some(post_start) = self.container.life.post_start_mut() else {
+        let Some(post_start) = self.container.state.post_start_mut() else {
             return;
         };
         match post_start {
@@ -280,7 +278,7 @@ impl Hand<'_> {
 
     /// Ends the wait for a postStart, or for the stop after a failed one.
     pub(super) fn forget_post_start(&mut self) {
-        let post_start = self.container.life.post_start_mut();
+        let post_start = self.container.state.post_start_mut();
         let before = post_start.map(|known| std::mem::replace(known, PostStart::Absent));
         // A postStart that was only possible did not delay the record of the start.
         if matches!(before, Some(PostStart::Failed { .. })) {
@@ -288,9 +286,9 @@ impl Hand<'_> {
         }
     }
 
-    fn post_started(&mut self, life: u64, outcome: Result<(), String>, failed: Deed) {
-        let running = self.container.life.as_running_mut();
-        let Some(running) = running.filter(|known| known.life == life) else {
+    fn post_started(&mut self, execution: u64, outcome: Result<(), String>, failed: Decision) {
+        let running = self.container.state.as_running_mut();
+        let Some(running) = running.filter(|known| known.execution == execution) else {
             return;
         };
         running.post_start = match running.post_start {
@@ -307,17 +305,15 @@ impl Hand<'_> {
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: held containers wait for a postStart, and for the stop after a failed one, for a
     /// limited time.
-    pub(super) fn post_start_is_past(&self) -> Option<Due<Deed>> {
+    pub(super) fn post_start_is_past(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
-        if !container.duty().is_helper || pod.termination.is_some() {
+        if !container.role_policy().is_helper || pod.termination.is_some() {
             return None;
         }
-        let at = match container.life.post_start()? {
+        let at = match container.state.post_start()? {
             PostStart::Possible { answered } if pod.is_anything_parked() => {
                 answered.after(POST_START_WITHIN)
             }
@@ -329,7 +325,7 @@ impl Subject<'_> {
             }
             _ => return None,
         };
-        Some(pod.due(at, || Deed::ForgetPostStart))
+        Some(pod.due(at, || Decision::ForgetPostStart))
     }
 }
 
@@ -337,6 +333,6 @@ impl Pod {
     /// True if a container waits for its turn to start.
     fn is_anything_parked(&self) -> bool {
         let mut containers = self.containers.values();
-        containers.any(|it| it.is_ordered() && it.defer_turn().is_none() && it.life.is_parked())
+        containers.any(|it| it.is_ordered() && it.defer_turn().is_none() && it.state.is_parked())
     }
 }

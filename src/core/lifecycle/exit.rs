@@ -8,10 +8,10 @@ use crate::process::ExitStatus;
 use super::Pod;
 use super::action::{Cause, ContainerId, Refusal, Why};
 use super::container::Container;
-use super::deeds::Hand;
+use super::effects::ContainerContext;
 use super::history::End;
-use super::life::{Exiting, Stop};
 use super::report::Report;
+use super::state::{Exiting, Stop};
 use super::stop::STOPPED;
 use super::task::READ_WITHIN;
 use super::termination::Termination;
@@ -44,8 +44,6 @@ pub(super) struct Last {
     refusal: Refusal,
 }
 
-// === what happened ===
-
 impl Pod {
     /// Records that the container's init process and all processes that it left behind have exited.
     pub fn handle_exit(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
@@ -54,7 +52,7 @@ impl Pod {
         self.exited(id, Some(status));
         // Leftovers of the last process are in the way of a restart. Otherwise everything that
         // waits for this exit goes first.
-        let is_in_the_way = self.lives_again(id);
+        let is_in_the_way = self.will_run_again(id);
         if is_in_the_way {
             self.plan_cleanup(id);
         }
@@ -68,33 +66,31 @@ impl Pod {
     /// Records that the container's init process has exited; the driver kills the processes that it
     /// left behind before it calls [`handle_exit`](Pod::handle_exit).
     pub fn handle_process_exited(&mut self, id: &ContainerId) {
-        self.reach(id, |hand| hand.process_exited());
+        self.with_container(id, |context| context.process_exited());
     }
 
     /// Handles the exit of the container's process, if it has exited.
     pub(super) fn exited(&mut self, id: &ContainerId, status: Option<ExitStatus>) {
         if let Some(status) = status {
-            self.heard(
+            self.on_event(
                 id,
                 |pod, it| pod.exit_of(it, status),
-                |hand, exit| hand.exited(exit),
+                |context, exit| context.exited(exit),
             );
         }
     }
 }
 
-// === what it means ===
-
 impl Pod {
     fn exit_of(&self, container: &Container, status: ExitStatus) -> Exit {
-        let life = &container.life;
-        if life.is_being_executed() {
+        let state = &container.state;
+        if state.is_being_executed() {
             return Exit::Early(status);
         }
-        if life.is_between_lives() || life.is_exited() {
+        if state.is_between_executions() || state.is_exited() {
             return Exit::OfNoProcess;
         }
-        let running = life.as_running();
+        let running = state.as_running();
         let is_run_again = |stop| {
             self.restarts_in_place(container, status, stop)
                 || self.is_run_again(container, status, stop)
@@ -108,12 +104,12 @@ impl Pod {
             (None, Some(_)) => self.code_of_defer(status),
             (None, None) => status.code(),
         };
-        let code = life.ending_code().unwrap_or(code);
+        let code = state.ending_code().unwrap_or(code);
         let name = container.name.clone();
         let decided = self.termination.as_ref().map(Termination::cause);
         Exit::ForGood(Box::new(Last {
             program,
-            end: self.end_of_life(container, program, code),
+            end: self.end_of_container(container, program, code),
             is_withheld: program.is_some() && self.is_to_be_withheld(container, status),
             code,
             refusal: match decided.filter(|cause| cause.is_decided()).cloned() {
@@ -125,7 +121,7 @@ impl Pod {
 
     /// The record of a container's end, and its meaning for the pod. `told` is the reported code of
     /// a container whose program was never executed.
-    fn end_of_life(
+    fn end_of_container(
         &self,
         container: &Container,
         program: Option<(ExitStatus, Stop)>,
@@ -162,7 +158,7 @@ impl Pod {
         let was_told_by_us = was_told && stop.why() != Some(Why::PassedOn);
         match container.defer_turn() {
             Some(_) => self.code_of_defer(status),
-            None if container.duty().is_masked && was_told_by_us => {
+            None if container.role_policy().is_masked && was_told_by_us => {
                 self.code_of_one_told_to_go(container, status)
             }
             // A container needed in the next sandbox has not succeeded in this one.
@@ -176,7 +172,7 @@ impl Pod {
     /// True if the caller starts the pod again with this container: always for a sidecar, and for
     /// any other container if the pod has failed as a whole.
     fn is_needed_again(&self, container: &Container, stop: Stop) -> bool {
-        let is_helper = container.duty().is_helper;
+        let is_helper = container.role_policy().is_helper;
         match self.termination.as_ref().map(Termination::cause) {
             // A container stopped for a failure has not succeeded.
             _ if is_helper && stop.is_for_failure() && !self.turn_has_come(container) => true,
@@ -197,7 +193,7 @@ impl Pod {
             .as_ref()
             .map(|plan| plan.settings().sidecar_exit_code);
         let is_hidden = match policy {
-            _ if !container.duty().is_masked => false,
+            _ if !container.role_policy().is_masked => false,
             Some(SidecarExitCode::Mask) => true,
             Some(SidecarExitCode::Signal) => matches!(status, ExitStatus::Signal(_)),
             Some(SidecarExitCode::Propagate) | None => false,
@@ -217,7 +213,7 @@ impl Pod {
             .as_ref()
             .is_some_and(|plan| plan.settings().restart_policy.leaves_out_succeeded());
         let cause = self.termination.as_ref().map(Termination::cause);
-        // Whatever the apps exited with, they are started again.
+        // The caller starts the apps again after any exit code.
         let has_failed = matches!(cause, Some(Cause::EssentialFailed { .. }));
         match is_run_again && (has_failed || !self.is_complete()) {
             true => STOPPED,
@@ -226,13 +222,11 @@ impl Pod {
     }
 }
 
-// === what follows ===
-
-impl Hand<'_> {
+impl ContainerContext<'_> {
     fn exited(&mut self, exit: Exit) {
         match exit {
             Exit::Early(status) => {
-                let outcome = self.container.life.exits_early(status);
+                let outcome = self.container.state.exits_early(status);
                 self.noted(outcome);
             }
             Exit::OfNoProcess => {}
@@ -257,13 +251,13 @@ impl Hand<'_> {
             self.history.ended(name, number, end, fatal);
         }
         if last.is_withheld {
-            let outcome = self.container.life.withhold(self.now);
+            let outcome = self.container.state.withhold(self.now);
             self.noted(outcome);
             return;
         }
         let reason = self.container.exit_reason(self.termination.as_deref());
         let exiting = self.exiting(last.code);
-        let outcome = self.container.life.exited(exiting);
+        let outcome = self.container.state.exited(exiting);
         let Some(start) = self.noted(outcome) else {
             return;
         };

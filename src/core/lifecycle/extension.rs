@@ -11,11 +11,11 @@ use crate::plan::{GraceExtension, Probe};
 
 use super::Pod;
 use super::container::Container;
-use super::deeds::Hand;
+use super::effects::ContainerContext;
 use super::grace::LEAST;
 use super::probe::Stretched;
 use super::report::Report;
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
 use super::termination::Ends;
 use super::time::Time;
 
@@ -44,12 +44,10 @@ impl Extension {
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: a defer container whose time is over gets more if the settings allow it; otherwise it
     /// is stopped.
-    pub(super) fn defer_may_go_on(&self) -> Option<Due<Deed>> {
+    pub(super) fn defer_may_go_on(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let extension = pod.extension()?;
         let termination = pod.termination.as_ref()?;
@@ -63,7 +61,7 @@ impl Subject<'_> {
                 interval,
                 count,
                 max,
-            } if granted.times < count && beyond < max => Deed::Extend {
+            } if granted.times < count && beyond < max => Decision::Extend {
                 granted: beyond.saturating_add(interval).min(max),
             },
             GraceExtension::Probe { max }
@@ -74,19 +72,17 @@ impl Subject<'_> {
                 let cost = self.probe_cost();
                 let free_at = pod.allowance.free_at(cost);
                 match free_at > pod.now {
-                    true => Deed::PutOff {
+                    true => Decision::PutOff {
                         granted: free_at.since(termination.deadline()).min(max),
                         stretched: self.stretched(),
                     },
-                    false => Deed::AskForMore { cost },
+                    false => Decision::AskForMore { cost },
                 }
             }
-            _ => Deed::RefuseMore,
+            _ => Decision::RefuseMore,
         }))
     }
 }
-
-// === what rules ask ===
 
 impl Pod {
     fn extension(&self) -> Option<GraceExtension> {
@@ -104,8 +100,8 @@ impl Pod {
         };
         self.containers.values().any(|container| {
             container.defer_turn().is_some()
-                && container.life.is_alive()
-                && !container.life.is_ending()
+                && container.state.is_alive()
+                && !container.state.is_ending()
                 && match extension {
                     GraceExtension::Probe { .. } => self.liveness_probe(container).is_some(),
                     GraceExtension::Interval { .. } => true,
@@ -155,16 +151,14 @@ impl Pod {
         let running = self
             .containers
             .values()
-            .filter(|container| container.defer_turn().is_some() && container.life.is_executed());
+            .filter(|container| container.defer_turn().is_some() && container.state.is_executed());
         let timeouts = running.filter_map(|container| self.liveness_probe(container));
         let timeout = timeouts.map(|probe| probe.timeout).max();
         timeout.unwrap_or_default().saturating_add(ATTEMPT_LAG)
     }
 }
 
-// === deeds ===
-
-impl Hand<'_> {
+impl ContainerContext<'_> {
     pub(super) fn extend(&mut self, granted: Duration) {
         if let Some(termination) = &mut self.termination {
             let extension = &mut termination.extension;
@@ -184,11 +178,11 @@ impl Hand<'_> {
 
     pub(super) fn ask_for_more(&mut self, cost: Duration) {
         if let Some(termination) = &mut self.termination
-            && let Some(running) = self.container.life.as_running()
+            && let Some(running) = self.container.state.as_running()
         {
-            let life = running.life;
-            termination.extension.attempt = Some((life, self.now));
-            self.attempt_begins(life, cost);
+            let execution = running.execution;
+            termination.extension.attempt = Some((execution, self.now));
+            self.attempt_begins(execution, cost);
         }
     }
 
@@ -205,7 +199,7 @@ impl Hand<'_> {
     }
 
     /// Records the result of an attempt of the liveness probe.
-    pub(super) fn answered_for_more(&mut self, life: u64, succeeded: bool) {
+    pub(super) fn answered_for_more(&mut self, execution: u64, succeeded: bool) {
         let (Some(termination), Some(plan)) = (&mut self.termination, self.plan) else {
             return;
         };
@@ -214,7 +208,10 @@ impl Hand<'_> {
         };
         let deadline = termination.deadline();
         let extension = &mut termination.extension;
-        let Some((_, began)) = extension.attempt.take_if(|(probed, _)| *probed == life) else {
+        let Some((_, began)) = extension
+            .attempt
+            .take_if(|(probed, _)| *probed == execution)
+        else {
             return;
         };
         if !succeeded {

@@ -9,10 +9,10 @@ use std::fmt;
 
 use super::Pod;
 use super::container::Container;
-use super::duty::{Duty, Part, Turn};
 use super::exec::PostStart;
-use super::life::State;
+use super::role_policy::{ReadyWhen, RolePolicy, StartCondition};
 use super::rules::Subject;
+use super::state::StateSummary;
 use super::time::Time;
 
 /// The progress of a container that others wait for.
@@ -21,7 +21,7 @@ pub enum Missing {
     /// The caller has never created it.
     NeverCreated,
     Ended(u32),
-    NotExecuted(State),
+    NotExecuted(StateSummary),
     /// The program runs, but the container is not started yet.
     NotStarted,
     /// The program runs, and has not exited with 0 yet.
@@ -49,10 +49,10 @@ impl Pod {
         let Some(plan) = &self.plan else {
             return Vec::new();
         };
-        let before = match container.duty().turn {
-            Turn::InItsStage => plan.position(&container.name).unwrap_or(usize::MAX),
-            Turn::AfterAllStages => usize::MAX,
-            Turn::AtOnce | Turn::AtTheEnd(_) => return Vec::new(),
+        let before = match container.role_policy().start_condition {
+            StartCondition::InItsStage => plan.position(&container.name).unwrap_or(usize::MAX),
+            StartCondition::AfterAllStages => usize::MAX,
+            StartCondition::AtOnce | StartCondition::AtTheEnd(_) => return Vec::new(),
         };
         let stages = plan.stages().iter().take(before);
         let names = stages.flat_map(|stage| stage.0.iter());
@@ -64,7 +64,8 @@ impl Pod {
 
     fn is_waited_for(&self, name: &str, container: &Container) -> bool {
         // A name that has run already waits only for stages that the caller begins anew.
-        let has_had_its_turn = container.duty().turn == Turn::AfterAllStages
+        let has_had_its_turn = container.role_policy().start_condition
+            == StartCondition::AfterAllStages
             && self
                 .history
                 .has_run_before(&container.name, container.number);
@@ -79,7 +80,7 @@ impl Pod {
     fn awaits_post_start(&self, name: &str) -> bool {
         let first = self.history.of(name).and_then(|past| past.started);
         let sidecar = self.current(name).filter(|it| Some(it.number) == first);
-        let post_start = sidecar.and_then(|it| it.life.post_start());
+        let post_start = sidecar.and_then(|it| it.state.post_start());
         self.has_sandbox() && post_start.is_some_and(PostStart::is_possible)
     }
 
@@ -90,10 +91,10 @@ impl Pod {
         match self
             .plan
             .as_ref()
-            .and_then(|plan| Duty::of(plan.role(name)).part)
+            .and_then(|plan| RolePolicy::of(plan.role(name)).ready_when)
         {
-            Some(Part::Succeed) => past.is_some_and(|past| past.is_done_for(number)),
-            Some(Part::Start) => past.is_some_and(|past| past.started.is_some()),
+            Some(ReadyWhen::Completed) => past.is_some_and(|past| past.is_done_for(number)),
+            Some(ReadyWhen::Started) => past.is_some_and(|past| past.started.is_some()),
             None => true,
         }
     }
@@ -108,13 +109,13 @@ impl Pod {
         let plan = self.plan.as_ref()?;
         let is_there = self
             .current(name)
-            .is_some_and(|container| container.life.is_alive() || container.life.is_creating());
+            .is_some_and(|container| container.state.is_alive() || container.state.is_creating());
         let past = self.history.of(name).filter(|_| !is_there)?;
         let policy = self.restart_policy_of(name);
-        let is_for_good = match Duty::of(plan.role(name)).part? {
-            Part::Start => !policy.restarts(past.code?),
-            // Whatever the code, it has not succeeded.
-            Part::Succeed => past.code.is_some() && !policy.restarts_failed(),
+        let is_for_good = match RolePolicy::of(plan.role(name)).ready_when? {
+            ReadyWhen::Started => !policy.restarts(past.code?),
+            // With any code, it has not succeeded.
+            ReadyWhen::Completed => past.code.is_some() && !policy.restarts_failed(),
         };
         is_for_good.then_some(past.counts)
     }
@@ -136,7 +137,7 @@ impl Pod {
     pub(super) fn can_come_by_itself(&self, missing: &[String]) -> bool {
         missing.iter().all(|name| {
             self.current(name)
-                .is_some_and(|other| other.life.is_alive() || other.life.is_creating())
+                .is_some_and(|other| other.state.is_alive() || other.state.is_creating())
         })
     }
 
@@ -168,14 +169,14 @@ impl Pod {
             let code = self.history.of(name).and_then(|past| past.code);
             return code.map_or(Missing::NeverCreated, Missing::Ended);
         };
-        let is_waited_to_end = container.duty().part == Some(Part::Succeed);
-        match container.life.is_executed() {
+        let is_waited_to_end = container.role_policy().ready_when == Some(ReadyWhen::Completed);
+        match container.state.is_executed() {
             true if is_waited_to_end => Missing::NotDone,
-            true if container.life.is_started() && !self.awaits_post_start(name) => {
+            true if container.state.is_started() && !self.awaits_post_start(name) => {
                 Missing::Started
             }
             true => Missing::NotStarted,
-            false => Missing::NotExecuted(container.life.state()),
+            false => Missing::NotExecuted(container.state.summary()),
         }
     }
 }
@@ -183,16 +184,16 @@ impl Pod {
 impl Subject<'_> {
     /// True if the container may be executed now.
     pub(super) fn may_run(&self) -> bool {
-        let (pod, duty) = (self.pod, self.container.duty());
+        let (pod, policy) = (self.pod, self.container.role_policy());
         if !self.container.is_ordered() {
             return true;
         }
-        match duty.turn {
-            Turn::AtOnce => true,
-            Turn::AtTheEnd(_) => false,
+        match policy.start_condition {
+            StartCondition::AtOnce => true,
+            StartCondition::AtTheEnd(_) => false,
             // Only sidecars are useful to the termination that follows once the defer containers
             // exist.
-            _ if self.round.awaits_defers && !duty.is_helper => false,
+            _ if self.pod_facts.awaits_defers && !policy.is_helper => false,
             _ => pod.termination.is_none() && pod.missing(self.container).is_empty(),
         }
     }

@@ -24,7 +24,7 @@ const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
 /// The history of all names of a pod.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct History {
-    names: BTreeMap<String, Past>,
+    names: BTreeMap<String, NameRecord>,
     /// More names were seen than are remembered.
     incomplete: bool,
     /// Exits reported to the caller.
@@ -33,7 +33,7 @@ pub(super) struct History {
 
 /// The history of one name. Containers are identified by their creation number.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
-pub(super) struct Past {
+pub(super) struct NameRecord {
     /// The last creation.
     pub created: u64,
     /// A program of this name has exited by itself with 0, in this sandbox.
@@ -101,52 +101,52 @@ impl History {
             self.incomplete = true;
             return;
         }
-        let past = self.names.entry(name.to_owned()).or_default();
-        if past.succeeded {
-            past.reopened.get_or_insert(number);
+        let record = self.names.entry(name.to_owned()).or_default();
+        if record.succeeded {
+            record.reopened.get_or_insert(number);
         }
-        past.created = number;
-        past.code = None;
-        past.fatal = None;
-        past.reported = None;
+        record.created = number;
+        record.code = None;
+        record.fatal = None;
+        record.reported = None;
     }
 
     /// Records that the caller wants a container that cannot be created: whatever the last exit
     /// code, the work of the name is not done.
     pub fn wanted(&mut self, name: &str) {
-        if let Some(past) = self.names.get_mut(name) {
-            past.code = None;
+        if let Some(record) = self.names.get_mut(name) {
+            record.code = None;
         }
     }
 
     /// Records the end of container `number`, and the termination that it causes. Only the current
     /// container of the name counts.
     pub fn ended(&mut self, name: &str, number: u64, end: End, fatal: Option<Cause>) {
-        if let Some(past) = self.names.get_mut(name)
-            && past.created == number
+        if let Some(record) = self.names.get_mut(name)
+            && record.created == number
         {
-            past.code = Some(end.code);
-            past.counts = match (end.caller_restarts, end.asked) {
+            record.code = Some(end.code);
+            record.counts = match (end.caller_restarts, end.asked) {
                 (true, _) => end.at.after(CALLER_RESTARTS_WITHIN),
                 (false, true) => end.at.after(ASKED_COUNTS_AFTER),
                 (false, false) => end.at,
             };
-            past.fatal = fatal;
+            record.fatal = fatal;
             if end.code == 0 && end.has_run && !end.told {
-                past.succeeded = true;
-                past.reopened = None;
+                record.succeeded = true;
+                record.reopened = None;
             }
         }
     }
 
     /// Records that the exit of container `number` with `code` was reported to the caller.
     pub fn exit_reported(&mut self, name: &str, number: u64, code: u32, reason: ExitReason) {
-        let Some(past) = self.names.get_mut(name) else {
+        let Some(record) = self.names.get_mut(name) else {
             return;
         };
-        if past.created == number {
+        if record.created == number {
             self.exits = self.exits.saturating_add(1);
-            past.reported = Some(ReportedExit {
+            record.reported = Some(ReportedExit {
                 code,
                 number: self.exits,
                 reason,
@@ -178,85 +178,86 @@ impl History {
 
     /// True if the failure of the name's last container ends the pod.
     pub fn is_fatal(&self, name: &str) -> bool {
-        self.of(name).is_some_and(|past| past.fatal.is_some())
+        self.of(name).is_some_and(|record| record.fatal.is_some())
     }
 
     /// The names whose last container has exited as far as the caller knows, with that exit.
     pub fn reported(&self) -> impl Iterator<Item = (&str, ReportedExit)> {
         let names = self.names.iter();
-        names.filter_map(|(name, past)| Some((name.as_str(), past.reported?)))
+        names.filter_map(|(name, record)| Some((name.as_str(), record.reported?)))
     }
 
     /// Marks these names as done: no container waits for them any more.
     pub fn excuse(&mut self, names: &[String]) {
         for name in names {
-            if let Some(past) = self.names.get_mut(name) {
-                past.started.get_or_insert(past.created);
-                past.succeeded = true;
+            if let Some(record) = self.names.get_mut(name) {
+                record.started.get_or_insert(record.created);
+                record.succeeded = true;
             }
         }
     }
 
     /// Drops container `number`, which was not created: `heir`, the one before it, counts again.
     pub fn inherit(&mut self, name: &str, number: u64, heir: u64) {
-        if let Some(past) = self.names.get_mut(name)
-            && past.created == number
+        if let Some(record) = self.names.get_mut(name)
+            && record.created == number
         {
-            past.created = heir;
+            record.created = heir;
         }
     }
 
     /// Records that a defer container of the name is run.
     pub fn deferred(&mut self, name: &str) {
-        if let Some(past) = self.names.get_mut(name) {
-            past.deferred = true;
+        if let Some(record) = self.names.get_mut(name) {
+            record.deferred = true;
         }
     }
 
     /// True if a defer container of the name was run.
     pub fn was_deferred(&self, name: &str) -> bool {
-        self.of(name).is_some_and(|past| past.deferred)
+        self.of(name).is_some_and(|record| record.deferred)
     }
 
     /// Forgets the defers run in a disproved termination: they run again in the real one.
     pub fn forget_defers(&mut self) {
-        for past in self.names.values_mut() {
-            past.deferred = false;
+        for record in self.names.values_mut() {
+            record.deferred = false;
         }
     }
 
     /// Records that the program of container `number` is executed.
     pub fn ran(&mut self, name: &str, number: u64) {
-        if let Some(past) = self.names.get_mut(name) {
-            past.ran = Some(number);
+        if let Some(record) = self.names.get_mut(name) {
+            record.ran = Some(number);
         }
     }
 
     /// True if a program of the name was executed before container `number` was created.
     pub fn has_run_before(&self, name: &str, number: u64) -> bool {
-        let ran = self.of(name).and_then(|past| past.ran);
+        let ran = self.of(name).and_then(|record| record.ran);
         ran.is_some_and(|ran| ran < number)
     }
 
     /// Records that container `number` is started.
     pub fn started(&mut self, name: &str, number: u64) {
-        if let Some(past) = self.names.get_mut(name)
-            && past.created == number
+        if let Some(record) = self.names.get_mut(name)
+            && record.created == number
         {
-            past.started.get_or_insert(number);
+            record.started.get_or_insert(number);
         }
     }
 
     /// Takes back that container `number` was started: its postStart handler has only begun.
     pub fn not_started(&mut self, name: &str, number: u64) {
-        if let Some(past) = self.names.get_mut(name) {
-            past.started.take_if(|first| *first == number);
+        if let Some(record) = self.names.get_mut(name) {
+            record.started.take_if(|first| *first == number);
         }
     }
 
     /// True if an init container of the name was created again after it succeeded.
     pub fn is_reopened(&self, name: &str) -> bool {
-        self.of(name).is_some_and(|past| past.reopened.is_some())
+        self.of(name)
+            .is_some_and(|record| record.reopened.is_some())
     }
 
     /// Begins again after a termination. With `anew` the caller creates the whole pod again;
@@ -265,8 +266,8 @@ impl History {
         if anew {
             *self = History::default();
         }
-        for past in self.names.values_mut() {
-            past.fatal = None;
+        for record in self.names.values_mut() {
+            record.fatal = None;
         }
     }
 
@@ -275,7 +276,7 @@ impl History {
         let fatal = self
             .names
             .values()
-            .filter_map(|past| Some((past.counts, past.fatal.as_ref()?)));
+            .filter_map(|record| Some((record.counts, record.fatal.as_ref()?)));
         fatal.min_by_key(|(at, _)| *at)
     }
 
@@ -284,13 +285,17 @@ impl History {
         !self.incomplete && self.names.keys().all(|other| other == name)
     }
 
-    pub fn of(&self, name: &str) -> Option<&Past> {
+    pub fn of(&self, name: &str) -> Option<&NameRecord> {
         self.names.get(name)
     }
 
     /// All names and their records, or `None` if some are not remembered.
-    pub fn all(&self) -> Option<impl Iterator<Item = (&str, &Past)>> {
-        (!self.incomplete).then(|| self.names.iter().map(|(name, past)| (name.as_str(), past)))
+    pub fn all(&self) -> Option<impl Iterator<Item = (&str, &NameRecord)>> {
+        (!self.incomplete).then(|| {
+            self.names
+                .iter()
+                .map(|(name, record)| (name.as_str(), record))
+        })
     }
 }
 
@@ -298,7 +303,7 @@ impl History {
 /// container that could not be started.
 pub(super) const NEVER_CREATED: u32 = 128;
 
-impl Past {
+impl NameRecord {
     /// True if container `number` need not wait for an init container with this record. A succeeded
     /// one stays done until it is created again, and after that for containers created before.
     pub fn is_done_for(&self, number: u64) -> bool {

@@ -8,11 +8,11 @@ use crate::plan::Hook;
 
 use super::Pod;
 use super::action::{ContainerId, HookKind, Step};
-use super::container::{AtTheEnd, Container, HookState};
-use super::deeds::Hand;
+use super::container::{Container, HookState, TerminationWork};
+use super::effects::ContainerContext;
 use super::grace::LEAST;
 use super::report::Report;
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
 use super::time::Time;
 
 impl Pod {
@@ -25,14 +25,14 @@ impl Pod {
         outcome: Result<(), String>,
     ) {
         self.now = now;
-        self.reach(id, |hand| hand.hooked(kind, outcome));
+        self.with_container(id, |context| context.hooked(kind, outcome));
         self.settle(now);
     }
 }
 
-impl Hand<'_> {
+impl ContainerContext<'_> {
     fn hooked(&mut self, kind: HookKind, outcome: Result<(), String>) {
-        let was_running = match (kind, self.container.life.stop_mut()) {
+        let was_running = match (kind, self.container.state.stop_mut()) {
             (HookKind::Termination, _) => self.container.is_hooked(),
             (HookKind::PreStop, None) => false,
             (HookKind::PreStop, Some(stop)) => {
@@ -54,7 +54,7 @@ impl Hand<'_> {
                 // The termination was disproved: the hook runs again in the real one.
                 None => HookState::Pending,
             };
-            self.container.at_the_end = AtTheEnd::Hook(state);
+            self.container.termination_work = TerminationWork::Hook(state);
         }
         self.out.report(Report::HookOver {
             name,
@@ -64,19 +64,17 @@ impl Hand<'_> {
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: in the first step all termination hooks are run in parallel.
-    pub(super) fn hook_is_run(&self) -> Option<Due<Deed>> {
+    pub(super) fn hook_is_run(&self) -> Option<Due<Decision>> {
         let pod = self.pod;
         let is_its_step = pod.termination.as_ref()?.step() == Step::Hooks;
-        let ends = self.round.ends.filter(|_| is_its_step)?;
+        let ends = self.pod_facts.ends.filter(|_| is_its_step)?;
         let limit = ends.kill.since(pod.now);
         let hook = pod
             .termination_hook(self.container)
             .filter(|_| !limit.is_zero())?;
-        Some(Due::Now(Deed::RunHook {
+        Some(Due::Now(Decision::RunHook {
             kind: HookKind::Termination,
             hook: hook.clone(),
             limit,
@@ -85,21 +83,21 @@ impl Subject<'_> {
 
     /// The preStop handler of a container that the shim stops by its own decision, with the time
     /// limit `until`.
-    pub(super) fn pre_stop_hook(&self, until: Time) -> Option<Deed> {
+    pub(super) fn pre_stop_hook(&self, until: Time) -> Option<Decision> {
         let (pod, container) = (self.pod, self.container);
         let is_ours = pod
             .termination
             .as_ref()
             .is_some_and(|termination| !termination.cause().is_callers());
         // A caller that sends a stop request has run the handler.
-        let counts = is_ours && container.life.is_running() && container.request.is_none();
+        let counts = is_ours && container.state.is_running() && container.request.is_none();
         let hook = container.facts.pre_stop_hook.clone().filter(|_| counts)?;
         // Part of the container's own grace period is left for the signal.
         let until = pod.cap_of(container).map_or(until, |cap| {
             let last = cap.checked_div(2).unwrap_or_default().min(LEAST);
             until.min(pod.now.after(cap.saturating_sub(last)))
         });
-        Some(Deed::RunHook {
+        Some(Decision::RunHook {
             kind: HookKind::PreStop,
             hook,
             limit: until.since(pod.now),
@@ -107,16 +105,14 @@ impl Subject<'_> {
     }
 }
 
-// === what rules ask ===
-
 impl Pod {
     /// The container's termination hook if it has not been run.
     pub(super) fn termination_hook(&self, container: &Container) -> Option<&Hook> {
-        let running = container.life.as_running()?;
+        let running = container.state.as_running()?;
         let may_run = container.is_ordered()
             && !container.is_of_next_run
             && !running.stop.is_told()
-            && container.at_the_end == AtTheEnd::Hook(HookState::Pending)
+            && container.termination_work == TerminationWork::Hook(HookState::Pending)
             && !self.leaves_hooks_out();
         let plan = self.plan_of(container).filter(|_| may_run)?;
         plan.termination_hook.as_ref()

@@ -12,11 +12,11 @@ use crate::plan::PreStop;
 
 use super::Pod;
 use super::action::{Cause, Why};
-use super::container::{AtTheEnd, Container, HookState};
+use super::container::{Container, HookState, TerminationWork};
 use super::grace::LEAST;
 use super::report::Report;
 use super::request::StopRequest;
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
 use super::termination::Termination;
 use super::time::Time;
 
@@ -47,8 +47,8 @@ impl Pod {
         };
         let (callers, ours): (Vec<_>, Vec<_>) = open
             .iter()
-            // Signals for the caller's own containers are delivered at once, whatever they mean.
-            .partition(|open| open.container.duty().is_callers());
+            // Signals for the caller's own containers are delivered at once in any case.
+            .partition(|open| open.container.role_policy().is_callers());
         let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
         let mut counts: Vec<_> = ours
             .iter()
@@ -82,20 +82,20 @@ impl Pod {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
             && !container.is_hardly_asked()
-            && !container.duty().is_callers()
-            && container.life.reads_running()
+            && !container.role_policy().is_callers()
+            && container.state.reads_running()
             && self.has_an_ending();
         if !may_be {
             return None;
         }
         let mut others = self.containers.values().filter(|other| {
-            other.number != container.number && other.is_ordered() && other.life.reads_running()
+            other.number != container.number && other.is_ordered() && other.state.reads_running()
         });
         if others.clone().next().is_none() {
             return Some(request.at());
         }
-        let is_held_defer = container.defer_turn().is_some() && container.life.is_held();
-        let ends = is_held_defer && !others.any(|other| other.duty().is_work);
+        let is_held_defer = container.defer_turn().is_some() && container.state.is_held();
+        let ends = is_held_defer && !others.any(|other| other.role_policy().is_work);
         ends.then(|| request.at().after(self.termination_window()))
     }
 
@@ -117,7 +117,7 @@ impl Pod {
         }
         let was_over = self.termination.take().is_some_and(|it| it.is_over());
         let mut containers = self.containers.values();
-        let is_alive = containers.any(|it| it.is_ordered() && it.life.is_alive());
+        let is_alive = containers.any(|it| it.is_ordered() && it.state.is_alive());
         // Without a sandbox container, a new pod takes the place of one that has ended.
         if was_over && !is_alive && !self.has_sandbox() {
             return self.restart_all(by);
@@ -128,8 +128,8 @@ impl Pod {
             if let Some(request) = &mut container.request {
                 request.disprove();
             }
-            if container.at_the_end == AtTheEnd::Hook(HookState::Over) {
-                container.at_the_end = AtTheEnd::Hook(HookState::Pending);
+            if container.termination_work == TerminationWork::Hook(HookState::Over) {
+                container.termination_work = TerminationWork::Hook(HookState::Pending);
             }
         }
         self.out.report(Report::NotTerminating {
@@ -146,20 +146,20 @@ impl Pod {
 
 impl Subject<'_> {
     /// Rule: a request that is not part of a known termination is delivered.
-    pub(super) fn lone_request_is_heeded(&self) -> Option<Due<Deed>> {
+    pub(super) fn lone_request_is_heeded(&self) -> Option<Due<Decision>> {
         let container = self.container;
         if !container.is_asked() || !container.is_ordered() || !self.can_be_told() {
             return None;
         }
         // The shim does not delay requests for the caller's own containers.
-        if container.duty().is_callers() {
+        if container.role_policy().is_callers() {
             return Some(Due::Now(self.told(Why::Alone)));
         }
         if self.pod.termination.is_some() {
             // A container of the next run is not part of the termination. A parked one has nothing
             // to wait for, unless it is a defer container.
             let is_none_of_it = container.is_of_next_run
-                || container.life.is_parked() && container.defer_turn().is_none();
+                || container.state.is_parked() && container.defer_turn().is_none();
             return is_none_of_it.then(|| Due::Now(self.told(Why::Turn)));
         }
         let at = self.lone_stop_at(container.request.as_ref()?);
@@ -175,8 +175,8 @@ impl Subject<'_> {
             return request.deadline().before(LEAST);
         }
         let window = request.at().after(self.pod.termination_window());
-        let has_an_ending = self.round.has_an_ending;
-        if !container.duty().is_helper && container.defer_turn().is_none() {
+        let has_an_ending = self.pod_facts.has_an_ending;
+        if !container.role_policy().is_helper && container.defer_turn().is_none() {
             return match has_an_ending {
                 true => window.min(request.deadline()),
                 false => request.at(),
@@ -186,7 +186,7 @@ impl Subject<'_> {
             let others = self.pod.containers.iter();
             others.filter(|(other, container)| *other != self.id && container.is_ordered())
         };
-        if !has_an_ending && !others().any(|(_, other)| other.life.is_executed()) {
+        if !has_an_ending && !others().any(|(_, other)| other.state.is_executed()) {
             return request.at();
         }
         // Kubelet stops all containers of a pod at once: the first container whose silence proves
@@ -199,11 +199,11 @@ impl Subject<'_> {
     /// True if the container can get its stop signal and has not got it: it runs, is parked, or is
     /// between two executions. A container that is being executed or killed cannot.
     pub(super) fn can_be_told(&self) -> bool {
-        let life = &self.container.life;
-        let is_untold = life
+        let state = &self.container.state;
+        let is_untold = state
             .as_running()
             .is_some_and(|running| !running.stop.is_told());
-        is_untold || life.is_parked() || life.is_between_lives()
+        is_untold || state.is_parked() || state.is_between_executions()
     }
 }
 
@@ -215,9 +215,9 @@ impl Container {
         let own = self.request.as_ref();
         // Kubelet stops only containers that it has seen running, and its own init containers after
         // the others have exited.
-        let is_asked_at_the_end = self.life.reads_running()
-            && self.life.open_start().is_none()
-            && !self.duty().is_callers()
+        let is_asked_at_the_end = self.state.reads_running()
+            && self.state.open_start().is_none()
+            && !self.role_policy().is_callers()
             && !own.is_some_and(|own| own.is_open(request.at()));
         // containerd sends the stop signal of a container once.
         let was_asked = own.is_some_and(|own| own.signal().is_some());

@@ -11,7 +11,7 @@ use super::completion::Completion;
 use super::container::Container;
 use super::remedy::SAID_AFTER;
 use super::report::Report;
-use super::rules::{Due, PodDeed};
+use super::rules::{Due, PodDecision};
 use super::time::Time;
 
 /// The containers that keep a finished pod alive.
@@ -34,9 +34,9 @@ impl Pod {
         let since = self.run_is_over_since()?;
         let workload = self.containers.values();
         let mut living: Vec<&Container> = workload
-            .filter(|it| it.kind == ContainerKind::Workload && it.life.is_alive())
+            .filter(|it| it.kind == ContainerKind::Workload && it.state.is_alive())
             .collect();
-        if living.iter().any(|it| it.duty().step.is_some()) {
+        if living.iter().any(|it| it.role_policy().step.is_some()) {
             return None;
         }
         living.retain(|it| !it.is_ordered() && !it.is_asked());
@@ -62,14 +62,12 @@ impl Pod {
     }
 }
 
-// === rule ===
-
 impl Pod {
     /// Rule: the log names once what keeps a pod alive whose run is over.
-    pub(super) fn kept_is_said(&self) -> Option<Due<PodDeed>> {
+    pub(super) fn kept_is_said(&self) -> Option<Due<PodDecision>> {
         let since = self.foreseen_kept()?.since;
         let is_news = self.kept_said != Some(since);
-        is_news.then(|| self.due(since.after(SAID_AFTER), || PodDeed::NoteKept { since }))
+        is_news.then(|| self.due(since.after(SAID_AFTER), || PodDecision::NoteKept { since }))
     }
 
     pub(super) fn note_kept(&mut self, since: Time) {

@@ -24,7 +24,7 @@ impl Pod {
     ) -> Option<(Vec<String>, Time)> {
         self.now = now;
         let workload = |container: &&Container| {
-            container.kind == ContainerKind::Workload && !container.life.is_exited()
+            container.kind == ContainerKind::Workload && !container.state.is_exited()
         };
         let mut alive: Vec<_> = self.containers.values().filter(workload).collect();
         alive.sort_by_key(|container| container.number);
@@ -66,10 +66,10 @@ impl Pod {
         id: &ContainerId,
     ) -> Result<Vec<Obstacle>, Refusal> {
         self.now = now;
-        let obstacles = self.called(id, Pod::overridden, |hand, (waited_for, obstacles)| {
-            let name = hand.container.name.clone();
-            hand.out.report(Report::Overridden { name, waited_for });
-            hand.release();
+        let obstacles = self.on_call(id, Pod::overridden, |context, (waited_for, obstacles)| {
+            let name = context.container.name.clone();
+            context.out.report(Report::Overridden { name, waited_for });
+            context.release();
             obstacles
         })?;
         self.settle(now);
@@ -78,12 +78,12 @@ impl Pod {
 
     /// The names that a container released by hand waits for, and the obstacles.
     fn overridden(&self, container: &Container) -> Result<(Vec<String>, Vec<Obstacle>), Refusal> {
-        let (name, life) = (container.name.clone(), &container.life);
+        let (name, state) = (container.name.clone(), &container.state);
         if container.defer_turn().is_some() {
             return Err(Refusal::TurnAtTheEnd { name });
         }
-        if life.as_blocked().is_none() && !life.is_held() {
-            let state = life.state();
+        if state.as_blocked().is_none() && !state.is_held() {
+            let state = state.summary();
             return Err(Refusal::NotHeld { name, state });
         }
         if let Some(termination) = &self.termination {

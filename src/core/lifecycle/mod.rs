@@ -13,22 +13,21 @@
 //! look at the pod as it is and return what is due, now or later. So a container that was ready
 //! before another one waited for it cannot be missed, and a late timer only delays its effect.
 //!
-//!
-//! Begin with `docs/lifecycle.md`, then `life/mod.rs`, the states of a container, and
+//! Begin with `docs/lifecycle.md`, then `state/mod.rs`, the states of a container, and
 //! `termination/mod.rs`, the steps of a termination.
 //!
 //! | file | content |
 //! |---|---|
-//! | `life/` | the states of a container, their transitions, the progress of a stop |
-//! | `duty.rs` | the policy of each role |
+//! | `state/` | the states of a container, their transitions, the progress of a stop |
+//! | `role_policy.rs` | the policy of each role |
 //! | `task/` | a container as the caller and the OCI runtime see it: calls, execs, exit, removal |
 //! | `container.rs` | all that is known of one container |
 //! | `action.rs` | output: actions, refusals |
 //! | `report.rs` | output for the log |
 //! | `operation.rs` | numbered effects, and which of their completions are stale |
 //! | `rules.rs` | the rules, their order, and their evaluation |
-//! | `doors.rs` | lookup of containers by id |
-//! | `deeds.rs` | effects of rules |
+//! | `lookup.rs` | lookup of containers by id |
+//! | `effects.rs` | effects of rules |
 //! | `outbox.rs` | the queue of actions |
 //! | `run.rs` | the run of the pod that a created container belongs to |
 //! | `create.rs` | creation: which annotations apply, the container's role |
@@ -63,14 +62,11 @@
 mod action;
 mod allowance;
 mod answer;
-mod circles;
 mod completion;
 mod container;
 mod create;
-mod deeds;
 mod defers;
-mod doors;
-mod duty;
+mod effects;
 mod exec;
 mod exit;
 mod extension;
@@ -80,7 +76,7 @@ mod history;
 mod hooks;
 mod inference;
 mod kept;
-mod life;
+mod lookup;
 mod manual;
 mod oom;
 mod operation;
@@ -90,12 +86,15 @@ mod remedy;
 mod report;
 mod request;
 mod restart;
+mod role_policy;
 mod rules;
 mod run;
 mod sizes;
 mod snapshot;
 mod start;
+mod state;
 mod stop;
+mod suspension;
 mod task;
 mod termination;
 mod withhold;
@@ -116,17 +115,17 @@ use crate::sizing::Size;
 pub use action::{Action, Cause, ContainerId, HookKind, ProbeKind, Refusal, RequestId, Step, Why};
 pub use completion::LAST_APP_AFTER;
 pub use container::{Demands, NewContainer};
-pub use duty::{Duty, Part, Turn};
 pub use exec::Exec;
 pub use gate::Missing;
 pub use grace::{Budget, LEAST, STEPS, Share};
 pub use kept::Kept;
-pub use life::State;
 pub use operation::{OperationId, Operations, Wanted};
 pub use remedy::{Lateness, Remedy};
 pub use report::Report;
+pub use role_policy::{ReadyWhen, RolePolicy, StartCondition};
 pub use sizes::PodSize;
 pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
+pub use state::StateSummary;
 pub use stop::Kill;
 pub use task::{
     BundleFacts, Call, CleanupOutcome, Deletion, IllegalCall, LAST_WORDS_WITHIN, READ_WITHIN,
@@ -136,11 +135,11 @@ pub use time::Time;
 pub use view::{ContainerView, Obstacle, StageView, Status, TerminationView, Then, View, Wait};
 
 use allowance::Allowance;
-use circles::Circles;
 use container::Container;
 use history::History;
 use outbox::Outbox;
 use start::AutoBudget;
+use suspension::SuspendedRules;
 use termination::Termination;
 
 /// The containers of one sandbox and all that is decided about them.
@@ -180,7 +179,7 @@ pub struct Pod {
     /// The end of the run for which the log has named what keeps the pod alive.
     kept_said: Option<Time>,
     #[serde(skip)]
-    circles: Circles,
+    suspended_rules: SuspendedRules,
     #[cfg(any(test, feature = "simulator"))]
     #[serde(skip)]
     faulty_rules: &'static [(&'static str, rules::PodRule)],
@@ -188,6 +187,7 @@ pub struct Pod {
     out: Outbox,
 }
 
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Init containers and sidecars are being started.
@@ -202,8 +202,6 @@ pub enum Phase {
 /// Longest wait of a Kill's caller beyond the grace period unless a timeout is known: kubelet's
 /// default for `runtimeRequestTimeout`.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-
-// === getters ===
 
 impl Pod {
     pub fn phase(&self) -> Phase {
@@ -230,14 +228,14 @@ impl Pod {
     /// success is withheld.
     pub fn is_without_program(&self, id: &ContainerId) -> bool {
         self.known(id)
-            .is_ok_and(|container| container.life.is_alive() && !container.life.has_process())
+            .is_ok_and(|container| container.state.is_alive() && !container.state.has_process())
     }
 
     /// True if a container's program is to be restarted in place, or is being restarted: leftovers
     /// of the last process are in the way.
-    pub fn lives_again(&self, id: &ContainerId) -> bool {
+    pub fn will_run_again(&self, id: &ContainerId) -> bool {
         self.known(id)
-            .is_ok_and(|container| container.life.lives_again())
+            .is_ok_and(|container| container.state.will_run_again())
     }
 
     /// True if the pending actions advance the pod: a program is executed, or a container that
@@ -260,11 +258,9 @@ impl Pod {
     /// True if the container's program has not been executed though its Start was answered.
     pub fn is_held(&self, id: &ContainerId) -> bool {
         self.known(id)
-            .is_ok_and(|container| container.life.is_held())
+            .is_ok_and(|container| container.state.is_held())
     }
 }
-
-// === polling ===
 
 impl Pod {
     /// The next action, or `None` when there is none.

@@ -14,13 +14,13 @@ impl Pod {
     pub fn oom_score(&self, id: &ContainerId) -> Option<i32> {
         let plan = self.plan.as_ref()?;
         let sidecar = self.known(id).ok()?;
-        if !sidecar.duty().is_helper || plan.settings().oom_score == OomScore::Off {
+        if !sidecar.role_policy().is_helper || plan.settings().oom_score == OomScore::Off {
             return None;
         }
         let apps = self
             .containers
             .values()
-            .filter(|container| container.duty().is_work && !container.life.is_exited());
+            .filter(|container| container.role_policy().is_work && !container.state.is_exited());
         let scores = apps
             .map(|app| app.demands.oom_score)
             .chain([sidecar.demands.oom_score]);

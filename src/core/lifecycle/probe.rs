@@ -13,10 +13,10 @@ use crate::plan::Probe;
 use super::Pod;
 use super::action::{Action, ContainerId, ProbeKind, Why};
 use super::container::Container;
-use super::deeds::Hand;
+use super::effects::ContainerContext;
 use super::report::Report;
 use super::request::StopRequest;
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
 use super::time::Time;
 
 /// The probe in use for a running program.
@@ -51,8 +51,6 @@ pub(super) struct Stretched {
     /// The actual distance of the attempts.
     to: Duration,
 }
-
-// === impl Watch ===
 
 impl Watch {
     /// The probe in use for a program executed at `now` with this startup probe.
@@ -107,8 +105,6 @@ impl Probing {
     }
 }
 
-// === what happened ===
-
 impl Pod {
     /// Records the outcome of [`Action::Probe`], and the CPU time that the attempt took outside of
     /// the pod.
@@ -116,31 +112,31 @@ impl Pod {
         &mut self,
         now: Time,
         id: &ContainerId,
-        life: u64,
+        execution: u64,
         outcome: Result<(), String>,
         cost: Duration,
     ) {
         self.now = now;
         // An attempt for a removed container has cost as much.
         let known = self.known(id).ok().and_then(|it| it.probe_cost);
-        let expected = self.allowance.over(now, life, cost, known);
-        self.reach(id, |hand| {
-            hand.container.probe_cost = expected.or(known);
-            hand.answered_for_more(life, outcome.is_ok());
-            hand.watched(life, outcome);
+        let expected = self.allowance.over(now, execution, cost, known);
+        self.with_container(id, |context| {
+            context.container.probe_cost = expected.or(known);
+            context.answered_for_more(execution, outcome.is_ok());
+            context.watched(execution, outcome);
         });
         self.settle(now);
     }
 }
 
-impl Hand<'_> {
-    fn watched(&mut self, life: u64, outcome: Result<(), String>) {
+impl ContainerContext<'_> {
+    fn watched(&mut self, execution: u64, outcome: Result<(), String>) {
         let now = self.now;
-        let Some(running) = self.container.life.as_running_mut() else {
+        let Some(running) = self.container.state.as_running_mut() else {
             return;
         };
         // The container may have been restarted since, or may be another one with the same id.
-        let watch = Some(&mut running.watch).filter(|_| running.life == life);
+        let watch = Some(&mut running.watch).filter(|_| running.execution == execution);
         let probed = watch.and_then(Watch::probing_mut);
         let Some((probe, probing)) = probed.filter(|(_, probing)| probing.next.is_none()) else {
             return;
@@ -170,20 +166,18 @@ impl Hand<'_> {
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: the container that has waited longest is probed next, whatever the attempts of the
     /// others cost, once there is CPU time for it.
-    pub(super) fn probe_is_due(&self) -> Option<Due<Deed>> {
-        let (next, number) = self.round.next_probe?;
+    pub(super) fn probe_is_due(&self) -> Option<Due<Decision>> {
+        let (next, number) = self.pod_facts.next_probe?;
         // In a termination nothing is started, so readiness does not matter.
         if number != self.container.number || self.pod.termination.is_some() {
             return None;
         }
         let cost = self.probe_cost();
         let free_at = self.pod.allowance.free_at(cost);
-        Some(self.pod.due(next.max(free_at), || Deed::Probe {
+        Some(self.pod.due(next.max(free_at), || Decision::Probe {
             cost,
             stretched: self.stretched().filter(|_| free_at > next),
         }))
@@ -192,7 +186,7 @@ impl Subject<'_> {
     /// Rule: a container whose probe has failed too often is stopped, as kubelet does it. The
     /// restart policy decides on a restart. While a stop request of the caller is open, the failure
     /// waits: the request may be that of the pod, with hooks and order first.
-    pub(super) fn probe_has_failed(&self) -> Option<Due<Deed>> {
+    pub(super) fn probe_has_failed(&self) -> Option<Due<Decision>> {
         let (kind, probing) = self.container.probing()?;
         if self.pod.termination.is_some() || !probing.has_failed() {
             return None;
@@ -238,27 +232,25 @@ impl Pod {
     }
 }
 
-// === deeds ===
-
-impl Hand<'_> {
+impl ContainerContext<'_> {
     pub(super) fn probe(&mut self, cost: Duration, stretched: Option<Stretched>) {
-        let Some(running) = self.container.life.as_running_mut() else {
+        let Some(running) = self.container.state.as_running_mut() else {
             return;
         };
         if let Some((_, probing)) = running.watch.probing_mut() {
             probing.next = None;
             probing.began = self.now;
         }
-        let life = running.life;
+        let execution = running.execution;
         self.tell_of_stretching(stretched);
-        self.attempt_begins(life, cost);
+        self.attempt_begins(execution, cost);
     }
 
-    /// Begins an attempt of its probe for execution `life`.
-    pub(super) fn attempt_begins(&mut self, life: u64, cost: Duration) {
-        self.allowance.begin(self.now, life, cost);
+    /// Begins an attempt of its probe for that execution.
+    pub(super) fn attempt_begins(&mut self, execution: u64, cost: Duration) {
+        self.allowance.begin(self.now, execution, cost);
         let id = self.id.clone();
-        self.out.push(Action::Probe { id, life });
+        self.out.push(Action::Probe { id, execution });
     }
 
     pub(super) fn tell_of_stretching(&mut self, stretched: Option<Stretched>) {
@@ -274,6 +266,6 @@ impl Hand<'_> {
 
 impl Container {
     pub(super) fn probing(&self) -> Option<(ProbeKind, &Probing)> {
-        self.life.as_running()?.watch.probing()
+        self.state.as_running()?.watch.probing()
     }
 }

@@ -15,10 +15,10 @@ use super::Pod;
 use super::action::ContainerId;
 use super::completion::Completion;
 use super::container::Container;
-use super::duty::Turn;
 use super::gate::Missing;
 use super::report::Report;
-use super::rules::{Due, PodDeed};
+use super::role_policy::StartCondition;
+use super::rules::{Due, PodDecision};
 use super::time::Time;
 
 /// Delay before a waiting container says so on its stderr, and a late run on that of its sidecars.
@@ -53,8 +53,6 @@ pub struct Lateness {
     pub until: Time,
     pub remedy: Remedy,
 }
-
-// === impl Remedy ===
 
 impl Remedy {
     /// The key of the annotation, and the names for its value. Any value does for a group.
@@ -95,8 +93,6 @@ impl fmt::Display for Remedy {
     }
 }
 
-// === what rules ask, and people ===
-
 impl Pod {
     /// The containers that a container waits for, in words, with annotations that may be missing.
     pub(super) fn waits_for(&self, container: &Container, missing: &[String]) -> String {
@@ -118,7 +114,7 @@ impl Pod {
             return vec![Remedy::Group { container }];
         }
         let is_unlisted = container.role == Role::App && plan.apps().is_none();
-        let is_staged = container.duty().turn == Turn::InItsStage;
+        let is_staged = container.role_policy().start_condition == StartCondition::InItsStage;
         // Kubelet creates nothing behind an init container that has not exited.
         let mut ahead = missing.iter();
         let may_be_native = ahead.any(|name| self.how_far(name) == Missing::NeverCreated);
@@ -168,21 +164,19 @@ impl Pod {
         }
         let Completion { known, counts } = self.completion()?;
         let mut containers = self.containers.values();
-        let goes_on = containers.any(|other| other.is_ordered() && other.life.is_alive());
+        let goes_on = containers.any(|other| other.is_ordered() && other.state.is_alive());
         (counts < known && self.now < known && goes_on).then_some((counts, known))
     }
 }
 
-// === rule ===
-
 impl Pod {
     /// Rule: a run whose known apps are done, but which is not complete because others may come,
     /// says so once on the stderr of its running containers.
-    pub(super) fn lateness_is_said(&self) -> Option<Due<PodDeed>> {
+    pub(super) fn lateness_is_said(&self) -> Option<Due<PodDecision>> {
         let (since, until) = self.late()?;
         let at = since.after(SAID_AFTER);
         let is_news = self.late_said != Some(since) && at < until;
-        is_news.then(|| self.due(at, || PodDeed::NoteLateness { since }))
+        is_news.then(|| self.due(at, || PodDecision::NoteLateness { since }))
     }
 
     pub(super) fn note_lateness(&mut self, since: Time) {
@@ -191,7 +185,7 @@ impl Pod {
             return;
         };
         let wait = until.since(self.now);
-        let runs = |container: &Container| container.is_ordered() && container.life.is_running();
+        let runs = |container: &Container| container.is_ordered() && container.state.is_running();
         let running = self.containers.iter().filter(|(_, it)| runs(it));
         let ids: Vec<ContainerId> = running.map(|(id, _)| id.clone()).collect();
         let remedy = remedy.to_string();

@@ -64,7 +64,7 @@ pub enum Report {
     /// The sandbox is killed so that its caller starts the whole pod again.
     SandboxKilled,
     /// An invalid transition of a container's state.
-    Misplaced { name: String, what: String },
+    InvalidTransition { name: String, what: String },
     /// An event for a removed container.
     TooLate { id: ContainerId },
     /// A container is released by hand before its turn.
@@ -104,7 +104,7 @@ pub enum Report {
     OtherPlan { name: String },
     /// A rule repeats without effect, which is a bug, and is suspended for the pod or one of its
     /// containers.
-    Circle {
+    RuleSuspended {
         rule: &'static str,
         name: Option<String>,
         pause: Duration,
@@ -180,7 +180,7 @@ impl fmt::Display for Report {
             Report::SandboxKilled => {
                 f.write_str("the sandbox is killed so that its caller starts the whole pod again")
             }
-            Report::Misplaced { name, what } => write!(f, "{name}: {what}"),
+            Report::InvalidTransition { name, what } => write!(f, "{name}: {what}"),
             Report::TooLate { id } => write!(f, "ignoring event for removed container {id}"),
             Report::Overridden { name, waited_for } => {
                 write!(
@@ -238,7 +238,7 @@ impl fmt::Display for Report {
                 f,
                 "{name} has other usher annotations than its sandbox; those of the sandbox apply"
             ),
-            Report::Circle { rule, name, pause } => write!(
+            Report::RuleSuspended { rule, name, pause } => write!(
                 f,
                 "internal error: the rule {rule:?} repeats without effect for {}; it is suspended for {pause:?}",
                 name.as_deref().unwrap_or("the pod")

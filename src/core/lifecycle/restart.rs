@@ -15,12 +15,12 @@ use crate::process::ExitStatus;
 use super::Pod;
 use super::action::{Action, ContainerId, ProbeKind, Step, Why};
 use super::container::Container;
-use super::deeds::Hand;
+use super::effects::ContainerContext;
 use super::exec::PostStart;
-use super::life::Stop;
 use super::probe::Watch;
 use super::report::Report;
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
+use super::state::Stop;
 use super::termination::Termination;
 use super::time::Time;
 
@@ -71,8 +71,6 @@ impl BackOff {
     }
 }
 
-// === what happened ===
-
 impl Pod {
     /// Records the outcome of [`Action::Restart`]. A failed restart is tried again after the
     /// back-off.
@@ -80,11 +78,11 @@ impl Pod {
         self.now = now;
         // A container that was told to stop is not restarted.
         let dismissed = |pod: &Pod, it: &Container| it.was_told().then(|| pod.dismissed(it));
-        let exit = self.heard(id, dismissed, |hand, dismissed| match outcome {
-            _ if !hand.container.life.is_restarting() => None,
-            Ok(()) => hand.restarted(),
+        let exit = self.on_event(id, dismissed, |context, dismissed| match outcome {
+            _ if !context.container.state.is_restarting() => None,
+            Ok(()) => context.restarted(),
             Err(reason) => {
-                hand.not_restarted(reason, dismissed);
+                context.not_restarted(reason, dismissed);
                 None
             }
         });
@@ -93,28 +91,28 @@ impl Pod {
     }
 }
 
-impl Hand<'_> {
+impl ContainerContext<'_> {
     /// Records the restart. Returns an exit that arrived before this report.
     fn restarted(&mut self) -> Option<ExitStatus> {
-        let (life, watch) = (self.count_execution(), self.watch_at_start());
-        let outcome = self.container.life.restarted(self.now, life, watch);
+        let (execution, watch) = (self.count_execution(), self.watch_at_start());
+        let outcome = self.container.state.restarted(self.now, execution, watch);
         let exit = self.noted(outcome)?;
-        let post_start = self.container.life.post_start();
+        let post_start = self.container.state.post_start();
         if matches!(post_start, Some(PostStart::Repeating { .. })) {
             let id = self.id.clone();
-            self.out.push(Action::PostStart { id, life });
+            self.out.push(Action::PostStart { id, execution });
         }
         self.note_if_started();
         exit
     }
 
-    fn not_restarted(&mut self, reason: String, dismissed: Option<Deed>) {
-        let status = self.container.life.last_status();
+    fn not_restarted(&mut self, reason: String, dismissed: Option<Decision>) {
+        let status = self.container.state.last_status();
         let name = self.container.name.clone();
         self.out.report(Report::NotRestarted { name, reason });
         self.back_off(Duration::ZERO, status.unwrap_or(ExitStatus::Signal(9)));
-        if let Some(deed) = dismissed {
-            self.carry_out(deed);
+        if let Some(decision) = dismissed {
+            self.carry_out(decision);
         }
     }
 
@@ -126,10 +124,10 @@ impl Hand<'_> {
             false => back_off.after(ran),
         };
         let now = self.now;
-        if let Some(post_start) = self.container.life.post_start_mut() {
+        if let Some(post_start) = self.container.state.post_start_mut() {
             *post_start = post_start.interrupted(now);
         }
-        let outcome = self.container.life.back_off(status, now.after(wait));
+        let outcome = self.container.state.back_off(status, now.after(wait));
         if self.noted(outcome).is_some() {
             let (name, code) = (self.container.name.clone(), status.code());
             self.out.report(Report::Restarts { name, code, wait });
@@ -147,7 +145,7 @@ impl Hand<'_> {
         let plan = self.plan.map(|plan| plan.container(&self.container.name));
         let liveness = plan.and_then(|plan| plan.liveness_probe.as_ref());
         match plan.and_then(|plan| plan.startup_probe.as_ref()) {
-            None if self.container.duty().is_helper => {
+            None if self.container.role_policy().is_helper => {
                 Watch::liveness(liveness, self.now, self.now)
             }
             startup => Watch::startup(startup, self.now),
@@ -155,32 +153,28 @@ impl Hand<'_> {
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: an exited container that reads RUNNING is restarted when its back-off is over, or its
     /// exit is reported.
-    pub(super) fn life_goes_on(&self) -> Option<Due<Deed>> {
-        let life = &self.container.life;
-        if let Some(backing_off) = life.as_backing_off() {
+    pub(super) fn restart_goes_on(&self) -> Option<Due<Decision>> {
+        let state = &self.container.state;
+        if let Some(backing_off) = state.as_backing_off() {
             // There is no pod, or no turn, left to restart it in.
             return Some(match self.pod.sandbox_is_gone || self.has_lost_its_turn() {
                 true => Due::Now(self.pod.dismissed(self.container)),
                 // The OCI runtime does one of the two at a time.
                 false if self.container.task.is_cleanup_under_way() => return None,
-                false if self.is_needed_at_once() => Due::Now(Deed::Restart),
-                false => self.pod.due(backing_off.until, || Deed::Restart),
+                false if self.is_needed_at_once() => Due::Now(Decision::Restart),
+                false => self.pod.due(backing_off.until, || Decision::Restart),
             });
         }
-        if life.is_restarting() && self.pod.sandbox_is_gone && life.stop() == Stop::Untold {
-            return Some(Due::Now(Deed::Kill));
+        if state.is_restarting() && self.pod.sandbox_is_gone && state.stop() == Stop::Untold {
+            return Some(Due::Now(Decision::Kill));
         }
         let until = self.pod.withheld_until(self.container)?;
         Some(self.pod.due(until, || self.pod.dismissed(self.container)))
     }
 }
-
-// === what rules ask ===
 
 impl Subject<'_> {
     /// True if it has waited since before the termination began, and an app, a defer container or a
@@ -208,7 +202,7 @@ impl Pod {
     ) -> bool {
         let has_failed = stop.is_for_failure();
         let is_killed = stop.is_killed() && !has_failed;
-        if !container.duty().is_helper || is_killed || container.task.is_removal_wanted() {
+        if !container.role_policy().is_helper || is_killed || container.task.is_removal_wanted() {
             return false;
         }
         // In a termination, requests wait for their turn, and until then the container is needed
@@ -231,7 +225,7 @@ impl Pod {
         self.known(id).is_ok_and(|container| {
             let own = self.own_restart_policy(container);
             let restarts = own.map(RestartPolicy::restarts_failed);
-            match container.duty().is_helper {
+            match container.role_policy().is_helper {
                 // At the latest when the pod terminates.
                 true => self.has_orders() && restarts != Some(false),
                 false => container.defer_turn().is_some() && restarts == Some(true),
@@ -245,7 +239,7 @@ impl Pod {
             return RestartPolicy::Never;
         };
         let by_role = container
-            .duty()
+            .role_policy()
             .restart(plan.settings().restart_policy, self.termination.is_some());
         self.own_restart_policy(container).unwrap_or(by_role)
     }

@@ -15,12 +15,12 @@ use crate::plan::{Hook, Signal};
 
 use super::Pod;
 use super::action::{Cause, ContainerId, HookKind, Refusal, Why};
-use super::circles::{Followed, Tally};
 use super::container::Container;
 use super::grace::Budget;
 use super::history::End;
 use super::probe::Stretched;
 use super::report::Report;
+use super::suspension::{RuleUse, Tally};
 use super::task::Deletion;
 use super::termination::{Ends, Termination};
 use super::time::Time;
@@ -28,15 +28,15 @@ use super::time::Time;
 /// The result of a rule.
 #[derive(Clone, Debug)]
 pub(super) enum Due<D> {
-    /// The effect is due now.
+    /// The decision is due now.
     Now(D),
     /// The rule has something to do at that time, if nothing happens before. It decides then what.
     At(Time),
 }
 
-/// An effect on a pod.
+/// A decision about a pod.
 #[derive(Clone, Debug)]
-pub(super) enum PodDeed {
+pub(super) enum PodDecision {
     /// Begin the termination.
     Terminate(Box<Termination>),
     /// The caller gives less time than was known, or does give some.
@@ -53,9 +53,9 @@ pub(super) enum PodDeed {
     NoteKept { since: Time },
 }
 
-/// An effect on a container.
+/// A decision about a container.
 #[derive(Clone, Debug)]
-pub(super) enum Deed {
+pub(super) enum Decision {
     /// Kill the sandbox, so that its caller starts the pod again in another.
     KillSandbox,
     /// Attempt its probe, at this expected CPU time.
@@ -97,7 +97,7 @@ pub(super) enum Deed {
         limit: Duration,
     },
     /// Deliver its stop signal, and schedule SIGKILL at `kill_at`.
-    Tell {
+    DeliverStop {
         signal: Signal,
         all: bool,
         why: Why,
@@ -106,13 +106,13 @@ pub(super) enum Deed {
     /// Deliver its stop signal shortly before SIGKILL.
     LastChance { signal: Signal, kill_at: Time },
     /// Schedule SIGKILL; it cannot be signaled before because it is being executed.
-    Condemn { at: Time },
+    ScheduleKill { at: Time },
     /// Kill it, or the restart that is under way.
     Kill,
     /// Handle the caller's first open SIGKILL: carry out `then` in its place, or pass it on. The
     /// SIGKILL may end the grace period, or all defer containers.
-    HeedKill {
-        then: Option<Box<Deed>>,
+    HandleKill {
+        then: Option<Box<Decision>>,
         ends_grace: bool,
         ends_defers: bool,
     },
@@ -146,22 +146,22 @@ pub(super) enum Deed {
     KillParked,
 }
 
-pub(super) type PodRule = fn(&Pod) -> Option<Due<PodDeed>>;
+pub(super) type PodRule = fn(&Pod) -> Option<Due<PodDecision>>;
 
-type Rule = fn(&Subject<'_>) -> Option<Due<Deed>>;
+type Rule = fn(&Subject<'_>) -> Option<Due<Decision>>;
 
 /// The input of a rule about a container.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub pod: &'a Pod,
-    pub round: &'a Round,
+    pub pod_facts: &'a PodFacts,
     pub id: &'a ContainerId,
     pub container: &'a Container,
 }
 
 /// Facts about the pod that rules about containers need, computed once per evaluation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Round {
+pub(super) struct PodFacts {
     /// The division of the grace period; `None` outside of a termination.
     pub budget: Option<Budget>,
     /// The deadlines of the step under way; `None` if the step is skipped.
@@ -205,7 +205,7 @@ const RULES: [(&str, Rule); 20] = [
     ("state is cleaned up", |subject| {
         subject.state_is_cleaned_up()
     }),
-    ("life goes on", |subject| subject.life_goes_on()),
+    ("restart goes on", |subject| subject.restart_goes_on()),
     ("probe has failed", |subject| subject.probe_has_failed()),
     ("answer is due", |subject| subject.answer_is_due()),
     ("exit is published", |subject| subject.exit_is_published()),
@@ -218,13 +218,11 @@ pub(super) fn names() -> Vec<&'static str> {
     pods.chain(RULES.iter().map(|(name, _)| *name)).collect()
 }
 
-// === impl Due ===
-
 impl<D> Due<D> {
     /// Returns what is to be done now, if anything.
     pub fn now(self) -> Option<D> {
         match self {
-            Due::Now(deed) => Some(deed),
+            Due::Now(decision) => Some(decision),
             Due::At(_) => None,
         }
     }
@@ -239,16 +237,14 @@ impl<D> Due<D> {
     }
 }
 
-// === impl Pod ===
-
 impl Pod {
     /// Does everything that is due. Every event ends here.
     pub(super) fn settle(&mut self, now: Time) {
         self.now = now;
         let mut tally = Tally::default();
         while let Some(followed) = self.follow_one_rule() {
-            if tally.is_too_often(&followed) {
-                self.set_aside(followed);
+            if tally.count(&followed) {
+                self.suspend(followed);
             }
         }
         self.note_blocking();
@@ -256,18 +252,18 @@ impl Pod {
 
     /// Carries out what is due next, and returns the rule that it is due by, or `None` if nothing
     /// is due.
-    fn follow_one_rule(&mut self) -> Option<Followed> {
-        if let Some((name, deed)) = self.deed_of_pod() {
-            self.do_to_pod(deed);
+    fn follow_one_rule(&mut self) -> Option<RuleUse> {
+        if let Some((name, decision)) = self.pod_decision() {
+            self.apply_to_pod(decision);
             return Some((name, None));
         }
-        let (name, id, deed) = self.deed_of_one()?;
-        self.reach(&id, |hand| hand.carry_out(deed));
+        let (name, id, decision) = self.container_decision()?;
+        self.with_container(&id, |context| context.carry_out(decision));
         Some((name, Some(id)))
     }
 
     /// Suspends a rule that repeats without effect.
-    fn set_aside(&mut self, followed: Followed) {
+    fn suspend(&mut self, followed: RuleUse) {
         #[cfg(any(test, feature = "simulator"))]
         assert!(
             !self.faulty_rules.is_empty(),
@@ -276,35 +272,35 @@ impl Pod {
         let rule = followed.0;
         let container = followed.1.as_ref().and_then(|id| self.known(id).ok());
         let name = container.map(|container| container.name.clone());
-        let pause = self.circles.set_aside(self.now, followed);
-        let report = Report::Circle { rule, name, pause };
+        let pause = self.suspended_rules.suspend(self.now, followed);
+        let report = Report::RuleSuspended { rule, name, pause };
         self.out.report(report);
     }
 
-    /// The next effect on the pod, and its rule.
-    fn deed_of_pod(&self) -> Option<(&'static str, PodDeed)> {
+    /// The next decision about the pod, and its rule.
+    fn pod_decision(&self) -> Option<(&'static str, PodDecision)> {
         self.pod_rules().find_map(|(name, rule)| {
-            let deed = rule(self)?.now()?;
-            let is_aside = self.circles.until(self.now, name, None).is_some();
-            (!is_aside).then_some((*name, deed))
+            let decision = rule(self)?.now()?;
+            let is_suspended = self.suspended_rules.until(self.now, name, None).is_some();
+            (!is_suspended).then_some((*name, decision))
         })
     }
 
-    /// The next effect on a container, and its rule. Containers are asked in the order of their
-    /// creation.
-    fn deed_of_one(&self) -> Option<(&'static str, ContainerId, Deed)> {
-        let round = self.round();
-        let mut subjects: Vec<_> = self.subjects(&round).collect();
+    /// The next decision about a container, and its rule. Containers are asked in the order of
+    /// their creation.
+    fn container_decision(&self) -> Option<(&'static str, ContainerId, Decision)> {
+        let pod_facts = self.pod_facts();
+        let mut subjects: Vec<_> = self.subjects(&pod_facts).collect();
         subjects.sort_by_key(|subject| subject.container.number);
         RULES.iter().find_map(|(name, rule)| {
             let mut subjects = subjects.iter();
             subjects.find_map(|subject| {
-                let deed = rule(subject)?.now()?;
-                let is_aside = self
-                    .circles
+                let decision = rule(subject)?.now()?;
+                let is_suspended = self
+                    .suspended_rules
                     .until(self.now, name, Some(subject.id))
                     .is_some();
-                (!is_aside).then(|| (*name, subject.id.clone(), deed))
+                (!is_suspended).then(|| (*name, subject.id.clone(), decision))
             })
         })
     }
@@ -316,10 +312,10 @@ impl Pod {
         rules
     }
 
-    fn subjects<'a>(&'a self, round: &'a Round) -> impl Iterator<Item = Subject<'a>> {
+    fn subjects<'a>(&'a self, pod_facts: &'a PodFacts) -> impl Iterator<Item = Subject<'a>> {
         self.containers.iter().map(move |(id, container)| Subject {
             pod: self,
-            round,
+            pod_facts,
             id,
             container,
         })
@@ -331,8 +327,8 @@ impl Pod {
             let due = rule(self)?;
             Some((self.time_of((name, None), &due), *name))
         });
-        let round = self.round();
-        let containers = self.subjects(&round).flat_map(|subject| {
+        let pod_facts = self.pod_facts();
+        let containers = self.subjects(&pod_facts).flat_map(|subject| {
             let timer = move |(name, rule): &(&'static str, Rule)| {
                 let due = rule(&subject)?;
                 Some((self.time_of((name, Some(subject.id)), &due), *name))
@@ -347,20 +343,20 @@ impl Pod {
             Due::Now(_) => self.now,
             Due::At(at) => *at,
         };
-        let asked_again = self.circles.until(self.now, rule, id);
+        let asked_again = self.suspended_rules.until(self.now, rule, id);
         asked_again.map_or(at, |again| at.max(again))
     }
 
-    /// Returns a result due at `at`; `deed` is called no sooner.
-    pub(super) fn due<D>(&self, at: Time, deed: impl FnOnce() -> D) -> Due<D> {
+    /// Returns a result due at `at`; `decision` is called no sooner.
+    pub(super) fn due<D>(&self, at: Time, decision: impl FnOnce() -> D) -> Due<D> {
         match at <= self.now {
-            true => Due::Now(deed()),
+            true => Due::Now(decision()),
             false => Due::At(at),
         }
     }
 
-    pub(super) fn round(&self) -> Round {
-        Round {
+    pub(super) fn pod_facts(&self) -> PodFacts {
+        PodFacts {
             budget: self.budget(),
             ends: self.ends(),
             has_an_ending: self.has_an_ending(),
@@ -376,7 +372,7 @@ impl Pod {
     pub fn break_a_rule(&mut self, is_due: bool) {
         const IN_CIRCLES: &[(&str, PodRule)] = &[("faulty", |pod| {
             let since = pod.now;
-            Some(Due::Now(PodDeed::NoteLateness { since }))
+            Some(Due::Now(PodDecision::NoteLateness { since }))
         })];
         const IN_THE_PAST: &[(&str, PodRule)] = &[("faulty", |pod| Some(Due::At(pod.now)))];
         self.faulty_rules = match is_due {

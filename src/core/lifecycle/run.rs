@@ -10,9 +10,9 @@ use crate::plan::{ContainerKind, Role};
 use super::Pod;
 use super::action::Cause;
 use super::container::Container;
-use super::duty::Duty;
 use super::history::{ExitReason, ReportedExit};
 use super::report::Report;
+use super::role_policy::RolePolicy;
 use super::termination::Termination;
 
 /// The run that a container created now belongs to.
@@ -35,17 +35,17 @@ impl Pod {
                 false => Run::Current,
             };
         };
-        let (duty, is_over) = (Duty::of(role), termination.is_over());
+        let (policy, is_over) = (RolePolicy::of(role), termination.is_over());
         if *termination.cause() == Cause::Completed && !termination.is_by_hand() {
-            return self.run_after_completion(name, duty, termination);
+            return self.run_after_completion(name, policy, termination);
         }
-        let is_next = match duty.defer_turn() {
+        let is_next = match policy.defer_turn() {
             Some(_) => is_over && !self.history.was_deferred(name),
             // Containers created while a person stops the pod are too late for the next run.
             None => is_over || !termination.is_by_hand(),
         };
         match is_next {
-            true if self.shows_a_restart_of_all(name, duty) => Run::NextFromTheStart,
+            true if self.shows_a_restart_of_all(name, policy) => Run::NextFromTheStart,
             true => Run::Next,
             false => Run::Current,
         }
@@ -53,22 +53,27 @@ impl Pod {
 
     /// True if the caller creates an init container or sidecar again that has exited here and that
     /// its restart policy leaves alone: only a restart of the whole pod explains it.
-    fn shows_a_restart_of_all(&self, name: &str, duty: Duty) -> bool {
+    fn shows_a_restart_of_all(&self, name: &str, policy: RolePolicy) -> bool {
         let exit = self.history.of(name).and_then(|past| past.reported);
-        duty.part.is_some() && exit.is_some_and(|exit| !self.comes_again(name, exit))
+        policy.ready_when.is_some() && exit.is_some_and(|exit| !self.comes_again(name, exit))
     }
 
     /// The run of a container created after completion: a complete run stays complete, unless an
     /// app is created or the whole pod is restarted.
-    fn run_after_completion(&self, name: &str, duty: Duty, termination: &Termination) -> Run {
+    fn run_after_completion(
+        &self,
+        name: &str,
+        policy: RolePolicy,
+        termination: &Termination,
+    ) -> Run {
         // A termination does not apply to containers that the caller alone starts and stops.
-        let is_no_part = duty.is_work || duty.step.is_none();
+        let is_no_part = policy.is_work || policy.step.is_none();
         if termination.is_followed_from_the_start() || is_no_part {
             return Run::Next;
         }
-        match self.shows_a_restart_of_all(name, duty) {
+        match self.shows_a_restart_of_all(name, policy) {
             true => Run::NextFromTheStart,
-            // Also a defer container: one that has run exits with 0, whoever creates it again.
+            // Also a defer container: one that has run exits with 0 if it is created again.
             false => Run::Current,
         }
     }
@@ -84,10 +89,10 @@ impl Pod {
     pub(super) fn is_restart_of_all(&self, name: &str) -> bool {
         let is_ordered = |name: &str| {
             let plan = self.plan.as_ref();
-            plan.is_some_and(|plan| Duty::of(plan.role(name)).is_ordered)
+            plan.is_some_and(|plan| RolePolicy::of(plan.role(name)).is_ordered)
         };
         let mut containers = self.containers.values();
-        let lives = |it: &Container| it.is_ordered() && !it.life.is_exited();
+        let lives = |it: &Container| it.is_ordered() && !it.state.is_exited();
         self.has_orders()
             && !containers.any(lives)
             && self.history.is_restart_of_all(name, is_ordered)
@@ -120,7 +125,7 @@ impl Pod {
         let is_there = |container: &&Container| {
             container.kind == ContainerKind::Workload
                 && !container.is_of_next_run
-                && !container.life.is_exited()
+                && !container.state.is_exited()
         };
         let there = self.containers.values().filter(is_there);
         let there = there.map(|it| (it.number, it.name.clone())).collect();
@@ -159,16 +164,16 @@ impl Pod {
 impl Container {
     /// The cause of the container's exit, in the pod's termination if there is one.
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
-        let stop = self.life.stop();
+        let stop = self.state.stop();
         // The stop requests that made it a termination left the other containers as little time.
         let is_of_short_end = termination.is_some_and(Termination::is_inferred_and_forced);
         match self.request {
             None if is_of_short_end && stop.since().is_some() => ExitReason::StoppedShortly,
-            None if is_of_short_end && self.life.is_ending() => ExitReason::StoppedShortly,
+            None if is_of_short_end && self.state.is_ending() => ExitReason::StoppedShortly,
             Some(request) if request.is_short_stop() => ExitReason::StoppedShortly,
             Some(_) => ExitReason::Stopped,
             None if stop.since().is_some() && !stop.is_for_failure() => ExitReason::Stopped,
-            None if self.life.is_ending() || self.kind == ContainerKind::Sandbox => {
+            None if self.state.is_ending() || self.kind == ContainerKind::Sandbox => {
                 ExitReason::Stopped
             }
             None => ExitReason::Itself,

@@ -7,8 +7,8 @@ use crate::sizing::{Containers, Moment, Requests, Size, Starting};
 
 use super::action::{ContainerId, Step};
 use super::container::Container;
-use super::duty::Duty;
 use super::history::NAMES_AT_MOST;
+use super::role_policy::RolePolicy;
 use super::{Phase, Pod};
 
 /// The size for the pod's cgroup.
@@ -32,7 +32,7 @@ impl Pod {
         let apps = self
             .sizes
             .keys()
-            .filter(|name| Duty::of(plan.role(name)).is_work);
+            .filter(|name| RolePolicy::of(plan.role(name)).is_work);
         let apps = apps.chain(
             plan.apps()
                 .into_iter()
@@ -58,13 +58,13 @@ impl Pod {
             if !Pod::has_size(container) {
                 continue;
             }
-            if container.life.is_unexecuted() && !container.task.has_live_execs() {
+            if container.state.is_unexecuted() && !container.task.has_live_execs() {
                 now.held.push(id.clone());
-            } else if container.life.has_process()
-                || container.life.is_creating()
-                || container.life.is_restarting()
+            } else if container.state.has_process()
+                || container.state.is_creating()
+                || container.state.is_restarting()
             {
-                // Whatever the phase: no running container is to lack what it may use.
+                // In every phase, a running container may use its limits.
                 now.size = now.size.plus(container.demands.size);
                 now.counted.push(id.clone());
             }
@@ -114,7 +114,7 @@ impl Pod {
         ];
         let is_known = |name: &String| self.known_size(name).is_some();
         let mut names = self.sizes.keys();
-        let has_app = names.any(|name| Duty::of(plan.role(name)).is_work);
+        let has_app = names.any(|name| RolePolicy::of(plan.role(name)).is_work);
         let apps = plan.apps().map(|apps| apps.iter().all(is_known));
         lists.into_iter().flatten().all(is_known) && apps.unwrap_or(has_app)
     }
@@ -134,8 +134,8 @@ impl Pod {
     fn guests(&self) -> impl Iterator<Item = &Container> {
         self.containers.values().filter(|container| {
             container.kind == ContainerKind::Workload
-                && !container.duty().is_ordered
-                && (container.life.has_process() || container.life.is_creating())
+                && !container.role_policy().is_ordered
+                && (container.state.has_process() || container.state.is_creating())
         })
     }
 
@@ -155,9 +155,12 @@ impl Pod {
 
     /// Records that the caller has changed the requests and limits of a container.
     pub fn handle_resized(&mut self, id: &ContainerId, size: Size) {
-        let resized = self.reach(id, |hand| {
-            hand.container.demands.size = size;
-            (hand.container.name.clone(), Pod::has_size(hand.container))
+        let resized = self.with_container(id, |context| {
+            context.container.demands.size = size;
+            (
+                context.container.name.clone(),
+                Pod::has_size(context.container),
+            )
         });
         if let Some((name, has_size)) = resized {
             self.remember_size(name, size, has_size);
@@ -171,7 +174,7 @@ impl Pod {
         if let Some(resources) = plan.and_then(|plan| plan.container(name).resources.as_ref()) {
             size.requests = Size::from(resources).requests;
         }
-        self.remember_size(name.to_owned(), size, Duty::of(role).is_ordered);
+        self.remember_size(name.to_owned(), size, RolePolicy::of(role).is_ordered);
         size
     }
 
@@ -192,7 +195,7 @@ impl Pod {
 
     /// True if the container counts for the size; the sandbox and guests do not.
     fn has_size(container: &Container) -> bool {
-        container.duty().is_ordered
+        container.role_policy().is_ordered
     }
 
     fn moment(&self) -> Option<Moment> {

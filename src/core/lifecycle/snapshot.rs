@@ -1,7 +1,7 @@
 //! The state of a pod as JSON, written and read.
 //!
 //! The state is all that the core knows: a pod that is read back continues as if nothing had
-//! happened. Only [suspended rules](super::circles) are asked again at once.
+//! happened. Only [suspended rules](super::suspension) are asked again at once.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -11,6 +11,7 @@ use super::Pod;
 /// Version of the format. It goes up when a reader of an earlier version would misread it.
 pub const SNAPSHOT_VERSION: u32 = 1;
 
+/// The reason why a snapshot cannot be written or read.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
     #[error("the state of a pod is not written: an action is still to be carried out")]

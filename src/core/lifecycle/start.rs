@@ -10,10 +10,10 @@ use crate::process::ExitStatus;
 use super::Pod;
 use super::action::{Cause, ContainerId, Refusal, RequestId};
 use super::container::Container;
-use super::deeds::Hand;
-use super::life::{Blocked, Held};
+use super::effects::ContainerContext;
 use super::remedy::SAID_AFTER;
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
+use super::state::{Blocked, Held};
 use super::stop::{KILLED, STOPPED};
 use super::termination::Termination;
 use super::time::Time;
@@ -56,8 +56,6 @@ impl AutoBudget {
     }
 }
 
-// === what happened ===
-
 impl Pod {
     /// Handles a Start of the caller, which waits for up to `patience`. The answer comes as
     /// [`Action::AnswerStart`](super::Action::AnswerStart).
@@ -75,9 +73,9 @@ impl Pod {
             deadline: patience.map(|patience| now.after(patience)),
             told: false,
         };
-        let started = self.called(id, Pod::may_be_started, |hand, ()| {
-            let outcome = hand.container.life.start(blocked);
-            hand.noted(outcome);
+        let started = self.on_call(id, Pod::may_be_started, |context, ()| {
+            let outcome = context.container.state.start(blocked);
+            context.noted(outcome);
         });
         if started.is_err() {
             self.out.answer_start(id, request, started);
@@ -87,11 +85,11 @@ impl Pod {
 
     /// Refuses a Start that is out of order.
     fn may_be_started(&self, container: &Container) -> Result<(), Refusal> {
-        let (name, life) = (container.name.clone(), &container.life);
-        let has_ended = life.is_ending() || life.is_exited();
+        let (name, state) = (container.name.clone(), &container.state);
+        let has_ended = state.is_ending() || state.is_exited();
         let decided = self.termination.as_ref().map(Termination::cause);
         match decided.filter(|cause| has_ended && cause.is_decided()) {
-            _ if life.is_created() => Ok(()),
+            _ if state.is_created() => Ok(()),
             // The container was ended before its Start.
             Some(because) => Err(Refusal::Terminating {
                 name,
@@ -99,7 +97,7 @@ impl Pod {
             }),
             None => Err(Refusal::NotCreated {
                 name,
-                state: life.state(),
+                state: state.summary(),
             }),
         }
     }
@@ -108,17 +106,17 @@ impl Pod {
     /// goes back to Created.
     pub fn handle_start_abandoned(&mut self, now: Time, id: &ContainerId, request: RequestId) {
         self.now = now;
-        self.reach(id, |hand| {
-            if hand.container.life.open_start() != Some(request) {
+        self.with_container(id, |context| {
+            if context.container.state.open_start() != Some(request) {
                 return;
             }
-            match hand.container.life.as_blocked() {
+            match context.container.state.as_blocked() {
                 Some(_) => {
-                    let outcome = hand.container.life.not_started();
-                    hand.noted(outcome);
+                    let outcome = context.container.state.not_started();
+                    context.noted(outcome);
                 }
                 // Its execution is under way, and its answer would reach no caller.
-                None => hand.container.is_given_up = true,
+                None => context.container.is_given_up = true,
             }
         });
         self.settle(now);
@@ -127,10 +125,14 @@ impl Pod {
     /// Records the outcome of [`Action::Release`](super::Action::Release).
     pub fn handle_released(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
         self.now = now;
-        let exit = self.heard(id, Pod::code_if_not_released, |hand, code| match outcome {
-            Ok(()) => hand.released(),
-            Err(reason) => hand.not_released(code, reason),
-        });
+        let exit = self.on_event(
+            id,
+            Pod::code_if_not_released,
+            |context, code| match outcome {
+                Ok(()) => context.released(),
+                Err(reason) => context.not_released(code, reason),
+            },
+        );
         self.exited(id, exit.flatten());
         self.settle(now);
     }
@@ -140,21 +142,23 @@ impl Pod {
         match container.defer_turn() {
             Some(_) => self.code_of_defer(ExitStatus::Code(1)),
             // A release fails when the process is gone; the report of its exit may come after that.
-            None if container.life.stop().is_killed() => KILLED,
+            None if container.state.stop().is_killed() => KILLED,
             None => NOT_STARTED,
         }
     }
 }
 
-impl Hand<'_> {
+impl ContainerContext<'_> {
     /// Records the execution. Returns an exit that arrived before this report.
     fn released(&mut self) -> Option<ExitStatus> {
-        let (life, watch) = (self.count_execution(), self.watch_at_start());
+        let (execution, watch) = (self.count_execution(), self.watch_at_start());
         let post_start = self.possible_post_start();
         let container = &mut self.container;
-        let outcome = container.life.released(self.now, life, watch, post_start);
+        let outcome = container
+            .state
+            .released(self.now, execution, watch, post_start);
         let releasing = self.noted(outcome)?;
-        self.container.place = life;
+        self.container.place = execution;
         let (name, number) = (&self.container.name, self.container.number);
         self.history.ran(name, number);
         if let Some(request) = releasing.open_start() {
@@ -167,8 +171,8 @@ impl Hand<'_> {
 
     /// Records the failed execution. Returns an exit that arrived before this report.
     fn not_released(&mut self, code: u32, reason: String) -> Option<ExitStatus> {
-        let was_killed = self.container.life.stop().is_killed();
-        let outcome = self.container.life.not_released();
+        let was_killed = self.container.state.stop().is_killed();
+        let outcome = self.container.state.not_released();
         let releasing = self.noted(outcome)?;
         let name = self.container.name.clone();
         match (releasing.open_start(), releasing.exit) {
@@ -187,33 +191,31 @@ impl Hand<'_> {
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: a container whose turn has come is released; any other is kept waiting as its start
     /// mode says, and never without a bound.
-    pub(super) fn start_has_its_turn(&self) -> Option<Due<Deed>> {
+    pub(super) fn start_has_its_turn(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
-        let life = &container.life;
+        let state = &container.state;
         // No pod is left that could start over with it.
-        if container.is_of_next_run && pod.sandbox_is_gone && life.is_parked() {
-            return Some(Due::Now(Deed::End {
+        if container.is_of_next_run && pod.sandbox_is_gone && state.is_parked() {
+            return Some(Due::Now(Decision::End {
                 code: STOPPED,
                 words: None,
             }));
         }
-        let waits = life.as_blocked().is_some() || life.is_held();
+        let waits = state.as_blocked().is_some() || state.is_held();
         if waits && self.may_run() {
-            return Some(Due::Now(Deed::Release));
+            return Some(Due::Now(Decision::Release));
         }
-        match (life.as_blocked(), life.as_held()) {
+        match (state.as_blocked(), state.as_held()) {
             (Some(blocked), _) => self.start_waits(blocked),
             (_, Some(held)) if container.defer_turn().is_none() => Some(self.hold_lasts(held)),
             _ => None,
         }
     }
 
-    fn start_waits(&self, blocked: &Blocked) -> Option<Due<Deed>> {
+    fn start_waits(&self, blocked: &Blocked) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let name = || container.name.clone();
         let missing = pod.missing(container);
@@ -231,24 +233,24 @@ impl Subject<'_> {
             // stopped.
             if because == Cause::Completed || termination.is_shims() && !waits_in_vain() {
                 let waits_for = Vec::new();
-                return Some(Due::Now(Deed::Hold { waits_for }));
+                return Some(Due::Now(Decision::Hold { waits_for }));
             }
             let refusal = Refusal::Terminating {
                 name: name(),
                 because,
             };
-            return Some(Due::Now(Deed::RefuseStart(refusal)));
+            return Some(Due::Now(Decision::RefuseStart(refusal)));
         }
         let waits_for = || pod.waits_for(container, &missing);
         // Kubelet creates the awaited defer containers after the answer.
-        if self.round.awaits_defers {
+        if self.pod_facts.awaits_defers {
             let refusal = || Refusal::NeverComes {
                 name: name(),
                 waits_for: waits_for(),
             };
             return Some(Due::Now(match waits_in_vain() {
-                true => Deed::RefuseStart(refusal()),
-                false => Deed::Hold {
+                true => Decision::RefuseStart(refusal()),
+                false => Decision::Hold {
                     waits_for: missing.clone(),
                 },
             }));
@@ -267,16 +269,16 @@ impl Subject<'_> {
                         waits_for: waits_for(),
                     },
                 };
-                (at, pod.due(at, || Deed::RefuseStart(refusal())))
+                (at, pod.due(at, || Decision::RefuseStart(refusal())))
             }
             // Kubelet acts on no deletion while it waits for an answer.
             StartMode::Auto if !container.is_of_next_run && pod.can_come_by_itself(&missing) => {
                 let at = pod.auto_ends(blocked);
                 let waits_for = missing.clone();
-                (at, pod.due(at, || Deed::Hold { waits_for }))
+                (at, pod.due(at, || Decision::Hold { waits_for }))
             }
             StartMode::Auto | StartMode::Hold => {
-                return Some(Due::Now(Deed::Hold { waits_for: missing }));
+                return Some(Due::Now(Decision::Hold { waits_for: missing }));
             }
         };
         let said = self.wait_is_said(blocked.since, blocked.told, ends, "has not been started");
@@ -286,7 +288,7 @@ impl Subject<'_> {
         })
     }
 
-    fn hold_lasts(&self, held: &Held) -> Due<Deed> {
+    fn hold_lasts(&self, held: &Held) -> Due<Decision> {
         let (pod, container) = (self.pod, self.container);
         let missing = pod.missing(container);
         let waited = pod.now.since(held.since);
@@ -295,7 +297,7 @@ impl Subject<'_> {
             let message = format!(
                 "usher: {name} was held for {waited:?} and is ended: it waited for {waits_for}"
             );
-            Deed::End {
+            Decision::End {
                 code: NOT_STARTED,
                 words: Some(message),
             }
@@ -307,7 +309,13 @@ impl Subject<'_> {
 
     /// Writes once to the container's stderr that it waits, unless the wait ends before; `how`
     /// begins the message.
-    fn wait_is_said(&self, since: Time, told: bool, ends: Time, how: &str) -> Option<Due<Deed>> {
+    fn wait_is_said(
+        &self,
+        since: Time,
+        told: bool,
+        ends: Time,
+        how: &str,
+    ) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let at = since.after(SAID_AFTER);
         let message = || {
@@ -315,17 +323,15 @@ impl Subject<'_> {
             let waits_for = pod.waits_for(container, &pod.missing(container));
             format!("usher: {name} {how} for {waited:?}: it waits for {waits_for}")
         };
-        (!told && at < ends).then(|| pod.due(at, || Deed::NoteWait { message: message() }))
+        (!told && at < ends).then(|| pod.due(at, || Decision::NoteWait { message: message() }))
     }
 }
-
-// === what rules ask ===
 
 impl Pod {
     /// Records if any Start is blocked now.
     pub(super) fn note_blocking(&mut self) {
         let mut containers = self.containers.values();
-        let blocking = containers.any(|container| container.life.as_blocked().is_some());
+        let blocking = containers.any(|container| container.state.as_blocked().is_some());
         self.auto_budget.update(blocking, self.now);
     }
 

@@ -9,13 +9,13 @@ use crate::process::ExitStatus;
 
 use super::action::{Action, Cause, ContainerId, Refusal, RequestId, Why};
 use super::container::Container;
-use super::deeds::Hand;
+use super::effects::ContainerContext;
 use super::grace::LEAST;
 use super::history::End;
-use super::life::Stop;
 use super::request::StopRequest;
-use super::rules::{Deed, Due, Subject};
+use super::rules::{Decision, Due, Subject};
 use super::start::NOT_STARTED;
+use super::state::Stop;
 use super::termination::Termination;
 use super::time::Time;
 use super::{DEFAULT_REQUEST_TIMEOUT, Pod};
@@ -67,15 +67,15 @@ enum Wanted {
     },
 }
 
-// === what happened ===
-
 impl Pod {
     /// Handles a signal of the caller. The answer comes as [`Action::AnswerKill`], or as the
     /// outcome of an [`Action::Signal`] with the request's number.
     pub fn handle_kill(&mut self, now: Time, id: &ContainerId, request: RequestId, kill: Kill) {
         self.now = now;
         let look = |pod: &Pod, it: &Container| pod.what_is_wanted(it, kill);
-        match self.called(id, look, |hand, wanted| hand.note(request, kill, wanted)) {
+        match self.on_call(id, look, |context, wanted| {
+            context.note(request, kill, wanted)
+        }) {
             // The delay of its answer depends on its meaning, which is known now.
             Ok(true) => self.answer_stop(id, request, kill.patience),
             Ok(false) => {}
@@ -89,7 +89,7 @@ impl Pod {
 
     /// The meaning of a signal of the caller, or the reason why it is refused.
     fn what_is_wanted(&self, container: &Container, kill: Kill) -> Result<Wanted, Refusal> {
-        let life = &container.life;
+        let state = &container.state;
         let grace = self.real_grace(container, kill.patience);
         let is_stop = self.is_stop_signal(container, kill);
         let is_kill = kill.signal == Signal::KILL;
@@ -100,13 +100,13 @@ impl Pod {
         };
         // A container that was never started is not part of its caller's pod: this SIGKILL only
         // cleans it up, also if the caller has given up on a Start under way.
-        let was_started = life.reads_running() && life.open_start().is_none();
+        let was_started = state.reads_running() && state.open_start().is_none();
         if is_kill && (!was_started || container.is_given_up) {
             fresh.disprove();
         }
         if !container.is_ordered()
-            || !life.is_alive()
-            || !is_stop && !is_kill && !life.is_unexecuted()
+            || !state.is_alive()
+            || !is_stop && !is_kill && !state.is_unexecuted()
         {
             let is_request = is_kill || is_stop;
             return Ok(Wanted::PassedOn {
@@ -114,7 +114,7 @@ impl Pod {
                     true => Why::PassedOn,
                     false => Why::Other,
                 },
-                request: (is_request && life.is_alive()).then_some(fresh),
+                request: (is_request && state.is_alive()).then_some(fresh),
             });
         }
         if is_kill {
@@ -130,7 +130,7 @@ impl Pod {
         // request that is closed or disproved. A signal sent by the shim itself is not repeated:
         // many programs take a second one for "quit now".
         let again = container.is_asked() || signal != self.stop_signal(container).0;
-        let running = life.as_running();
+        let running = state.as_running();
         Ok(Wanted::Stop {
             fresh,
             repeated: again && running.is_some_and(|running| running.stop.is_told()),
@@ -138,7 +138,7 @@ impl Pod {
     }
 }
 
-impl Hand<'_> {
+impl ContainerContext<'_> {
     /// Records the signal. Returns true if it is still to be answered.
     fn note(&mut self, request: RequestId, kill: Kill, wanted: Wanted) -> bool {
         match wanted {
@@ -147,7 +147,7 @@ impl Hand<'_> {
                 request: asked,
             } => {
                 if let Some(fresh) = asked {
-                    self.container.requested(fresh);
+                    self.container.add_request(fresh);
                 }
                 self.out.push(Action::Signal {
                     id: self.id.clone(),
@@ -158,14 +158,14 @@ impl Hand<'_> {
                 });
             }
             Wanted::Kill(fresh) => {
-                self.container.requested(fresh);
+                self.container.add_request(fresh);
                 match self.container.kills.len() < KILLS_AT_MOST {
                     true => self.container.kills.push((request, kill)),
                     false => self.out.answer_kill(request),
                 }
             }
             Wanted::Stop { fresh, repeated } => {
-                self.container.requested(fresh);
+                self.container.add_request(fresh);
                 if let Some((signal, all)) = fresh.signal().filter(|_| repeated) {
                     self.signal(signal, all, Why::PassedOn);
                 }
@@ -176,25 +176,23 @@ impl Hand<'_> {
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: a SIGKILL of the caller is handled as soon as its meaning is known.
-    pub(super) fn kill_is_heeded(&self) -> Option<Due<Deed>> {
+    pub(super) fn kill_is_heeded(&self) -> Option<Due<Decision>> {
         self.container.kills.first()?;
         let (pod, container) = (self.pod, self.container);
-        let life = &container.life;
+        let state = &container.state;
         let is_defer = container.defer_turn().is_some();
-        let then = if life.is_parked() {
+        let then = if state.is_parked() {
             let code = match is_defer {
                 true => pod.code_of_defer(ExitStatus::Signal(9)),
                 false => KILLED,
             };
-            Some(Deed::End { code, words: None })
-        } else if life.is_between_lives() {
+            Some(Decision::End { code, words: None })
+        } else if state.is_between_executions() {
             Some(self.pod.dismissed(self.container))
-        } else if life.is_restarting() {
-            Some(Deed::Condemn { at: pod.now })
+        } else if state.is_restarting() {
+            Some(Decision::ScheduleKill { at: pod.now })
         } else if self.has_a_last_chance() {
             Some(self.last_chance(pod.now.after(LEAST)))
         } else {
@@ -203,61 +201,59 @@ impl Subject<'_> {
         // A SIGKILL for a defer container ends the time of the defers. One for a container that is
         // left to its caller, or that was asked to stop alone before, concerns that container only.
         let since = pod.termination.as_ref().map(Termination::since);
-        let is_of_it = !container.duty().is_callers()
+        let is_of_it = !container.role_policy().is_callers()
             && container
                 .request
                 .is_some_and(|request| request.is_of_end_since(since.unwrap_or_default()));
-        Some(Due::Now(Deed::HeedKill {
+        Some(Due::Now(Decision::HandleKill {
             then: then.map(Box::new),
             ends_grace: !is_defer && container.is_asked() && is_of_it,
-            ends_defers: is_defer && !life.is_unexecuted(),
+            ends_defers: is_defer && !state.is_unexecuted(),
         }))
     }
 
     /// Rule: a container whose time is over is killed, or its restart under way is.
-    pub(super) fn kill_is_due(&self) -> Option<Due<Deed>> {
-        let at = self.container.life.stop().kill_at()?;
-        Some(self.pod.due(at, || Deed::Kill))
+    pub(super) fn kill_is_due(&self) -> Option<Due<Decision>> {
+        let at = self.container.state.stop().kill_at()?;
+        Some(self.pod.due(at, || Decision::Kill))
     }
 
     /// True if a sidecar that is killed before its turn gets its stop signal and two seconds first.
     fn has_a_last_chance(&self) -> bool {
-        let stop = self.container.life.stop();
+        let stop = self.container.state.stop();
         let is_before_its_turn = matches!(
             stop,
             Stop::Untold
                 | Stop::Preparing { .. }
-                | Stop::Condemned { .. }
+                | Stop::KillScheduled { .. }
                 | Stop::LastChance { .. }
         );
         let allows = self
-            .round
+            .pod_facts
             .budget
             .is_some_and(|budget| budget.gives_a_last_chance());
-        let is_helper = self.container.duty().is_helper && !self.container.is_of_next_run;
+        let is_helper = self.container.role_policy().is_helper && !self.container.is_of_next_run;
         is_helper && is_before_its_turn && allows
     }
 }
 
-// === what is done to stop a container ===
-
 impl Subject<'_> {
     /// The effect that stops the container: a signal. A container that waits for its turn, or is
     /// between two executions, ends without one.
-    pub(super) fn told(&self, why: Why) -> Deed {
+    pub(super) fn told(&self, why: Why) -> Decision {
         let (pod, container) = (self.pod, self.container);
-        if container.life.is_parked() {
+        if container.state.is_parked() {
             return self.left_out();
         }
-        if container.life.is_between_lives() {
+        if container.state.is_between_executions() {
             return self.pod.dismissed(self.container);
         }
         let (signal, all) = pod.stop_signal(container);
         // A defer container's cap is for its whole turn.
         let is_defer = container.defer_turn().is_some();
         let cap = pod.cap_of(container).filter(|_| !is_defer);
-        let began = container.life.stop().since().unwrap_or(pod.now);
-        Deed::Tell {
+        let began = container.state.stop().since().unwrap_or(pod.now);
+        Decision::DeliverStop {
             signal,
             all,
             why,
@@ -266,11 +262,11 @@ impl Subject<'_> {
     }
 
     /// The effect that stops a parked container: its program is never executed.
-    fn left_out(&self) -> Deed {
+    fn left_out(&self) -> Decision {
         let (pod, container) = (self.pod, self.container);
         if container.defer_turn().is_some() {
             let code = pod.code_of_defer(NEVER_EXECUTED);
-            return Deed::SkipDefer { code };
+            return Decision::SkipDefer { code };
         }
         let cause = pod
             .termination
@@ -281,18 +277,18 @@ impl Subject<'_> {
             Some(cause @ (Cause::InitFailed { .. } | Cause::SidecarFailed { .. })) => {
                 let name = &container.name;
                 let message = format!("usher: {name} is not started: the pod terminates: {cause}");
-                Deed::End {
+                Decision::End {
                     code: NOT_STARTED,
                     words: Some(message),
                 }
             }
             // It is ended because the run is complete: nothing has failed.
-            Some(Cause::Completed) if !container.duty().is_work => Deed::End {
+            Some(Cause::Completed) if !container.role_policy().is_work => Decision::End {
                 code: pod.code_of_no_failure(),
                 words: None,
             },
-            _ => Deed::End {
-                code: match container.duty().is_helper && !container.is_asked() {
+            _ => Decision::End {
+                code: match container.role_policy().is_helper && !container.is_asked() {
                     true => pod.code_of_one_told_to_go(container, NEVER_EXECUTED),
                     false => STOPPED,
                 },
@@ -303,21 +299,21 @@ impl Subject<'_> {
 
     /// Delivers the stop signal, a second time if the container has had it; SIGKILL follows at
     /// `kill_at`.
-    pub(super) fn last_chance(&self, kill_at: Time) -> Deed {
+    pub(super) fn last_chance(&self, kill_at: Time) -> Decision {
         let container = self.container;
         // The OCI runtime's parked init process would take the signal for its own.
-        if container.life.is_being_executed() {
-            return Deed::Condemn { at: kill_at };
+        if container.state.is_being_executed() {
+            return Decision::ScheduleKill { at: kill_at };
         }
         let signal = self.pod.stop_signal(container).0;
-        Deed::LastChance { signal, kill_at }
+        Decision::LastChance { signal, kill_at }
     }
 }
 
 impl Pod {
     /// Reports the exit of a container whose process has exited long before.
-    pub(super) fn dismissed(&self, container: &Container) -> Deed {
-        let last = container.life.last_status();
+    pub(super) fn dismissed(&self, container: &Container) -> Decision {
+        let last = container.state.last_status();
         // The success of an init container that was withheld is recorded already.
         let end = last.filter(|_| !container.is_of_next_run).map(|status| {
             let end = End {
@@ -331,24 +327,22 @@ impl Pod {
             Box::new((end, self.fatal_end(container, end.code)))
         });
         let status = last.unwrap_or(ExitStatus::Code(0));
-        Deed::Dismiss {
+        Decision::Dismiss {
             code: self.code_of_one_told_to_go(container, status),
             end,
         }
     }
 
     /// The effect that stops a failed container, as kubelet does it.
-    pub(super) fn failed(&self, container: &Container, why: Why) -> Deed {
+    pub(super) fn failed(&self, container: &Container, why: Why) -> Decision {
         let (cap, grace) = (self.cap_of(container), self.annotated_grace(container));
-        Deed::Fail {
+        Decision::Fail {
             signal: self.stop_signal(container).0,
             why,
             kill_at: self.now.after(cap.map_or(grace, |cap| cap.min(grace))),
         }
     }
 }
-
-// === what rules ask ===
 
 impl Pod {
     /// True if this Kill of the caller is meant to stop the container.

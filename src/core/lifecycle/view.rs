@@ -7,11 +7,11 @@ use crate::plan::{ContainerKind, DeferTurn, Origin, Role, StartMode};
 
 use super::action::{Cause, ContainerId, ProbeKind, Step};
 use super::container::Container;
-use super::duty::{Duty, Part};
 use super::gate::Missing;
 use super::kept::Kept;
-use super::life::{Blocked, Running, State};
 use super::remedy::{Lateness, Remedy};
+use super::role_policy::{ReadyWhen, RolePolicy};
+use super::state::{Blocked, Running, StateSummary};
 use super::termination::Termination;
 use super::time::Time;
 use super::{Phase, Pod};
@@ -84,7 +84,7 @@ pub struct ContainerView {
     pub name: String,
     pub kind: ContainerKind,
     pub role: Role,
-    pub state: State,
+    pub state: StateSummary,
     /// The container is started, or its condition for later stages is fulfilled.
     pub is_ready: bool,
     /// The caller's own count of restarts.
@@ -92,6 +92,7 @@ pub struct ContainerView {
     pub wait: Option<Wait>,
 }
 
+/// The wait of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     pub obstacles: Vec<Obstacle>,
@@ -201,7 +202,7 @@ impl Pod {
             name: container.name.clone(),
             kind: container.kind,
             role: container.role,
-            state: container.life.state(),
+            state: container.state.summary(),
             is_ready: self.is_ready(container),
             restart_count: container.facts.restart_count,
             wait: self.wait(now, id, container),
@@ -209,17 +210,17 @@ impl Pod {
     }
 
     fn is_ready(&self, container: &Container) -> bool {
-        match container.duty().part {
-            Some(Part::Succeed) => container.life.is_withheld(),
-            Some(Part::Start) => container.life.is_started(),
-            None => container.life.is_running(),
+        match container.role_policy().ready_when {
+            Some(ReadyWhen::Completed) => container.state.is_withheld(),
+            Some(ReadyWhen::Started) => container.state.is_started(),
+            None => container.state.is_running(),
         }
     }
 
     /// The condition that the container waits for, before it runs or before it stops.
     fn wait(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
-        let life = &container.life;
-        if life.is_created() {
+        let state = &container.state;
+        if state.is_created() {
             return Some(Wait {
                 obstacles: vec![Obstacle::Start],
                 since: None,
@@ -227,7 +228,7 @@ impl Pod {
                 remedies: Vec::new(),
             });
         }
-        if let Some(blocked) = life.as_blocked() {
+        if let Some(blocked) = state.as_blocked() {
             return Some(Wait {
                 obstacles: self.obstacles(container),
                 since: Some(blocked.since),
@@ -235,7 +236,7 @@ impl Pod {
                 remedies: self.remedies(container, &self.missing(container)),
             });
         }
-        if let Some(held) = life.as_held() {
+        if let Some(held) = state.as_held() {
             let missing = self.missing(container);
             let is_defer = container.defer_turn().is_some();
             let until = match is_defer {
@@ -250,7 +251,7 @@ impl Pod {
                 remedies: self.remedies(container, &missing),
             });
         }
-        if let Some(backing_off) = life.as_backing_off() {
+        if let Some(backing_off) = state.as_backing_off() {
             return Some(Wait {
                 obstacles: vec![Obstacle::BackOff],
                 since: None,
@@ -258,7 +259,7 @@ impl Pod {
                 remedies: Vec::new(),
             });
         }
-        let running = life.as_running()?;
+        let running = state.as_running()?;
         self.wait_for_its_work(container)
             .or_else(|| self.wait_to_stop(now, id, container))
             .or_else(|| wait_to_be_started(now, running))
@@ -278,7 +279,7 @@ impl Pod {
     /// The wait for a defer container in its turn: from its start until SIGKILL.
     fn wait_for_its_work(&self, container: &Container) -> Option<Wait> {
         let ends = self.ends().filter(|_| self.has_the_turn(container))?;
-        let stop = container.life.stop();
+        let stop = container.state.stop();
         let kill_at = stop
             .kill_at()
             .unwrap_or_else(|| self.own_ends(container, ends).kill);
@@ -302,7 +303,7 @@ impl Pod {
             until: self.stop_ends(now, id, container),
             remedies: Vec::new(),
         };
-        if container.life.stop().is_told() {
+        if container.state.stop().is_told() {
             return Some(wait(Obstacle::Exit));
         }
         // The caller may request its stop later, or never: it waits for a later step all the same.
@@ -369,15 +370,15 @@ impl Pod {
             let apps = plan.apps().into_iter().flatten();
             plan.sidecars().iter().chain(apps)
         });
-        let counts = |duty: Duty| plan.is_none() || duty.is_helper || duty.is_work;
+        let counts = |policy: RolePolicy| plan.is_none() || policy.is_helper || policy.is_work;
         let created = self.containers.values().filter(|container| {
-            container.kind == ContainerKind::Workload && counts(container.duty())
+            container.kind == ContainerKind::Workload && counts(container.role_policy())
         });
         // Containers deleted by the caller still count.
         let deleted = self.history.all().into_iter().flatten();
         let deleted = deleted.map(|(name, _)| name);
         let mut names: Vec<&str> = created.map(|container| container.name.as_str()).collect();
-        names.extend(deleted.filter(|name| counts(Duty::of(self.role(name)))));
+        names.extend(deleted.filter(|name| counts(RolePolicy::of(self.role(name)))));
         names.extend(listed.map(String::as_str));
         names.sort_unstable();
         names.dedup();
@@ -421,8 +422,8 @@ impl Pod {
         let is_done = |name: &&String| self.has_done_its_part(name, u64::MAX);
         let open = stage.0.iter().find(|name| !is_done(name));
         let done = |names: &[String]| names.iter().filter(is_done).count();
-        match open.map(|name| (Duty::of(plan.role(name)).part, name)) {
-            Some((Some(Part::Succeed), name)) => {
+        match open.map(|name| (RolePolicy::of(plan.role(name)).ready_when, name)) {
+            Some((Some(ReadyWhen::Completed), name)) => {
                 match self.history.of(name).and_then(|past| past.code) {
                     Some(code) if code != 0 => Status::InitError,
                     _ => Status::Init(done(plan.init()), plan.init().len()),
@@ -434,11 +435,11 @@ impl Pod {
 
     /// The status once all sidecars are started: that of the apps.
     fn status_of_apps(&self) -> Status {
-        let is_app = |name: &str| !self.has_orders() || Duty::of(self.role(name)).is_work;
+        let is_app = |name: &str| !self.has_orders() || RolePolicy::of(self.role(name)).is_work;
         let lives = |container: &Container| {
             container.kind == ContainerKind::Workload
                 && is_app(&container.name)
-                && !container.life.is_exited()
+                && !container.state.is_exited()
         };
         let pasts = self.history.all().into_iter().flatten();
         let codes: Option<Vec<_>> = pasts
@@ -462,13 +463,13 @@ impl Pod {
         let all = plan.pre_exit().iter().chain(plan.post_exit());
         let lives = |name: &String| {
             self.current(name)
-                .is_some_and(|container| !container.life.is_exited())
+                .is_some_and(|container| !container.state.is_exited())
         };
         let names: Vec<_> = all.collect();
         // The defers of an earlier turn have run.
-        let left = names
-            .iter()
-            .filter(|name| lives(name) && Duty::of(plan.role(name)).defer_turn() >= Some(turn));
+        let left = names.iter().filter(|name| {
+            lives(name) && RolePolicy::of(plan.role(name)).defer_turn() >= Some(turn)
+        });
         Status::Defer(names.len().saturating_sub(left.count()), names.len())
     }
 }

@@ -15,7 +15,7 @@ use super::time::Time;
 impl Pod {
     /// True if the exit of a container's program is withheld from the caller, if only for a moment.
     pub(super) fn is_to_be_withheld(&self, container: &Container, status: ExitStatus) -> bool {
-        container.duty().is_withheld
+        container.role_policy().is_withheld
             && status == ExitStatus::Code(0)
             && self.may_be_withheld(container)
     }
@@ -23,9 +23,9 @@ impl Pod {
     /// True if a container may read RUNNING to the caller after its process is gone: its pid must
     /// not be reused before the container is removed, because the caller knows it.
     pub fn may_outlive_its_process(&self, id: &ContainerId) -> bool {
-        let may_be_withheld = self
-            .known(id)
-            .is_ok_and(|container| container.duty().is_withheld && self.may_be_withheld(container));
+        let may_be_withheld = self.known(id).is_ok_and(|container| {
+            container.role_policy().is_withheld && self.may_be_withheld(container)
+        });
         may_be_withheld || self.may_restart_in_place(id)
     }
 
@@ -45,7 +45,7 @@ impl Pod {
     /// The end of withholding for a container that is alone in its pod: a person may wait for it,
     /// with `ctr run` of an init container before anything else.
     pub(super) fn withheld_until(&self, container: &Container) -> Option<Time> {
-        let since = container.life.withheld_since()?;
+        let since = container.state.withheld_since()?;
         let is_alone = self.history.is_alone(&container.name);
         is_alone.then(|| since.after(self.startup_timeout()))
     }

@@ -9,8 +9,6 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Json(Box<str>);
 
-// === impl Json ===
-
 impl Json {
     pub fn text(&self) -> &str {
         &self.0
@@ -59,8 +57,6 @@ impl<'de> Visitor<'de> for Search<'_> {
 
 /// Writes the value that it reads.
 struct Writer<'a>(&'a mut Vec<u8>);
-
-// === impl Writer ===
 
 impl Writer<'_> {
     fn write<E: Error>(self, scalar: impl Serialize) -> Result<IsNull, E> {

@@ -24,6 +24,7 @@ pub struct Pod {
     places: BTreeMap<String, usize>,
 }
 
+/// The spec of a pod, as far as usher needs it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
@@ -103,8 +104,6 @@ pub struct Handler {
     pub http_get: Option<IgnoredAny>,
     pub tcp_socket: Option<IgnoredAny>,
 }
-
-// === impl Pod ===
 
 impl Pod {
     /// Reads a pod or pod template: a map with `metadata` and `spec`.
@@ -216,8 +215,6 @@ impl Pod {
         }
     }
 }
-
-// === impl Container ===
 
 impl Container {
     /// True for a native sidecar, if it is among the init containers (KEP-753).

@@ -20,6 +20,7 @@ pub const MAX_CONTAINERS: usize = 1000;
 /// Kubernetes' own limit for the annotations of an object, keys and values together.
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 
+/// The reason why a manifest cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// A field with another type than in Kubernetes.
@@ -87,8 +88,6 @@ struct Metadata {
     #[serde(deserialize_with = "annotations")]
     annotations: Annotations,
 }
-
-// === impl Body ===
 
 impl Body {
     fn pod(self, owner: &Owner) -> Result<Pod, Unreadable> {
@@ -179,8 +178,6 @@ pub struct Containers {
     count: usize,
 }
 
-// === impl Containers ===
-
 impl Deref for Containers {
     type Target = [Container];
 
@@ -251,8 +248,6 @@ struct RuleCodes {
 #[derive(Debug, Default)]
 struct Codes(ExitCodes);
 
-// === impl RestartRules ===
-
 impl Fold for RestartRules {
     type Item = Object<RestartRule>;
 
@@ -309,8 +304,6 @@ impl Fold for NetworkRights {
         self.0 |= matches!(capability.as_str(), "NET_ADMIN" | "CAP_NET_ADMIN" | "ALL");
     }
 }
-
-// === lists ===
 
 /// A list that is reduced while it is read.
 trait Fold: Default {
@@ -424,8 +417,6 @@ impl<'de> Visitor<'de> for AnnotationsVisitor {
         Ok(annotations)
     }
 }
-
-// === fields ===
 
 /// Reads null as the default value.
 pub(super) fn or_default<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<T, D::Error>

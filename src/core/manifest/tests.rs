@@ -13,7 +13,7 @@ fn read(pod: serde_json::Value) -> Result<Pod, String> {
 }
 
 #[test]
-fn what_is_null_is_not_there() {
+fn null_counts_as_absent() {
     let pod = read(json!({
         "metadata": {"annotations": null, "creationTimestamp": null},
         "spec": {
@@ -30,7 +30,7 @@ fn what_is_null_is_not_there() {
 }
 
 #[test]
-fn what_has_another_type_is_named_with_its_place() {
+fn a_value_of_the_wrong_type_is_reported_with_its_path() {
     let containers = |containers| read(json!({"spec": {"containers": containers}})).unwrap_err();
     let sentence = containers(json!([{"name": "a"}, {"name": "b", "resources": 5}]));
     assert!(
@@ -78,7 +78,7 @@ fn a_pod_reads_the_same_from_text_and_from_values() {
 }
 
 #[test]
-fn what_is_larger_than_any_pod_of_kubernetes_is_refused_in_one_sentence() {
+fn a_manifest_larger_than_kubernetes_allows_is_refused_in_one_sentence() {
     let many = |count: usize| json!(vec![json!({"name": "a"}); count]);
     let of_spec = |spec| read(json!({"spec": spec})).unwrap_err();
     assert!(read(json!({"spec": {"containers": many(1000)}})).is_ok());

@@ -81,8 +81,6 @@ pub(super) struct Entry<'a> {
     pub(super) value: &'a str,
 }
 
-// === impl Refusals ===
-
 impl Refusals {
     /// A sentence for each error, the first error first.
     pub fn sentences(&self) -> impl Iterator<Item = String> {
@@ -99,8 +97,6 @@ impl From<PlanError> for Refusals {
         }
     }
 }
-
-// === impl Found ===
 
 impl Found {
     pub(super) fn at_most(at_most: usize) -> Found {
@@ -141,15 +137,11 @@ impl Found {
     }
 }
 
-// === impl Problem ===
-
 impl Problem {
     pub(super) fn new(predicate: impl Into<String>) -> Self {
         Problem(predicate.into())
     }
 }
-
-// === impl Entry ===
 
 impl<'a> Entry<'a> {
     /// Reads the value with a parser that does not know the key.

@@ -20,6 +20,7 @@ pub enum Host {
     Ip(IpAddr),
 }
 
+/// A port by number or by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Hash)]
 #[serde(untagged)]
 pub enum Port {
@@ -83,8 +84,6 @@ pub(super) struct RawTcpSocket {
     port: Port,
 }
 
-// === impl RawExec ===
-
 impl RawExec {
     /// Reads a command that can be executed: it has a program, and no NUL.
     pub(super) fn read(self) -> Result<Vec<String>, Problem> {
@@ -103,15 +102,11 @@ impl RawExec {
     }
 }
 
-// === impl RawTcpSocket ===
-
 impl RawTcpSocket {
     pub(super) fn read(self) -> Result<(Option<Host>, Port), Problem> {
         Ok((read_host(self.host)?, self.port))
     }
 }
-
-// === impl RawHttpGet ===
 
 impl RawHttpGet {
     pub(super) fn read(self) -> Result<HttpGet, Problem> {
@@ -192,8 +187,6 @@ fn read_path(path: Option<String>) -> Result<String, Problem> {
         format!("/{path}")
     })
 }
-
-// === impl Port ===
 
 impl<'de> Deserialize<'de> for Port {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -25,6 +25,7 @@ pub struct Identity {
     pub sandbox: Option<String>,
 }
 
+/// The kind of a container: the sandbox (pause) container, or one of the pod's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ContainerKind {
     /// The pause container or its equivalent, which opens and closes the pod.

@@ -30,8 +30,6 @@ pub struct Object<T>(pub T);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whole<const MIN: u64, const MAX: u64 = 0x7fff_ffff>(u64);
 
-// === impl Object ===
-
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(ObjectVisitor(PhantomData))
@@ -51,8 +49,6 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
         T::deserialize(MapAccessDeserializer::new(map)).map(Object)
     }
 }
-
-// === impl Whole ===
 
 impl<const MIN: u64, const MAX: u64> Whole<MIN, MAX> {
     pub(super) fn get(self) -> u64 {

@@ -21,8 +21,6 @@ pub struct Roles {
 
 const EXPECTED: &str = "a name of a container, in which * may stand for a part of it";
 
-// === impl Pattern ===
-
 impl Pattern {
     /// Parses a pattern.
     ///
@@ -74,8 +72,6 @@ impl fmt::Display for Pattern {
         f.pad(&self.0)
     }
 }
-
-// === impl Roles ===
 
 impl Roles {
     /// Makes roles from names and patterns.

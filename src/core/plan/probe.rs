@@ -25,6 +25,7 @@ pub struct Probe {
     pub failure_threshold: u32,
 }
 
+/// The action of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Check {
     /// A command in the container exits with 0; has at least a program.

@@ -66,8 +66,6 @@ fn check_order(name: &str, request: Option<u64>, limit: Option<u64>) -> Result<(
     }
 }
 
-// === impl Resources ===
-
 impl Resources {
     /// Combines requests and limits; a missing request is the limit, as in Kubernetes.
     ///
@@ -93,8 +91,6 @@ impl Resources {
         self.limits
     }
 }
-
-// === impl Amounts ===
 
 /// Kubernetes' `ResourceList`. Resources that no cgroup is sized by must be well-formed too.
 #[derive(Debug)]
@@ -181,8 +177,6 @@ fn is_resource_name(name: &str) -> bool {
     well_formed(name, 63) && prefix.is_none_or(|prefix| well_formed(prefix, 253))
 }
 
-// === impl RawQuantity ===
-
 /// The text of a quantity; Kubernetes takes bare numbers too.
 struct RawQuantity(String);
 
@@ -217,8 +211,6 @@ impl Visitor<'_> for RawQuantityVisitor {
         Ok(RawQuantity(number.to_string()))
     }
 }
-
-// === impl IgnoredText ===
 
 /// A string that is checked and dropped.
 #[derive(Debug)]

@@ -34,8 +34,6 @@ pub enum DeferTurn {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stage(pub Vec<String>);
 
-// === impl Role ===
-
 impl Role {
     /// The words of the annotation contract; both turns of defers share one.
     pub(super) const WORDS: [(Role, &'static str); 6] = [

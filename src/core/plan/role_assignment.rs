@@ -106,8 +106,6 @@ pub(super) fn has_optional_names(setting: PodSetting) -> bool {
     matches!(setting, Init | Sidecars | PreExit | PostExit)
 }
 
-// === impl RoleAssignment ===
-
 impl RoleAssignment {
     /// Assigns the roles of the lists.
     ///
@@ -291,8 +289,6 @@ impl RoleAssignment {
         self.order = order;
     }
 }
-
-// === impl Order ===
 
 impl Order {
     fn retain(&mut self, is_there: impl Fn(&String) -> bool) {

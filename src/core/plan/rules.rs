@@ -81,14 +81,12 @@ pub struct Minimums {
 
 /// A requested value, and its limit.
 #[derive(Debug, Clone, Copy)]
-enum Wish {
+enum LimitCheck {
     Time(Duration, Option<Duration>),
     Count(u32, Option<u32>),
     /// The limit is a minimum.
     Least(Duration, Option<Duration>),
 }
-
-// === impl Rules ===
 
 impl Default for Rules {
     fn default() -> Rules {
@@ -169,8 +167,8 @@ impl Rules {
         entry: Entry<'_>,
     ) -> Result<(), PlanError> {
         let least = self.minimums.of_container(setting, container);
-        let wishes = self.limits.of_container(setting, container);
-        check_wishes(wishes.into_iter().chain(least), entry)
+        let checks = self.limits.of_container(setting, container);
+        check_limits(checks.into_iter().chain(least), entry)
     }
 }
 
@@ -265,8 +263,8 @@ fn check(plan: &Plan, annotations: &BTreeMap<String, String>, rules: &Rules, fou
         match Key::read(entry) {
             Ok(Some(Key::Pod(setting))) => {
                 let least = minimums.of_pod(setting, plan);
-                let wishes = limits.of_pod(setting, plan).into_iter().chain(least);
-                found.ok(check_wishes(wishes, entry));
+                let checks = limits.of_pod(setting, plan).into_iter().chain(least);
+                found.ok(check_limits(checks, entry));
             }
             Ok(Some(Key::Container(setting, name))) => {
                 found.ok(rules.check_container(setting, plan.container(name), entry));
@@ -277,17 +275,17 @@ fn check(plan: &Plan, annotations: &BTreeMap<String, String>, rules: &Rules, fou
     }
 }
 
-fn check_wishes(
-    wishes: impl Iterator<Item = (&'static str, Wish)>,
+fn check_limits(
+    checks: impl Iterator<Item = (&'static str, LimitCheck)>,
     entry: Entry<'_>,
 ) -> Result<(), PlanError> {
-    for (what, wish) in wishes {
-        wish.check(what).map_err(|problem| entry.invalid(problem))?;
+    for (what, check) in checks {
+        check
+            .check(what)
+            .map_err(|problem| entry.invalid(problem))?;
     }
     Ok(())
 }
-
-// === impl Unsaid ===
 
 impl Default for Unsaid {
     fn default() -> Unsaid {
@@ -323,18 +321,16 @@ impl Unsaid {
     }
 }
 
-// === impl Limits ===
-
-type Wishes = Vec<(&'static str, Wish)>;
+type LimitChecks = Vec<(&'static str, LimitCheck)>;
 
 impl Limits {
-    fn of_pod(&self, setting: PodSetting, plan: &Plan) -> Wishes {
+    fn of_pod(&self, setting: PodSetting, plan: &Plan) -> LimitChecks {
         let (settings, written) = (&plan.settings, plan.assignment.written());
         let names = |count: usize| {
             let count = u32::try_from(count).unwrap_or(u32::MAX);
-            vec![("has too many names", Wish::Count(count, self.names))]
+            vec![("has too many names", LimitCheck::Count(count, self.names))]
         };
-        let time = |time, limit| vec![("is too long", Wish::Time(time, limit))];
+        let time = |time, limit| vec![("is too long", LimitCheck::Time(time, limit))];
         match setting {
             PodSetting::Init => names(written.init.len()),
             PodSetting::NativeInit => names(plan.native_init().len()),
@@ -360,11 +356,11 @@ impl Limits {
                 vec![
                     (
                         "has a maxSeconds that is too long",
-                        Wish::Time(max, self.grace_extension),
+                        LimitCheck::Time(max, self.grace_extension),
                     ),
                     (
                         "has too large a count",
-                        Wish::Count(count, self.grace_extension_count),
+                        LimitCheck::Count(count, self.grace_extension_count),
                     ),
                 ]
             }
@@ -379,20 +375,20 @@ impl Limits {
         }
     }
 
-    fn of_container(&self, setting: ContainerSetting, container: &ContainerPlan) -> Wishes {
+    fn of_container(&self, setting: ContainerSetting, container: &ContainerPlan) -> LimitChecks {
         match setting {
             ContainerSetting::StartupProbe => self.of_probe(container.startup_probe.as_ref()),
             ContainerSetting::LivenessProbe => self.of_probe(container.liveness_probe.as_ref()),
             ContainerSetting::GracePeriod => vec![(
                 "is too long",
-                Wish::Time(
+                LimitCheck::Time(
                     container.grace_period.unwrap_or_default(),
                     self.grace_period,
                 ),
             )],
             ContainerSetting::TerminationHook => match container.termination_hook {
                 Some(Hook::Sleep(time)) => {
-                    vec![("sleeps too long", Wish::Time(time, self.hook_sleep))]
+                    vec![("sleeps too long", LimitCheck::Time(time, self.hook_sleep))]
                 }
                 _ => Vec::new(),
             },
@@ -404,35 +400,33 @@ impl Limits {
         }
     }
 
-    fn of_probe(&self, probe: Option<&Probe>) -> Wishes {
+    fn of_probe(&self, probe: Option<&Probe>) -> LimitChecks {
         let Some(probe) = probe else {
             return Vec::new();
         };
         vec![
             (
                 "has an initialDelaySeconds that is too long",
-                Wish::Time(probe.initial_delay, self.probe_initial_delay),
+                LimitCheck::Time(probe.initial_delay, self.probe_initial_delay),
             ),
             (
                 "has a period that is too long",
-                Wish::Time(probe.period, self.probe_period),
+                LimitCheck::Time(probe.period, self.probe_period),
             ),
             (
                 "has a timeoutSeconds that is too long",
-                Wish::Time(probe.timeout, self.probe_timeout),
+                LimitCheck::Time(probe.timeout, self.probe_timeout),
             ),
             (
                 "has too large a failureThreshold",
-                Wish::Count(probe.failure_threshold, self.probe_failure_threshold),
+                LimitCheck::Count(probe.failure_threshold, self.probe_failure_threshold),
             ),
         ]
     }
 }
 
-// === impl Minimums ===
-
 impl Minimums {
-    fn of_pod(&self, setting: PodSetting, plan: &Plan) -> Option<(&'static str, Wish)> {
+    fn of_pod(&self, setting: PodSetting, plan: &Plan) -> Option<(&'static str, LimitCheck)> {
         let settings = &plan.settings;
         let (time, least) = match setting {
             PodSetting::StartupTimeout => (settings.startup_timeout, self.startup_timeout),
@@ -456,20 +450,20 @@ impl Minimums {
             | PodSetting::OomScore
             | PodSetting::CgroupSizing => return None,
         };
-        Some(("is too short", Wish::Least(time, least)))
+        Some(("is too short", LimitCheck::Least(time, least)))
     }
 
     fn of_container(
         &self,
         setting: ContainerSetting,
         container: &ContainerPlan,
-    ) -> Option<(&'static str, Wish)> {
+    ) -> Option<(&'static str, LimitCheck)> {
         let probe = match setting {
             ContainerSetting::StartupProbe => container.startup_probe.as_ref(),
             ContainerSetting::LivenessProbe => container.liveness_probe.as_ref(),
             ContainerSetting::GracePeriod => {
-                let wish = Wish::Least(container.grace_period?, self.grace_period);
-                return Some(("is too short", wish));
+                let check = LimitCheck::Least(container.grace_period?, self.grace_period);
+                return Some(("is too short", check));
             }
             ContainerSetting::RestartPolicy
             | ContainerSetting::CallerRestarts
@@ -478,21 +472,21 @@ impl Minimums {
             | ContainerSetting::StopSignal
             | ContainerSetting::Resources => return None,
         };
-        let wish = Wish::Least(probe?.period, self.probe_period);
-        Some(("has a period that is too short", wish))
+        let check = LimitCheck::Least(probe?.period, self.probe_period);
+        Some(("has a period that is too short", check))
     }
 }
 
-impl Wish {
+impl LimitCheck {
     fn check(self, what: &str) -> Result<(), Problem> {
         match self {
-            Wish::Time(time, Some(limit)) if time > limit => Err(Problem::new(format!(
+            LimitCheck::Time(time, Some(limit)) if time > limit => Err(Problem::new(format!(
                 "{what} for this node ({time:?}); expected at most {limit:?}"
             ))),
-            Wish::Count(count, Some(limit)) if count > limit => Err(Problem::new(format!(
+            LimitCheck::Count(count, Some(limit)) if count > limit => Err(Problem::new(format!(
                 "{what} for this node ({count}); expected at most {limit}"
             ))),
-            Wish::Least(time, Some(least)) if time < least => Err(Problem::new(format!(
+            LimitCheck::Least(time, Some(least)) if time < least => Err(Problem::new(format!(
                 "{what} for this node ({time:?}); expected at least {least:?}"
             ))),
             _ => Ok(()),

@@ -62,7 +62,7 @@ mod tests {
     use crate::plan::{ContainerKind, Identity, KubeletFacts, PodIdentity};
 
     #[test]
-    fn a_sandbox_is_read_as_it_was_told() {
+    fn the_sandbox_facts_are_read_as_written() {
         let facts = SandboxFacts {
             id: "s1",
             name: "web-0",

@@ -201,8 +201,6 @@ struct RawGraceExtension {
     max_seconds: Option<Whole<1>>,
 }
 
-// === impl Settings ===
-
 impl Default for Settings {
     fn default() -> Self {
         Settings {
@@ -223,8 +221,6 @@ impl Default for Settings {
         }
     }
 }
-
-// === impl GraceExtension ===
 
 /// Reads a grace extension from JSON; `usual` is the default of `maxSeconds`.
 ///

@@ -9,6 +9,7 @@ use crate::simulator::{Call, Node, Seen, ms, secs};
 use super::case::{Case, Deletion, Fault, Member, Part, WELL};
 use super::kubelet::{Ask, End, Log, intern};
 
+/// A person who runs a pod with `ctr`.
 pub struct Person<'a> {
     case: &'a Case,
     world: &'a mut dyn Node,
@@ -32,9 +33,9 @@ pub fn by_hand(mut case: Case) -> Case {
         && let Some(app) = case.members.iter_mut().find(|m| m.part == Part::App)
     {
         app.essential = true;
-        app.lives.truncate(1);
-        app.lives.push(WELL);
-        app.lives[0].ends = Some((700, 1));
+        app.behaviors.truncate(1);
+        app.behaviors.push(WELL);
+        app.behaviors[0].ends = Some((700, 1));
     }
     case.late.clear();
     case.deleted.1 = Deletion::Usual;

@@ -38,6 +38,7 @@ impl Part {
     }
 }
 
+/// A preStop handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreStop {
     Exec,
@@ -48,7 +49,7 @@ pub enum PreStop {
 
 /// The behavior of a container from its creation on. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct Behavior {
     /// Time until its startup probe would succeed.
     pub ready: u64,
     /// Time until it exits by itself, and its exit code.
@@ -62,13 +63,14 @@ pub struct Life {
 /// The exit code for which restart rules make kubelet restart the whole pod.
 pub const RESTARTS_ALL: u8 = 42;
 
-pub const WELL: Life = Life {
+pub const WELL: Behavior = Behavior {
     ready: 0,
     ends: None,
     stops: Some(20),
     code: 0,
 };
 
+/// A container of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
     pub name: &'static str,
@@ -100,7 +102,7 @@ pub struct Member {
     /// The annotations contain its restart rules (`caller-restarts`).
     pub rules_are_known: bool,
     /// Behavior per creation; the last one applies to all further creations.
-    pub lives: Vec<Life>,
+    pub behaviors: Vec<Behavior>,
     /// The exit code after a restart in place.
     pub then: Option<u8>,
 }
@@ -130,6 +132,7 @@ pub enum Deletion {
     Kill,
 }
 
+/// A pod, its faults, and its deletion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
     pub policy: RestartPolicy,
@@ -168,8 +171,6 @@ const PROBE: &str = r#"{"tcpSocket":{"port":80},"periodSeconds":1,"failureThresh
 const LIVENESS: &str = r#"{"tcpSocket":{"port":80},"periodSeconds":1,"failureThreshold":2}"#;
 
 const HOOK: &str = r#"{"exec":{"command":["/bin/hook"]}}"#;
-
-// === a case of a number ===
 
 impl Case {
     /// A pod of these members without faults, deleted after `deleted` milliseconds.
@@ -278,13 +279,11 @@ impl Member {
             pull: 0,
             restarts_all: false,
             rules_are_known: false,
-            lives: vec![Life { ends, ..WELL }],
+            behaviors: vec![Behavior { ends, ..WELL }],
             then: None,
         }
     }
 }
-
-// === annotations and scripts ===
 
 impl Case {
     pub fn member(&self, name: &str) -> &Member {
@@ -388,9 +387,9 @@ impl Case {
 }
 
 impl Member {
-    pub fn life(&self, creation: u32) -> Life {
-        let place = (creation as usize).min(self.lives.len() - 1);
-        self.lives[place]
+    pub fn behavior(&self, creation: u32) -> Behavior {
+        let place = (creation as usize).min(self.behaviors.len() - 1);
+        self.behaviors[place]
     }
 
     /// The exit codes of its restart rules, if the annotations have them.
@@ -404,13 +403,13 @@ impl Member {
     }
 
     pub fn script(&self, creation: u32) -> Script {
-        let life = self.life(creation);
+        let behavior = self.behavior(creation);
         Script {
-            ready_after: Some(ms(life.ready)),
-            stops_after: life.stops.map(ms),
+            ready_after: Some(ms(behavior.ready)),
+            stops_after: behavior.stops.map(ms),
             heeds: self.stop_signal,
-            exits_after: life.ends.map(|(after, code)| (ms(after), code)),
-            stop_code: life.code,
+            exits_after: behavior.ends.map(|(after, code)| (ms(after), code)),
+            stop_code: behavior.code,
             unwell_after: self.unwell.map(ms),
             then_exits: self.then,
             hook_takes: ms(self
@@ -485,13 +484,13 @@ impl fmt::Display for Case {
             if member.restarts_all {
                 write!(f, ", restarts all after {RESTARTS_ALL}")?;
             }
-            for life in &member.lives {
-                write!(f, "; ready {} ms", life.ready)?;
-                if let Some((after, code)) = life.ends {
+            for behavior in &member.behaviors {
+                write!(f, "; ready {} ms", behavior.ready)?;
+                if let Some((after, code)) = behavior.ends {
                     write!(f, ", ends with {code} after {after} ms")?;
                 }
-                match life.stops {
-                    Some(after) => write!(f, ", stops with {} after {after} ms", life.code)?,
+                match behavior.stops {
+                    Some(after) => write!(f, ", stops with {} after {after} ms", behavior.code)?,
                     None => write!(f, ", heeds no signal")?,
                 }
             }
@@ -511,8 +510,6 @@ impl fmt::Display for Case {
         )
     }
 }
-
-// === smaller cases ===
 
 impl Case {
     /// Cases that are simpler in one respect each.
@@ -589,12 +586,12 @@ impl Case {
             with(&|case| case.members[place].pull = 0);
             with(&|case| case.members[place].restarts_all = false);
             with(&|case| case.members[place].then = None);
-            with(&|case| case.members[place].lives.truncate(1));
-            for life in 0..self.members[place].lives.len() {
-                with(&|case| case.members[place].lives[life].ready = 0);
-                with(&|case| case.members[place].lives[life].ends = None);
-                with(&|case| case.members[place].lives[life].stops = Some(20));
-                with(&|case| case.members[place].lives[life].code = 0);
+            with(&|case| case.members[place].behaviors.truncate(1));
+            for behavior in 0..self.members[place].behaviors.len() {
+                with(&|case| case.members[place].behaviors[behavior].ready = 0);
+                with(&|case| case.members[place].behaviors[behavior].ends = None);
+                with(&|case| case.members[place].behaviors[behavior].stops = Some(20));
+                with(&|case| case.members[place].behaviors[behavior].code = 0);
             }
         }
         all

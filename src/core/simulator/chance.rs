@@ -2,7 +2,7 @@
 
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 
-use super::case::{Case, Deletion, Fault, Life, Member, Part, PreStop, RESTARTS_ALL, WELL};
+use super::case::{Behavior, Case, Deletion, Fault, Member, Part, PreStop, RESTARTS_ALL, WELL};
 
 /// Pseudo-random numbers, always the same for one seed (splitmix64).
 #[derive(Clone, Debug)]
@@ -162,10 +162,10 @@ impl Case {
             if member.part == Part::App && dice.percent(12) {
                 member.restarts_all = true;
                 let after = dice.one_of(&[50, 700, 5_000, 20_000]);
-                member.lives[0].ends = Some((after, RESTARTS_ALL));
+                member.behaviors[0].ends = Some((after, RESTARTS_ALL));
                 // One restart is enough.
-                if member.lives.len() == 1 {
-                    member.lives.push(WELL);
+                if member.behaviors.len() == 1 {
+                    member.behaviors.push(WELL);
                 }
             }
         }
@@ -216,8 +216,8 @@ impl Case {
 
 impl Member {
     fn random(dice: &mut Dice, name: &'static str, part: Part, policy: RestartPolicy) -> Member {
-        let lives = (0..dice.within(1, 3)).map(|_| Life::random(dice, part));
-        let lives = lives.collect();
+        let behaviors = (0..dice.within(1, 3)).map(|_| Behavior::random(dice, part));
+        let behaviors = behaviors.collect();
         let any = [
             RestartPolicy::Always,
             RestartPolicy::OnFailure,
@@ -260,15 +260,15 @@ impl Member {
                 RestartPolicy::Never if part == Part::App && dice.percent(50) => 2,
                 _ => 0,
             },
-            lives,
+            behaviors,
             then: dice.percent(30).then(|| dice.one_of(&[0, 1])),
             ..Member::well(name, part)
         }
     }
 }
 
-impl Life {
-    fn random(dice: &mut Dice, part: Part) -> Life {
+impl Behavior {
+    fn random(dice: &mut Dice, part: Part) -> Behavior {
         let ends = match part {
             Part::Init | Part::NativeInit => {
                 Some((dice.within(50, 3_000), dice.one_of(&[0, 0, 0, 1])))
@@ -289,7 +289,7 @@ impl Life {
             )),
             _ => None,
         };
-        Life {
+        Behavior {
             ready: dice.one_of(&[0, 0, 900, 4_000]),
             ends,
             stops: match dice.within(0, 9) {

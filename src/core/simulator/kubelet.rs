@@ -154,6 +154,7 @@ enum Stage {
     Over,
 }
 
+/// The simulated kubelet.
 pub struct Kubelet<'a> {
     case: &'a Case,
     pub world: &'a mut dyn Node,
@@ -189,8 +190,6 @@ pub fn intern(text: String) -> &'static str {
         }
     })
 }
-
-// === time goes by ===
 
 impl<'a> Kubelet<'a> {
     pub fn new(case: &'a Case, world: &'a mut dyn Node, log: &'a mut Log) -> Kubelet<'a> {
@@ -297,8 +296,6 @@ impl<'a> Kubelet<'a> {
     }
 }
 
-// === faults ===
-
 impl Kubelet<'_> {
     fn go_wrong(&mut self, fault: Fault) {
         let who = |name| self.case.members.iter().position(|m| m.name == name);
@@ -391,8 +388,6 @@ impl Kubelet<'_> {
     }
 }
 
-// === events ===
-
 impl Kubelet<'_> {
     fn hear(&mut self) {
         while let Some((at, seen)) = self.world.seen().get(self.heard).cloned() {
@@ -453,7 +448,7 @@ impl Kubelet<'_> {
                 let fails = self.records[who].creations <= self.case.members[who].post_starts_fail;
                 let call = Call::PostStart(id, ms(takes), u8::from(fails));
                 self.world.call(call);
-                // Where the handler could not even be executed that is heard next.
+                // If the handler could not be executed, that is the next event.
                 self.worker = Worker::Handles { who, over: None };
             }
             None => self.worker = Worker::Idle,
@@ -526,8 +521,6 @@ impl Kubelet<'_> {
         self.records[who].state == State::Running
     }
 }
-
-// === the pod's worker ===
 
 impl Kubelet<'_> {
     /// Returns true if it has done something.
@@ -734,8 +727,6 @@ impl Kubelet<'_> {
         }
     }
 }
-
-// === SyncPod ===
 
 impl Kubelet<'_> {
     /// Begins a restart of all containers if one has exited with the code for it: the others are

@@ -113,7 +113,7 @@ impl World {
                 self.seen
             );
         }
-        let is_over = |process: &Process| !process.alive && !process.is_between_lives();
+        let is_over = |process: &Process| !process.alive && !process.is_between_executions();
         if self.processes.values().all(is_over) {
             assert_eq!(self.pod.next_timer(), None, "all is over");
         }

@@ -37,7 +37,7 @@ pub(crate) struct Process {
     /// The caller knows of its exit.
     pub(crate) reported: bool,
     /// Number of the execution: an exit scheduled for an earlier one does not count.
-    life: u64,
+    execution: u64,
     starts: Vec<RequestId>,
     start_when_created: Option<Option<Duration>>,
     /// The caller runs the postStart handler.
@@ -46,7 +46,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// True if its process is gone and the caller does not know.
-    pub fn is_between_lives(&self) -> bool {
+    pub fn is_between_executions(&self) -> bool {
         !self.alive && self.executed.is_some() && !self.reported
     }
 }
@@ -338,7 +338,7 @@ impl World {
                 if self
                     .processes
                     .get(&id)
-                    .is_some_and(|process| !process.alive && !process.is_between_lives())
+                    .is_some_and(|process| !process.alive && !process.is_between_executions())
                 {
                     self.processes.remove(&id);
                     self.pod.handle_removed(self.now, &id);
@@ -384,7 +384,7 @@ impl World {
                     alive: false,
                     executed: None,
                     reported: false,
-                    life: self.counter,
+                    execution: self.counter,
                     starts: Vec::new(),
                     start_when_created: start,
                     runs_post_start: false,
@@ -443,13 +443,14 @@ impl World {
                 let outcome = Err("restart canceled".to_owned());
                 self.pod.handle_restarted(self.now, &id, outcome);
             }
-            Event::Probed(id, life, ready) => {
+            Event::Probed(id, execution, ready) => {
                 let cost = self.script_of(&id).probe_costs;
                 self.see(Seen::Probed(id.to_string(), cost));
                 let outcome = ready
                     .then_some(())
                     .ok_or_else(|| "it is not ready".to_owned());
-                self.pod.handle_probed(self.now, &id, life, outcome, cost);
+                self.pod
+                    .handle_probed(self.now, &id, execution, outcome, cost);
             }
             Event::ExecOver(id, exec, code) => {
                 let status = Some(ExitStatus::Code(code));
@@ -457,8 +458,9 @@ impl World {
                 self.exec_output_read(&id, exec);
                 self.post_start_is_over(&id, code == 0);
             }
-            Event::PostStarted(id, life) => {
-                self.pod.handle_post_started(self.now, &id, life, Ok(()));
+            Event::PostStarted(id, execution) => {
+                self.pod
+                    .handle_post_started(self.now, &id, execution, Ok(()));
             }
             Event::Hooked(id, kind, in_time) => {
                 self.see(Seen::HookEnded(id.to_string(), kind));
@@ -469,11 +471,11 @@ impl World {
                 self.pod.handle_hooked(self.now, &id, kind, outcome);
             }
             Event::LeftoverDies(id, status) => self.pod.handle_exit(self.now, &id, status),
-            Event::Dies(id, life, status) => {
+            Event::Dies(id, execution, status) => {
                 if self
                     .processes
                     .get(&id)
-                    .is_some_and(|process| process.life == life)
+                    .is_some_and(|process| process.execution == execution)
                 {
                     self.die(&id, status);
                 }
@@ -494,24 +496,27 @@ impl World {
             return self.pod.handle_released(self.now, id, outcome);
         }
         process.executed = Some(self.now);
-        let (life, exits) = (process.life, process.script.exits_after);
+        let (execution, exits) = (process.execution, process.script.exits_after);
         self.see(Seen::Executed(id.to_string()));
         self.pod.handle_released(self.now, id, Ok(()));
         if let Some((after, code)) = exits {
-            self.schedule(after, Event::Dies(id.clone(), life, ExitStatus::Code(code)));
+            self.schedule(
+                after,
+                Event::Dies(id.clone(), execution, ExitStatus::Code(code)),
+            );
         }
     }
 
     fn restarted(&mut self, id: &ContainerId) {
         self.counter += 1;
-        let life = self.counter;
+        let execution = self.counter;
         let Some(process) = self.processes.get_mut(id) else {
             return;
         };
         if process.script.restarts_fail > 0 {
             process.script.restarts_fail -= 1;
             // Its new process existed and could not be released: the driver ends it.
-            process.life = life;
+            process.execution = execution;
             let outcome = Err("its program could not be executed".to_owned());
             self.pod.handle_restarted(self.now, id, outcome);
             return self.schedule(
@@ -520,14 +525,17 @@ impl World {
             );
         }
         process.alive = true;
-        process.life = life;
+        process.execution = execution;
         process.executed = Some(self.now);
         let exits = process.script.exits_after;
         let exits = exits.map(|(after, code)| (after, process.script.then_exits.unwrap_or(code)));
         self.see(Seen::Executed(id.to_string()));
         self.pod.handle_restarted(self.now, id, Ok(()));
         if let Some((after, code)) = exits {
-            self.schedule(after, Event::Dies(id.clone(), life, ExitStatus::Code(code)));
+            self.schedule(
+                after,
+                Event::Dies(id.clone(), execution, ExitStatus::Code(code)),
+            );
         }
     }
 
@@ -656,9 +664,9 @@ impl World {
                 let takes = self.script_of(&id).restart_takes;
                 self.schedule(takes, Event::Restarted(id));
             }
-            Action::PostStart { id, life } => {
+            Action::PostStart { id, execution } => {
                 self.see(Seen::PostStarted(id.to_string()));
-                self.schedule(ms(1), Event::PostStarted(id, life));
+                self.schedule(ms(1), Event::PostStarted(id, execution));
             }
             Action::CancelRestart { id } => {
                 let is_its =
@@ -670,13 +678,13 @@ impl World {
                     self.schedule(ms(5), Event::RestartCanceled(id));
                 }
             }
-            Action::Probe { id, life } => {
+            Action::Probe { id, execution } => {
                 let ready = self.is_ready(id.as_str()) && self.is_well(&id);
                 let takes = self.script_of(&id).probe_takes;
                 let limit = self.pod.probe(self.now, &id).map(|probe| probe.timeout);
                 let limit = limit.unwrap_or_default();
                 let ready = ready && takes <= limit;
-                self.schedule(takes.min(limit), Event::Probed(id, life, ready));
+                self.schedule(takes.min(limit), Event::Probed(id, execution, ready));
             }
             Action::EndOutput { id, .. } => self.pod.handle_output_read(self.now, &id),
             Action::PublishExit { id, code } => {
@@ -719,7 +727,7 @@ impl World {
         let Some(process) = self.processes.get(id).filter(|process| process.alive) else {
             return;
         };
-        let life = process.life;
+        let execution = process.execution;
         let dies_in = match (signal, process.executed) {
             (Signal::KILL, _) if process.script.survives_sigkill => None,
             (Signal::KILL, _) => Some((ms(1), ExitStatus::Signal(9))),
@@ -732,7 +740,7 @@ impl World {
                 .map(|after| (after, ExitStatus::Code(process.script.stop_code))),
         };
         if let Some((wait, status)) = dies_in {
-            self.schedule(wait, Event::Dies(id.clone(), life, status));
+            self.schedule(wait, Event::Dies(id.clone(), execution, status));
         }
     }
 }

@@ -2,8 +2,8 @@
 //! and of the times when they run.
 //!
 //! The formula is KEP-753's ("Resources calculation for scheduling and pod admission", "Exposing
-//! Pod Resource requirements"), which is that of the init containers' proposal where there are no
-//! sidecars, with the containers of the defer proposal at the other end:
+//! Pod Resource requirements"). Without sidecars it is that of the init containers' proposal. The
+//! containers of the defer proposal are added at the end:
 //!
 //! ```text
 //! init(i)   = init_i + sum of the sidecars started before it
@@ -42,6 +42,7 @@ pub struct Requests {
     pub memory: Bytes,
 }
 
+/// Limits; unlimited if not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
     pub cpu: Limit<Millicores>,
@@ -81,8 +82,6 @@ pub struct Containers {
     /// Overhead of the pod itself (a RuntimeClass's `overhead.podFixed`).
     pub overhead: Size,
 }
-
-// === impl Size ===
 
 impl Size {
     /// No requests, and limits of zero.
@@ -164,8 +163,6 @@ impl From<&Resources> for Size {
         }
     }
 }
-
-// === impl Containers ===
 
 impl Containers {
     /// The containers of a pod with this plan. The caller names the `apps`, because a plan need not

@@ -27,8 +27,6 @@ pub(super) trait Quantity: Copy + Ord + Default {
     fn plus(self, other: Self) -> Self;
 }
 
-// === impl Millicores, Bytes ===
-
 impl Quantity for Millicores {
     fn plus(self, other: Self) -> Self {
         Millicores(self.0.saturating_add(other.0))
@@ -40,8 +38,6 @@ impl Quantity for Bytes {
         Bytes(self.0.saturating_add(other.0))
     }
 }
-
-// === impl Limit ===
 
 /// No bound, in Kubernetes as in the kernel, is what is not said.
 impl<Q> From<Option<Q>> for Limit<Q> {

@@ -12,11 +12,9 @@ fn limited(millis: u64, bytes: u64) -> Size {
     Size::exactly(Millicores(millis), Bytes(bytes))
 }
 
-// === the seeds' examples ===
-
 /// Pod initialization, "Resources": two init containers, two apps.
 #[test]
-fn the_largest_init_container_or_all_apps_whatever_is_more_of_each_resource() {
+fn the_size_is_the_larger_of_the_largest_init_container_and_all_apps_per_resource() {
     let containers = Containers {
         starting: vec![
             Starting::Init(limited(100, GI)),
@@ -31,7 +29,7 @@ fn the_largest_init_container_or_all_apps_whatever_is_more_of_each_resource() {
 /// The same, second example, with what Kubernetes made of it: a request that is not given is the
 /// limit, and a limit that is not given is none.
 #[test]
-fn what_one_app_leaves_open_is_open_for_the_pod() {
+fn a_limit_that_one_app_lacks_is_unlimited_for_the_pod() {
     let app = Size {
         requests: limited(10, 1100 * MI).requests,
         limits: Size::UNLIMITED.limits,
@@ -44,7 +42,7 @@ fn what_one_app_leaves_open_is_open_for_the_pod() {
     let effective = containers.effective();
     assert_eq!(effective.requests, limited(100, 1100 * MI).requests);
     assert_eq!(effective.limits, Size::UNLIMITED.limits);
-    // It is not while the init container runs.
+    // While the init container runs there is a limit.
     assert_eq!(containers.at(Moment::Starting(0)), limited(100, GI));
 }
 
@@ -86,10 +84,8 @@ fn defer_containers_count_one_at_a_time() {
     assert_eq!(containers.effective(), limited(210, 81));
 }
 
-// === from a plan ===
-
 #[test]
-fn a_plan_says_who_starts_when() {
+fn a_plan_has_the_containers_of_each_stage() {
     let annotations = [
         ("usher/init", "a b"),
         ("usher/sidecars", "p"),
@@ -130,8 +126,6 @@ fn a_plan_says_who_starts_when() {
     };
     assert_eq!(containers.apps, [web]);
 }
-
-// === properties ===
 
 fn limits<Q: std::fmt::Debug>(amount: impl Strategy<Value = Q>) -> impl Strategy<Value = Limit<Q>> {
     proptest::option::weighted(0.8, amount).prop_map(Limit::from)

@@ -127,7 +127,7 @@ impl OciRuntime {
         }
         command.arg(id);
         let outcome = self.run(command, Some(stdio)).await;
-        self.born(Verb::Restore, outcome, expectation, &pid_file)
+        self.new_init(Verb::Restore, outcome, expectation, &pid_file)
             .await
     }
 

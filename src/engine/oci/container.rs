@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use crate::catch_panic::catch_panic;
 use crate::cgroup::cleanup;
 use crate::engine::{
-    Beginning, Born, CancelToken, Cgroup, Container, CreateOptions, Created, Deletion, EngineError,
-    LastLife, Namespaces, Order, OwnSandbox, Work,
+    CancelToken, Cgroup, Container, CreateOptions, Created, Deletion, EngineError, InitialState,
+    Namespaces, NewInit, Order, OwnSandbox, PreviousInit, Work,
 };
 use crate::reaper::{Child, Reaper};
 use crate::rootfs;
@@ -111,10 +111,10 @@ impl Container for Arc<OciContainer> {
 
     async fn create_again(
         &self,
-        last: LastLife,
+        last: PreviousInit,
         streams: &mut Streams,
         token: &CancelToken,
-    ) -> Result<Born, EngineError> {
+    ) -> Result<NewInit, EngineError> {
         let runtime = self.runtime.under(token);
         self.write_score(last.oom_score);
         let is_forgotten = last.is_forgotten
@@ -146,7 +146,7 @@ impl Container for Arc<OciContainer> {
                 tracing::warn!(container = self.id, %error, why);
             }
         }
-        Ok(OciInit::born(self, completed?))
+        Ok(OciInit::new_init(self, completed?))
     }
 
     async fn forget(&self) -> Result<(), EngineError> {
@@ -247,12 +247,15 @@ impl OciContainer {
         if let Some(restore) = restore {
             streams.pass_on();
             let restoration = OciRestoration::new(Arc::clone(self), restore, stdio);
-            let beginning = Beginning::ToRestore(Box::new(restoration));
-            return Ok(Created { beginning, streams });
+            let initial_state = InitialState::ToRestore(Box::new(restoration));
+            return Ok(Created {
+                initial_state,
+                streams,
+            });
         }
         match self.park(runtime, stdio, &mut streams).await {
             Ok(child) => Ok(Created {
-                beginning: Beginning::Parked(OciInit::born(self, child)),
+                initial_state: InitialState::Parked(OciInit::new_init(self, child)),
                 streams,
             }),
             Err(error) => {
@@ -289,7 +292,7 @@ impl OciContainer {
         runtime: &OciRuntime,
         child: Child,
         streams: &mut Streams,
-        last: &LastLife,
+        last: &PreviousInit,
     ) -> Result<Child, EngineError> {
         let is_there = runtime.is_in(&self.id, &child, &self.joins);
         is_there.map_err(EngineError::failed)?;

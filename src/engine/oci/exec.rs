@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Map, Value, json};
 
 use crate::cgroup::scores;
-use crate::engine::{Ending, EngineError, ExecOrder, Executed, Killing, Process};
+use crate::engine::{EngineError, ExecOrder, ExitFuture, NewExec, Process, SignalProgress};
 use crate::plan::Signal;
 use crate::reaper::{Child, Reaper};
 use crate::stdio::{self, Size, Streams};
@@ -34,7 +34,7 @@ struct OciProcess {
 }
 
 impl Execution<'_> {
-    pub async fn run(self) -> Result<Executed, EngineError> {
+    pub async fn run(self) -> Result<NewExec, EngineError> {
         let spec = self.spec();
         let spec = spec.map_err(|error| EngineError::Invalid(error.to_string()))?;
         let setting = self.container.setting(&self.order.exec_id, false);
@@ -71,21 +71,21 @@ impl Execution<'_> {
         Ok(child)
     }
 
-    fn executed(&self, mut child: Child, streams: Streams) -> Executed {
+    fn executed(&self, mut child: Child, streams: Streams) -> NewExec {
         let has_ended = Arc::new(AtomicBool::new(false));
         let process = OciProcess {
             pid: child.pid(),
             reaper: self.container.reaper.clone(),
             has_ended: Arc::clone(&has_ended),
         };
-        let ending = async move {
+        let exit_future = async move {
             let status = child.wait().await;
             has_ended.store(status.is_ok(), Ordering::Relaxed);
             status
         };
-        Executed {
+        NewExec {
             process: Arc::new(process),
-            ending: Ending(Box::pin(ending)),
+            exit_future: ExitFuture(Box::pin(exit_future)),
             streams,
         }
     }
@@ -125,12 +125,12 @@ impl Process for OciProcess {
 
     /// Sends a signal to the exec. Its Start is answered when `runc exec` returns, a moment before
     /// its program is executed; until then runc's own code in the process would handle the signal.
-    fn kill(&self, signal: Signal) -> Killing {
+    fn kill(&self, signal: Signal) -> SignalProgress {
         if signal == Signal::KILL {
-            return Killing::Done(self.kill_now(signal));
+            return SignalProgress::Done(self.kill_now(signal));
         }
         let process = self.clone();
-        Killing::UnderWay(Box::pin(async move {
+        SignalProgress::UnderWay(Box::pin(async move {
             await_execution(process.pid).await;
             process.kill_now(signal)
         }))

@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use crate::cgroup::{Cgroup as ContainerCgroup, PodCgroup as PodsCgroup};
 use crate::engine::{
-    Attempted, Born, CancelToken, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed,
-    Init, Killing, Namespaces, PidHold, PodCgroup, Sandbox, Vantage,
+    Attempted, CancelToken, Cgroup, Checkpoint, EngineError, ExecOrder, ExitFuture, Init,
+    Namespaces, NewExec, NewInit, PidHold, PodCgroup, ProbeEnvironment, Sandbox, SignalProgress,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::probe::{self, Target};
@@ -45,7 +45,7 @@ pub(super) struct OciInit {
 
 impl OciInit {
     /// Makes the init and exit future of a new process.
-    pub fn born(container: &Arc<OciContainer>, mut child: Child) -> Born {
+    pub fn new_init(container: &Arc<OciContainer>, mut child: Child) -> NewInit {
         let init = OciInit {
             container: Arc::clone(container),
             pid: child.pid(),
@@ -54,9 +54,9 @@ impl OciInit {
         if let Err(error) = init.find_cgroup() {
             tracing::warn!(container = container.id, %error, "no cgroup found: no metrics");
         }
-        Born {
+        NewInit {
             init: Arc::new(init),
-            ending: Ending(Box::pin(async move { child.wait().await })),
+            exit_future: ExitFuture(Box::pin(async move { child.wait().await })),
         }
     }
 
@@ -124,7 +124,7 @@ impl OciInit {
         Err(EngineError::failed(error))
     }
 
-    fn target(&self, from: &Vantage, token: &CancelToken) -> Target {
+    fn target(&self, from: &ProbeEnvironment, token: &CancelToken) -> Target {
         Target {
             id: self.id().to_owned(),
             pid: self.pid,
@@ -180,13 +180,13 @@ impl Init for OciInit {
         release(&self.runtime(token), self.id(), self.pid, has_hooks, gone).await
     }
 
-    fn kill(&self, signal: Signal, all: bool) -> Killing {
+    fn kill(&self, signal: Signal, all: bool) -> SignalProgress {
         let dies_with_it = signal == Signal::KILL && self.container.has_own_pid_namespace;
         let is_for_init = !all || dies_with_it;
         if !is_for_init || !self.container.runtime.is_native(self.id()) {
-            return Killing::UnderWay(Box::pin(self.clone().kill_by_runtime(signal, all)));
+            return SignalProgress::UnderWay(Box::pin(self.clone().kill_by_runtime(signal, all)));
         }
-        Killing::Done(match signal {
+        SignalProgress::Done(match signal {
             Signal::KILL => self.end(),
             signal => kill(self.reaper(), self.pid, signal),
         })
@@ -240,7 +240,7 @@ impl Init for OciInit {
         self.thaw_after(self.runtime(token).checkpoint(self.id(), checkpoint).await)
     }
 
-    async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<Executed, EngineError> {
+    async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<NewExec, EngineError> {
         let execution = Execution {
             order,
             container: &self.container,
@@ -266,7 +266,12 @@ impl Init for OciInit {
         }
     }
 
-    async fn probe(&self, probe: &Probe, from: &Vantage, token: &CancelToken) -> Attempted {
+    async fn probe(
+        &self,
+        probe: &Probe,
+        from: &ProbeEnvironment,
+        token: &CancelToken,
+    ) -> Attempted {
         probe::attempt(probe, &self.target(from, token)).await
     }
 
@@ -274,7 +279,7 @@ impl Init for OciInit {
         &self,
         hook: &Hook,
         limit: Duration,
-        from: &Vantage,
+        from: &ProbeEnvironment,
         token: &CancelToken,
     ) -> Result<(), String> {
         probe::run_hook(hook, limit, &self.target(from, token)).await

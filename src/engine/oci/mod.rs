@@ -2,9 +2,12 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one method per verb, with their time limits and errors |
-//! | `bundle.rs`, `config.rs`, `options.rs`, `exit.rs`, `shim_path.rs` | files of the bundle: configuration read and changed, containerd's options, the recorded exit, the path of the shim |
-//! | `container.rs`, `restoration.rs`, `forget.rs`, `state.rs` | a container: created, restarted in place, restored, removed; the runtime's state of it |
+//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one
+//! method per verb, with their time limits and errors | | `bundle.rs`, `config.rs`, `options.rs`,
+//! `exit.rs`, `shim_path.rs` | files of the bundle: configuration read and changed, containerd's
+//! options, the recorded exit, the path of the shim | | `container.rs`, `restoration.rs`,
+//! `forget.rs`, `state.rs` | a container: created, restarted in place, restored, removed; the
+//! runtime's state of it |
 //! | `init.rs`, `release.rs` | the init process: released, killed, frozen, updated |
 //! | `exec.rs` | execs |
 //! | `checkpoint.rs` | checkpoints by criu |
@@ -94,7 +97,8 @@ use crate::reaper::Reaper;
 use crate::sizing::Size;
 
 use super::{
-    Coming, Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, Work, sandbox,
+    Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, UpcomingCreation, Work,
+    sandbox,
 };
 
 pub use bundle::{Bundle, BundleError};
@@ -195,10 +199,10 @@ impl Engine for OciEngine {
         scores::allowed(wanted, instead_of)
     }
 
-    fn get_ready(&self, coming: Coming) {
-        match coming {
-            Coming::Container => moves::prepare_for_container(),
-            Coming::Exec => moves::prepare_for_exec(),
+    fn get_ready(&self, upcoming: UpcomingCreation) {
+        match upcoming {
+            UpcomingCreation::Container => moves::prepare_for_container(),
+            UpcomingCreation::Exec => moves::prepare_for_exec(),
         }
     }
 }

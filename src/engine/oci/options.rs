@@ -195,7 +195,7 @@ fn from_toml(text: &str) -> Result<Options, String> {
     Options::deserialize(named).map_err(|error| one_line(&error.to_string()))
 }
 
-/// Error message for an option that chooses the [removed runtime](REMOVED_RUNTIME); `None` for any
+/// Error message for an option that chooses the removed runtime (`REMOVED_RUNTIME`); `None` for any
 /// other.
 pub fn refusal(key: &str, value: &str) -> Option<String> {
     match plain(key).as_str() {

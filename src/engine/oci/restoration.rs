@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::engine::{Born, CancelToken, EngineError, Restoration};
+use crate::engine::{CancelToken, EngineError, NewInit, Restoration};
 use crate::stdio::{ProcessStdio, Streams};
 
 use super::checkpoint::Restore;
@@ -35,7 +35,7 @@ impl Restoration for OciRestoration {
         self: Box<Self>,
         terminal: Option<&mut Streams>,
         token: &CancelToken,
-    ) -> Result<Born, EngineError> {
+    ) -> Result<NewInit, EngineError> {
         let container = self.container;
         let runtime = container.runtime.under(token);
         let restored = runtime.restore(&container.id, &self.from, self.stdio);
@@ -46,6 +46,6 @@ impl Restoration for OciRestoration {
         {
             tracing::warn!(id = container.id, %error, "its terminal is not connected");
         }
-        Ok(OciInit::born(&container, child))
+        Ok(OciInit::new_init(&container, child))
     }
 }

@@ -154,7 +154,7 @@ impl OciRuntime {
         command.arg(id);
         moves::prepare_for_container();
         let outcome = self.run(command, Some(stdio)).await;
-        self.born(Verb::Create, outcome, expectation, &pid_file)
+        self.new_init(Verb::Create, outcome, expectation, &pid_file)
             .await
     }
 
@@ -167,7 +167,7 @@ impl OciRuntime {
     }
 
     /// Returns the process that a command has made. Kills it if the command was cut short.
-    pub(super) async fn born(
+    pub(super) async fn new_init(
         &self,
         verb: Verb,
         outcome: Result<(), RuntimeError>,
@@ -280,8 +280,8 @@ impl OciRuntime {
         command.arg("--process").arg(&file.0).arg(id);
         moves::prepare_for_exec();
         let outcome = self.run(command, Some(stdio)).await;
-        let born = self.born(Verb::Exec, outcome, expectation, &pid_file.0);
-        let child = born.await?;
+        let new_init = self.new_init(Verb::Exec, outcome, expectation, &pid_file.0);
+        let child = new_init.await?;
         // runc ignores the process's score and gives it the one that the container was created
         // with.
         if let Some(score) = oom_score

@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep};
 use crate::cgroup::{self, PodCgroup as PodsCgroup};
 use crate::engine::oci::{self, OciPodCgroup};
 use crate::engine::{
-    Attempted, CancelToken, Cgroup, Change, Checkpoint, Ending, EngineError, ExecOrder, Executed,
-    Init, Killing, Namespaces, OomWatch, OwnSandbox, PidHold, PodCgroup, Sandbox, ScoreOutcome,
-    Vantage,
+    Attempted, CancelToken, Cgroup, Change, Checkpoint, EngineError, ExecOrder, ExitFuture, Init,
+    Namespaces, NewExec, OomWatch, OwnSandbox, PidHold, PodCgroup, ProbeEnvironment, Sandbox,
+    ScoreOutcome, SignalProgress,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::process::ExitStatus;
@@ -53,9 +53,9 @@ pub(super) fn not_a_container(what: &str) -> EngineError {
 }
 
 /// The exit of `holder`: that of the process `child`, or, without a process, the call of its `end`.
-pub(super) fn ending(holder: &Holder, child: Option<Child>) -> Ending {
+pub(super) fn exit_future(holder: &Holder, child: Option<Child>) -> ExitFuture {
     let ended = holder.end.clone();
-    Ending(Box::pin(async move {
+    ExitFuture(Box::pin(async move {
         let Some(mut child) = child else {
             ended.canceled().await;
             return Ok(ExitStatus::Signal(Signal::KILL.number()));
@@ -147,8 +147,8 @@ impl Init for Holder {
         }
     }
 
-    fn kill(&self, signal: Signal, _: bool) -> Killing {
-        Killing::Done(match (self.has_no_process(), signal) {
+    fn kill(&self, signal: Signal, _: bool) -> SignalProgress {
+        SignalProgress::Done(match (self.has_no_process(), signal) {
             (false, signal) => oci::kill(&self.reaper, self.pid, signal),
             (true, Signal::KILL | Signal::TERM) => self.end(),
             // The holder ignores all other signals.
@@ -182,7 +182,7 @@ impl Init for Holder {
         Err(not_a_container("checkpointed"))
     }
 
-    async fn exec(&self, _: ExecOrder, _: &CancelToken) -> Result<Executed, EngineError> {
+    async fn exec(&self, _: ExecOrder, _: &CancelToken) -> Result<NewExec, EngineError> {
         Err(not_a_container("entered by an exec"))
     }
 
@@ -190,7 +190,7 @@ impl Init for Holder {
         Err(not_a_container("entered").to_string())
     }
 
-    async fn probe(&self, _: &Probe, _: &Vantage, _: &CancelToken) -> Attempted {
+    async fn probe(&self, _: &Probe, _: &ProbeEnvironment, _: &CancelToken) -> Attempted {
         Attempted {
             outcome: Err(not_a_container("probed").to_string()),
             cost: Duration::ZERO,
@@ -201,7 +201,7 @@ impl Init for Holder {
         &self,
         _: &Hook,
         _: Duration,
-        _: &Vantage,
+        _: &ProbeEnvironment,
         _: &CancelToken,
     ) -> Result<(), String> {
         Err(not_a_container("entered").to_string())

@@ -36,8 +36,8 @@ use crate::stdio::{self, Streams};
 
 use super::oci::exit;
 use super::{
-    Beginning, Born, CancelToken, Container, CreateOptions, Created, Deletion, EngineError, Facts,
-    LastLife, Order, OwnSandbox, SandboxOrder,
+    CancelToken, Container, CreateOptions, Created, Deletion, EngineError, Facts, InitialState,
+    NewInit, Order, OwnSandbox, PreviousInit, SandboxOrder,
 };
 
 use config::Wanted;
@@ -122,25 +122,25 @@ impl Container for Arc<PodSandbox> {
         token: &CancelToken,
     ) -> Result<Created, EngineError> {
         exit::forget(&self.bundle);
-        let born = match catch_panic(self.make(token)).await {
-            Ok(born) => born,
+        let new_init = match catch_panic(self.make(token)).await {
+            Ok(new_init) => new_init,
             Err(error) => {
                 clear(&self.bundle, &self.id).await;
                 return Err(error);
             }
         };
         Ok(Created {
-            beginning: Beginning::Parked(born),
+            initial_state: InitialState::Parked(new_init),
             streams: Streams::default(),
         })
     }
 
     async fn create_again(
         &self,
-        _: LastLife,
+        _: PreviousInit,
         _: &mut Streams,
         _: &CancelToken,
-    ) -> Result<Born, EngineError> {
+    ) -> Result<NewInit, EngineError> {
         Err(init::not_a_container("restarted in place"))
     }
 
@@ -169,7 +169,7 @@ impl Container for Arc<PodSandbox> {
 
 impl PodSandbox {
     /// Makes the files and the namespaces.
-    async fn make(&self, token: &CancelToken) -> Result<Born, EngineError> {
+    async fn make(&self, token: &CancelToken) -> Result<NewInit, EngineError> {
         let parent = &self.wanted.cgroup_parent;
         let pod = (!parent.is_empty())
             .then(|| cgroup::Cgroup::at(parent))
@@ -185,12 +185,12 @@ impl PodSandbox {
         let pid = child.as_ref().map_or(0, Child::pid);
         let holder = Holder::new(pid, leash, self.reaper.clone(), pod, self.own(pid));
         let holder = Arc::new(holder);
-        let ending = init::ending(&holder, child);
+        let exit_future = init::exit_future(&holder, child);
         // Cannot fail: a sandbox is created once.
         let _ = self.holder.set(Arc::clone(&holder));
-        Ok(Born {
+        Ok(NewInit {
             init: holder,
-            ending,
+            exit_future,
         })
     }
 

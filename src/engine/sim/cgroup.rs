@@ -18,7 +18,7 @@ use crate::plan::Allotment;
 use crate::sizing::{Limit, Limits, Millicores, Requests};
 
 use super::SimEngine;
-use super::fate::Deed;
+use super::fault::EngineCall;
 use super::machine::Happening;
 
 /// Period of a quota, in microseconds.
@@ -59,14 +59,14 @@ impl SimCgroup {
 #[async_trait]
 impl Cgroup for SimCgroup {
     fn metrics(&self) -> Result<Any, String> {
-        let read = self.engine.lock().fate(Deed::ReadCgroup, &self.id);
+        let read = self.engine.lock().fault(EngineCall::ReadCgroup, &self.id);
         read.outcome.map_err(|error| error.to_string())?;
         Ok(Any::new())
     }
 
     fn processes(&self) -> Result<Vec<u32>, String> {
         let mut machine = self.engine.lock();
-        let read = machine.fate(Deed::ReadCgroup, &self.id);
+        let read = machine.fault(EngineCall::ReadCgroup, &self.id);
         read.outcome.map_err(|error| error.to_string())?;
         let members = machine.members(&self.id).into_iter();
         let pids = members.filter_map(|serial| machine.processes.get(&serial));
@@ -106,7 +106,7 @@ impl Cgroup for SimCgroup {
     }
 
     async fn change_scores(&self, change: Change, _: &Notify) -> Result<ScoreOutcome, String> {
-        let met = self.engine.meet(Deed::Scores, &self.id, None).await;
+        let met = self.engine.meet(EngineCall::Scores, &self.id, None).await;
         met.map_err(|error| error.to_string())?;
         let mut machine = self.engine.lock();
         let may_lower = machine.may_lower_scores;
@@ -221,7 +221,7 @@ impl PodCgroup for SimPodCgroup {
     }
 
     fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
-        let met = self.engine.lock().fate(Deed::WritePod, &self.uid);
+        let met = self.engine.lock().fault(EngineCall::WritePod, &self.uid);
         met.outcome.map_err(io::Error::other)?;
         self.engine.size_pod(&self.uid, knob, value);
         self.engine.lock().tell(Happening::PodSized { knob, value });
@@ -229,7 +229,10 @@ impl PodCgroup for SimPodCgroup {
     }
 
     async fn lower_memory(&self, bytes: u64) -> io::Result<()> {
-        let met = self.engine.meet(Deed::LowerMemory, &self.uid, None).await;
+        let met = self
+            .engine
+            .meet(EngineCall::LowerMemory, &self.uid, None)
+            .await;
         met.map_err(io::Error::other)?;
         self.write(Knob::Memory, bytes)
     }
@@ -251,7 +254,10 @@ impl PodCgroup for SimPodCgroup {
     }
 
     async fn tell_manager(&self, _: Vec<(Knob, u64)>) -> Result<(), String> {
-        let met = self.engine.meet(Deed::TellManager, &self.uid, None).await;
+        let met = self
+            .engine
+            .meet(EngineCall::TellManager, &self.uid, None)
+            .await;
         met.map_err(|error| error.to_string())
     }
 

@@ -9,16 +9,16 @@ use tokio::time::{sleep, timeout};
 
 use crate::catch_panic::catch_panic;
 use crate::engine::{
-    Beginning, Born, CancelToken, Container, CreateOptions, Created, Deletion, Ending, EngineError,
-    LastLife, Order, Restoration, Work,
+    CancelToken, Container, CreateOptions, Created, Deletion, EngineError, ExitFuture,
+    InitialState, NewInit, Order, PreviousInit, Restoration, Work,
 };
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 use crate::stdio::{self, Streams};
 
-use super::fate::Deed;
+use super::fault::EngineCall;
 use super::init::SimInit;
-use super::machine::{Happening, State, ending};
+use super::machine::{Happening, State, exit_future};
 use super::{Program, SimBundle, SimEngine};
 
 /// Time for the previous processes to be gone before a restart in place.
@@ -38,7 +38,7 @@ pub(super) struct SimContainer {
     /// True for a sandbox without a pause container.
     pub is_sandbox: bool,
     checkpoint: String,
-    lives: AtomicUsize,
+    inits: AtomicUsize,
     /// Number of cleanups in progress.
     forgettings: AtomicUsize,
     /// Number of releases in progress.
@@ -70,14 +70,14 @@ impl SimContainer {
             directory: order.bundle.clone(),
             is_sandbox: order.sandbox.is_some(),
             checkpoint: order.checkpoint.clone(),
-            lives: AtomicUsize::new(0),
+            inits: AtomicUsize::new(0),
             forgettings: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
         }
     }
 
-    fn park(self: &Arc<Self>, score: i32) -> Born {
-        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+    fn park(self: &Arc<Self>, score: i32) -> NewInit {
+        let number = self.inits.fetch_add(1, Ordering::Relaxed);
         let mut machine = self.engine.lock();
         let own = self.bundle.has_own_pid_namespace;
         let (serial, pid, end) = machine.spawn(&self.id, None, own, score, State::Parked);
@@ -85,12 +85,12 @@ impl SimContainer {
         let id = self.id.clone();
         machine.tell(Happening::Parked { id, pid });
         drop(machine);
-        let lives = &self.bundle.lives;
-        let program = lives.get(life).or(lives.last()).cloned();
+        let programs = &self.bundle.programs;
+        let program = programs.get(number).or(programs.last()).cloned();
         let program = program.unwrap_or_else(Program::default);
-        Born {
+        NewInit {
             init: Arc::new(SimInit::new(Arc::clone(self), serial, pid, program)),
-            ending: Ending(Box::pin(ending(end))),
+            exit_future: ExitFuture(Box::pin(exit_future(end))),
         }
     }
 
@@ -134,7 +134,7 @@ impl SimContainer {
 
     async fn drain(&self, streams: Vec<Streams>) {
         // Output that comes later is cut off.
-        let _ = self.engine.meet(Deed::Drain, &self.id, None).await;
+        let _ = self.engine.meet(EngineCall::Drain, &self.id, None).await;
         stdio::drain(streams).await;
     }
 }
@@ -147,16 +147,19 @@ impl Container for Arc<SimContainer> {
         options: CreateOptions,
         token: &CancelToken,
     ) -> Result<Created, EngineError> {
-        self.engine.meet(Deed::Mount, &self.id, None).await?;
+        self.engine.meet(EngineCall::Mount, &self.id, None).await?;
         self.engine.lock().mounts.insert(self.directory.clone());
-        let first = self.bundle.lives.first();
+        let first = self.bundle.programs.first();
         let (streams, _) = Streams::simulated(first.and_then(|program| program.is_read_for));
         if !self.checkpoint.is_empty() {
-            let beginning = Beginning::ToRestore(Box::new(SimRestoration(Arc::clone(self))));
-            return Ok(Created { beginning, streams });
+            let initial_state = InitialState::ToRestore(Box::new(SimRestoration(Arc::clone(self))));
+            return Ok(Created {
+                initial_state,
+                streams,
+            });
         }
         // A panic here simulates a bug of the shim, after which nothing stays mounted either.
-        let met = catch_panic(self.engine.meet(Deed::Create, &self.id, Some(token))).await;
+        let met = catch_panic(self.engine.meet(EngineCall::Create, &self.id, Some(token))).await;
         let is_known = self.engine.lock().containers.contains_key(&self.id);
         let created = met.and(match is_known {
             true => Err(EngineError::Failed(format!("{} exists already", self.id))),
@@ -167,17 +170,20 @@ impl Container for Arc<SimContainer> {
             return Err(error);
         }
         let score = options.oom_score.unwrap_or(self.bundle.oom_score);
-        let beginning = Beginning::Parked(self.park(score));
-        self.engine.answer(Deed::Create, &self.id).await;
-        Ok(Created { beginning, streams })
+        let initial_state = InitialState::Parked(self.park(score));
+        self.engine.answer(EngineCall::Create, &self.id).await;
+        Ok(Created {
+            initial_state,
+            streams,
+        })
     }
 
     async fn create_again(
         &self,
-        last: LastLife,
+        last: PreviousInit,
         _: &mut Streams,
         token: &CancelToken,
-    ) -> Result<Born, EngineError> {
+    ) -> Result<NewInit, EngineError> {
         self.is_hurried_by(&self.forgettings);
         if token.is_canceled() {
             return Err(EngineError::CutShort("restart canceled".to_owned()));
@@ -193,19 +199,21 @@ impl Container for Arc<SimContainer> {
         };
         let late = |_| EngineError::failed("an earlier process of the container still exists");
         timeout(GONE_WITHIN, gone).await.map_err(late)?;
-        let met = self.engine.meet(Deed::CreateAgain, &self.id, Some(token));
+        let met = self
+            .engine
+            .meet(EngineCall::CreateAgain, &self.id, Some(token));
         met.await?;
-        let born = self.park(last.oom_score.unwrap_or(self.bundle.oom_score));
-        self.engine.answer(Deed::CreateAgain, &self.id).await;
-        Ok(born)
+        let new_init = self.park(last.oom_score.unwrap_or(self.bundle.oom_score));
+        self.engine.answer(EngineCall::CreateAgain, &self.id).await;
+        Ok(new_init)
     }
 
     async fn forget(&self) -> Result<(), EngineError> {
         self.is_hurried_by(&self.releases);
         let _forgetting = UnderWay::one_more(&self.forgettings);
-        self.engine.meet(Deed::Forget, &self.id, None).await?;
+        self.engine.meet(EngineCall::Forget, &self.id, None).await?;
         self.forgotten()?;
-        self.engine.answer(Deed::Forget, &self.id).await;
+        self.engine.answer(EngineCall::Forget, &self.id).await;
         Ok(())
     }
 
@@ -214,15 +222,15 @@ impl Container for Arc<SimContainer> {
             match how {
                 Deletion::RootfsOnly => Ok(()),
                 Deletion::Usual => {
-                    let met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                    let met = self.engine.meet(EngineCall::Delete, &self.id, None).await;
                     met.and_then(|()| self.forgotten())
                 }
                 Deletion::Forced => {
                     // No caller would retry, so retry here.
-                    let mut met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                    let mut met = self.engine.meet(EngineCall::Delete, &self.id, None).await;
                     for _ in 0..INSISTS {
                         if met.is_err() {
-                            met = self.engine.meet(Deed::Delete, &self.id, None).await;
+                            met = self.engine.meet(EngineCall::Delete, &self.id, None).await;
                         }
                     }
                     // Kill all processes, even if the deletion fails.
@@ -235,7 +243,7 @@ impl Container for Arc<SimContainer> {
         let deleted = catch_panic(removal).await;
         self.drain(streams).await;
         self.unmount();
-        self.engine.answer(Deed::Delete, &self.id).await;
+        self.engine.answer(EngineCall::Delete, &self.id).await;
         deleted
     }
 
@@ -262,14 +270,14 @@ impl Restoration for SimRestoration {
         self: Box<Self>,
         _: Option<&mut Streams>,
         token: &CancelToken,
-    ) -> Result<Born, EngineError> {
+    ) -> Result<NewInit, EngineError> {
         let SimRestoration(container) = *self;
         let met = container
             .engine
-            .meet(Deed::Restore, &container.id, Some(token));
+            .meet(EngineCall::Restore, &container.id, Some(token));
         met.await?;
         let score = container.bundle.oom_score;
-        let born = container.park(score);
+        let new_init = container.park(score);
         let init = container.engine.lock();
         let serial = init
             .containers
@@ -277,9 +285,14 @@ impl Restoration for SimRestoration {
             .and_then(|known| known.init);
         drop(init);
         if let Some(serial) = serial {
-            let program = container.bundle.lives.first().cloned().unwrap_or_default();
+            let program = container
+                .bundle
+                .programs
+                .first()
+                .cloned()
+                .unwrap_or_default();
             container.engine.execute(serial, program);
         }
-        Ok(born)
+        Ok(new_init)
     }
 }

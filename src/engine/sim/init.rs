@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::engine::{
-    Attempted, CancelToken, Cgroup, Checkpoint, Ending, EngineError, ExecOrder, Executed, Init,
-    Killing, PidHold, PodCgroup, Process, Resources, Sandbox, Vantage,
+    Attempted, CancelToken, Cgroup, Checkpoint, EngineError, ExecOrder, ExitFuture, Init, NewExec,
+    PidHold, PodCgroup, ProbeEnvironment, Process, Resources, Sandbox, SignalProgress,
 };
 use crate::plan::{Hook, Probe, Signal};
 use crate::process::ExitStatus;
@@ -19,8 +19,8 @@ use crate::stdio::Streams;
 
 use super::cgroup::{SimCgroup, SimPodCgroup};
 use super::container::{SimContainer, UnderWay};
-use super::fate::Deed;
-use super::machine::{Happening, Serial, State, ending};
+use super::fault::EngineCall;
+use super::machine::{Happening, Serial, State, exit_future};
 use super::{Program, SimEngine};
 
 /// CPU time of a probe's attempt.
@@ -77,8 +77,8 @@ impl SimInit {
     }
 
     /// Runs a call that fails once the container has exited.
-    async fn meet(&self, deed: Deed, token: &CancelToken) -> Result<(), EngineError> {
-        let met = self.engine().meet(deed, self.id(), Some(token)).await;
+    async fn meet(&self, call: EngineCall, token: &CancelToken) -> Result<(), EngineError> {
+        let met = self.engine().meet(call, self.id(), Some(token)).await;
         match self.is_alive() {
             true => met,
             false => met.and(Err(self.gone())),
@@ -86,7 +86,7 @@ impl SimInit {
     }
 
     async fn kill_the_long_way(self, signal: Signal, all: bool) -> Result<(), EngineError> {
-        let met = self.engine().meet(Deed::Kill, self.id(), None).await;
+        let met = self.engine().meet(EngineCall::Kill, self.id(), None).await;
         if let Err(error) = met {
             return match self.is_alive() {
                 false => Err(self.gone()),
@@ -109,7 +109,7 @@ impl SimInit {
                 signalled?;
             }
         }
-        self.engine().answer(Deed::Kill, self.id()).await;
+        self.engine().answer(EngineCall::Kill, self.id()).await;
         Ok(())
     }
 }
@@ -127,7 +127,10 @@ impl Init for SimInit {
     }
 
     fn cgroup(&self) -> Option<Arc<dyn Cgroup>> {
-        let found = self.engine().lock().fate(Deed::FindCgroup, self.id());
+        let found = self
+            .engine()
+            .lock()
+            .fault(EngineCall::FindCgroup, self.id());
         found.outcome.ok()?;
         Some(Arc::new(SimCgroup::new(self.engine().clone(), self.id())))
     }
@@ -150,7 +153,10 @@ impl Init for SimInit {
     async fn release(&self, gone: oneshot::Receiver<()>, _: &CancelToken) -> Result<(), String> {
         let _release = UnderWay::one_more(&self.container.releases);
         let opened = async {
-            let met = self.engine().meet(Deed::Release, self.id(), None).await;
+            let met = self
+                .engine()
+                .meet(EngineCall::Release, self.id(), None)
+                .await;
             met.map_err(|error| error.to_string())?;
             Ok::<_, String>(self.engine().thawed(self.serial).await)
         };
@@ -163,17 +169,17 @@ impl Init for SimInit {
             return Err("its init process has exited".to_owned());
         }
         self.engine().execute(self.serial, self.program.clone());
-        self.engine().answer(Deed::Release, self.id()).await;
+        self.engine().answer(EngineCall::Release, self.id()).await;
         Ok(())
     }
 
-    fn kill(&self, signal: Signal, all: bool) -> Killing {
+    fn kill(&self, signal: Signal, all: bool) -> SignalProgress {
         let bundle = &self.container.bundle;
         let dies_with_it = signal == Signal::KILL && bundle.has_own_pid_namespace;
         if (all && !dies_with_it) || !bundle.is_native {
-            return Killing::UnderWay(Box::pin(self.clone().kill_the_long_way(signal, all)));
+            return SignalProgress::UnderWay(Box::pin(self.clone().kill_the_long_way(signal, all)));
         }
-        Killing::Done(self.engine().signal(self.serial, signal))
+        SignalProgress::Done(self.engine().signal(self.serial, signal))
     }
 
     fn end(&self) -> Result<(), EngineError> {
@@ -181,32 +187,35 @@ impl Init for SimInit {
     }
 
     async fn end_the_rest(&self) {
-        let _ = self.engine().meet(Deed::EndTheRest, self.id(), None).await;
+        let _ = self
+            .engine()
+            .meet(EngineCall::EndTheRest, self.id(), None)
+            .await;
         self.container.kill_all();
     }
 
     async fn pause(&self, token: &CancelToken) -> Result<(), EngineError> {
-        self.meet(Deed::Pause, token).await?;
+        self.meet(EngineCall::Pause, token).await?;
         self.engine().freeze(self.id());
-        self.engine().answer(Deed::Pause, self.id()).await;
+        self.engine().answer(EngineCall::Pause, self.id()).await;
         Ok(())
     }
 
     async fn resume(&self, token: &CancelToken) -> Result<(), EngineError> {
-        self.meet(Deed::Resume, token).await?;
+        self.meet(EngineCall::Resume, token).await?;
         self.engine().thaw(self.id());
-        self.engine().answer(Deed::Resume, self.id()).await;
+        self.engine().answer(EngineCall::Resume, self.id()).await;
         Ok(())
     }
 
     async fn update(&self, resources: &[u8], token: &CancelToken) -> Result<(), EngineError> {
-        self.meet(Deed::Update, token).await?;
+        self.meet(EngineCall::Update, token).await?;
         let size = Resources::parse(resources).change(Size::UNLIMITED);
         if let Limit::Of(Bytes(memory)) = size.limits.memory {
             let id = self.id().to_owned();
             self.engine().lock().tell(Happening::Limited { id, memory });
         }
-        self.engine().answer(Deed::Update, self.id()).await;
+        self.engine().answer(EngineCall::Update, self.id()).await;
         Ok(())
     }
 
@@ -215,15 +224,15 @@ impl Init for SimInit {
         checkpoint: &Checkpoint,
         token: &CancelToken,
     ) -> Result<(), EngineError> {
-        self.meet(Deed::Checkpoint, token).await?;
+        self.meet(EngineCall::Checkpoint, token).await?;
         if checkpoint.exit {
             self.container.kill_all();
         }
         Ok(())
     }
 
-    async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<Executed, EngineError> {
-        self.meet(Deed::Exec, token).await?;
+    async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<NewExec, EngineError> {
+        self.meet(EngineCall::Exec, token).await?;
         let lives = tokio::select! {
             biased;
             lives = self.engine().thawed(self.serial) => lives,
@@ -255,15 +264,15 @@ impl Init for SimInit {
             });
         }
         self.engine().execute(serial, program);
-        self.engine().answer(Deed::Exec, self.id()).await;
+        self.engine().answer(EngineCall::Exec, self.id()).await;
         let process = SimProcess {
             engine: self.engine().clone(),
             serial,
             pid,
         };
-        Ok(Executed {
+        Ok(NewExec {
             process: Arc::new(process),
-            ending: Ending(Box::pin(ending(end))),
+            exit_future: ExitFuture(Box::pin(exit_future(end))),
             streams,
         })
     }
@@ -274,15 +283,15 @@ impl Init for SimInit {
         _: Option<i32>,
         token: &CancelToken,
     ) -> Result<(), String> {
-        let met = self.meet(Deed::PostStart, token).await;
+        let met = self.meet(EngineCall::PostStart, token).await;
         met.map_err(|error| error.to_string())?;
         let id = self.id().to_owned();
         self.engine().lock().tell(Happening::PostStarted { id });
         Ok(())
     }
 
-    async fn probe(&self, probe: &Probe, _: &Vantage, token: &CancelToken) -> Attempted {
-        let attempt = timeout(probe.timeout, self.meet(Deed::Probe, token)).await;
+    async fn probe(&self, probe: &Probe, _: &ProbeEnvironment, token: &CancelToken) -> Attempted {
+        let attempt = timeout(probe.timeout, self.meet(EngineCall::Probe, token)).await;
         let outcome = match attempt {
             Ok(met) => met
                 .map_err(|error| error.to_string())
@@ -299,7 +308,7 @@ impl Init for SimInit {
         &self,
         hook: &Hook,
         limit: Duration,
-        _: &Vantage,
+        _: &ProbeEnvironment,
         token: &CancelToken,
     ) -> Result<(), String> {
         if let Hook::Sleep(pause) = hook {
@@ -309,7 +318,7 @@ impl Init for SimInit {
         let id = || self.id().to_owned();
         self.engine().lock().tell(Happening::HookBegan { id: id() });
         let run = async {
-            self.meet(Deed::Hook, token).await?;
+            self.meet(EngineCall::Hook, token).await?;
             sleep(self.program.hook_takes).await;
             Ok::<_, EngineError>(())
         };
@@ -343,23 +352,23 @@ impl Process for SimProcess {
         self.pid
     }
 
-    fn kill(&self, signal: Signal) -> Killing {
+    fn kill(&self, signal: Signal) -> SignalProgress {
         if signal == Signal::KILL {
             self.engine_dies()
         } else {
             let (engine, serial) = (self.engine.clone(), self.serial);
-            Killing::UnderWay(Box::pin(async move { engine.signal(serial, signal) }))
+            SignalProgress::UnderWay(Box::pin(async move { engine.signal(serial, signal) }))
         }
     }
 }
 
 impl SimProcess {
-    fn engine_dies(&self) -> Killing {
+    fn engine_dies(&self) -> SignalProgress {
         if !self.engine.lock().is_alive(self.serial) {
-            return Killing::Done(Err(EngineError::Gone("no such process".to_owned())));
+            return SignalProgress::Done(Err(EngineError::Gone("no such process".to_owned())));
         }
         let status = ExitStatus::Signal(Signal::KILL.number());
         self.engine.dies(self.serial, status);
-        Killing::Done(Ok(()))
+        SignalProgress::Done(Ok(()))
     }
 }

@@ -15,7 +15,7 @@ use crate::plan::Signal;
 use crate::process::ExitStatus;
 
 use super::cgroup::PodValues;
-use super::fate::{Deed, Fate, Fates, Luck};
+use super::fault::{EngineCall, Fault, FaultPlan, NoFaults};
 use super::{OnStop, Program, SimBundle, SimEngine};
 
 /// Exit status of a parked init of runc's after a stop signal: Go's runtime exits with 2.
@@ -24,9 +24,10 @@ const PARKED_ENDS_WITH: ExitStatus = ExitStatus::Code(2);
 /// Unique identity of a process, unlike its PID, which may be reused.
 pub(super) type Serial = u64;
 
+/// The simulated machine: its processes, cgroups and mounts.
 #[derive(Debug)]
 pub struct Machine {
-    pub(super) fates: Box<dyn Fates>,
+    pub(super) fault_plan: Box<dyn FaultPlan>,
     pub(super) bundles: BTreeMap<PathBuf, SimBundle>,
     /// Containers that the engine knows, by ID.
     pub(super) containers: BTreeMap<String, Known>,
@@ -52,6 +53,7 @@ pub struct Machine {
     held: BTreeMap<i32, usize>,
 }
 
+/// An event of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
     /// A container's parked init process was created.
@@ -125,7 +127,7 @@ pub enum Happening {
     Decided(Report),
     /// A call has failed, with this message.
     Failed {
-        deed: Deed,
+        call: EngineCall,
         id: String,
         why: String,
     },
@@ -188,7 +190,7 @@ pub struct Left {
 impl Default for Machine {
     fn default() -> Machine {
         Machine {
-            fates: Box::new(Luck),
+            fault_plan: Box::new(NoFaults),
             bundles: BTreeMap::new(),
             containers: BTreeMap::new(),
             processes: BTreeMap::new(),
@@ -268,13 +270,13 @@ impl Machine {
         self.happened.notify_one();
     }
 
-    pub(super) fn fate(&mut self, deed: Deed, id: &str) -> Fate {
-        let fate = self.fates.of(deed, id);
-        if let Err(error) = &fate.outcome {
+    pub(super) fn fault(&mut self, call: EngineCall, id: &str) -> Fault {
+        let fault = self.fault_plan.of(call, id);
+        if let Err(error) = &fault.outcome {
             let (id, why) = (id.to_owned(), error.to_string());
-            self.tell(Happening::Failed { deed, id, why });
+            self.tell(Happening::Failed { call, id, why });
         }
-        fate
+        fault
     }
 
     /// Creates a process in a container.
@@ -292,7 +294,7 @@ impl Machine {
             self.fresh
         });
         self.serials += 1;
-        let (exit, ending) = oneshot::channel();
+        let (exit, exit_future) = oneshot::channel();
         let process = Process {
             pid,
             container: container.to_owned(),
@@ -306,7 +308,7 @@ impl Machine {
             changed: Arc::default(),
         };
         self.processes.insert(self.serials, process);
-        (self.serials, pid, ending)
+        (self.serials, pid, exit_future)
     }
 
     pub(super) fn hold(&mut self, pid: i32) {
@@ -357,21 +359,19 @@ impl Process {
     }
 }
 
-// === events and processes ===
-
 impl SimEngine {
     /// Waits for the delay of a call, and returns its outcome. `token` ends it early.
     pub(super) async fn meet(
         &self,
-        deed: Deed,
+        call: EngineCall,
         id: &str,
         token: Option<&CancelToken>,
     ) -> Result<(), EngineError> {
-        let cut_short = || EngineError::CutShort(format!("{deed:?} canceled"));
+        let cut_short = || EngineError::CutShort(format!("{call:?} canceled"));
         if token.is_some_and(CancelToken::is_canceled) {
             return Err(cut_short());
         }
-        let Fate { after, outcome } = self.lock().fate(deed, id);
+        let Fault { after, outcome } = self.lock().fault(call, id);
         if !after.is_zero() {
             tokio::select! {
                 biased;
@@ -383,8 +383,8 @@ impl SimEngine {
     }
 
     /// Waits for the delay of the answer.
-    pub(super) async fn answer(&self, deed: Deed, id: &str) {
-        let after = self.lock().fates.answers_after(deed, id);
+    pub(super) async fn answer(&self, call: EngineCall, id: &str) {
+        let after = self.lock().fault_plan.answers_after(call, id);
         if !after.is_zero() {
             sleep(after).await;
         }
@@ -525,7 +525,7 @@ impl SimEngine {
             };
             machine.tell(happening);
         }
-        let after = machine.fate(Deed::Collect, &container).after;
+        let after = machine.fault(EngineCall::Collect, &container).after;
         drop(machine);
         for (index, member) in dead.into_iter().enumerate() {
             let status = match index {
@@ -655,7 +655,7 @@ async fn canceled(token: Option<&CancelToken>) {
 }
 
 /// Waits for the exit of a process.
-pub(super) async fn ending(end: oneshot::Receiver<ExitStatus>) -> io::Result<ExitStatus> {
+pub(super) async fn exit_future(end: oneshot::Receiver<ExitStatus>) -> io::Result<ExitStatus> {
     end.await
         .map_err(|_| io::Error::other("the machine is gone"))
 }

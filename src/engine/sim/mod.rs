@@ -3,20 +3,20 @@
 //!
 //! It obeys the [laws](super), which the conformance tests check as for the real engine, and is
 //! otherwise as adversarial as they permit: a free PID goes to the next process, a frozen container
-//! reacts to nothing, and whatever may fail, take long or hang does so when its [`Fates`] decide
-//! that.
+//! reacts to nothing, and whatever may fail, take long or hang does so when its [`FaultPlan`]
+//! decide that.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `machine.rs` | the machine: processes and PIDs, containers, mounts |
 //! | `program.rs` | behavior of processes |
-//! | `fate.rs` | faults |
+//! | `fault.rs` | faults |
 //! | `container.rs`, `init.rs` | the handles |
 //! | `cgroup.rs` | cgroups of containers and pods |
 
 mod cgroup;
 mod container;
-mod fate;
+mod fault;
 mod init;
 mod machine;
 mod program;
@@ -30,11 +30,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::sizing::Size;
 
 use super::{
-    Beginning, CancelToken, Container, CreateOptions, Engine, EngineError, Facts, Init, Order,
+    CancelToken, Container, CreateOptions, Engine, EngineError, Facts, Init, InitialState, Order,
     Sandbox,
 };
 
-pub use fate::{Deed, Fate, Fates};
+pub use fault::{EngineCall, Fault, FaultPlan};
 pub use machine::{Happening, Left, Machine};
 pub use program::{OnStop, Program};
 
@@ -59,7 +59,7 @@ pub struct SimBundle {
     /// UID of the pod whose cgroup it is in.
     pub pod_uid: Option<String>,
     /// Programs of its init processes, in order; the last one repeats.
-    pub lives: Vec<Program>,
+    pub programs: Vec<Program>,
     /// Program of its execs.
     pub exec: Program,
 }
@@ -74,7 +74,7 @@ impl Default for SimBundle {
             oom_score: 0,
             size: Size::UNLIMITED,
             pod_uid: None,
-            lives: vec![Program::default()],
+            programs: vec![Program::default()],
             exec: Program::exits(0),
         }
     }
@@ -82,9 +82,9 @@ impl Default for SimBundle {
 
 impl SimEngine {
     /// Makes an engine on a machine with these faults.
-    pub fn with_fates(fates: impl Fates) -> SimEngine {
+    pub fn with_fault_plan(fault_plan: impl FaultPlan) -> SimEngine {
         let engine = SimEngine::default();
-        engine.lock().fates = Box::new(fates);
+        engine.lock().fault_plan = Box::new(fault_plan);
         engine
     }
 
@@ -104,9 +104,9 @@ impl SimEngine {
         let (container, _) = self.read(&order, None).expect("a bundle");
         let token = CancelToken::default();
         let created = container.create(&order, CreateOptions::default(), &token);
-        match created.await.expect("a container").beginning {
-            Beginning::Parked(born) => born.init,
-            Beginning::ToRestore(_) => panic!("{id} has no checkpoint"),
+        match created.await.expect("a container").initial_state {
+            InitialState::Parked(new_init) => new_init.init,
+            InitialState::ToRestore(_) => panic!("{id} has no checkpoint"),
         }
     }
 
@@ -125,7 +125,7 @@ impl Engine for SimEngine {
         let mut machine = self.lock();
         // Namespaces are not simulated.
         let _ = sandbox;
-        machine.fate(Deed::Read, &order.id).outcome?;
+        machine.fault(EngineCall::Read, &order.id).outcome?;
         let bundle = machine.bundles.get(&order.bundle).cloned();
         let bundle = bundle.ok_or_else(|| {
             let path = order.bundle.join("config.json");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::engine::ExecOrder;
-use crate::engine::laws::{self, Ground, Runs};
+use crate::engine::laws::{self, Runs, Testbed};
 use crate::process::ExitStatus;
 
 /// The simulated program for one of the laws'.
@@ -24,18 +24,20 @@ fn program(runs: Runs) -> Program {
 #[derive(Debug)]
 struct Broken;
 
-impl Fates for Broken {
-    fn of(&mut self, deed: Deed, id: &str) -> Fate {
-        match (deed, id) {
-            (Deed::Create, "broken") => Fate::fails_after(Duration::from_secs(1), "it is broken"),
-            _ => Fate::well_after(Duration::from_millis(1)),
+impl FaultPlan for Broken {
+    fn of(&mut self, call: EngineCall, id: &str) -> Fault {
+        match (call, id) {
+            (EngineCall::Create, "broken") => {
+                Fault::failure(Duration::from_secs(1), "it is broken")
+            }
+            _ => Fault::delay(Duration::from_millis(1)),
         }
     }
 }
 
 struct Simulated(SimEngine);
 
-impl Ground for Simulated {
+impl Testbed for Simulated {
     fn engine(&self) -> Arc<dyn Engine> {
         Arc::new(self.0.clone())
     }
@@ -44,7 +46,7 @@ impl Ground for Simulated {
         let directory = PathBuf::from(format!("/bundles/{id}"));
         let bundle = SimBundle {
             has_own_pid_namespace,
-            lives: vec![program(runs)],
+            programs: vec![program(runs)],
             exec: program(execs),
             annotations: BTreeMap::new(),
             ..SimBundle::default()
@@ -91,7 +93,7 @@ impl Ground for Simulated {
 
 #[tokio::test(start_paused = true)]
 async fn the_simulated_engine_obeys_the_laws() {
-    laws::hold(&Simulated(SimEngine::with_fates(Broken))).await;
+    laws::check_all(&Simulated(SimEngine::with_fault_plan(Broken))).await;
 }
 
 #[tokio::test(start_paused = true)]

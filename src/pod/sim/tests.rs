@@ -1,4 +1,4 @@
-//! What an actor does on a simulated node where something goes wrong.
+//! The actor on a simulated node with faults.
 
 mod exits;
 mod liveness;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::engine::sim::{Deed, Fate, Fates, Left, OnStop, Program, SimBundle};
+use crate::engine::sim::{EngineCall, Fault, FaultPlan, Left, OnStop, Program, SimBundle};
 use crate::engine::{Knob, Order};
 use crate::pod::{Actor, CallError, CreateCall, Deleted, ExecCall, KillCall, Kind, Pod, Status};
 use crate::process::ExitStatus;
@@ -39,11 +39,11 @@ fn on_a_node_with<F: Future>(engine: SimEngine, test: impl FnOnce(SimNode, Pod) 
 #[derive(Debug)]
 struct SlowFailure;
 
-impl Fates for SlowFailure {
-    fn of(&mut self, deed: Deed, _: &str) -> Fate {
-        match deed {
-            Deed::Create => Fate::fails_after(Duration::from_secs(5), "out of order"),
-            _ => Fate::well(),
+impl FaultPlan for SlowFailure {
+    fn of(&mut self, call: EngineCall, _: &str) -> Fault {
+        match call {
+            EngineCall::Create => Fault::failure(Duration::from_secs(5), "out of order"),
+            _ => Fault::none(),
         }
     }
 }
@@ -56,7 +56,7 @@ fn a_shim_that_was_shut_down_while_its_only_task_could_not_be_created_ends() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let node = SimNode::new(SimEngine::with_fates(SlowFailure));
+        let node = SimNode::new(SimEngine::with_fault_plan(SlowFailure));
         let (mut actor, pod) = Actor::new("sim", node.node());
         let shim = tokio::spawn(async move { actor.run().await });
         let directory = PathBuf::from("/bundles/web");
@@ -89,23 +89,23 @@ fn a_shim_that_was_shut_down_while_its_only_task_could_not_be_created_ends() {
 #[derive(Debug)]
 struct PanicsInDeletions;
 
-impl Fates for PanicsInDeletions {
-    fn of(&mut self, deed: Deed, _: &str) -> Fate {
-        match deed {
-            Deed::Create => Fate::well_after(Duration::from_secs(5)),
-            Deed::Delete => panic!("simulated: a mistake"),
-            _ => Fate::well(),
+impl FaultPlan for PanicsInDeletions {
+    fn of(&mut self, call: EngineCall, _: &str) -> Fault {
+        match call {
+            EngineCall::Create => Fault::delay(Duration::from_secs(5)),
+            EngineCall::Delete => panic!("simulated: a mistake"),
+            _ => Fault::none(),
         }
     }
 
-    fn answers_after(&mut self, _: Deed, _: &str) -> Duration {
+    fn answers_after(&mut self, _: EngineCall, _: &str) -> Duration {
         Duration::from_secs(5)
     }
 }
 
 #[test]
 fn nothing_runs_nor_stays_mounted_of_a_creation_whose_undoing_panics() {
-    let engine = SimEngine::with_fates(PanicsInDeletions);
+    let engine = SimEngine::with_fault_plan(PanicsInDeletions);
     on_a_node_with(engine, async |node, pod| {
         let gives_up = Duration::from_secs(6);
         let created = create(&node, &pod, "web", Program::default());
@@ -120,17 +120,17 @@ fn nothing_runs_nor_stays_mounted_of_a_creation_whose_undoing_panics() {
 #[derive(Debug)]
 struct Slow;
 
-impl Fates for Slow {
-    fn of(&mut self, deed: Deed, _: &str) -> Fate {
-        match deed {
-            Deed::Create => Fate::well_after(Duration::from_secs(5)),
-            _ => Fate::well(),
+impl FaultPlan for Slow {
+    fn of(&mut self, call: EngineCall, _: &str) -> Fault {
+        match call {
+            EngineCall::Create => Fault::delay(Duration::from_secs(5)),
+            _ => Fault::none(),
         }
     }
 
-    fn answers_after(&mut self, deed: Deed, _: &str) -> Duration {
-        match deed {
-            Deed::Exec => Duration::from_secs(5),
+    fn answers_after(&mut self, call: EngineCall, _: &str) -> Duration {
+        match call {
+            EngineCall::Exec => Duration::from_secs(5),
             _ => Duration::ZERO,
         }
     }
@@ -138,7 +138,7 @@ impl Fates for Slow {
 
 #[test]
 fn a_delete_that_comes_while_its_task_is_created_waits_for_that() {
-    on_a_node_with(SimEngine::with_fates(Slow), async |node, pod| {
+    on_a_node_with(SimEngine::with_fault_plan(Slow), async |node, pod| {
         let deletion = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             pod.ask(|actor, reply| actor.delete("web", "", reply)).await
@@ -152,7 +152,7 @@ fn a_delete_that_comes_while_its_task_is_created_waits_for_that() {
 
 #[test]
 fn an_exec_whose_caller_has_gone_before_it_was_told_of_it_does_not_run_on() {
-    on_a_node_with(SimEngine::with_fates(Slow), async |node, pod| {
+    on_a_node_with(SimEngine::with_fault_plan(Slow), async |node, pod| {
         let init = create(&node, &pod, "proxy", Program::default()).await;
         start(&pod, "proxy").await;
         let key = ("proxy".to_owned(), "sh".to_owned());
@@ -180,7 +180,7 @@ fn bundle(name: &str, program: Program) -> SimBundle {
     let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
     SimBundle {
         annotations: BTreeMap::from(annotations),
-        lives: vec![program],
+        programs: vec![program],
         ..SimBundle::default()
     }
 }
@@ -360,61 +360,67 @@ fn a_pod_keeps_its_memory_as_long_as_somebody_uses_that() {
     });
 }
 
-/// The news of a release come late, and a next life takes its time. Keeps what the sidecar is done to.
+/// The news of a release come late, and a next life takes its time. Keeps what the sidecar is done
+/// to.
 #[derive(Clone, Debug, Default)]
-struct LateNews(Arc<Mutex<Vec<Deed>>>);
+struct LateNews(Arc<Mutex<Vec<EngineCall>>>);
 
-impl Fates for LateNews {
-    fn of(&mut self, deed: Deed, id: &str) -> Fate {
+impl FaultPlan for LateNews {
+    fn of(&mut self, call: EngineCall, id: &str) -> Fault {
         if id == "proxy" {
-            self.0.lock().unwrap().push(deed);
+            self.0.lock().unwrap().push(call);
         }
-        match deed {
-            Deed::CreateAgain => Fate::well_after(Duration::from_millis(20)),
-            _ => Fate::well(),
+        match call {
+            EngineCall::CreateAgain => Fault::delay(Duration::from_millis(20)),
+            _ => Fault::none(),
         }
     }
 
-    fn answers_after(&mut self, deed: Deed, _: &str) -> Duration {
-        match deed {
-            Deed::Release => Duration::from_millis(3),
+    fn answers_after(&mut self, call: EngineCall, _: &str) -> Duration {
+        match call {
+            EngineCall::Release => Duration::from_millis(3),
             _ => Duration::ZERO,
         }
     }
 }
 
-/// A sidecar ends before the news that it was released are there, in the moment in which another container
-/// is due to be killed: clearing away after it is put off, and when that comes, its next life is being made.
+/// A sidecar ends before the news that it was released are there, in the moment in which another
+/// container is due to be killed: clearing away after it is put off, and when that comes, its next
+/// life is being made.
 #[test]
 fn what_is_to_live_again_is_not_cleared_away_by_a_timer_that_was_set_before() {
     let news = LateNews::default();
-    on_a_node_with(SimEngine::with_fates(news.clone()), async |node, pod| {
-        let of = |id, program| {
-            let mut bundle = bundle(id, program);
-            let annotations = [
-                ("usher/sidecars", "logs proxy"),
-                ("grace-period.usher/logs", "1s"),
-            ];
-            let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
-            bundle.annotations.extend(annotations);
-            bundle
-        };
-        create_from(&node, &pod, "logs", of("logs", Program::deaf())).await;
-        start(&pod, "logs").await;
-        kill(&pod, "logs", 15).await;
-        tokio::time::sleep(Duration::from_millis(998)).await;
-        create_from(&node, &pod, "proxy", of("proxy", Program::default())).await;
-        let begun = pod.clone();
-        let started = tokio::spawn(async move { start(&begun, "proxy").await });
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(node.engine.lock().is_running("proxy"));
-        node.engine.init_dies("proxy", ExitStatus::Code(1));
-        // The actor hears of that before its timer has fired.
-        tokio::time::advance(Duration::from_millis(2)).await;
-        started.await.unwrap();
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(node.engine.lock().is_running("proxy"));
-        let done = news.0.lock().unwrap();
-        assert!(done.contains(&Deed::CreateAgain) && !done.contains(&Deed::Forget));
-    });
+    on_a_node_with(
+        SimEngine::with_fault_plan(news.clone()),
+        async |node, pod| {
+            let of = |id, program| {
+                let mut bundle = bundle(id, program);
+                let annotations = [
+                    ("usher/sidecars", "logs proxy"),
+                    ("grace-period.usher/logs", "1s"),
+                ];
+                let annotations =
+                    annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+                bundle.annotations.extend(annotations);
+                bundle
+            };
+            create_from(&node, &pod, "logs", of("logs", Program::deaf())).await;
+            start(&pod, "logs").await;
+            kill(&pod, "logs", 15).await;
+            tokio::time::sleep(Duration::from_millis(998)).await;
+            create_from(&node, &pod, "proxy", of("proxy", Program::default())).await;
+            let begun = pod.clone();
+            let started = tokio::spawn(async move { start(&begun, "proxy").await });
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(node.engine.lock().is_running("proxy"));
+            node.engine.init_dies("proxy", ExitStatus::Code(1));
+            // The actor hears of that before its timer has fired.
+            tokio::time::advance(Duration::from_millis(2)).await;
+            started.await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert!(node.engine.lock().is_running("proxy"));
+            let done = news.0.lock().unwrap();
+            assert!(done.contains(&EngineCall::CreateAgain) && !done.contains(&EngineCall::Forget));
+        },
+    );
 }

@@ -17,13 +17,13 @@ use crate::reaper::{Child, Reaper};
 
 use super::{MAX_QUESTION, MAX_VERDICT, MODE, Order, Question, Verdict};
 
-/// This program, also when its file has been replaced meanwhile.
+/// The running program, even if its file has been replaced meanwhile.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// What a prober is called in lists of processes.
+/// Name of a prober in lists of processes.
 const NAME: &str = "usher-prober";
 
-/// How long a prober may take to end that has been killed; one that hangs in the kernel is let go.
+/// Longest wait for the exit of a killed prober; one that hangs in the kernel is left behind.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A prober outlives its attempt by so many seconds at most, if the shim does not see to it.
@@ -32,7 +32,7 @@ const OVERTIME_SECONDS: u64 = 2;
 /// SIGKILL.
 const KILL: i32 = 9;
 
-/// It was said that probers keep rights.
+/// The log already says that probers keep rights.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Has a prober ask the question in the container's network namespace. Within `limit`, it and its

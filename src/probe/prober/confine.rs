@@ -1,4 +1,4 @@
-//! What a prober gives up before it talks to a server.
+//! Confinement: rights that a prober gives up before it talks to a server.
 
 use std::fmt::Display;
 
@@ -10,8 +10,8 @@ use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 /// The user and group that own nothing.
 const NOBODY: u32 = 65534;
 
-/// What it may use, the hard limits as well: address space in bytes, processor time in seconds,
-/// descriptors. An attempt takes 20 MB, a few milliseconds, and a dozen.
+/// Resource limits, soft and hard: address space in bytes, CPU time in seconds, descriptors. An
+/// attempt takes 20 MB, a few milliseconds, and a dozen descriptors.
 const LIMITS: [(Resource, rlim_t); 6] = [
     (Resource::RLIMIT_AS, 128 * 1024 * 1024),
     (Resource::RLIMIT_CPU, 1),

@@ -60,7 +60,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// What only older platforms have.
+/// System calls that only older platforms have.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_time];
 #[cfg(not(target_arch = "x86_64"))]
@@ -72,7 +72,7 @@ const DESCRIPTOR_QUESTIONS: [libc::c_int; 2] = [libc::F_GETFD, libc::F_GETFL];
 /// Memory that can be executed.
 const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 
-/// What of a socket's type is not flags.
+/// Bits of a socket's type that are not flags.
 const TYPE: u64 = 0xf;
 
 /// Puts the filter in force, for good.

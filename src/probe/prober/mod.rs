@@ -31,17 +31,17 @@ const MAX_QUESTION: u64 = 256 * 1024;
 /// A verdict may have so many bytes.
 const MAX_VERDICT: u64 = 4 * 1024;
 
-/// What a prober is told.
+/// The order to a prober.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     /// The shim's process id; a prober does not outlive it.
     shim: u32,
-    /// When it is to be over, in seconds, if the shim has not ended it by then.
+    /// Seconds until the prober ends by itself, if the shim has not killed it by then.
     over_in: u32,
     question: Question,
 }
 
-/// What is asked in one attempt.
+/// The check of one attempt.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Question {
     /// A GET that is answered with a status of success. Its port is a number.
@@ -52,12 +52,12 @@ pub(super) enum Question {
     Grpc { port: u16, service: String },
 }
 
-/// What a prober leaves.
+/// The report of a prober.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Verdict {
     /// Why the attempt failed, in a container's own words in part.
     failure: Option<String>,
-    /// What it has kept of its rights, and why; nothing where the kernel has all that is used here.
+    /// The rights that it could not give up, and why; `None` if the kernel supports all that is used.
     kept: Option<String>,
 }
 

@@ -22,7 +22,7 @@ use super::{MAX_QUESTION, Order, Question, Verdict, filter};
 ///
 /// # Errors
 ///
-/// If there is none, or nobody takes the verdict.
+/// If there is no order, or the shim does not take the verdict.
 pub fn main() -> Result<(), String> {
     let not_started = |error| {
         format!("standard input has no order ({error}); probers are started by usher's shim")

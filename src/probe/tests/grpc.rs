@@ -13,7 +13,7 @@ use crate::probe::within;
 
 const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
 
-/// What a server answers.
+/// The answer of a server.
 #[derive(Clone)]
 struct Answer {
     http: u16,
@@ -31,7 +31,7 @@ const GOOD: Answer = Answer {
     late: Some("0"),
 };
 
-/// What the server was asked: the request line, the headers, and the body.
+/// A request that the server got: the request line, the headers, and the body.
 type Asked = (String, HeaderMap, Vec<u8>);
 
 async fn serve(stream: TcpStream, answer: Answer) -> Asked {

@@ -9,7 +9,7 @@ use crate::plan::{Check, HttpGet, Plan};
 use crate::probe::http::get_over;
 use crate::probe::within;
 
-/// What the kernel takes of a server that nobody reads from any more, and then some.
+/// More bytes than the kernel buffers for a connection that its client does not read.
 const BUFFERED: usize = 16 * 1024 * 1024;
 
 pub(in crate::probe) fn get(json: &str) -> HttpGet {

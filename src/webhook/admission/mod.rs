@@ -39,6 +39,7 @@ pub enum Webhook {
     Validate,
 }
 
+/// The outcome of a review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Unchanged,
@@ -46,6 +47,7 @@ pub enum Outcome {
     Refused,
 }
 
+/// The answer to a review.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     pub outcome: Outcome,
@@ -61,6 +63,7 @@ pub struct Admission {
     pub runtime_class: String,
 }
 
+/// A review that was parsed.
 #[derive(Debug)]
 pub struct ParsedReview {
     uid: String,
@@ -91,8 +94,6 @@ struct Verdict {
     patch: Patch,
 }
 
-// === impl Webhook ===
-
 impl Webhook {
     /// Returns the webhook at an HTTP path.
     pub fn at(path: &str) -> Option<Webhook> {
@@ -113,8 +114,6 @@ impl Webhook {
     }
 }
 
-// === impl Outcome ===
-
 impl Outcome {
     pub fn name(self) -> &'static str {
         match self {
@@ -124,8 +123,6 @@ impl Outcome {
         }
     }
 }
-
-// === impl ParsedReview ===
 
 impl ParsedReview {
     /// True if a pod has so many containers that judging it may take some milliseconds.
@@ -165,8 +162,6 @@ fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, String>
         }
     })
 }
-
-// === impl Admission ===
 
 impl Admission {
     /// Answers a review.

@@ -12,8 +12,6 @@ use super::subject::Subject;
 #[derive(Debug, Default)]
 pub(super) struct Patch(Vec<PatchOperation>);
 
-// === impl Patch ===
-
 impl Patch {
     pub(super) fn set_runtime_class(&mut self, name: &str) {
         self.add(&["spec", "runtimeClassName"], name.into());

@@ -42,8 +42,6 @@ struct Kind {
     kind: String,
 }
 
-// === impl Request ===
-
 impl Request<'_> {
     pub(super) fn kind(&self) -> &str {
         &self.kind.kind

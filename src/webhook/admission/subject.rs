@@ -11,8 +11,6 @@ pub(super) struct Subject {
     pub(super) pod: Box<Pod>,
 }
 
-// === impl Subject ===
-
 impl Subject {
     /// Reads the pod of an object. `None` if objects of this kind have no pods, or if the pod is
     /// malformed: the API server then refuses it, with a better message.

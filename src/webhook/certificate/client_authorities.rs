@@ -11,8 +11,6 @@ use rustls::pki_types::pem::PemObject;
 #[derive(Debug, Clone)]
 pub struct ClientAuthorities(pub Arc<RootCertStore>);
 
-// === impl ClientAuthorities ===
-
 impl ClientAuthorities {
     /// Reads the authorities, in PEM, from a file.
     ///

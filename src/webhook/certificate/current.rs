@@ -9,8 +9,6 @@ use rustls::sign::CertifiedKey;
 #[derive(Debug, Clone, Default)]
 pub struct CurrentCertificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
-// === impl CurrentCertificate ===
-
 impl CurrentCertificate {
     /// Uses `certificate` for all handshakes that begin from now on.
     pub fn set(&self, certificate: CertifiedKey) {

@@ -16,8 +16,6 @@ pub struct Files {
     last: Option<Pair>,
 }
 
-// === impl Files ===
-
 impl Files {
     pub fn new(directory: PathBuf, served: CurrentCertificate) -> Files {
         Files {

@@ -55,8 +55,6 @@ pub struct Manager {
     seen: Option<Pair>,
 }
 
-// === impl Manager ===
-
 impl Manager {
     pub fn new(client: &Client, names: ObjectNames, served: CurrentCertificate) -> Manager {
         let mutating = ApiResource::erase::<MutatingWebhookConfiguration>(&());

@@ -33,8 +33,6 @@ pub enum Source {
     Files(Files),
 }
 
-// === impl Source ===
-
 impl Source {
     /// Keeps the certificate valid; never returns.
     pub async fn maintain(mut self, metrics: &Metrics) {

@@ -34,8 +34,6 @@ pub struct Pair {
     pub authorities: Vec<u8>,
 }
 
-// === impl Pair ===
-
 impl Pair {
     /// Makes a certificate for a server of this name, valid for 90 days, by an authority of its
     /// own. The authority's key is discarded, so that it can never sign anything else.

@@ -1,6 +1,6 @@
-//! The servers: [`reviews`] by HTTPS, and [`health`] by HTTP on a thread of its own.
+//! The servers: `reviews` by HTTPS, and [`health`] by HTTP on a thread of its own.
 //!
-//! [`ServerState`] says how far the program's shutdown is. [`slots`] decides which connection is
+//! [`ServerState`] says how far the program's shutdown is. `slots` decides which connection is
 //! closed when there are too many.
 
 mod health;

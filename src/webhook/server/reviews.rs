@@ -88,8 +88,6 @@ struct ReviewService {
     requires_certificates: bool,
 }
 
-// === impl Reviews ===
-
 impl Reviews {
     /// Makes the server; with `clients`, each client needs a certificate by one of those
     /// authorities.
@@ -203,8 +201,6 @@ async fn connection(
     // An error here means that the client has disconnected.
     let _ = watcher.watch(connection).await;
 }
-
-// === impl ReviewService ===
 
 impl ReviewService {
     async fn respond(&self, request: Request<Incoming>, slot: &Slot) -> HttpResponse {

@@ -93,8 +93,6 @@ pub(super) struct Slot {
     evict: Arc<Notify>,
 }
 
-// === impl Slots ===
-
 impl Slots {
     pub(super) fn new(limits: Limits) -> Slots {
         let table = Table {
@@ -144,8 +142,6 @@ impl Slots {
         self.table().evictions
     }
 }
-
-// === impl Table ===
 
 impl Table {
     fn evict_one(&mut self, now: Instant) {
@@ -226,15 +222,11 @@ impl Table {
     }
 }
 
-// === impl Connection ===
-
 impl Connection {
     fn is_overdue(&self, now: Instant) -> bool {
         self.phase < Phase::Idle && now.saturating_duration_since(self.since) > REQUEST_TIMEOUT
     }
 }
-
-// === impl Slot ===
 
 impl Slot {
     /// Returns once the connection is evicted.
@@ -328,8 +320,6 @@ pub(super) struct MonitoredStream<S> {
     stream: S,
     slot: Arc<Slot>,
 }
-
-// === impl MonitoredStream ===
 
 impl<S> MonitoredStream<S> {
     pub(super) fn new(stream: S, slot: Arc<Slot>) -> MonitoredStream<S> {

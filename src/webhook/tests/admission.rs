@@ -60,8 +60,6 @@ fn templated(kind: &str, pod: &Value) -> Value {
     object
 }
 
-// === pods ===
-
 #[test]
 fn a_pod_with_one_annotation_gets_the_others() {
     let reply = created(Webhook::Mutate, &mesh());
@@ -287,8 +285,6 @@ fn a_list_that_names_no_container_of_the_pod_yields_a_warning() {
     );
 }
 
-// === templates ===
-
 #[test]
 fn a_template_is_judged_and_not_changed() {
     for kind in manifest::kinds().filter(|kind| *kind != "Pod") {
@@ -336,8 +332,6 @@ fn an_object_without_pods_is_left_alone() {
         assert!(reply.refused.is_none() && !reply.is_changed);
     }
 }
-
-// === malformed reviews ===
 
 #[test]
 fn a_body_that_is_no_review_yields_an_error() {

@@ -1,6 +1,6 @@
 //! Pods as injectors leave them (`integration/injected_pods`). After the webhook, each means the same to
-//! `usher explain`, which knows the spec, and to the shim, which only sees the annotations that
-//! containerd passes on, and containers that are created one after another.
+//! `usher explain` and to the shim. `usher explain` knows the spec. The shim only sees containers
+//! created one after another, and the annotations that containerd passes on.
 
 use std::collections::BTreeMap;
 use std::fs;

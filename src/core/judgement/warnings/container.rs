@@ -1,6 +1,6 @@
 //! Warnings about one container.
 
-use crate::lifecycle::{Duty, LEAST};
+use crate::lifecycle::{LEAST, RolePolicy};
 use crate::manifest::{Container, Handler, Json, Pod};
 use crate::plan::{ContainerPlan, ContainerSetting, Object, Plan, RestartPolicy, Role, StartMode};
 
@@ -287,7 +287,7 @@ fn of_kubelets_restarts(plan: &Plan, container: &Container) -> Option<String> {
 
 /// A warning about a container that usher does not stop when the run is complete.
 fn of_kept_pod(container: &Container, role: Role) -> Option<String> {
-    let is_left_alone = Duty::of(role).step.is_none();
+    let is_left_alone = RolePolicy::of(role).step.is_none();
     is_left_alone.then(|| {
         format!(
             "keeps the pod alive when its run is complete: usher does not stop a container of role \

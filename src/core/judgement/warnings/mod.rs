@@ -25,8 +25,6 @@ pub struct Warning {
     pub says: String,
 }
 
-// === impl Warning ===
-
 impl Warning {
     pub fn about_pod(says: impl Into<String>) -> Warning {
         Warning {

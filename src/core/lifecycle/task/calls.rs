@@ -32,6 +32,7 @@ use crate::lifecycle::container::Container;
 
 use super::{Freezer, Process};
 
+/// A call of the Task API that needs a certain state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     Pause,
@@ -46,6 +47,7 @@ pub enum Call {
     KillZero,
 }
 
+/// A call that the state of the task does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IllegalCall {
     call: Call,
@@ -99,10 +101,10 @@ impl Container {
 
     fn task_state(&self) -> State {
         let was_started = self.task.was_started;
-        if self.life.is_published() {
+        if self.state.is_published() {
             return State::Stopped;
         }
-        match (self.life.is_exited(), self.task.process, was_started) {
+        match (self.state.is_exited(), self.task.process, was_started) {
             (true, _, true) => State::Stopping,
             (true, _, false) => State::StoppingUnstarted,
             (_, Process::Creating | Process::ToRestore | Process::Unrestorable, _) => {
@@ -169,8 +171,6 @@ impl State {
         }
     }
 }
-
-// === impl IllegalCall ===
 
 impl IllegalCall {
     /// True if the signaled process has exited.
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_is_allowed() {
+    fn calls_are_allowed_as_the_table_says() {
         let calls = [
             Call::Pause,
             Call::Resume,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_says_how_the_task_is() {
+    fn a_refused_call_names_the_state_of_the_task() {
         let refused = pod("running").allows(&web(), Call::Delete).unwrap_err();
         assert_eq!(
             refused.to_string(),

@@ -83,24 +83,24 @@ impl Execs {
 impl Pod {
     /// Records that the process of an exec is being started.
     pub fn handle_exec_starting(&mut self, id: &ContainerId, exec_id: &str) {
-        self.reach(id, |hand| {
-            hand.container.task.execs.set(exec_id, Exec::Starting);
+        self.with_container(id, |context| {
+            context.container.task.execs.set(exec_id, Exec::Starting);
         });
     }
 
     /// Records that the process of an exec runs.
     pub fn handle_exec_started(&mut self, id: &ContainerId, exec_id: &str) {
-        self.reach(id, |hand| {
-            hand.container.task.execs.set(exec_id, Exec::Running);
+        self.with_container(id, |context| {
+            context.container.task.execs.set(exec_id, Exec::Running);
         });
     }
 
     /// Records that the caller has read the output of an exec: its exit can be published.
     pub fn handle_exec_output_read(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
-        self.reach(id, |hand| {
-            if hand.container.task.execs.publish(exec_id) {
-                hand.out.push(Action::PublishExecExit {
+        self.with_container(id, |context| {
+            if context.container.task.execs.publish(exec_id) {
+                context.out.push(Action::PublishExecExit {
                     id: id.clone(),
                     exec_id: exec_id.to_owned(),
                 });
@@ -112,7 +112,7 @@ impl Pod {
     /// Records that the caller has deleted an exec.
     pub fn handle_exec_deleted(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
-        self.reach(id, |hand| hand.container.task.execs.0.remove(exec_id));
+        self.with_container(id, |context| context.container.task.execs.0.remove(exec_id));
         self.settle(now);
     }
 }

@@ -1,6 +1,6 @@
 //! The task of a container: the view of its caller and of the OCI runtime, from Create to Delete.
 //!
-//! The [state](super::life) of a container says what the core does with it. Its task says what
+//! The [state](super::state) of a container says what the core does with it. Its task says what
 //! exists: the init process, frozen or not; further processes (execs); and the progress of its
 //! removal. Both together determine what the caller reads and which call is legal ([`calls`]).
 //! [`publication`] has the time when the exit is reported, [`removal`] how the container's remains
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::Pod;
 use super::action::{ContainerId, Refusal};
 use super::container::Container;
-use super::deeds::Hand;
+use super::effects::ContainerContext;
 use super::time::Time;
 
 use execs::Execs;
@@ -84,8 +84,6 @@ pub enum TaskStatus {
     Stopped,
 }
 
-// === impl Task ===
-
 impl Task {
     /// The task of a container that is being created.
     pub fn new(bundle: BundleFacts) -> Task {
@@ -133,15 +131,13 @@ impl Task {
         }
     }
 
-    fn is_unborn(&self) -> bool {
+    fn has_no_process_yet(&self) -> bool {
         matches!(
             self.process,
             Process::ToRestore | Process::Restoring | Process::Unrestorable
         )
     }
 }
-
-// === what happened ===
 
 impl Pod {
     /// Records a container created from a checkpoint: its process is restored when its turn comes.
@@ -157,26 +153,26 @@ impl Pod {
 
     fn created(&mut self, now: Time, id: &ContainerId, process: Process) {
         self.now = now;
-        self.heard(id, Pod::comes, |hand, comes| {
-            hand.container.task.process = process;
-            hand.container.task.is_known = true;
-            hand.created(comes);
+        self.on_event(id, Pod::comes, |context, comes| {
+            context.container.task.process = process;
+            context.container.task.is_known = true;
+            context.created(comes);
         });
         self.settle(now);
     }
 
     /// Records that the next init process of a container that is restarted in place is parked.
     pub fn handle_created_again(&mut self, id: &ContainerId) {
-        self.reach(id, |hand| {
-            hand.container.task.process = Process::Alive(Freezer::Thawed);
+        self.with_container(id, |context| {
+            context.container.task.process = Process::Alive(Freezer::Thawed);
         });
     }
 
     /// Records that the restore of a container from its checkpoint begins. Returns false if it was
     /// tried before.
     pub fn handle_restore_begun(&mut self, id: &ContainerId) -> bool {
-        let begun = self.reach(id, |hand| {
-            let process = &mut hand.container.task.process;
+        let begun = self.with_container(id, |context| {
+            let process = &mut context.container.task.process;
             let is_first = *process == Process::ToRestore;
             if is_first {
                 *process = Process::Restoring;
@@ -188,8 +184,8 @@ impl Pod {
 
     /// Records the end of a restore: the process exists, or never will.
     pub fn handle_restored(&mut self, id: &ContainerId, is_restored: bool) {
-        self.reach(id, |hand| {
-            let process = &mut hand.container.task.process;
+        self.with_container(id, |context| {
+            let process = &mut context.container.task.process;
             if *process == Process::Restoring {
                 *process = match is_restored {
                     true => Process::Alive(Freezer::Thawed),
@@ -206,8 +202,8 @@ impl Pod {
     /// [`Refusal::IllegalCall`] unless it runs.
     pub fn handle_pause(&mut self, id: &ContainerId) -> Result<(), Refusal> {
         self.allows(id, Call::Pause)?;
-        self.reach(id, |hand| {
-            hand.container.task.set_freezer(Freezer::Freezing)
+        self.with_container(id, |context| {
+            context.container.task.set_freezer(Freezer::Freezing)
         });
         Ok(())
     }
@@ -218,13 +214,15 @@ impl Pod {
             true => Freezer::Frozen,
             false => Freezer::Thawed,
         };
-        self.reach(id, |hand| hand.container.task.set_freezer(freezer));
+        self.with_container(id, |context| context.container.task.set_freezer(freezer));
     }
 
     /// Records the end of a resume. A failed one changes nothing.
     pub fn handle_resumed(&mut self, id: &ContainerId, is_done: bool) {
         if is_done {
-            self.reach(id, |hand| hand.container.task.set_freezer(Freezer::Thawed));
+            self.with_container(id, |context| {
+                context.container.task.set_freezer(Freezer::Thawed)
+            });
         }
     }
 }
@@ -237,14 +235,12 @@ impl Task {
     }
 }
 
-impl Hand<'_> {
+impl ContainerContext<'_> {
     /// Records that the init process was reaped.
     pub(super) fn process_exited(&mut self) {
         self.container.task.process = Process::Exited;
     }
 }
-
-// === getters ===
 
 impl Pod {
     /// True from the answer of the container's Create until its deletion.
@@ -254,7 +250,7 @@ impl Pod {
 
     /// True if the container has no process yet because it is to be restored from a checkpoint.
     pub fn is_to_be_restored(&self, id: &ContainerId) -> bool {
-        self.task_of(id).is_some_and(Task::is_unborn)
+        self.task_of(id).is_some_and(Task::has_no_process_yet)
     }
 
     /// True if the process of the container is being restored.
@@ -272,13 +268,13 @@ impl Pod {
     /// process follows, or the exit is reported later.
     pub fn is_between_processes(&self, id: &ContainerId) -> bool {
         let container = self.known(id);
-        container.is_ok_and(|it| it.task.process == Process::Exited && !it.life.is_exited())
+        container.is_ok_and(|it| it.task.process == Process::Exited && !it.state.is_exited())
     }
 
     /// True if the exit of the container is still to be published.
     pub fn is_exit_pending(&self, id: &ContainerId) -> bool {
         let container = self.known(id);
-        container.is_ok_and(|container| container.life.as_exiting().is_some())
+        container.is_ok_and(|container| container.state.as_exiting().is_some())
     }
 
     /// The state of a task as the caller reads it, or `None` if there is no such task.
@@ -286,7 +282,7 @@ impl Pod {
         let container = self.known(id).ok()?;
         let task = &container.task;
         Some(match task.freezer() {
-            _ if container.life.is_published() => TaskStatus::Stopped,
+            _ if container.state.is_published() => TaskStatus::Stopped,
             Some(Freezer::Freezing) => TaskStatus::Pausing,
             Some(Freezer::Frozen) => TaskStatus::Paused,
             _ if task.was_started => TaskStatus::Running,
@@ -301,6 +297,6 @@ impl Pod {
 
 impl Container {
     fn has_exited(&self) -> bool {
-        self.task.process == Process::Exited || self.life.is_exited()
+        self.task.process == Process::Exited || self.state.is_exited()
     }
 }

@@ -1,16 +1,16 @@
 //! The publication of a container's exit: its event, and the answers to pending Waits.
 //!
 //! Clients close their ends of the output when they hear of the exit. So the exit waits until they
-//! have read the output, until the exits of the container's execs are published, and until the
-//! reason why usher has ended the container is where the caller reads it. All three waits are
-//! bounded, because a client or a disk may stall.
+//! have read the output, and until the exits of the container's execs are published. If usher has
+//! ended the container, the exit also waits until the reason is where the caller reads it. All
+//! three waits are bounded, because a client or a disk may stall.
 
 use std::time::Duration;
 
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Action, ContainerId};
-use crate::lifecycle::deeds::Hand;
-use crate::lifecycle::rules::{Deed, Due, Subject};
+use crate::lifecycle::effects::ContainerContext;
+use crate::lifecycle::rules::{Decision, Due, Subject};
 use crate::lifecycle::time::Time;
 
 /// Longest wait of an exit for the reader of its output and for execs.
@@ -19,33 +19,29 @@ pub const READ_WITHIN: Duration = Duration::from_secs(2);
 /// Longest wait of an exit until the reason why usher has ended the container is written down.
 pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
-// === what happened ===
-
 impl Pod {
     /// Records that the caller has read the output of the init process ([`Action::EndOutput`]).
     pub fn handle_output_read(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
-        self.reach(id, |hand| hand.container.life.mark_output_read());
+        self.with_container(id, |context| context.container.state.mark_output_read());
         self.settle(now);
     }
 
     /// Records that the reason of the container's end is written down ([`Action::Tell`]).
     pub fn handle_last_words_written(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
-        self.reach(id, |hand| hand.container.task.last_words = None);
+        self.with_container(id, |context| context.container.task.last_words = None);
         self.settle(now);
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: an exit is published when nothing is left that the caller should have before.
-    pub(in crate::lifecycle) fn exit_is_published(&self) -> Option<Due<Deed>> {
+    pub(in crate::lifecycle) fn exit_is_published(&self) -> Option<Due<Decision>> {
         let task = &self.container.task;
-        let exiting = self.container.life.as_exiting()?;
+        let exiting = self.container.state.as_exiting()?;
         if !task.is_known {
-            return Some(Due::Now(Deed::PublishExit));
+            return Some(Due::Now(Decision::PublishExit));
         }
         // A caller that deletes the container has read what it wanted, and an exec without a
         // process does not matter to it.
@@ -55,19 +51,17 @@ impl Subject<'_> {
         };
         let read = waits.then_some(exiting.until);
         let at = read.max(task.last_words).unwrap_or(self.pod.now);
-        Some(self.pod.due(at, || Deed::PublishExit))
+        Some(self.pod.due(at, || Decision::PublishExit))
     }
 }
 
-// === what follows ===
-
-impl Hand<'_> {
+impl ContainerContext<'_> {
     pub(in crate::lifecycle) fn publish_exit(&mut self) {
         for exec_id in self.container.task.execs.publish_all() {
             let id = self.id.clone();
             self.out.push(Action::PublishExecExit { id, exec_id });
         }
-        let outcome = self.container.life.publish();
+        let outcome = self.container.state.publish();
         if let Some(code) = self.noted(outcome) {
             let id = self.id.clone();
             self.out.push(Action::PublishExit { id, code });

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Action, ContainerId, Refusal};
 use crate::lifecycle::container::Container;
-use crate::lifecycle::deeds::Hand;
-use crate::lifecycle::rules::{Deed, Due, Subject};
+use crate::lifecycle::effects::ContainerContext;
+use crate::lifecycle::rules::{Decision, Due, Subject};
 use crate::lifecycle::time::Time;
 
 use super::{Call, Process, Task};
@@ -42,6 +42,7 @@ pub(super) enum Removal {
     UnderWay,
 }
 
+/// The outcome of a cleanup of runtime state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleanupOutcome {
     Done,
@@ -50,6 +51,7 @@ pub enum CleanupOutcome {
     TimedOut,
 }
 
+/// The way in which a container is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Deletion {
     /// The container has exited.
@@ -78,8 +80,6 @@ impl Task {
     }
 }
 
-// === what happened ===
-
 impl Pod {
     /// Handles a Delete of the caller. [`Action::Delete`] and its outcome tell when the container
     /// is gone, or cannot be deleted. A Delete joins one that is under way, and waits for a
@@ -94,8 +94,8 @@ impl Pod {
             true => container.allows(id, Call::Delete),
             false => Ok(()),
         };
-        self.called(id, look, |hand, ()| {
-            let removal = &mut hand.container.task.removal;
+        self.on_call(id, look, |context, ()| {
+            let removal = &mut context.container.task.removal;
             if *removal == Removal::None {
                 *removal = Removal::Wanted;
             }
@@ -107,11 +107,11 @@ impl Pod {
     /// Undoes a creation whose caller has gone away: no caller would ever delete the container.
     pub fn handle_create_abandoned(&mut self, now: Time, id: &ContainerId, has_process: bool) {
         self.now = now;
-        self.reach(id, |hand| {
+        self.with_container(id, |context| {
             if has_process {
-                hand.container.task.process = Process::Alive(super::Freezer::Thawed);
+                context.container.task.process = Process::Alive(super::Freezer::Thawed);
             }
-            hand.delete(Deletion::Forced);
+            context.delete(Deletion::Forced);
         });
         self.settle(now);
     }
@@ -120,15 +120,15 @@ impl Pod {
     /// one is reported with [`handle_removed`](Pod::handle_removed).
     pub fn handle_not_deleted(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
-        self.reach(id, |hand| hand.container.task.removal = Removal::None);
+        self.with_container(id, |context| context.container.task.removal = Removal::None);
         self.settle(now);
     }
 
     /// Records the end of a cleanup ([`Action::CleanUp`]).
     pub fn handle_cleaned_up(&mut self, now: Time, id: &ContainerId, outcome: CleanupOutcome) {
         self.now = now;
-        self.reach(id, |hand| {
-            let task = &mut hand.container.task;
+        self.with_container(id, |context| {
+            let task = &mut context.container.task;
             task.cleanup = match outcome {
                 CleanupOutcome::Done => Cleanup::Done,
                 CleanupOutcome::Failed | CleanupOutcome::TimedOut => Cleanup::None,
@@ -149,7 +149,9 @@ impl Pod {
     pub fn handle_checkpoint(&mut self, id: &ContainerId, exits: bool) -> Result<(), Refusal> {
         self.allows(id, Call::Checkpoint)?;
         if exits {
-            self.reach(id, |hand| hand.container.task.cleanup = Cleanup::UnderWay);
+            self.with_container(id, |context| {
+                context.container.task.cleanup = Cleanup::UnderWay
+            });
         }
         Ok(())
     }
@@ -163,13 +165,13 @@ impl Pod {
     /// Schedules the cleanup of the runtime state of a container that has just exited: not while a
     /// program that waited for this exit is released.
     pub(in crate::lifecycle) fn plan_cleanup(&mut self, id: &ContainerId) {
-        let is_busy = self.is_about_to_go_on() && !self.lives_again(id);
+        let is_busy = self.is_about_to_go_on() && !self.will_run_again(id);
         let at = match is_busy {
             true => self.now.after(RELEASES_WITHIN),
             false => self.now,
         };
-        self.reach(id, |hand| {
-            let task = &mut hand.container.task;
+        self.with_container(id, |context| {
+            let task = &mut context.container.task;
             let bundle = task.bundle;
             let is_wanted = bundle.has_own_pid_namespace && !bundle.has_poststop_hooks;
             if is_wanted && task.is_known && task.cleanup == Cleanup::None {
@@ -179,27 +181,25 @@ impl Pod {
     }
 }
 
-// === rules ===
-
 impl Subject<'_> {
     /// Rule: the runtime state of a container is cleaned up when it has exited. An exec that is
     /// being started may still be in its cgroup.
-    pub(in crate::lifecycle) fn state_is_cleaned_up(&self) -> Option<Due<Deed>> {
-        let (task, life) = (&self.container.task, &self.container.life);
+    pub(in crate::lifecycle) fn state_is_cleaned_up(&self) -> Option<Due<Decision>> {
+        let (task, state) = (&self.container.task, &self.container.state);
         let Cleanup::Due(at) = task.cleanup else {
             return None;
         };
-        let is_busy = task.execs.has_live() || life.is_being_executed();
+        let is_busy = task.execs.has_live() || state.is_being_executed();
         if is_busy || task.removal == Removal::UnderWay {
             return None;
         }
-        Some(self.pod.due(at, || Deed::CleanUp))
+        Some(self.pod.due(at, || Decision::CleanUp))
     }
 
     /// Rule: a container is deleted when its exit is published, or when it never had a process. One
     /// whose program was never executed is killed first.
-    pub(in crate::lifecycle) fn deletion_goes_on(&self) -> Option<Due<Deed>> {
-        let (task, life) = (&self.container.task, &self.container.life);
+    pub(in crate::lifecycle) fn deletion_goes_on(&self) -> Option<Due<Decision>> {
+        let (task, state) = (&self.container.task, &self.container.state);
         let is_wanted = matches!(task.removal, Removal::Wanted | Removal::KillsParked);
         if !is_wanted || !task.is_known {
             return None;
@@ -208,18 +208,16 @@ impl Subject<'_> {
             Cleanup::Done => Deletion::RootfsOnly,
             _ => Deletion::Usual,
         };
-        if task.is_unborn() || life.is_published() {
+        if task.has_no_process_yet() || state.is_published() {
             let is_free = !task.is_cleanup_under_way();
-            return is_free.then_some(Due::Now(Deed::Delete(how)));
+            return is_free.then_some(Due::Now(Decision::Delete(how)));
         }
-        let is_to_be_killed = task.removal == Removal::Wanted && !life.is_exited();
-        is_to_be_killed.then_some(Due::Now(Deed::KillParked))
+        let is_to_be_killed = task.removal == Removal::Wanted && !state.is_exited();
+        is_to_be_killed.then_some(Due::Now(Decision::KillParked))
     }
 }
 
-// === what follows ===
-
-impl Hand<'_> {
+impl ContainerContext<'_> {
     pub(in crate::lifecycle) fn clean_up(&mut self) {
         self.container.task.cleanup = Cleanup::UnderWay;
         let id = self.id.clone();
@@ -238,8 +236,6 @@ impl Hand<'_> {
         self.out.push(Action::KillParked { id });
     }
 }
-
-// === getters ===
 
 impl Pod {
     /// True if the caller wants the container deleted.

@@ -1,7 +1,7 @@
-//! One container, all calls, all effects: each order in which they can come, fail and overlap.
+//! All orders in which calls and effects of one container can come, fail and overlap.
 //!
-//! The model keeps what is under way outside of the core, as the shim does, and holds the core to what the
-//! OCI runtime and the caller rely on.
+//! The model keeps what is under way outside of the core, as the shim does, and holds the core to
+//! what the OCI runtime and the caller rely on.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashSet};
@@ -70,7 +70,7 @@ enum Event {
     Timer,
 }
 
-/// How often what may still happen.
+/// Numbers of events that may still happen.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Limits {
     calls: u8,
@@ -309,7 +309,7 @@ impl Fork {
                 };
                 self.pod.handle_cleaned_up(now, &id, outcome);
             }
-            // What cannot be undone is given up.
+            // A creation that cannot be undone is given up.
             Effect::Delete if is_well || !self.pod.is_known(&id) => self.removed(),
             Effect::Delete => self.pod.handle_not_deleted(now, &id),
             Effect::ReadOutput => self.pod.handle_output_read(now, &id),
@@ -401,7 +401,7 @@ impl Fork {
         self.under_way.insert(effect);
     }
 
-    /// Nothing can happen any more but that time passes.
+    /// Checks a state in which no event is left but the passing of time.
     fn check_at_rest(&self) {
         if self.is_removed {
             return;

@@ -3,15 +3,15 @@
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Cause, Why};
 use crate::lifecycle::container::Container;
-use crate::lifecycle::deeds::Hand;
+use crate::lifecycle::effects::ContainerContext;
 use crate::lifecycle::report::Report;
-use crate::lifecycle::rules::{Deed, Due, PodDeed, Subject};
+use crate::lifecycle::rules::{Decision, Due, PodDecision, Subject};
 use crate::lifecycle::termination::Termination;
 use crate::plan::{ContainerKind, Signal};
 
 impl Pod {
     /// Rule: containers created during or after the termination begin the next run.
-    pub(in crate::lifecycle) fn pod_starts_over(&self) -> Option<Due<PodDeed>> {
+    pub(in crate::lifecycle) fn pod_starts_over(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         let mut sandboxes = self.containers.values();
         let is_killed =
@@ -21,12 +21,12 @@ impl Pod {
         }
         // The caller's own containers run at once, in any run.
         let is_next = |container: &&Container| {
-            let is_ours = container.is_ordered() && !container.duty().is_callers();
-            container.is_of_next_run && is_ours && !container.life.is_exited()
+            let is_ours = container.is_ordered() && !container.role_policy().is_callers();
+            container.is_of_next_run && is_ours && !container.state.is_exited()
         };
         let mut next = self.containers.values().filter(is_next);
         let with = next.next()?.name.clone();
-        Some(Due::Now(PodDeed::StartOver { with }))
+        Some(Due::Now(PodDecision::StartOver { with }))
     }
 
     pub(in crate::lifecycle) fn start_over(&mut self, with: String) {
@@ -41,7 +41,7 @@ impl Pod {
         match is_anew {
             true => {
                 self.begin_from_the_start();
-                // What was created meanwhile is new in the run that begins.
+                // Containers created meanwhile are new in the run that begins.
                 self.last_new_name = self.last_creation;
             }
             false => self.go_on(is_complete),
@@ -78,24 +78,24 @@ impl Pod {
 
 impl Container {
     fn is_living_sandbox(&self) -> bool {
-        self.kind == ContainerKind::Sandbox && self.life.is_alive()
+        self.kind == ContainerKind::Sandbox && self.state.is_alive()
     }
 }
 
 impl Subject<'_> {
     /// Rule: if the caller restarts failed pods by its restart policy, the sandbox is killed,
     /// because the caller acts only then (KEP-753 draft: "kill the entire pod and start again").
-    pub(in crate::lifecycle) fn sandbox_is_killed(&self) -> Option<Due<Deed>> {
+    pub(in crate::lifecycle) fn sandbox_is_killed(&self) -> Option<Due<Decision>> {
         let termination = self.pod.termination.as_ref()?;
         let is_due = termination.is_over()
             && !termination.is_sandbox_killed
             && self.container.is_living_sandbox()
             && self.pod.is_sandbox_to_be_killed();
-        is_due.then_some(Due::Now(Deed::KillSandbox))
+        is_due.then_some(Due::Now(Decision::KillSandbox))
     }
 }
 
-impl Hand<'_> {
+impl ContainerContext<'_> {
     pub(in crate::lifecycle) fn kill_sandbox(&mut self) {
         if let Some(termination) = &mut self.termination {
             termination.is_sandbox_killed = true;

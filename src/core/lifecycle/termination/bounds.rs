@@ -21,10 +21,10 @@ impl Pod {
         id: &ContainerId,
         container: &Container,
     ) -> Option<(Time, Then)> {
-        let round = self.round();
+        let pod_facts = self.pod_facts();
         let subject = Subject {
             pod: self,
-            round: &round,
+            pod_facts: &pod_facts,
             id,
             container,
         };
@@ -101,7 +101,7 @@ impl Pod {
         let members = self.containers.values();
         let members = members.filter(|container| self.is_alive_in(step, container));
         let killed_at = |container: &Container| {
-            let stop = container.life.stop();
+            let stop = container.state.stop();
             let cap = self.cap_of(container).filter(|_| !stop.is_told());
             stop.kill_at().or(cap.map(|cap| began.after(cap)))
         };
@@ -116,7 +116,7 @@ impl Pod {
 
     fn is_alive_in(&self, step: Step, container: &Container) -> bool {
         self.is_to_be_stopped(container)
-            && container.life.is_alive()
+            && container.state.is_alive()
             && self.step_of(container) == Some(step)
     }
 
@@ -134,9 +134,12 @@ impl Subject<'_> {
         let (pod, container) = (self.pod, self.container);
         let termination = pod.termination_for(container)?;
         let step = pod.step_of(container)?;
-        let is_told = container.life.stop().is_told();
+        let is_told = container.state.stop().is_told();
         let (at, kill) = match step == termination.step {
-            true => (pod.time(&self.stop_has_its_turn()?), self.round.ends?.kill),
+            true => (
+                pod.time(&self.stop_has_its_turn()?),
+                self.pod_facts.ends?.kill,
+            ),
             false => {
                 let began = pod.begins_by(termination, step)?;
                 let ends = pod.ends_from(step, began)?;

@@ -90,16 +90,12 @@ pub(in crate::lifecycle) struct Ends {
     pub kill: Time,
 }
 
-// === impl Ends ===
-
 impl Ends {
     /// The time until which the step waits for a process that SIGKILL does not end.
     pub fn stuck(self) -> Time {
         self.kill.after(STUCK)
     }
 }
-
-// === impl Termination ===
 
 impl Termination {
     pub fn new(cause: Cause, since: Time, deadline: Time, now: Time) -> Termination {
@@ -191,7 +187,7 @@ impl Termination {
     }
 
     /// Ends the grace period, because for the caller it is over.
-    pub fn is_late(&mut self, now: Time) {
+    pub fn end_grace(&mut self, now: Time) {
         if now < self.deadline {
             self.deadline = now;
             self.shortened = Some(now);
@@ -253,8 +249,6 @@ impl Termination {
         }
     }
 }
-
-// === what rules ask ===
 
 impl Pod {
     /// The division of the grace period among the steps, or `None` outside of a termination.
@@ -321,14 +315,16 @@ impl Pod {
 
     /// The step in which the termination stops a container.
     pub(in crate::lifecycle) fn step_of(&self, container: &Container) -> Option<Step> {
-        let duty = container.duty();
+        let policy = container.role_policy();
         let termination = self.termination.as_ref()?;
         match termination.by_hand {
             // A container that could not be stopped with the apps is stopped with the sidecars.
-            true if container.duty().step.is_none() => {
-                Some(duty.step_by_hand.max(termination.step.min(Step::Sidecars)))
-            }
-            _ => duty.step,
+            true if container.role_policy().step.is_none() => Some(
+                policy
+                    .step_by_hand
+                    .max(termination.step.min(Step::Sidecars)),
+            ),
+            _ => policy.step,
         }
     }
 
@@ -341,14 +337,14 @@ impl Pod {
         container.kind == ContainerKind::Workload
             && !container.is_of_next_run
             && (container.is_ordered() || by_hand)
-            && !(is_shims && container.life.is_yet_to_be_started())
+            && !(is_shims && container.state.is_yet_to_be_started())
     }
 
     /// True if a container was started after a termination decided by the shim was over.
     fn has_a_latecomer(&self) -> bool {
         self.containers.values().any(|container| {
             let was_deferred = || self.history.was_deferred(&container.name);
-            container.life.is_held()
+            container.state.is_held()
                 && self.is_to_be_stopped(container)
                 && self.step_of(container).is_some()
                 && !(container.defer_turn().is_some() && was_deferred())
@@ -360,7 +356,7 @@ impl Pod {
         let step = self.termination.as_ref().map(Termination::step);
         self.containers.iter().filter(move |(_, container)| {
             self.is_to_be_stopped(container)
-                && container.life.is_alive()
+                && container.state.is_alive()
                 && self.step_of(container) == step
         })
     }
@@ -374,9 +370,9 @@ impl Pod {
     fn last_place(&self) -> Option<u64> {
         let sidecars = self.containers.values().filter(|container| {
             self.is_to_be_stopped(container)
-                && container.life.is_alive()
+                && container.state.is_alive()
                 // A container that never ran delays no other.
-                && !container.life.is_unexecuted()
+                && !container.state.is_unexecuted()
                 && self.step_of(container) == Some(Step::Sidecars)
         });
         sidecars.map(place).max()
@@ -394,7 +390,7 @@ impl Pod {
 
     fn is_a_hook_left(&self) -> bool {
         self.containers.values().any(|container| {
-            let runs = container.life.has_process() && container.is_hooked();
+            let runs = container.state.has_process() && container.is_hooked();
             runs || self.termination_hook(container).is_some()
         })
     }
@@ -402,7 +398,7 @@ impl Pod {
 
 /// The place of a sidecar in the order of starts; one that is just being started is last.
 fn place(sidecar: &Container) -> u64 {
-    match sidecar.life.is_releasing() {
+    match sidecar.state.is_releasing() {
         true => u64::MAX,
         false => sidecar.place,
     }

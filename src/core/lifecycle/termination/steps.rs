@@ -3,14 +3,14 @@
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Cause, Step};
 use crate::lifecycle::report::Report;
-use crate::lifecycle::rules::{Due, PodDeed};
+use crate::lifecycle::rules::{Due, PodDecision};
 use crate::lifecycle::time::Time;
 
 use super::{Defers, STUCK, Termination};
 
 impl Pod {
     /// Rule: the events that end the pod, or show that its caller ends it.
-    pub(in crate::lifecycle) fn termination_begins(&self) -> Option<Due<PodDeed>> {
+    pub(in crate::lifecycle) fn termination_begins(&self) -> Option<Due<PodDecision>> {
         if self.termination.is_some() || !self.has_orders() {
             return None;
         }
@@ -20,7 +20,7 @@ impl Pod {
             .into_iter()
             .flatten()
             .min_by_key(|(at, ended)| (self.now.max(*at), !ended.cause().is_decided()))?;
-        Some(self.due(at, || PodDeed::Terminate(Box::new(termination))))
+        Some(self.due(at, || PodDecision::Terminate(Box::new(termination))))
     }
 
     pub(in crate::lifecycle) fn terminate(&mut self, mut termination: Termination) {
@@ -44,7 +44,7 @@ impl Pod {
         let alive = self
             .containers
             .values()
-            .find(|container| container.is_ordered() && container.life.is_alive());
+            .find(|container| container.is_ordered() && container.state.is_alive());
         let alive = alive.filter(|_| self.sandbox_is_gone)?;
         let deadline = self.now.after(self.annotated_grace(alive));
         let termination = Termination::new(Cause::SandboxDied, self.now, deadline, self.now);
@@ -52,16 +52,16 @@ impl Pod {
     }
 
     /// Rule: a later request may show that the caller gives less time, or that it does give some.
-    pub(in crate::lifecycle) fn deadline_is_learned(&self) -> Option<Due<PodDeed>> {
+    pub(in crate::lifecycle) fn deadline_is_learned(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         let open: Vec<_> = self
             .open_requests()
-            // Signals for the caller's own containers are delivered at once, whatever they mean.
-            .filter(|open| !open.container.duty().is_callers())
+            // Signals for the caller's own containers are delivered at once in any case.
+            .filter(|open| !open.container.role_policy().is_callers())
             // A container asked before, with nothing left to stop, needs no time.
             .filter(|open| {
                 let comes_later = open.request.at() >= termination.since;
-                comes_later || !open.container.life.is_between_lives()
+                comes_later || !open.container.state.is_between_executions()
             })
             .map(|open| open.request)
             .filter(|request| request.is_of_end_since(termination.since))
@@ -73,7 +73,7 @@ impl Pod {
         let is_news = deadline < termination.deadline
             || deadline.since(termination.since) < termination.grace
             || forced != (termination.defers == Defers::Forced);
-        is_news.then_some(Due::Now(PodDeed::LearnDeadline { deadline, forced }))
+        is_news.then_some(Due::Now(PodDecision::LearnDeadline { deadline, forced }))
     }
 
     pub(in crate::lifecycle) fn learn_deadline(&mut self, deadline: Time, forced: bool) {
@@ -85,17 +85,17 @@ impl Pod {
     }
 
     /// Rule: the log says once that the grace period is over.
-    pub(in crate::lifecycle) fn grace_is_over(&self) -> Option<Due<PodDeed>> {
+    pub(in crate::lifecycle) fn grace_is_over(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         let is_to_be_said = !termination.is_grace_over && !termination.is_over();
-        is_to_be_said.then(|| self.due(termination.deadline, || PodDeed::NoteGraceOver))
+        is_to_be_said.then(|| self.due(termination.deadline, || PodDecision::NoteGraceOver))
     }
 
     pub(in crate::lifecycle) fn note_grace_over(&mut self) {
         let mut alive: Vec<_> = self
             .containers
             .values()
-            .filter(|container| self.is_to_be_stopped(container) && container.life.is_alive())
+            .filter(|container| self.is_to_be_stopped(container) && container.state.is_alive())
             .collect();
         alive.sort_by_key(|container| container.number);
         let alive = alive.iter().map(|container| container.name.clone());
@@ -109,13 +109,13 @@ impl Pod {
     }
 
     /// Rule: a step is over when no container of it is alive, or those left survive SIGKILL.
-    pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDeed>> {
+    pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         if termination.is_over() {
             return self.end_comes_again(termination);
         }
-        let next = |at| Some(self.due(at, || PodDeed::NextStep));
-        let at_once = || Some(Due::Now(PodDeed::NextStep));
+        let next = |at| Some(self.due(at, || PodDecision::NextStep));
+        let at_once = || Some(Due::Now(PodDecision::NextStep));
         let Some(ends) = self.ends() else {
             return match termination.step {
                 Step::Over => None,
@@ -132,11 +132,11 @@ impl Pod {
                 false => at_once(),
             },
             Step::Apps | Step::Sidecars => {
-                let left = self.members().map(|(_, container)| &container.life);
+                let left = self.members().map(|(_, container)| &container.state);
                 // A living container gets SIGKILL before it is given up.
-                let stuck = left.map(|life| match life.stop().killed_at() {
+                let stuck = left.map(|state| match state.stop().killed_at() {
                     Some(at) => Some(ends.stuck().max(at.after(STUCK))),
-                    None => life.is_ending().then(|| ends.stuck()),
+                    None => state.is_ending().then(|| ends.stuck()),
                 });
                 let stuck: Option<Vec<_>> = stuck.collect();
                 match stuck.map(|times| times.into_iter().max()) {
@@ -149,11 +149,11 @@ impl Pod {
     }
 
     /// Another termination for containers started after a decided termination was over.
-    fn end_comes_again(&self, ended: &Termination) -> Option<Due<PodDeed>> {
+    fn end_comes_again(&self, ended: &Termination) -> Option<Due<PodDecision>> {
         let is_due = ended.is_shims() && !self.sandbox_is_gone && self.has_a_latecomer();
         let somebody = self.containers.values().find(|it| it.is_ordered())?;
         let again = || ended.again(self.now, self.annotated_grace(somebody));
-        is_due.then(|| Due::Now(PodDeed::Terminate(Box::new(again()))))
+        is_due.then(|| Due::Now(PodDecision::Terminate(Box::new(again()))))
     }
 
     pub(in crate::lifecycle) fn next_step(&mut self) {

@@ -1,8 +1,8 @@
 //! The turns of apps and sidecars to stop.
 
 use crate::lifecycle::action::{Cause, Step, Why};
-use crate::lifecycle::life::Stop;
-use crate::lifecycle::rules::{Deed, Due, Subject};
+use crate::lifecycle::rules::{Decision, Due, Subject};
+use crate::lifecycle::state::Stop;
 use crate::lifecycle::time::Time;
 
 use super::{Ends, place};
@@ -10,26 +10,26 @@ use super::{Ends, place};
 impl Subject<'_> {
     /// Rule: at the end of the grace period every container that is alive gets its stop signal
     /// shortly before SIGKILL, if no step has time of its own.
-    pub(in crate::lifecycle) fn time_is_short(&self) -> Option<Due<Deed>> {
-        let (pod, life) = (self.pod, &self.container.life);
+    pub(in crate::lifecycle) fn time_is_short(&self) -> Option<Due<Decision>> {
+        let (pod, state) = (self.pod, &self.container.state);
         let termination = pod.termination.as_ref()?;
         let is_for_it = !termination.is_over()
             && pod.is_to_be_stopped(self.container)
-            && self.round.budget?.tells_all_at_the_end();
-        let (deadline, stop) = (termination.deadline, life.stop());
+            && self.pod_facts.budget?.tells_all_at_the_end();
+        let (deadline, stop) = (termination.deadline, state.stop());
         // A container that was being executed at that time is signaled as soon as it runs.
-        if let Stop::Condemned { at, .. } = stop
-            && life.is_running()
+        if let Stop::KillScheduled { at, .. } = stop
+            && state.is_running()
             && at > pod.now
         {
             return Some(Due::Now(self.last_chance(at)));
         }
-        let is_settled = matches!(stop, Stop::LastChance { .. } | Stop::Condemned { .. });
-        if !is_for_it || !life.is_alive() || is_settled || stop.is_killed() || life.is_ending() {
+        let is_settled = matches!(stop, Stop::LastChance { .. } | Stop::KillScheduled { .. });
+        if !is_for_it || !state.is_alive() || is_settled || stop.is_killed() || state.is_ending() {
             return None;
         }
         Some(pod.due(deadline, || {
-            match life.is_parked() || life.is_between_lives() {
+            match state.is_parked() || state.is_between_executions() {
                 true => self.told(Why::TimeShort),
                 false => self.last_chance(termination.last_moment()),
             }
@@ -38,14 +38,14 @@ impl Subject<'_> {
 
     /// Rule: in the steps of apps and sidecars, a container whose turn has come gets its stop
     /// signal.
-    pub(in crate::lifecycle) fn stop_has_its_turn(&self) -> Option<Due<Deed>> {
-        let (pod, life) = (self.pod, &self.container.life);
+    pub(in crate::lifecycle) fn stop_has_its_turn(&self) -> Option<Due<Decision>> {
+        let (pod, state) = (self.pod, &self.container.state);
         let step = pod.termination.as_ref()?.step;
         let is_member = matches!(step, Step::Apps | Step::Sidecars)
             && pod.is_to_be_stopped(self.container)
-            && life.is_alive()
+            && state.is_alive()
             && pod.step_of(self.container) == Some(step);
-        let ends = self.round.ends.filter(|_| is_member)?;
+        let ends = self.pod_facts.ends.filter(|_| is_member)?;
         let late = self.is_late(ends.kill);
         if !self.can_be_told() {
             return late;
@@ -62,15 +62,15 @@ impl Subject<'_> {
     }
 
     /// The effect on a container that is still alive at `kill`.
-    pub(in crate::lifecycle) fn is_late(&self, kill: Time) -> Option<Due<Deed>> {
-        let life = &self.container.life;
-        let has_it_coming = match life.stop() {
+    pub(in crate::lifecycle) fn is_late(&self, kill: Time) -> Option<Due<Decision>> {
+        let state = &self.container.state;
+        let has_it_coming = match state.stop() {
             Stop::Killed { .. } | Stop::GivenUp { .. } => true,
-            stop => stop.kill_at().is_some_and(|at| at <= kill) || life.is_ending(),
+            stop => stop.kill_at().is_some_and(|at| at <= kill) || state.is_ending(),
         };
-        let is_late = || match life.is_parked() || life.is_between_lives() {
+        let is_late = || match state.is_parked() || state.is_between_executions() {
             true => self.told(Why::GraceOver),
-            false => Deed::Kill,
+            false => Decision::Kill,
         };
         (!has_it_coming).then(|| self.pod.due(kill, is_late))
     }
@@ -81,7 +81,7 @@ impl Subject<'_> {
         let is_its_turn = match step {
             Step::Sidecars => {
                 let is_next = pod.last_place() == Some(place(container));
-                container.life.is_unexecuted() || pod.is_parallel() || is_next
+                container.state.is_unexecuted() || pod.is_parallel() || is_next
             }
             _ => true,
         };
@@ -94,8 +94,8 @@ impl Subject<'_> {
     fn stop_is_due_at(&self) -> Time {
         // A container between two executions cannot be signaled, and a caller does not stop what it
         // has not started.
-        let life = &self.container.life;
-        match self.container.is_asked() || life.is_between_lives() || life.is_created() {
+        let state = &self.container.state;
+        match self.container.is_asked() || state.is_between_executions() || state.is_created() {
             true => Time::default(),
             false => self.unasked_until().unwrap_or_default(),
         }
@@ -123,18 +123,18 @@ impl Subject<'_> {
     }
 
     /// The preStop handler that the shim runs before the stop signal: it is started, or waited for.
-    fn pre_stop(&self, step: Step, ends: Ends) -> Option<Due<Deed>> {
+    fn pre_stop(&self, step: Step, ends: Ends) -> Option<Due<Decision>> {
         let due = self.told_at(step, ends)?;
         if due > self.pod.now || self.pod.now >= ends.ask_all {
             return None;
         }
-        match self.container.life.stop() {
+        match self.container.state.stop() {
             Stop::Preparing { is_over: false, .. } => {
                 Some(self.pod.due(ends.ask_all, || self.told(Why::Turn)))
             }
             Stop::Untold => {
-                let deed = self.pre_stop_hook(ends.ask_all)?;
-                Some(Due::Now(deed))
+                let decision = self.pre_stop_hook(ends.ask_all)?;
+                Some(Due::Now(decision))
             }
             _ => None,
         }

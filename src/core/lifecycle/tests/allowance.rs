@@ -83,7 +83,7 @@ fn commands_every_millisecond_take_a_tenth_of_a_core_in_turns_and_the_log_says_i
         world.run_for(secs(120));
         let most = most_within(&world, secs(30));
         assert!(most <= secs(3), "{count}: {most:?}");
-        // What there is is used.
+        // The allowance is used up.
         assert!(most >= secs(2), "{count}: {most:?}");
         let attempts = attempts(&world);
         let made = |name| attempts.iter().filter(|(_, of, _)| *of == name).count();
@@ -101,7 +101,7 @@ fn commands_every_millisecond_take_a_tenth_of_a_core_in_turns_and_the_log_says_i
 }
 
 #[test]
-fn what_others_cost_does_not_keep_a_sidecar_from_being_started() {
+fn costs_of_other_probes_do_not_keep_a_sidecar_from_starting() {
     let ready = Script {
         ready_after: Some(secs(1)),
         ..Script::default()
@@ -114,7 +114,7 @@ fn what_others_cost_does_not_keep_a_sidecar_from_being_started() {
         Seen::Reported(Report::Started { name, .. }) if name == "five" => Some(*at),
         _ => None,
     });
-    // It is ready after a second; a turn of the four takes more than three.
+    // The sidecar is ready after a second; a round of the four takes more than three.
     assert!(
         started.is_some_and(|at| at.since_origin() < secs(8)),
         "{started:?}"
@@ -184,13 +184,13 @@ fn a_defer_whose_probe_is_put_off_goes_on_until_it_can_be_asked() {
         world.call(Call::Kill(name, TERM, Some(secs(125))));
     }
     world.run_for(secs(100));
-    // It is well for forty seconds, and is asked every six.
+    // The sidecar is healthy for forty seconds, and probed every six.
     let told = world.signalled("bye").unwrap().since(asked);
     assert!(told >= secs(40) && told < secs(48), "{told:?}");
     assert!(most_within(&world, secs(30)) <= secs(3));
     assert_eq!(stretched(&world).len(), 1);
     world.check_end();
-    // And never beyond the bound, whatever one attempt costs.
+    // And never beyond the bound, at any cost of an attempt.
     let well = costs(deaf(), 20_000);
     let world = World::new(&annotations).script("bye", well);
     let mut world = running(world, &["web", "bye"]);
@@ -208,7 +208,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_probes_cost_a_pods_take_a_tenth_of_a_core_and_each_has_its_turns(
+    fn probes_of_a_pod_take_a_tenth_of_a_core_and_each_gets_its_share(
         containers in prop::collection::vec((1_u64..2_000, 0_u64..60, 0_u64..2_000), 1..=5),
     ) {
         let periods: Vec<_> = containers.iter().map(|(period, ..)| *period).collect();

@@ -1,5 +1,5 @@
-//! Whatever the caller does, in whatever order, with whatever pod: nothing panics, nothing spins,
-//! every request is answered once and in time, and no program runs that may not.
+//! Random calls in random order for random pods: nothing panics or spins, every request is answered
+//! once and in time, and no program runs that may not.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::simulator::{Call, Script, Seen, World, ms, name_of, secs};
 
 const INITS: [&str; 2] = ["one", "two"];
 const SIDECARS: [&str; 3] = ["proxy", "logs", "mesh"];
-/// A native init container, two apps, two defers, and what is in no list: a guest where apps are listed.
+/// A native init container, two apps, two defers, and what is in no list: a guest where apps are
+/// listed.
 const OTHERS: [&str; 6] = ["native", "web", "api", "bye", "last", "other"];
 
 /// Each container may come three times.
@@ -212,10 +213,10 @@ impl Shape {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    // The first life of a container is the most likely.
+    // The first container of a container is the most likely.
     let id = || {
-        let life = prop_oneof![4 => Just(0_usize), 2 => Just(1), 1 => Just(2)];
-        (prop::sample::select(IDS.as_slice()), life).prop_map(|(ids, life)| ids[life])
+        let creation = prop_oneof![4 => Just(0_usize), 2 => Just(1), 1 => Just(2)];
+        (prop::sample::select(IDS.as_slice()), creation).prop_map(|(ids, creation)| ids[creation])
     };
     let patience = || prop::option::of((1_u64..200).prop_map(secs));
     let signal = prop::sample::select(vec![Signal::TERM, Signal::KILL, Signal::QUIT, hangup()]);
@@ -306,7 +307,7 @@ proptest! {
         world.check_end();
         prop_assert!(!matches!(world.pod.phase(), Phase::Terminating(_)), "it never ended");
         for id in IDS.iter().flatten() {
-            // A defer container is, as long as its pod lives.
+            // A defer container may be, while its pod lives.
             let waits = matches!(plan.role(name_of(id)), Role::Defer(_))
                 && world.pod.phase() != Phase::Terminated;
             let is_held = world.pod.is_held(&ContainerId::from(*id));
@@ -377,8 +378,8 @@ fn ran_before(world: &World, id: &str) -> bool {
     })
 }
 
-/// Whether an init container has succeeded by itself, and was not created again between that and
-/// the creation of the container that waits for it.
+/// True if an init container has succeeded by itself, and was not created again before the
+/// container that waits for it.
 fn has_succeeded_for(world: &World, name: &str, waits: &str) -> bool {
     let created = |which: &dyn Fn(&str) -> bool| -> Vec<Time> {
         let times = world.created.iter().filter(|(_, id)| which(id));

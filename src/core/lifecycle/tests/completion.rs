@@ -23,7 +23,7 @@ fn a_job_is_over_when_all_its_apps_have_exited() {
     assert_eq!(world.signalled("proxy"), None);
     world.call(Call::Crash("api", 0));
     world.run_for(secs(5));
-    // In the reverse order of their start, and nobody takes them for failures.
+    // In the reverse order of their start, and without failures.
     assert!(
         world.died("logs") <= world.signalled("proxy"),
         "{:#?}",
@@ -51,7 +51,7 @@ fn under_on_failure_an_app_that_failed_is_waited_for_until_it_succeeds() {
 }
 
 #[test]
-fn under_on_failure_what_is_stopped_too_early_reads_as_failed() {
+fn under_on_failure_a_container_stopped_too_early_reports_a_failure() {
     let world = job("OnFailure", "web").script("web", deaf());
     let mut world = running(world, &["proxy", "logs", "web"]);
     ask_all(&mut world, &["proxy", "logs", "web"], TERM);
@@ -165,7 +165,7 @@ fn a_run_with_listed_apps_is_not_late() {
 }
 
 #[test]
-fn an_app_that_has_not_come_yet_is_waited_for_where_apps_are_listed() {
+fn a_run_waits_for_a_listed_app_that_is_not_created_yet() {
     let mut world = running(job("Never", "web api"), &["proxy", "logs", "web"]);
     world.call(Call::Crash("web", 0));
     world.run_for(secs(3_600));

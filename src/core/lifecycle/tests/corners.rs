@@ -81,7 +81,7 @@ fn a_shell_long_after_the_answer_is_no_post_start() {
 }
 
 #[test]
-fn what_is_asked_after_a_disproof_counts() {
+fn a_request_after_a_disproved_termination_counts() {
     let world = World::new(&[("sidecars", "proxy")])
         .script("web", stops_after(5_000))
         .script("api", stops_after(5_000));
@@ -170,7 +170,7 @@ fn post_start_of_a_sidecar_with_the_argv_of_pre_stop_is_no_request() {
 }
 
 #[test]
-fn what_has_been_ended_is_not_released() {
+fn an_ended_container_is_not_released() {
     let argv = ["/bin/setup".to_owned()];
     let at_once = Script {
         release_takes: ms(0),
@@ -416,7 +416,7 @@ fn the_base_is_the_largest_workload_create_rounded_up() {
 }
 
 #[test]
-fn a_real_grace_beyond_the_annotation_does_not_count() {
+fn a_grace_period_longer_than_annotated_does_not_count() {
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "3s")]);
     let mut world = running(world.script("web", deaf()), &["proxy", "web"]);
     let asked = world.now;
@@ -571,7 +571,7 @@ fn the_first_attempt_waits_for_the_initial_delay() {
 }
 
 #[test]
-fn what_an_app_that_was_asked_long_ago_may_hide_is_waited_for_until_half_of_the_time() {
+fn a_stop_request_that_a_handler_may_hide_is_awaited_for_half_of_the_time() {
     let facts = KubeletFacts {
         pre_stop: Some(PreStop::HttpGet),
         ..KubeletFacts::default()
@@ -581,7 +581,7 @@ fn what_an_app_that_was_asked_long_ago_may_hide_is_waited_for_until_half_of_the_
         .script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     world.call(Call::Kill("web", TERM, None));
-    // Its caller counts from the answer, which may have come two seconds late.
+    // The caller's timer starts at the answer, which may have come two seconds late.
     world.run_for(secs(8));
     let asked = world.now;
     world.call(Call::Kill("proxy", TERM, None));

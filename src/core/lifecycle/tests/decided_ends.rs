@@ -43,8 +43,6 @@ fn stop_shortly(world: &mut World, name: &'static str) {
     world.call(Call::Delete(name));
 }
 
-// === a run that is complete ===
-
 #[test]
 fn a_sidecar_that_is_started_after_the_run_is_complete_is_answered_and_ends_with_0() {
     for policy in ["Never", "OnFailure"] {
@@ -108,7 +106,7 @@ fn a_defer_that_is_created_after_the_run_is_complete_runs_at_once() {
 }
 
 #[test]
-fn a_sidecar_that_was_told_to_go_and_is_created_again_starts_the_whole_pod_over() {
+fn a_stopped_sidecar_that_is_created_again_starts_the_whole_pod_over() {
     for policy in ["Never", "OnFailure"] {
         let lists = [("apps", "web"), ("init", "setup")];
         let world = pod(policy, &lists).script("setup", exits_after(100, 0));
@@ -164,8 +162,6 @@ fn a_sidecar_that_failed_at_the_end_of_a_complete_run_is_answered_again_and_ends
     assert_eq!(world.executed("proxy#2"), None);
 }
 
-// === listed defers that are not created yet ===
-
 #[test]
 fn an_app_that_fails_before_its_cleanup_exists_ends_the_pod_when_the_cleanup_is_there() {
     let lists = [
@@ -196,7 +192,7 @@ fn an_app_that_fails_before_its_cleanup_exists_ends_the_pod_when_the_cleanup_is_
             "{:#?}",
             world.seen
         );
-        // What was created again is of the next run.
+        // Containers created again belong to the next run.
         let begins_anew = world.executed("web#2").is_none_or(|at| at > told);
         assert!(begins_anew, "{policy}: {:#?}", world.seen);
         let killed = world
@@ -264,7 +260,7 @@ fn a_deletion_ends_the_wait_for_cleanups() {
 }
 
 #[test]
-fn while_cleanups_are_awaited_what_waits_for_the_failed_init_container_fails_at_once() {
+fn containers_that_wait_for_a_failed_init_container_fail_at_once_while_defers_are_awaited() {
     let lists = [("init", "setup"), ("post-exit", "report"), ("apps", "web")];
     let mut world = running(pod("Never", &lists), &["setup"]);
     world.call(Call::Crash("setup", 1));
@@ -302,13 +298,12 @@ fn no_start_is_refused_because_an_essential_container_has_failed() {
     assert_eq!(world.executed("api"), None);
 }
 
-// === all of a pod is created again in its sandbox ===
-
 #[test]
 fn a_pod_whose_containers_are_all_restarted_starts_in_order_again() {
     for policy in ["Always", "OnFailure", "Never"] {
         for order in [["proxy#2", "web#2"], ["web#2", "proxy#2"]] {
-            // Nothing shows that kubelet creates the app again under these: its own rules do.
+            // Under these policies only kubelet's own rules create the app again, which the shim
+            // cannot see.
             let rules = ("caller-restarts.usher/web", "42");
             let mut world = running(pod(policy, &[rules]), &["proxy", "web"]);
             world.call(Call::Crash("web", 42));
@@ -387,7 +382,7 @@ fn the_end_of_a_restarted_pod_waits_for_defers_that_are_not_created_again_yet() 
         ("post-exit", "report"),
         ("apps", "web"),
     ];
-    // Its containers of before are still there, or have been deleted.
+    // The earlier containers are still there, or have been deleted.
     for is_deleted in [false, true] {
         let world = pod("Never", &rules).script("report", exits_after(200, 0));
         let mut world = running(world, &["proxy", "web", "report"]);
@@ -439,8 +434,6 @@ fn names_are_new_again_when_a_pod_is_restarted() {
     world.run_for(secs(5));
     assert!(world.executed("drain#2").is_some(), "{:#?}", world.seen);
 }
-
-// === exits after which the caller creates a container again ===
 
 #[test]
 fn an_app_that_its_caller_restarts_by_exit_code_does_not_complete_the_run() {

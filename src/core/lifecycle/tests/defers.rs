@@ -78,14 +78,14 @@ fn they_are_held_from_the_start_and_run_one_after_another_around_the_end_of_the_
     );
     assert_eq!(world.signalled("proxy"), world.died("clean-update"));
     assert!(ALL.iter().all(|name| world.reported(name) == Some(0)));
-    // None was told to stop: the stop request means `when it is your turn`.
+    // None was signaled: a stop request to a defer only means that the pod ends.
     assert!(DEFERS.iter().all(|name| world.signals(name).is_empty()));
     assert_eq!(world.pod.phase(), Phase::Terminated);
     world.check_end();
 }
 
 #[test]
-fn every_step_is_told_of_with_who_used_how_much_of_the_time() {
+fn every_step_is_reported_with_the_time_of_each_container() {
     let mut world = running(shard(&[]), &ALL);
     ask_all(&mut world, &ALL, TERM);
     world.run_for(secs(10));
@@ -106,7 +106,7 @@ fn every_step_is_told_of_with_who_used_how_much_of_the_time() {
 }
 
 #[test]
-fn a_failed_one_does_not_stop_the_sequence_and_its_failure_is_nobodys_business() {
+fn a_failed_defer_does_not_stop_the_sequence_and_reports_no_failure() {
     for (policy, code) in [("Mask", 0), ("Propagate", 3)] {
         let world = shard(&[("defer-exit-code", policy)]).script("remove-shard", ends(100, 3));
         let mut world = running(world, &ALL);
@@ -120,7 +120,7 @@ fn a_failed_one_does_not_stop_the_sequence_and_its_failure_is_nobodys_business()
 }
 
 #[test]
-fn one_that_is_to_be_restarted_is_run_again_until_it_succeeds() {
+fn a_defer_with_a_restart_policy_runs_until_it_succeeds() {
     for restart in ["OnFailure", "Always"] {
         let flaky = Script {
             then_exits: Some(0),
@@ -145,7 +145,7 @@ fn one_that_is_to_be_restarted_is_run_again_until_it_succeeds() {
 }
 
 #[test]
-fn one_that_never_succeeds_is_run_again_only_until_its_time_is_up() {
+fn a_defer_that_never_succeeds_is_retried_until_its_time_is_up() {
     let world = one(
         "pre-exit",
         &[("restart.usher/bye", "OnFailure"), ("grace-period", "5s")],
@@ -162,7 +162,7 @@ fn one_that_never_succeeds_is_run_again_only_until_its_time_is_up() {
 }
 
 #[test]
-fn one_that_hangs_is_asked_at_the_end_of_the_grace_period_and_killed_and_no_other_runs() {
+fn a_hanging_defer_is_stopped_at_the_end_of_the_grace_period_and_no_other_runs() {
     let world = shard(&[("grace-period", "5s")]).script("remove-shard", deaf());
     let mut world = running(world, &ALL);
     let end = world.now.after(secs(5));
@@ -179,7 +179,7 @@ fn one_that_hangs_is_asked_at_the_end_of_the_grace_period_and_killed_and_no_othe
 }
 
 #[test]
-fn a_cap_bounds_the_whole_turn_of_one_and_the_next_has_its_own() {
+fn a_cap_bounds_the_whole_turn_of_a_defer_and_the_next_has_its_own() {
     let world = shard(&[("grace-period.usher/remove-shard", "4s")]).script("remove-shard", deaf());
     let mut world = running(world, &ALL);
     ask_all(&mut world, &ALL, TERM);
@@ -221,7 +221,7 @@ fn a_cap_only_shortens_the_time_of_the_pod() {
 }
 
 #[test]
-fn one_that_is_run_again_leaves_those_behind_it_their_time() {
+fn retries_of_a_defer_leave_later_defers_their_time() {
     let lists = [
         ("sidecars", "proxy"),
         ("post-exit", "report clean"),
@@ -244,7 +244,7 @@ fn one_that_is_run_again_leaves_those_behind_it_their_time() {
     assert!(world.executed("clean") < Some(asked.after(secs(24))));
     assert_eq!(world.signalled("proxy"), world.died("clean"));
 
-    // It is told when that time begins, and not only when all of it is over.
+    // The extension is reported when it begins, not when it is over.
     let hangs = Script {
         exits_after: None,
         ..deaf()
@@ -255,7 +255,7 @@ fn one_that_is_run_again_leaves_those_behind_it_their_time() {
     let asked = world.now;
     ask_all(&mut world, &["web", "report", "clean", "proxy"], TERM);
     world.run_for(ms(150));
-    // What it does from its second run on.
+    // The behavior from its second run on.
     let id = ContainerId::from("report");
     world.processes.get_mut(&id).unwrap().script = hangs;
     world.run_for(secs(60));
@@ -271,11 +271,11 @@ fn one_that_is_run_again_leaves_those_behind_it_their_time() {
 }
 
 #[test]
-fn one_in_back_off_is_not_run_again_when_the_end_proves_to_be_none() {
+fn a_defer_in_back_off_does_not_run_again_after_a_disproved_termination() {
     let world = one("pre-exit", &[("restart.usher/bye", "OnFailure")]).script("bye", ends(100, 1));
     let mut world = running(world, &["web", "bye"]);
     ask_all(&mut world, &["web", "bye"], TERM);
-    // Its third run comes after a second.
+    // The third run comes after a second.
     world.run_for(ms(500));
     assert_eq!(world.executions("bye").len(), 2);
     world.call(Call::Run("api", None));
@@ -285,7 +285,7 @@ fn one_in_back_off_is_not_run_again_when_the_end_proves_to_be_none() {
 }
 
 #[test]
-fn a_sigkill_ends_the_one_that_runs_and_no_later_one_runs() {
+fn a_sigkill_ends_the_running_defer_and_no_later_one_runs() {
     let world = shard(&[]).script("wait-for-rebalance", deaf());
     let mut world = running(world, &ALL);
     ask_all(&mut world, &ALL, TERM);
@@ -429,7 +429,7 @@ fn the_failure_of_an_essential_container_and_the_end_of_the_sandbox_run_them_too
 }
 
 #[test]
-fn a_pod_of_which_nothing_ever_ran_has_nothing_to_clean_up() {
+fn a_pod_without_any_execution_runs_no_defers() {
     let mut world = one("post-exit", &[("init", "setup")]);
     for name in ["web", "bye"] {
         world.call(Call::Run(name, None));
@@ -451,7 +451,7 @@ fn a_pod_of_which_nothing_ever_ran_has_nothing_to_clean_up() {
 }
 
 #[test]
-fn one_that_has_run_in_an_end_that_was_none_runs_again_at_the_real_one() {
+fn a_defer_that_ran_in_a_disproved_termination_runs_again_in_the_real_one() {
     let slow = stops_after(20_000);
     let world = one("pre-exit", &[])
         .script("bye", ends(100, 0))
@@ -470,7 +470,7 @@ fn one_that_has_run_in_an_end_that_was_none_runs_again_at_the_real_one() {
 }
 
 #[test]
-fn one_that_has_run_in_an_end_that_was_decided_exits_with_0_at_once_when_it_is_created_again() {
+fn a_defer_that_ran_in_a_decided_termination_exits_with_0_when_it_is_created_again() {
     let world = one("pre-exit", &[])
         .script("bye", ends(100, 0))
         .script("web", stops_after(20_000));
@@ -498,7 +498,7 @@ fn a_lone_request_ends_a_held_one_without_a_run_after_the_window() {
 }
 
 #[test]
-fn under_on_failure_one_that_did_not_run_is_not_left_out_of_the_next_sandbox() {
+fn under_on_failure_a_defer_that_did_not_run_is_created_in_the_next_sandbox() {
     let world = one("pre-exit", &[("restart-policy", "OnFailure")]);
     let mut world = running(world, &["web", "bye"]);
     world.call(Call::Kill("bye", TERM, None));
@@ -535,7 +535,7 @@ fn single_stops_run_no_defer() {
 }
 
 #[test]
-fn one_that_is_created_when_the_pod_terminates_already_has_its_turn() {
+fn a_defer_created_during_the_termination_still_runs() {
     let world = one(
         "post-exit",
         &[
@@ -556,7 +556,7 @@ fn one_that_is_created_when_the_pod_terminates_already_has_its_turn() {
 }
 
 #[test]
-fn the_exit_of_a_defer_that_overtakes_the_news_of_its_release_ends_no_step() {
+fn a_defers_exit_before_the_report_of_its_release_ends_no_step() {
     let slow = Script {
         release_takes: ms(300),
         ..Script::default()

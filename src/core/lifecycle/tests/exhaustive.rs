@@ -17,8 +17,8 @@ use crate::process::ExitStatus;
 
 use crate::simulator::expand;
 
-/// What may happen in a pod besides its containers being created and started, and its init
-/// containers succeeding.
+/// Numbers of events besides the creation and start of containers and the success of init
+/// containers.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Limits {
     /// Timers that fire.
@@ -42,8 +42,8 @@ struct Limits {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Life {
-    /// Created, and nobody has asked for its start.
+enum SlotState {
+    /// Created; the caller has not asked for its start.
     Parked,
     Asked,
     /// The driver is about to execute it.
@@ -61,16 +61,16 @@ enum Life {
 struct Slot {
     /// Which of the names.
     name: usize,
-    life: Life,
+    state: SlotState,
     /// The Start has not been answered.
     is_open: bool,
     /// The driver is asked to restart it.
     restarts: bool,
     /// And then to end that: it may be too late for it.
     is_canceled: bool,
-    /// The driver is asked to probe this life.
+    /// The driver is asked to probe this execution.
     probe: Option<u64>,
-    /// The result of a probe is on its way from a life that is over.
+    /// The result of a probe is on its way from an execution that is over.
     late_probe: Option<u64>,
     /// The caller has asked for its end.
     is_asked: bool,
@@ -83,7 +83,7 @@ struct Slot {
 
 /// The state of a name.
 #[derive(Clone, Copy, Debug, Default, Hash)]
-struct Past {
+struct NameRecord {
     /// The container that was created last.
     slot: Option<usize>,
     has_succeeded: bool,
@@ -101,7 +101,7 @@ struct Fork {
     pod: Pod,
     now: Time,
     slots: Vec<Slot>,
-    pasts: Vec<Past>,
+    records: Vec<NameRecord>,
     left: Limits,
 }
 
@@ -143,7 +143,7 @@ impl Model {
             pod: Pod::default(),
             now: Time::default(),
             slots: Vec::new(),
-            pasts: vec![Past::default(); names.len()],
+            records: vec![NameRecord::default(); names.len()],
             left: limits,
         }];
         while let Some(fork) = roads.pop() {
@@ -179,7 +179,7 @@ impl Model {
     fn possible(&self, fork: &Fork) -> Vec<Event> {
         let mut events = Vec::new();
         let left = &fork.left;
-        for (name, past) in fork.pasts.iter().enumerate() {
+        for (name, past) in fork.records.iter().enumerate() {
             let may_come = match past.slot {
                 None => true,
                 Some(n) => left.again > 0 && fork.slots[n].is_reported,
@@ -190,9 +190,9 @@ impl Model {
         }
         for (n, slot) in fork.slots.iter().enumerate() {
             let is_init = self.role(slot) == Role::Init;
-            match slot.life {
-                Life::Parked if !slot.is_doomed => events.push(Event::Start(n)),
-                Life::Releasing => {
+            match slot.state {
+                SlotState::Parked if !slot.is_doomed => events.push(Event::Start(n)),
+                SlotState::Releasing => {
                     events.push(Event::Released(n));
                     if left.failures > 0 {
                         events.push(Event::NotReleased(n));
@@ -204,8 +204,8 @@ impl Model {
                         events.push(Event::ExitsEarly(n, 0));
                     }
                 }
-                Life::EndedEarly(_) => events.push(Event::Released(n)),
-                Life::Running { .. } => {
+                SlotState::EndedEarly(_) => events.push(Event::Released(n)),
+                SlotState::Running { .. } => {
                     if is_init || left.ends > 0 {
                         events.push(Event::Exits(n, 0));
                     }
@@ -215,7 +215,7 @@ impl Model {
                 }
                 _ => {}
             }
-            let is_there = !matches!(slot.life, Life::Gone | Life::EndedEarly(_));
+            let is_there = !matches!(slot.state, SlotState::Gone | SlotState::EndedEarly(_));
             if slot.probe.is_some() {
                 events.push(Event::Probed(n, true));
                 if left.misses > 0 {
@@ -255,7 +255,7 @@ impl Model {
         match event {
             Event::Create(name) => self.create(fork, name),
             Event::Start(n) => {
-                fork.slots[n].life = Life::Asked;
+                fork.slots[n].state = SlotState::Asked;
                 fork.slots[n].is_open = true;
                 let request = RequestId(n as u64);
                 fork.pod.handle_start(now, &self.id(n), request, None);
@@ -264,22 +264,22 @@ impl Model {
                 fork.left.give_ups -= 1;
                 let slot = &mut fork.slots[n];
                 slot.is_open = false;
-                if slot.life == Life::Asked {
-                    slot.life = Life::Parked;
+                if slot.state == SlotState::Asked {
+                    slot.state = SlotState::Parked;
                 }
                 let request = RequestId(n as u64);
                 fork.pod.handle_start_abandoned(now, &self.id(n), request);
             }
             Event::Released(n) => {
                 let slot = &mut fork.slots[n];
-                match slot.life {
-                    Life::EndedEarly(code) => {
-                        slot.life = Life::Gone;
+                match slot.state {
+                    SlotState::EndedEarly(code) => {
+                        slot.state = SlotState::Gone;
                         self.note_run(fork, n);
                         self.note_exit(fork, n, code);
                     }
                     _ => {
-                        slot.life = Life::Running { ready: false };
+                        slot.state = SlotState::Running { ready: false };
                         self.note_run(fork, n);
                     }
                 }
@@ -287,14 +287,14 @@ impl Model {
             }
             Event::NotReleased(n) => {
                 fork.left.failures -= 1;
-                // Whoever waits for its Start is told, and may try again.
-                fork.slots[n].life = Life::Parked;
+                // The pending Start is answered, and may be repeated.
+                fork.slots[n].state = SlotState::Parked;
                 let outcome = Err("of a failure".to_owned());
                 fork.pod.handle_released(now, &self.id(n), outcome);
             }
             Event::Restarted(n) => {
                 fork.slots[n].restarts = false;
-                fork.slots[n].life = Life::Running { ready: false };
+                fork.slots[n].state = SlotState::Running { ready: false };
                 fork.pod.handle_restarted(now, &self.id(n), Ok(()));
             }
             Event::NotRestarted(n) => {
@@ -307,19 +307,19 @@ impl Model {
             }
             Event::Probed(n, succeeds) => {
                 fork.left.misses -= u32::from(!succeeds);
-                let life = fork.slots[n].probe.take().unwrap();
-                if let Life::Running { ready } = &mut fork.slots[n].life {
+                let execution = fork.slots[n].probe.take().unwrap();
+                if let SlotState::Running { ready } = &mut fork.slots[n].state {
                     *ready |= succeeds;
-                    fork.pasts[fork.slots[n].name].has_started |= succeeds;
+                    fork.records[fork.slots[n].name].has_started |= succeeds;
                 }
                 let outcome = succeeds.then_some(()).ok_or_else(String::new);
                 fork.pod
-                    .handle_probed(now, &self.id(n), life, outcome, Duration::ZERO);
+                    .handle_probed(now, &self.id(n), execution, outcome, Duration::ZERO);
             }
             Event::ProbedLate(n) => {
-                let life = fork.slots[n].late_probe.take().unwrap();
+                let execution = fork.slots[n].late_probe.take().unwrap();
                 fork.pod
-                    .handle_probed(now, &self.id(n), life, Ok(()), Duration::ZERO);
+                    .handle_probed(now, &self.id(n), execution, Ok(()), Duration::ZERO);
             }
             Event::Exits(n, code) => {
                 self.spend_exit(fork, n, code);
@@ -328,7 +328,7 @@ impl Model {
             }
             Event::ExitsEarly(n, code) => {
                 self.spend_exit(fork, n, code);
-                fork.slots[n].life = Life::EndedEarly(code);
+                fork.slots[n].state = SlotState::EndedEarly(code);
                 let status = ExitStatus::Code(code);
                 fork.pod.handle_exit(now, &self.id(n), status);
             }
@@ -359,7 +359,7 @@ impl Model {
     }
 
     fn create(&self, fork: &mut Fork, name: usize) {
-        let past = &mut fork.pasts[name];
+        let past = &mut fork.records[name];
         let n = fork.slots.len();
         if let Some(old) = past.slot.replace(n) {
             fork.left.again -= 1;
@@ -369,7 +369,7 @@ impl Model {
                 fork.pod.handle_removed(fork.now, &self.id(old));
             }
         }
-        let past = &mut fork.pasts[name];
+        let past = &mut fork.records[name];
         if past.has_succeeded {
             past.reopened.get_or_insert(n);
         }
@@ -390,7 +390,7 @@ impl Model {
         created.unwrap();
         fork.slots.push(Slot {
             name,
-            life: Life::Parked,
+            state: SlotState::Parked,
             is_open: false,
             restarts: false,
             is_canceled: false,
@@ -420,14 +420,14 @@ impl Model {
             .container(self.names[name])
             .startup_probe
             .is_some();
-        fork.pasts[name].ran = Some(n);
-        fork.pasts[name].has_started |= !is_probed;
+        fork.records[name].ran = Some(n);
+        fork.records[name].has_started |= !is_probed;
     }
 
     /// A container that was told to stop is not done, whatever its exit code.
     fn note_exit(&self, fork: &mut Fork, n: usize, code: u8) {
         let slot = &fork.slots[n];
-        let past = &mut fork.pasts[slot.name];
+        let past = &mut fork.records[slot.name];
         if code == 0 && !slot.is_doomed && past.slot == Some(n) {
             past.has_succeeded = true;
             past.reopened = None;
@@ -441,10 +441,10 @@ impl Model {
             slot.late_probe = slot.probe.take();
         }
         // The driver goes on with its release, and learns that it has failed.
-        if slot.life == Life::Releasing {
-            slot.life = Life::EndedEarly(137);
+        if slot.state == SlotState::Releasing {
+            slot.state = SlotState::EndedEarly(137);
         } else {
-            slot.life = Life::Gone;
+            slot.state = SlotState::Gone;
         }
         fork.pod.handle_exit(fork.now, &self.id(n), status);
     }
@@ -456,31 +456,32 @@ impl Model {
                     let n = self.index(&id);
                     let name = self.names[fork.slots[n].name];
                     assert_eq!(
-                        fork.slots[n].life,
-                        Life::Asked,
+                        fork.slots[n].state,
+                        SlotState::Asked,
                         "{name} is released unasked"
                     );
                     assert!(
                         self.may_run(fork, n),
                         "{name} is released too early: {:?} {:?}",
                         fork.slots,
-                        fork.pasts
+                        fork.records
                     );
-                    fork.slots[n].life = Life::Releasing;
+                    fork.slots[n].state = SlotState::Releasing;
                 }
                 Action::AnswerStart { id, answer, .. } => {
                     let slot = &mut fork.slots[self.index(&id)];
                     slot.is_open = false;
-                    if answer.is_err() && slot.life == Life::Asked {
-                        slot.life = Life::Parked;
+                    if answer.is_err() && slot.state == SlotState::Asked {
+                        slot.state = SlotState::Parked;
                     }
                 }
                 Action::Signal { id, .. } => {
                     let slot = &mut fork.slots[self.index(&id)];
-                    slot.is_doomed = !matches!(slot.life, Life::Gone | Life::EndedEarly(_));
+                    slot.is_doomed =
+                        !matches!(slot.state, SlotState::Gone | SlotState::EndedEarly(_));
                 }
-                Action::Probe { id, life } => {
-                    fork.slots[self.index(&id)].probe = Some(life);
+                Action::Probe { id, execution } => {
+                    fork.slots[self.index(&id)].probe = Some(execution);
                 }
                 Action::Restart { id, .. } => {
                     let slot = &mut fork.slots[self.index(&id)];
@@ -491,7 +492,7 @@ impl Model {
                 Action::PublishExit { id, .. } => {
                     let slot = &mut fork.slots[self.index(&id)];
                     assert!(!slot.is_reported, "{id} ends twice");
-                    assert_eq!(slot.life, Life::Gone, "{id} ends alive");
+                    assert_eq!(slot.state, SlotState::Gone, "{id} ends alive");
                     slot.is_reported = true;
                 }
                 Action::Hook { .. } | Action::PostStart { .. } => {
@@ -500,10 +501,10 @@ impl Model {
                 Action::Report(Report::StartsOver { from_the_start, .. }) => {
                     // Otherwise what is done is done.
                     if from_the_start {
-                        fork.pasts.fill_with(Past::default);
+                        fork.records.fill_with(NameRecord::default);
                     }
                     for (n, slot) in fork.slots.iter().enumerate() {
-                        fork.pasts[slot.name].slot = Some(n);
+                        fork.records[slot.name].slot = Some(n);
                     }
                 }
                 Action::Tell { id, last_words, .. } => {
@@ -533,8 +534,8 @@ impl Model {
         let mut before = stages.flat_map(|stage| stage.0.iter());
         let terminates = matches!(fork.pod.phase(), Phase::Terminating(_) | Phase::Terminated);
         let is_guest = self.role(slot) == Role::Guest;
-        // What has run waits for nothing but for what its caller does all over again.
-        let ran = fork.pasts[slot.name].ran;
+        // Containers that have run wait for nothing, unless the caller restarts the whole pod.
+        let ran = fork.records[slot.name].ran;
         let has_run = self.role(slot) == Role::App && ran.is_some_and(|ran| ran < n);
         let is_done = |name: &String| {
             self.has_done_its_part(fork, name, n) || has_run && !self.is_reopened(fork, name)
@@ -544,14 +545,14 @@ impl Model {
 
     fn is_reopened(&self, fork: &Fork, name: &str) -> bool {
         let past = self.names.iter().position(|other| *other == name);
-        past.is_some_and(|past| fork.pasts[past].reopened.is_some())
+        past.is_some_and(|past| fork.records[past].reopened.is_some())
     }
 
     fn has_done_its_part(&self, fork: &Fork, name: &str, for_whom: usize) -> bool {
         let Some(past) = self.names.iter().position(|other| *other == name) else {
             return false;
         };
-        let past = &fork.pasts[past];
+        let past = &fork.records[past];
         match self.plan.role(name) {
             Role::Init => past.has_succeeded && past.reopened.is_none_or(|first| for_whom < first),
             _ => past.has_started,
@@ -561,7 +562,7 @@ impl Model {
     /// The invariant: a container whose turn has come is released, and none waits without a bound.
     fn check(&self, fork: &Fork) {
         for (n, slot) in fork.slots.iter().enumerate() {
-            if slot.life != Life::Asked || slot.is_doomed {
+            if slot.state != SlotState::Asked || slot.is_doomed {
                 continue;
             }
             let name = self.names[slot.name];
@@ -569,7 +570,7 @@ impl Model {
                 !self.may_run(fork, n),
                 "{name} is not released: {:?} {:?}",
                 fork.slots,
-                fork.pasts
+                fork.records
             );
             assert!(
                 fork.pod.poll_timeout().is_some(),
@@ -583,18 +584,18 @@ impl Model {
     fn check_rest(&self, fork: &Fork) {
         for slot in &fork.slots {
             let is_kept = match self.role(slot) {
-                Role::Init => fork.pasts[slot.name].has_succeeded,
+                Role::Init => fork.records[slot.name].has_succeeded,
                 Role::Sidecar => fork.pod.poll_timeout().is_some(),
                 _ => false,
             };
             assert!(
-                slot.life != Life::Gone || slot.is_reported || is_kept,
+                slot.state != SlotState::Gone || slot.is_reported || is_kept,
                 "{} has ended unnoticed: {:?}",
                 self.names[slot.name],
                 fork.slots
             );
             assert!(
-                !slot.is_open || slot.life == Life::Asked,
+                !slot.is_open || slot.state == SlotState::Asked,
                 "{:?}",
                 fork.slots
             );
@@ -605,7 +606,7 @@ impl Model {
 impl Fork {
     fn key(&self) -> u64 {
         let mut key = DefaultHasher::new();
-        (&self.pod, &self.slots, &self.pasts, self.now, self.left).hash(&mut key);
+        (&self.pod, &self.slots, &self.records, self.now, self.left).hash(&mut key);
         key.finish()
     }
 }

@@ -42,7 +42,7 @@ fn first_cause(world: &World) -> Option<Cause> {
 }
 
 #[test]
-fn who_has_nothing_left_to_stop_shortens_no_end() {
+fn a_request_for_an_exited_container_does_not_shorten_the_termination() {
     let annotations = [
         ("init", "setup"),
         ("sidecars", "proxy logs"),
@@ -53,7 +53,7 @@ fn who_has_nothing_left_to_stop_shortens_no_end() {
     let world = pod(&annotations).script("setup", runs_to(0));
     let world = world.script("web", deaf());
     let mut world = running(world, &["setup", "proxy", "logs", "web", "clean"]);
-    // Its success is withheld: nothing of it is left but that its caller asks for its stop.
+    // The success is withheld; the caller can only ask for a stop.
     world.call(kill("setup", 10));
     world.run_for(ms(500));
     let failed = world.now;
@@ -67,7 +67,7 @@ fn who_has_nothing_left_to_stop_shortens_no_end() {
 }
 
 #[test]
-fn a_pre_stop_handler_right_after_the_start_counts_where_another_is_asked() {
+fn a_pre_stop_handler_right_after_the_start_counts_if_another_container_has_a_request() {
     let argv = ["/bin/bye".to_owned()];
     let world = pod(&[("sidecars", "proxy")]).facts("proxy", handler(&argv));
     let mut world = running(world, &["web"]);
@@ -90,7 +90,7 @@ fn a_pre_stop_handler_right_after_the_start_counts_where_another_is_asked() {
 }
 
 #[test]
-fn what_leaves_no_doubt_is_not_taken_for_a_hypothesis() {
+fn a_decided_termination_is_not_treated_as_inferred() {
     let annotations = [
         ("apps", "api web"),
         ("essential", "api"),
@@ -133,7 +133,7 @@ fn a_defer_that_ran_at_an_end_that_was_none_is_started_again_by_its_caller() {
 }
 
 #[test]
-fn what_is_being_restarted_at_the_deadline_is_told_as_soon_as_it_runs() {
+fn a_container_being_restarted_at_the_deadline_is_signaled_as_soon_as_it_runs() {
     let annotations = [
         ("sidecars", "proxy"),
         ("post-exit", "report"),
@@ -154,7 +154,7 @@ fn what_is_being_restarted_at_the_deadline_is_told_as_soon_as_it_runs() {
 }
 
 #[test]
-fn a_request_whose_time_ends_with_that_of_the_next_is_of_the_same_end() {
+fn two_requests_with_the_same_deadline_belong_to_one_termination() {
     let annotations = [
         ("sidecars", "proxy"),
         ("grace-policy", "Reserve"),
@@ -163,7 +163,7 @@ fn a_request_whose_time_ends_with_that_of_the_next_is_of_the_same_end() {
     let world = pod(&annotations).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     world.call(kill("web", 10));
-    // The proxy has a preStop handler that nobody sees, of five seconds.
+    // The proxy has an unseen preStop handler of five seconds.
     world.run_for(secs(5));
     world.call(kill("proxy", 5));
     world.run_for(secs(20));
@@ -205,7 +205,7 @@ fn with_a_defer_that_runs(policy: &str) -> World {
 }
 
 #[test]
-fn a_defer_that_runs_already_is_told_before_it_is_killed() {
+fn a_running_defer_gets_its_stop_signal_before_sigkill() {
     for policy in ["Shared", "Reserve", "Overrun", "SkipHooks"] {
         let world = with_a_defer_that_runs(policy);
         let signals: Vec<_> = world.signals("clean").iter().map(|(_, s)| *s).collect();
@@ -223,14 +223,14 @@ fn a_request_is_over_when_its_callers_time_is_which_begins_at_the_answer() {
     let world = pod(&annotations).script("proxy", deaf());
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(kill("proxy", 5));
-    // It was told, and that was answered, after a second; its caller is not heard of any more.
+    // The stop was answered after a second; the caller makes no further call.
     world.run_for(ms(6_500));
     world.call(kill("api", 5));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
 }
 
 #[test]
-fn what_a_handler_has_left_of_the_grace_period_withholds_no_less() {
+fn the_rest_of_the_grace_period_after_a_handler_does_not_shorten_the_delay_of_answers() {
     let annotations = [
         ("sidecars", "proxy logs"),
         ("grace-policy", "Reserve"),
@@ -250,7 +250,7 @@ fn what_a_handler_has_left_of_the_grace_period_withholds_no_less() {
 }
 
 #[test]
-fn sigkill_for_what_was_never_started_tells_nothing_of_the_pod() {
+fn a_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_the_pod() {
     let argv = ["/bin/bye".to_owned()];
     let world = pod(&[("pre-exit", "drain"), ("apps", "web api")]).facts("web", handler(&argv));
     let mut world = running(world, &["web", "drain"]);
@@ -263,13 +263,13 @@ fn sigkill_for_what_was_never_started_tells_nothing_of_the_pod() {
         is_interactive: false,
     };
     world.exec("web", &exec).unwrap();
-    // Its caller has given up on it, and clears it away.
+    // The caller has given up on it, and deletes it.
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
 }
 
 #[test]
-fn sigkill_for_what_could_not_be_started_in_time_tells_nothing_of_the_pod() {
+fn a_sigkill_after_a_start_that_timed_out_is_no_evidence_about_the_pod() {
     let argv = ["/bin/bye".to_owned()];
     let slow = Script {
         release_takes: secs(300),
@@ -286,13 +286,13 @@ fn sigkill_for_what_could_not_be_started_in_time_tells_nothing_of_the_pod() {
         is_interactive: false,
     };
     world.exec("web", &exec).unwrap();
-    // Nobody has answered its Start: containerd gives up on it, and clears it away.
+    // The Start was never answered: containerd gives up on it, and deletes the container.
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
 }
 
 #[test]
-fn sigkill_for_what_was_started_too_late_for_its_caller_tells_nothing_of_the_pod() {
+fn a_sigkill_for_a_container_started_after_its_callers_deadline_is_no_evidence_about_the_pod() {
     let slow = Script {
         release_takes: secs(3),
         ..Script::default()
@@ -303,7 +303,7 @@ fn sigkill_for_what_was_started_too_late_for_its_caller_tells_nothing_of_the_pod
     for app in ["web", "api"] {
         world.call(Call::Run(app, None));
         world.run_for(ms(100));
-        // Whoever has asked goes away, and then it runs.
+        // The caller of the Start goes away, and then the container runs.
         world.call(Call::GiveUp(app));
         world.run_for(secs(4));
     }
@@ -361,7 +361,7 @@ fn a_held_defer_that_is_asked_while_an_init_container_works_runs() {
 }
 
 #[test]
-fn the_request_that_makes_it_the_end_is_answered_as_the_whole_grace_period_has_it() {
+fn the_answer_to_the_request_that_proves_the_termination_depends_on_the_whole_grace_period() {
     let annotations = [
         ("sidecars", "proxy"),
         ("grace-policy", "Reserve"),
@@ -400,7 +400,7 @@ fn a_run_is_not_complete_whose_app_is_created_once_more_when_its_sandbox_has_die
 }
 
 #[test]
-fn what_was_complete_is_not_where_its_app_was_created_again_and_the_sandbox_has_died_since() {
+fn a_complete_run_is_not_complete_after_its_app_is_recreated_and_the_sandbox_dies() {
     let annotations = [
         ("apps", "web"),
         ("pre-exit", "flush"),
@@ -411,7 +411,7 @@ fn what_was_complete_is_not_where_its_app_was_created_again_and_the_sandbox_has_
     let mut world = running(world, &["web", "flush"]);
     world.call(Call::Crash("web", 0));
     world.run_for(secs(2));
-    // Its caller has found it unhealthy meanwhile.
+    // Kubelet has found it unhealthy meanwhile.
     world.call(Call::Run("web#2", None));
     world.run_for(secs(1));
     world.call(Call::Crash("pause", 137));
@@ -441,7 +441,7 @@ fn an_app_that_comes_after_an_end_is_ended_soon_if_that_has_stopped_the_sidecar_
 }
 
 #[test]
-fn a_handler_that_nobody_sees_hides_what_follows_it_though_an_app_was_asked_long_ago() {
+fn an_unseen_pre_stop_handler_hides_the_stop_request_behind_it() {
     let facts = KubeletFacts {
         pre_stop: Some(PreStop::TcpSocket),
         ..KubeletFacts::default()
@@ -450,7 +450,7 @@ fn a_handler_that_nobody_sees_hides_what_follows_it_though_an_app_was_asked_long
     let world = pod(&annotations).facts("web", facts);
     let mut world = running(world.script("web", deaf()), &["proxy", "web"]);
     world.call(kill("web", 7));
-    // Its caller was not there any more when it was to be killed.
+    // The caller vanished before it would have sent SIGKILL.
     world.run_for(secs(9));
     world.call(kill("proxy", 8));
     world.run_for(secs(2));
@@ -463,7 +463,7 @@ fn a_handler_that_nobody_sees_hides_what_follows_it_though_an_app_was_asked_long
 }
 
 #[test]
-fn what_has_been_asked_to_stop_is_not_stopped_for_its_probe() {
+fn a_container_with_a_stop_request_is_not_stopped_for_its_probe() {
     let facts = KubeletFacts {
         pre_stop: Some(PreStop::HttpGet),
         ..KubeletFacts::default()
@@ -486,7 +486,7 @@ fn what_has_been_asked_to_stop_is_not_stopped_for_its_probe() {
     ];
     let world = pod(&annotations).facts("web", facts).script("logs", unwell);
     let mut world = running(world, &["logs", "web"]);
-    // The pod is deleted. That of web comes when its preStop handler, which nobody sees, is over.
+    // The pod is deleted. The stop of web comes after its unseen preStop handler.
     world.call(kill("logs", 30));
     world.run_for(secs(10));
     assert_eq!(world.signalled("logs"), None, "{:#?}", world.seen);
@@ -531,7 +531,7 @@ fn a_sandbox_that_has_died_is_not_forgotten_when_it_is_deleted() {
     world.run_for(ms(100));
     world.call(Call::Crash("pause", 137));
     world.call(Call::Delete("pause"));
-    // Its caller does not know yet.
+    // The caller does not know yet.
     world.call(Call::Run("proxy", None));
     assert!(
         matches!(world.refused.last(), Some(Refusal::SandboxGone { .. })),
@@ -541,7 +541,7 @@ fn a_sandbox_that_has_died_is_not_forgotten_when_it_is_deleted() {
 }
 
 #[test]
-fn a_request_whose_time_is_over_makes_no_end_with_the_next() {
+fn a_closed_request_and_the_next_one_make_no_termination() {
     let argv = ["/bin/bye".to_owned()];
     let annotations = [
         ("sidecars", "proxy"),
@@ -551,7 +551,7 @@ fn a_request_whose_time_is_over_makes_no_end_with_the_next() {
     ];
     let world = pod(&annotations).facts("proxy", handler(&argv));
     let mut world = running(world.script("proxy", deaf()), &["proxy", "api", "drain"]);
-    // It is unhealthy, and its caller is not there when it is to be killed.
+    // The container is unhealthy, and the caller vanishes before SIGKILL.
     let exec = Exec {
         id: "exec",
         argv: &argv,
@@ -563,7 +563,7 @@ fn a_request_whose_time_is_over_makes_no_end_with_the_next() {
     world.exec_over("proxy", "exec", Some(0));
     world.call(kill("proxy", 2));
     world.run_for(ms(2_300));
-    // Its image has changed.
+    // The image has changed.
     world.call(kill("drain", 3));
     world.run_for(secs(2));
     assert_eq!(world.executed("drain"), None, "{:#?}", world.seen);

@@ -93,7 +93,7 @@ fn a_handler_that_the_shim_cannot_see_may_hide_the_apps_request() {
 }
 
 #[test]
-fn the_hidden_request_is_recognised_when_it_comes() {
+fn a_hidden_request_is_recognized_when_it_arrives() {
     let mut world = with_pre_stop(PreStop::Sleep(secs(5)));
     world.call(Call::Kill("proxy", TERM, None));
     world.call_in(secs(5), Call::Kill("web", TERM, None));
@@ -119,7 +119,7 @@ fn two_requests_that_are_not_open_at_once_are_no_termination() {
 }
 
 #[test]
-fn a_request_that_was_not_heeded_within_its_grace_period_is_not_open_any_more() {
+fn a_request_closes_when_its_grace_period_is_over() {
     let deaf = Script {
         stops_after: None,
         ..Script::default()
@@ -127,7 +127,7 @@ fn a_request_that_was_not_heeded_within_its_grace_period_is_not_open_any_more() 
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "5s")]).script("web", deaf);
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(Call::Kill("web", TERM, None));
-    // Its caller counts from the answer, which may have come two seconds late.
+    // The caller's timer starts at the answer, which may have come two seconds late.
     world.run_for(secs(8));
     world.call(Call::Kill("api", TERM, None));
     world.run_for(ms(500));
@@ -151,7 +151,7 @@ fn kills_after_an_exit_count_for_nothing() {
 }
 
 #[test]
-fn a_create_disproves_the_hypothesis_and_the_pod_goes_on() {
+fn a_create_disproves_an_inferred_termination() {
     let slow = Script {
         stops_after: Some(secs(3)),
         ..Script::default()
@@ -226,7 +226,7 @@ fn the_silence_of_any_other_container_proves_that_the_pod_lives_on() {
 }
 
 #[test]
-fn one_that_has_had_its_stop_signal_proves_nothing_by_its_silence() {
+fn the_silence_of_a_signaled_container_proves_nothing() {
     let hides = KubeletFacts {
         pre_stop: Some(PreStop::HttpGet),
         ..KubeletFacts::default()
@@ -235,7 +235,7 @@ fn one_that_has_had_its_stop_signal_proves_nothing_by_its_silence() {
     let world = world.facts("web", hides).script("api", deaf());
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(Call::Kill("api", TERM, Some(secs(130))));
-    // Its caller was away when it was to be killed.
+    // The caller vanished before it would have sent SIGKILL.
     world.run_for(secs(60));
     let asked = world.now;
     world.call(Call::Kill("proxy", TERM, Some(secs(130))));

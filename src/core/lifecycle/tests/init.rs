@@ -140,7 +140,7 @@ fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it(
 }
 
 #[test]
-fn under_never_the_success_of_an_init_container_is_told_at_once() {
+fn under_never_the_success_of_an_init_container_is_published_at_once() {
     let mut world = migrated("Never").script("migrate", ends(200, 0));
     world.call(Call::Run("migrate", None));
     world.run_for(secs(1));
@@ -148,7 +148,7 @@ fn under_never_the_success_of_an_init_container_is_told_at_once() {
 }
 
 #[test]
-fn a_withheld_success_is_told_when_the_pod_terminates() {
+fn a_withheld_success_is_published_when_the_pod_terminates() {
     let world = World::new(&[("init", "migrate"), ("sidecars", "proxy")]);
     let world = world.script("migrate", ends(200, 0));
     let mut world = running(world, &["migrate", "proxy", "web"]);
@@ -161,7 +161,7 @@ fn a_withheld_success_is_told_when_the_pod_terminates() {
 }
 
 #[test]
-fn a_withheld_success_is_told_to_a_caller_that_creates_nothing_else() {
+fn a_withheld_success_is_published_if_the_caller_creates_no_other_container() {
     let mut world = World::new(&[("init", "migrate"), ("startup-timeout", "20s")])
         .script("migrate", ends(200, 0));
     world.call(Call::Run("migrate", None));
@@ -172,7 +172,7 @@ fn a_withheld_success_is_told_to_a_caller_that_creates_nothing_else() {
 }
 
 #[test]
-fn a_restarted_app_does_not_wait_for_what_was_done_long_ago() {
+fn a_restarted_app_does_not_wait_for_completed_init_containers() {
     let world = World::new(&[("init", "migrate"), ("restart-policy", "Never")]);
     let world = world.script("migrate", ends(200, 0));
     let mut world = running(world, &["migrate", "web"]);
@@ -184,7 +184,7 @@ fn a_restarted_app_does_not_wait_for_what_was_done_long_ago() {
 }
 
 #[test]
-fn what_comes_after_an_init_container_was_created_again_waits_for_it() {
+fn containers_created_after_a_recreated_init_container_wait_for_it() {
     let world = World::new(&[("init", "migrate"), ("restart-policy", "Never")]);
     let world = world
         .script("migrate", ends(200, 0))
@@ -200,7 +200,7 @@ fn what_comes_after_an_init_container_was_created_again_waits_for_it() {
 }
 
 #[test]
-fn native_init_containers_run_at_once_and_hold_nobody_up() {
+fn native_init_containers_run_at_once_and_delay_no_container() {
     let mut world = World::new(&[("native-init", "setup mesh"), ("sidecars", "proxy")])
         .script("setup", ends(500, 0));
     world.call(Call::Run("setup", None));

@@ -24,10 +24,8 @@ fn job(policy: &'static str, more: &[(&'static str, &'static str)]) -> World {
     World::new(&annotations)
 }
 
-// === init containers ===
-
 #[test]
-fn an_init_container_that_ends_because_it_was_told_to_has_not_done_its_part() {
+fn an_init_container_that_exits_after_a_stop_signal_is_not_done() {
     let world = World::new(&[("init", "migrate")]).script("migrate", stops_after(5));
     let mut world = world;
     world.call(Call::Run("migrate", None));
@@ -151,11 +149,9 @@ fn an_init_container_that_was_killed_as_the_first_of_a_deleted_pod_has_not_ended
         "{:#?}",
         world.seen
     );
-    // Its preStop handler has not been seen yet.
+    // The preStop handler has not been seen yet.
     assert_eq!(world.signalled("proxy"), None, "{:#?}", world.seen);
 }
-
-// === restarts in place ===
 
 #[test]
 fn a_sidecar_that_dies_before_its_turn_to_stop_comes_back_though_it_was_asked() {
@@ -200,7 +196,7 @@ fn a_sidecar_in_back_off_is_restarted_at_once_when_the_end_begins() {
 }
 
 #[test]
-fn a_sidecar_that_dies_in_its_turn_stays_away() {
+fn a_sidecar_that_dies_in_its_turn_to_stop_is_not_restarted() {
     let pre_stop = KubeletFacts {
         pre_stop: Some(PreStop::Exec {
             command: vec!["/bin/bye".to_owned()],
@@ -211,7 +207,7 @@ fn a_sidecar_that_dies_in_its_turn_stays_away() {
     let mut world = running(world, &["proxy", "web", "api"]);
     ask_all(&mut world, &["web", "api"], TERM);
     world.run_for(secs(3));
-    // Its turn has come, and its preStop handler has not.
+    // The container's turn has come, but its preStop handler has not.
     world.call(Call::Crash("proxy", 7));
     world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(7), "{:#?}", world.seen);
@@ -239,7 +235,7 @@ fn a_restart_in_place_does_not_change_the_order_of_stopping() {
 }
 
 #[test]
-fn the_end_of_a_process_that_could_not_be_made_the_containers_is_not_its_end() {
+fn a_failed_restart_is_no_exit_of_the_container() {
     let world = job("Never", &[]).script(
         "proxy",
         Script {
@@ -275,7 +271,7 @@ fn a_sidecar_that_is_killed_during_a_restart_that_fails_has_ended() {
 }
 
 #[test]
-fn a_probe_of_a_life_that_is_over_says_nothing_of_the_next() {
+fn a_late_probe_result_does_not_count_for_the_next_execution() {
     let mut world = job("Never", &[QUICK_PROBE]).script(
         "proxy",
         Script {
@@ -317,14 +313,12 @@ fn probes_that_flap_do_not_hold_back_what_comes_while_a_started_sidecar_is_down(
     assert!(world.executed("web#2").unwrap() < again.after(ms(700)));
 }
 
-// === ends of the pod ===
-
 #[test]
-fn under_on_failure_an_app_that_was_told_to_go_is_waited_for() {
+fn under_on_failure_a_run_waits_for_a_stopped_app() {
     for apps in [&[("apps", "web")][..], &[]] {
         let mut world = running(job("OnFailure", apps), &["proxy", "web"]);
-        // Its liveness probe has failed: kubelet stops it, and creates it again though it ends
-        // with 0.
+        // The liveness probe has failed: kubelet stops it, and creates it again despite exit code
+        // 0.
         world.call(Call::Kill("web", TERM, None));
         world.run_for(secs(2));
         assert_eq!(world.reported("web"), Some(0));
@@ -337,7 +331,7 @@ fn under_on_failure_an_app_that_was_told_to_go_is_waited_for() {
 }
 
 #[test]
-fn an_app_that_was_told_to_go_and_is_not_created_again_has_done_its_work() {
+fn a_stopped_app_that_is_not_created_again_is_done() {
     for apps in [&[("apps", "web")][..], &[]] {
         let mut world = running(job("OnFailure", apps), &["proxy", "web"]);
         world.call(Call::Kill("web", TERM, None));
@@ -349,7 +343,7 @@ fn an_app_that_was_told_to_go_and_is_not_created_again_has_done_its_work() {
 }
 
 #[test]
-fn an_essential_container_that_was_told_to_go_and_comes_again_ends_nothing() {
+fn a_stopped_essential_container_that_is_created_again_ends_no_pod() {
     let world = job("OnFailure", &[("essential", "web")]).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     world.call(Call::Kill("web", TERM, None));
@@ -365,7 +359,7 @@ fn an_essential_container_that_was_told_to_go_and_comes_again_ends_nothing() {
 }
 
 #[test]
-fn an_essential_container_that_was_told_to_go_and_does_not_come_again_ends_the_pod() {
+fn a_stopped_essential_container_that_is_not_created_again_ends_the_pod() {
     let world = job("Never", &[("essential", "web"), ("apps", "web api")]).script("web", deaf());
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(Call::Kill("web", TERM, None));
@@ -417,7 +411,7 @@ fn a_sidecar_that_is_started_when_the_run_is_complete_is_answered_and_ends_with_
     world.call(Call::Create("proxy#2"));
     world.run_for(secs(1));
     world.call(Call::Crash("web", 0));
-    // Its Start may come at any time.
+    // The Start may come at any time.
     world.run_for(secs(40));
     assert_eq!(world.reported("proxy#2"), None, "{:#?}", world.seen);
     world.call(Call::Start("proxy#2", None));
@@ -448,8 +442,6 @@ fn under_on_failure_a_sidecar_that_stops_in_order_is_not_left_out_of_the_next_sa
         );
     }
 }
-
-// === nothing is forgotten ===
 
 #[test]
 fn a_completed_init_container_does_not_keep_sidecars_from_stopping() {
@@ -530,12 +522,12 @@ fn under_on_failure_a_run_whose_apps_have_all_ended_with_0_is_complete_though_th
 }
 
 #[test]
-fn a_sidecar_that_heeds_its_last_chance_before_its_turn_stays_away() {
+fn a_sidecar_that_exits_in_its_last_chance_before_its_turn_is_not_restarted() {
     let world = job("Never", &[]).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     ask_all(&mut world, &["web", "proxy"], TERM);
     world.run_for(secs(1));
-    // Its stop signal and two seconds, and it needs less.
+    // The container has its stop signal and two seconds, and needs less.
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
@@ -543,7 +535,7 @@ fn a_sidecar_that_heeds_its_last_chance_before_its_turn_stays_away() {
 }
 
 #[test]
-fn a_sidecar_that_dies_after_a_lone_request_stays_away() {
+fn a_sidecar_that_dies_after_a_lone_request_is_not_restarted() {
     let mut world = running(job("Never", &[]), &["proxy", "web"]);
     world.call(Call::Kill("proxy", TERM, None));
     world.run_for(ms(300));
@@ -582,12 +574,12 @@ fn the_attempt_that_reaches_the_threshold_is_the_last() {
 }
 
 #[test]
-fn a_sidecar_that_was_told_to_stop_in_a_termination_that_was_none_stays_away() {
+fn a_sidecar_stopped_in_a_disproved_termination_is_not_restarted() {
     let world = job("Never", &[]).script("proxy", stops_after(3_000));
     let mut world = running(world, &["proxy", "web", "api"]);
     ask_all(&mut world, &["web", "api"], TERM);
     world.run_for(secs(2));
-    // Nobody has asked for it, but its turn had come.
+    // The container got no stop request, but its turn had come.
     assert!(world.signalled("proxy").is_some());
     world.call(Call::Run("job", None));
     world.run_for(secs(5));
@@ -636,7 +628,7 @@ fn a_held_container_that_is_killed_while_it_is_released_was_killed() {
 }
 
 #[test]
-fn each_life_of_a_sidecar_has_its_own_startup_and_its_own_failure() {
+fn each_execution_of_a_sidecar_has_its_own_startup_and_its_own_failure() {
     let never_ready = Script {
         ready_after: None,
         ..Script::default()
@@ -661,14 +653,14 @@ fn a_sidecar_that_has_to_be_killed_after_its_startup_probe_failed_comes_back_too
     world.run_for(ms(1_600));
     assert_eq!(world.executions("proxy").len(), 2, "{:#?}", world.seen);
     assert_eq!(world.reported("proxy"), None);
-    // That its last life failed is no reason why this one should.
+    // The failure of the last execution does not fail this one.
     ask_all(&mut world, &["proxy", "web"], TERM);
     world.run_for(secs(10));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
 }
 
 #[test]
-fn a_killed_sidecar_stays_away_though_its_startup_probe_has_failed() {
+fn a_killed_sidecar_is_not_restarted_although_its_startup_probe_has_failed() {
     let deaf = Script {
         ready_after: None,
         ..deaf()

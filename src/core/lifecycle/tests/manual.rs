@@ -94,7 +94,7 @@ fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
     for name in ["proxy", "web"] {
         world.call(Call::Delete(name));
     }
-    // With nothing left the pod is another one; so somebody has to stay.
+    // Without any container left, the pod would be another one.
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]).with_sandbox();
     let mut world = running(world, &["proxy", "web"]);
     world.stop(None);
@@ -110,7 +110,7 @@ fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
 }
 
 #[test]
-fn what_is_created_while_the_pod_is_being_stopped_does_not_start_it_over() {
+fn a_container_created_while_a_person_stops_the_pod_does_not_start_it_over() {
     let world = World::new(&[("sidecars", "proxy")])
         .script("proxy", stops_after(5000))
         .with_sandbox();
@@ -137,7 +137,7 @@ fn a_termination_that_was_inferred_is_for_certain_when_it_is_asked_for_by_hand()
 }
 
 #[test]
-fn a_release_by_hand_opens_a_gate_and_says_what_it_overrode() {
+fn a_release_by_hand_starts_the_container_and_returns_the_overridden_obstacles() {
     for mode in ["Hold", "Block"] {
         let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", mode), PROBED])
             .script("proxy", never_ready());
@@ -177,7 +177,7 @@ fn a_run_that_is_complete_and_stopped_by_hand_stops_guests_too() {
 }
 
 #[test]
-fn what_is_not_held_cannot_be_released() {
+fn a_container_that_does_not_wait_cannot_be_released() {
     let mut world = running(World::new(&[("sidecars", "proxy")]), &["proxy", "web"]);
     let refused = world.release("web").unwrap_err();
     assert!(matches!(refused, Refusal::NotHeld { .. }), "{refused}");
@@ -217,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whenever_a_pod_is_stopped_by_hand_nothing_of_it_outlives_the_grace_period(
+    fn no_container_outlives_the_grace_period_of_a_stop_by_hand(
         befores in prop::collection::vec(before(), 1..14),
         is_deaf in prop::collection::vec(any::<bool>(), NAMES.len()),
         has_orders in any::<bool>(),

@@ -2,7 +2,6 @@
 
 mod allowance;
 mod chaos;
-mod circles;
 mod completion;
 mod corners;
 mod decided_ends;
@@ -26,6 +25,7 @@ mod sizes;
 mod snapshots;
 mod starting;
 mod stopping;
+mod suspended_rules;
 mod trouble;
 mod view;
 mod waits;

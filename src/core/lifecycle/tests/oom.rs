@@ -71,7 +71,7 @@ fn only_apps_lower_a_score() {
 }
 
 #[test]
-fn no_score_is_touched_where_nobody_wants_it() {
+fn no_score_changes_if_the_setting_is_off() {
     let lists = [("sidecars", "p"), ("oom-score", "Off")];
     let mut world = pod(&lists, &[("p", 990), ("a", 500)]);
     run(&mut world, &["p", "a"]);

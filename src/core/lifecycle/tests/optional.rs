@@ -1,5 +1,5 @@
-//! Names that end in `?`: who does not come is as if nobody had named it, who comes as if it had been
-//! named like any other.
+//! Names that end in `?`: without a container they have no effect; with one they count like any
+//! other name.
 
 use crate::lifecycle::{Status, Time};
 use crate::plan::{Plan, Roles, Rules};
@@ -36,7 +36,7 @@ fn assert_same(case: &Case, other: &Case) {
 }
 
 #[test]
-fn who_does_not_come_is_as_if_nobody_had_named_it() {
+fn an_optional_name_without_a_container_has_no_effect() {
     for seed in 0..1_000 {
         let mut case = Case::numbered(seed);
         case.absent = Vec::new();
@@ -52,7 +52,7 @@ fn who_does_not_come_is_as_if_nobody_had_named_it() {
 
 /// In the small pods all that has a place in the order comes before the app.
 #[test]
-fn who_comes_in_time_is_as_if_it_had_been_named_like_any_other() {
+fn an_optional_name_whose_container_is_created_counts_like_any_other() {
     for without in Case::small() {
         let mut case = without.clone();
         for member in &mut case.members {
@@ -106,8 +106,6 @@ fn a_pod_that_nothing_came_to_runs() {
     assert_eq!(view.stages, []);
 }
 
-// === what only the node knows ===
-
 fn world_of_node(everywhere: bool, annotations: &[(&str, &str)]) -> World {
     let mut rules = Rules::default();
     rules.roles = Roles::new(["*-proxy"], everywhere).unwrap();
@@ -136,7 +134,7 @@ fn a_sidecar_that_only_the_node_knows_is_stopped_last() {
 }
 
 #[test]
-fn a_run_is_complete_whatever_such_a_sidecar_does() {
+fn an_optional_sidecar_does_not_keep_a_run_from_completion() {
     let ends = Script {
         exits_after: Some((secs(2), 0)),
         ..Script::default()
@@ -156,7 +154,7 @@ fn a_pod_without_annotations_and_such_a_sidecar_sees_no_difference() {
         world = running(world, &names);
         ask_all(&mut world, &names, TERM);
         world.run_for(secs(5));
-        // Who answers is the core or its driver; the answer is the same.
+        // The answer is the same from the core and its driver.
         let answers = |seen: &Seen| matches!(seen, Seen::KillAnswered(_, Ok(())));
         world.seen.retain(|(_, seen)| !answers(seen));
         world.seen

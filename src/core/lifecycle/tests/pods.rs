@@ -1,12 +1,12 @@
-//! Pods as kubelet runs them: what is let live comes up, and comes up again whatever has gone wrong. What
-//! their ends promise is told of any pod, in [`trouble`](super::trouble).
+//! Pods as kubelet runs them: what is let live comes up, and comes up again whatever has gone
+//! wrong. What their ends promise is told of any pod, in [`trouble`](super::trouble).
 
 use std::fmt;
 
 use crate::lifecycle::Time;
 use crate::plan::RestartPolicy;
 
-use crate::simulator::case::{Case, Deletion, Life, Member, Part, WELL};
+use crate::simulator::case::{Behavior, Case, Deletion, Member, Part, WELL};
 use crate::simulator::kubelet::{End, Log};
 use crate::simulator::promises::Promise;
 use crate::simulator::survey::{self, Broken, check};
@@ -26,7 +26,7 @@ impl LeftAlone {
     fn new(mut case: Case) -> LeftAlone {
         let never = case.policy == RestartPolicy::Never;
         if never {
-            // What fails has failed for good.
+            // A failed container has failed for good.
             case.faults.clear();
         }
         for member in &mut case.members {
@@ -34,7 +34,7 @@ impl LeftAlone {
             if never {
                 member.post_starts_fail = 0;
             }
-            // It would be created again for ever.
+            // Otherwise it would be created again for ever.
             member.post_starts_fail = member.post_starts_fail.min(2);
             settle(member, case.policy);
         }
@@ -45,29 +45,30 @@ impl LeftAlone {
         LeftAlone(case)
     }
 
-    /// Nothing of it ever ends that is not to, and nobody does anything to it.
+    /// True if no container fails, and the caller stops none.
     fn is_well(&self) -> bool {
-        let is_well = |member: &Member| member.lives.len() == 1 && member.post_starts_fail == 0;
+        let is_well = |member: &Member| member.behaviors.len() == 1 && member.post_starts_fail == 0;
         self.0.faults.is_empty() && self.0.members.iter().all(is_well)
     }
 }
 
-/// Its last life is as it should be, and the one before is at most what its caller makes up for.
+/// Makes the last behavior succeed; earlier ones fail at most as often as the caller restarts the
+/// container.
 fn settle(member: &mut Member, policy: RestartPolicy) {
     if member.part.is_defer() {
         return;
     }
-    // In place it is always the same life.
+    // A restart in place always repeats the same behavior.
     let has_one = policy == RestartPolicy::Never || member.part == Part::Sidecar;
-    let last = member.lives.pop().unwrap_or(WELL);
+    let last = member.behaviors.pop().unwrap_or(WELL);
     if has_one {
-        member.lives.clear();
+        member.behaviors.clear();
     }
     let ends = match member.part {
         Part::Init | Part::NativeInit => last.ends.map(|(after, _)| (after, 0)),
         _ => None,
     };
-    member.lives.push(Life { ends, ..last });
+    member.behaviors.push(Behavior { ends, ..last });
 }
 
 impl fmt::Display for LeftAlone {
@@ -115,15 +116,16 @@ fn comes_up(run: &Run<'_>) -> Result<(), String> {
         if !is_to_run {
             continue;
         }
-        let mut lives = run.lives.iter().rev();
-        let life = lives.find(|life| life.member.name == member.name && life.created <= at);
-        // What is done, or was stopped and has ended with 0, does not come again. A sidecar is never done.
-        let is_done = |life: &trace::Life<'_>| {
-            let (_, code) = life.reported.unwrap_or((at, u32::MAX));
-            let may_be = member.part != Part::Sidecar || !life.signals.is_empty();
+        let mut traces = run.traces.iter().rev();
+        let trace = traces.find(|trace| trace.member.name == member.name && trace.created <= at);
+        // A container that succeeded, or exited with 0 after a stop, is not created again. A
+        // sidecar is never done.
+        let is_done = |trace: &trace::ContainerTrace<'_>| {
+            let (_, code) = trace.reported.unwrap_or((at, u32::MAX));
+            let may_be = member.part != Part::Sidecar || !trace.signals.is_empty();
             run.case.policy == RestartPolicy::OnFailure && code == 0 && may_be
         };
-        let is_well = life.is_some_and(|life| life.runs(at) || is_done(life));
+        let is_well = trace.is_some_and(|trace| trace.runs(at) || is_done(trace));
         if !is_well {
             return Err(format!("{} does not run", member.name));
         }
@@ -133,17 +135,17 @@ fn comes_up(run: &Run<'_>) -> Result<(), String> {
 
 fn nothing_twice(run: &Run<'_>) -> Result<(), String> {
     let at = settled(run);
-    let created = run.lives.iter().filter(|life| life.created <= at);
-    let mut again = created.filter(|life| life.id.contains('#'));
+    let created = run.traces.iter().filter(|trace| trace.created <= at);
+    let mut again = created.filter(|trace| trace.id.contains('#'));
     match (again.next(), run.log.given_up.first()) {
         (None, None) => Ok(()),
-        (Some(life), _) => Err(format!("{} was created", life.id)),
+        (Some(trace), _) => Err(format!("{} was created", trace.id)),
         (None, Some(id)) => Err(format!("{id} was given up")),
     }
 }
 
 #[test]
-fn every_pod_that_is_left_alone_comes_up_whatever_went_wrong() {
+fn every_pod_without_further_faults_becomes_ready() {
     check(0..500, 1, |seed| Some(LeftAlone::new(Case::random(seed))));
 }
 
@@ -158,7 +160,7 @@ fn lived(case: &Case) -> (World, Log) {
 fn a_job_with_a_sidecar_completes() {
     for policy in [RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut work = Member::well("work", Part::App);
-        work.lives[0].ends = Some((5_000, 0));
+        work.behaviors[0].ends = Some((5_000, 0));
         let members = vec![
             Member::well("proxy", Part::Sidecar),
             Member::well("setup", Part::Init),
@@ -175,9 +177,14 @@ fn a_job_with_a_sidecar_completes() {
         };
         assert_eq!(end, End::Over, "{policy:?}");
         assert!(ended < Time::default().after(ms(20_000)), "{ended}");
-        assert_eq!(run.lives.len(), 3, "{policy:?}");
-        for life in &run.lives {
-            assert_eq!(life.reported.map(|(_, code)| code), Some(0), "{}", life.id);
+        assert_eq!(run.traces.len(), 3, "{policy:?}");
+        for trace in &run.traces {
+            assert_eq!(
+                trace.reported.map(|(_, code)| code),
+                Some(0),
+                "{}",
+                trace.id
+            );
         }
     }
 }

@@ -21,7 +21,7 @@ const POLICIES: [(&str, u64); 5] = [
 const ALL: [&str; 5] = ["proxy", "logs", "web", "before", "after"];
 const GRACE: Duration = secs(8);
 
-/// What it takes here until a process that was killed is gone, for each of the steps.
+/// Time from SIGKILL until the process is gone, for each of the steps.
 const DYING: Duration = ms(5);
 
 fn pod(policy: &'static str, scripts: [Script; 5]) -> World {
@@ -112,7 +112,7 @@ fn overrun_gives_each_later_step_two_seconds_beyond_the_end() {
 }
 
 #[test]
-fn skip_hooks_leaves_out_what_there_is_no_time_for() {
+fn skip_hooks_leaves_out_hooks_without_time() {
     let (world, asked) = delete_a_deaf_one("SkipHooks");
     for name in ["before", "after"] {
         assert_eq!(world.executed(name), None);
@@ -133,7 +133,7 @@ fn skip_hooks_leaves_out_what_there_is_no_time_for() {
 }
 
 #[test]
-fn strict_kills_what_there_is_no_time_for() {
+fn strict_kills_containers_without_time() {
     let (world, asked) = delete_a_deaf_one("Strict");
     let end = asked.after(GRACE);
     for name in ["proxy", "logs", "web"] {
@@ -142,7 +142,7 @@ fn strict_kills_what_there_is_no_time_for() {
         assert_eq!(signals[0].1, Signal::KILL);
         assert!(signals[0].0 >= end && signals[0].0 <= end.after(DYING));
     }
-    // They have not failed for all that.
+    // These exits are no failures.
     assert_eq!(
         [world.reported("proxy"), world.reported("logs")],
         [Some(0); 2]
@@ -156,7 +156,7 @@ fn strict_kills_what_there_is_no_time_for() {
 }
 
 #[test]
-fn reserve_is_strict_where_the_caller_gives_less_than_it_would_reserve() {
+fn reserve_is_strict_if_the_caller_gives_less_than_the_reserve() {
     let mut world = pod("Reserve", std::array::from_fn(|_| hangs()));
     let asked = world.now;
     for name in ALL {
@@ -219,7 +219,7 @@ fn a_request_that_is_delivered_is_answered() {
             .filter(|(when, seen)| when == at && matches!(seen, Seen::KillAnswered(..)))
             .count()
     };
-    // That of the container it waited for has its answer by its end.
+    // The stop of the container it waited for is answered too, by its exit.
     assert_eq!(answered(&told), 2, "{:#?}", world.seen);
 }
 
@@ -284,7 +284,7 @@ fn a_lone_app_runs_its_hook_before_its_signal_where_nothing_can_tell_them_apart(
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
     assert_eq!(world.signalled("web"), Some(asked.after(secs(3))));
-    // Where there is another one, it is a lone request like any other.
+    // If there is another container, the request is a lone one.
     let world = World::new(&[
         ("apps", "web api"),
         ("termination-hook.usher/web", r#"{"sleep":{"seconds":3}}"#),
@@ -311,13 +311,13 @@ fn a_lone_apps_hook_leaves_it_time_to_stop() {
     let asked = world.now;
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
-    // It is the end of the pod, and at the end of that everything has two seconds.
+    // The pod terminates, and at the end all containers have two seconds.
     assert_eq!(world.signalled("web"), Some(asked.after(secs(6))));
     assert_eq!(world.died("web"), Some(asked.after(secs(8)).after(ms(1))));
 }
 
 #[test]
-fn pre_stop_handlers_are_run_where_the_shim_itself_has_decided() {
+fn the_shim_runs_pre_stop_handlers_in_terminations_that_it_decides() {
     let facts = |seconds: u64| {
         crate::plan::KubeletFacts::read(
             &[(
@@ -393,8 +393,6 @@ fn a_cap_of_its_own_ends_the_stop_of_one_container() {
     );
 }
 
-// === extension ===
-
 const INTERVAL: (&str, &str) = ("grace-extension", r#"{"intervalSeconds":3,"count":4}"#);
 const PROBED: (&str, &str) = ("grace-extension", r#"{"probe":true,"maxSeconds":60}"#);
 const LIVENESS: (&str, &str) = (
@@ -428,7 +426,7 @@ fn a_defer_at_work_is_extended_so_many_times_by_so_much() {
     let expected = [(end, TERM), (end.after(secs(2)), Signal::KILL)];
     assert_eq!(world.signals("bye"), expected);
     assert_eq!(world.signalled("web"), world.died("bye"));
-    // One that is done sooner is not waited for, and each later step still has its two seconds.
+    // A container that exits sooner leaves each later step its two seconds.
     let done = Script {
         exits_after: Some((secs(10), 0)),
         ..Script::default()
@@ -474,7 +472,7 @@ fn an_attempt_that_hangs_carries_no_extension_beyond_its_bound() {
             r#"{"tcpSocket":{"port":80},"periodSeconds":2,"timeoutSeconds":25}"#,
         ),
     ];
-    // By its caller, and by the shim's own decision: nobody kills what goes on for too long.
+    // By kubelet, and by the shim's own decision, without a kill by the caller.
     for is_decided in [false, true] {
         let world = World::new(&annotations).script("bye", hangs.clone());
         let mut world = running(world, &["proxy", "web", "bye"]);
@@ -524,8 +522,6 @@ fn in_a_pod_that_may_be_extended_answers_wait_until_its_last_defer_has_ended() {
     assert!(answers.iter().all(|at| *at <= asked.after(secs(115))));
 }
 
-// === whatever the pod ===
-
 fn script() -> impl Strategy<Value = Script> {
     let stops = prop_oneof![3 => (0_u64..6_000).prop_map(Some), 1 => Just(None)];
     let exits = prop::option::of((0_u64..6_000, 0_u8..2));
@@ -542,7 +538,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_its_containers_do_a_pod_ends_in_its_steps_and_within_its_worst_case(
+    fn every_pod_ends_in_its_steps_and_within_its_worst_case(
         which in 0_usize..5,
         mut scripts in prop::collection::vec(script(), 5),
     ) {
@@ -573,7 +569,7 @@ proptest! {
             let began = world.executed(then).filter(|_| then == "after").or(world.signalled(then));
             let Some(began) = began else { continue };
             let bound = match (first, then) {
-                // Those that share a step are asked in its last moment.
+                // The containers of a step are signaled in its last moment.
                 ("logs", "proxy") if policy != "Shared" && policy != "Strict" => continue,
                 _ => world.died(first).unwrap().min(deadline),
             };

@@ -39,7 +39,7 @@ fn a_sidecar_whose_post_start_failed_is_not_started() {
             assert!(world.died("proxy") < Some(over.after(secs(2))));
             if policy == "Never" {
                 world.run_for(secs(60));
-                // Nobody starts it again: the pod has failed.
+                // The container is not started again: the pod has failed.
                 assert_eq!(world.reported("web"), Some(1), "{:#?}", world.seen);
                 continue;
             }
@@ -66,7 +66,7 @@ fn an_exec_that_fails_and_no_stop_follows_keeps_no_sidecar_out_for_ever() {
 }
 
 #[test]
-fn a_post_start_that_ends_with_its_sidecar_has_failed_though_it_is_run_again_in_place() {
+fn a_post_start_that_ends_with_its_sidecar_has_failed_although_it_runs_again_after_the_restart() {
     let argv = ["/bin/setup".to_owned()];
     let exec = Exec {
         id: "post",
@@ -92,7 +92,7 @@ fn a_post_start_that_ends_with_its_sidecar_has_failed_though_it_is_run_again_in_
 }
 
 #[test]
-fn what_a_pre_stop_handler_hides_of_the_stop_after_a_failed_post_start_is_waited_for() {
+fn a_pre_stop_handler_delays_the_stop_after_a_failed_post_start() {
     for (handler, wait) in [(PreStop::Sleep(secs(4)), 14), (PreStop::HttpGet, 25)] {
         let facts = KubeletFacts {
             pre_stop: Some(handler),
@@ -175,7 +175,7 @@ fn a_shell_with_a_terminal_or_stdin_is_no_post_start() {
 }
 
 #[test]
-fn what_is_held_waits_a_second_for_the_post_start_of_its_sidecar() {
+fn a_held_container_waits_a_second_for_the_post_start_of_its_sidecar() {
     let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
     world.call(Call::Run("web", None));
     world.call(Call::Run("proxy", None));
@@ -189,7 +189,7 @@ fn what_is_held_waits_a_second_for_the_post_start_of_its_sidecar() {
         world.run_for(ms(100));
     }
     assert!(world.executed("web").is_some());
-    // Where there is no sandbox container there is no kubelet.
+    // Without a sandbox container there is no kubelet.
     let mut world = World::new(&[("sidecars", "proxy")]);
     for name in ["web", "proxy"] {
         world.call(Call::Run(name, None));

@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn no_sidecar_is_signalled_while_an_app_lives_and_everything_ends_in_time(case in case()) {
+    fn no_sidecar_is_signaled_while_an_app_lives_and_all_containers_end_in_time(case in case()) {
         let mut world = case.world();
         case.create_all(&mut world);
         world.run_for(secs(120));
@@ -206,7 +206,7 @@ proptest! {
         for name in &case.order {
             let died = world.died(name);
             if died.is_none() && case.was_asked_alone(&world, name, asked) {
-                // That is no termination; it is for its caller to kill it.
+                // This is no termination; the caller has to kill the container.
                 continue;
             }
             prop_assert!(died.is_some(), "{name} lives");
@@ -241,7 +241,7 @@ proptest! {
         for pair in sidecars.windows(2) {
             let ((earlier_at, earlier), (later_at, later)) = (pair[0], pair[1]);
             let signalled = world.signalled(earlier).unwrap();
-            // Those that started in the same breath have no order.
+            // Containers started at the same moment have no order.
             if case.stop_order == "Reverse" && earlier_at < later_at {
                 let died = world.died(later).unwrap();
                 prop_assert!(signalled >= died.min(deadline), "{earlier} before {later} was gone");

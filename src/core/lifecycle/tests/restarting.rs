@@ -11,7 +11,7 @@ fn job(policy: &'static str) -> World {
 }
 
 #[test]
-fn a_crashed_sidecar_comes_back_at_once_and_nobody_is_told() {
+fn a_crashed_sidecar_restarts_at_once_without_an_exit_event() {
     for policy in ["Never", "OnFailure"] {
         let mut world = running(job(policy), &["proxy", "web"]);
         world.call(Call::Crash("proxy", 1));
@@ -23,7 +23,7 @@ fn a_crashed_sidecar_comes_back_at_once_and_nobody_is_told() {
 }
 
 #[test]
-fn one_that_crashes_again_and_again_is_put_off_for_longer_and_longer() {
+fn repeated_crashes_lengthen_the_back_off() {
     let crashes = Script {
         exits_after: Some((ms(500), 1)),
         ..Script::default()
@@ -41,7 +41,7 @@ fn one_that_crashes_again_and_again_is_put_off_for_longer_and_longer() {
 }
 
 #[test]
-fn where_the_caller_restarts_it_the_shim_does_not_unless_asked_to() {
+fn the_shim_does_not_restart_a_container_that_its_caller_restarts_unless_configured() {
     let mut world = running(job("Always"), &["proxy", "web"]);
     world.call(Call::Crash("proxy", 1));
     assert_eq!(world.reported("proxy"), Some(1));
@@ -56,7 +56,7 @@ fn where_the_caller_restarts_it_the_shim_does_not_unless_asked_to() {
 }
 
 #[test]
-fn what_was_told_to_stop_stays_away() {
+fn a_stopped_container_is_not_restarted() {
     for signal in [TERM, Signal::KILL] {
         let mut world = running(job("Never"), &["proxy", "web"]);
         world.call(Call::Kill("proxy", signal, None));
@@ -75,7 +75,7 @@ fn hangs() -> Script {
 }
 
 #[test]
-fn one_whose_restart_hangs_ends_when_it_is_killed() {
+fn a_defer_whose_restart_hangs_ends_with_sigkill() {
     for policy in ["Never", "OnFailure"] {
         let mut world = running(job(policy).script("proxy", hangs()), &["proxy", "web"]);
         world.call(Call::Crash("proxy", 1));
@@ -89,7 +89,7 @@ fn one_whose_restart_hangs_ends_when_it_is_killed() {
 }
 
 #[test]
-fn one_whose_restart_hangs_ends_with_the_grace_period() {
+fn a_defer_whose_restart_hangs_ends_with_the_grace_period() {
     for (policy, beyond) in [
         ("Shared", 2),
         ("Reserve", 2),
@@ -119,7 +119,7 @@ fn one_whose_restart_hangs_ends_with_the_grace_period() {
     }
 }
 
-/// What is to be ended has just been done.
+/// A completed container is dismissed, not restarted.
 #[test]
 fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     let mut world = running(job("Never"), &["proxy", "web"]);
@@ -140,9 +140,9 @@ fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     assert!(actions.iter().any(is_kill), "{actions:#?}");
 }
 
-/// What would be made would be in the namespaces of whatever has the sandbox's number by then.
+/// A restart would use the namespaces of the process that has the sandbox's PID by then.
 #[test]
-fn in_a_pod_whose_sandbox_is_gone_nothing_is_made_any_more() {
+fn no_container_is_created_or_restarted_after_the_sandbox_is_gone() {
     let slow = Script {
         restart_takes: secs(3),
         ..stops_after(3_000)
@@ -174,7 +174,7 @@ fn in_a_pod_whose_sandbox_is_gone_nothing_is_made_any_more() {
 }
 
 #[test]
-fn one_that_waits_to_be_restarted_ends_when_it_is_asked_to() {
+fn a_defer_in_back_off_ends_with_its_stop_request() {
     let crashes = Script {
         exits_after: Some((ms(500), 1)),
         ..Script::default()
@@ -220,7 +220,7 @@ fn a_sidecar_that_is_being_restarted_gets_its_signal_when_it_runs() {
 }
 
 #[test]
-fn a_sidecar_that_is_killed_while_it_is_being_restarted_ends_between_two_lives() {
+fn a_sidecar_killed_during_a_restart_ends_between_two_executions() {
     let slow = Script {
         restart_takes: secs(3),
         ..stops_after(10)
@@ -248,7 +248,7 @@ fn not_restarted() -> World {
 }
 
 #[test]
-fn a_restart_that_fails_is_tried_again_and_nobody_is_told() {
+fn a_failed_restart_is_tried_again_without_an_exit_event() {
     let mut world = not_restarted();
     world.call(Call::Crash("proxy", 1));
     world.run_for(secs(60));
@@ -306,7 +306,7 @@ fn a_sidecar_that_failed_its_startup_probe_comes_back() {
 }
 
 #[test]
-fn what_is_created_again_while_a_sidecar_is_down_does_not_wait_for_it() {
+fn a_recreated_container_does_not_wait_for_a_sidecar_that_is_down() {
     let slow = Script {
         restart_takes: secs(2),
         ..Script::default()
@@ -356,7 +356,7 @@ fn inside_an_end_a_sidecar_that_crashes_is_there_again_after_0_1_2_then_4_second
 }
 
 #[test]
-fn a_sidecar_in_back_off_stays_away_where_nothing_is_left_that_needs_it() {
+fn a_sidecar_in_back_off_is_not_restarted_if_no_container_needs_it() {
     let crashes = Script {
         exits_after: Some((ms(500), 1)),
         ..Script::default()

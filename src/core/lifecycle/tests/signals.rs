@@ -43,7 +43,7 @@ fn a_containers_own_stop_signal_is_one_and_another_is_a_message() {
     world.call(Call::Kill("web", signal("HUP"), None));
     world.call(Call::Kill("web", winch, None));
     world.run_for(secs(1));
-    // Who asks again means it.
+    // A repeated signal is delivered at once.
     world.call(Call::Kill("web", winch, None));
     world.run_for(ms(10));
     let expected = [
@@ -56,7 +56,7 @@ fn a_containers_own_stop_signal_is_one_and_another_is_a_message() {
 }
 
 #[test]
-fn what_is_passed_on_to_a_container_without_orders_is_a_stop_if_it_is_one_in_any_pod() {
+fn a_stop_signal_to_an_unordered_container_counts_as_a_stop() {
     let mut world = running(World::new(&[]).script("web", deaf()), &["web"]);
     for name in ["USR1", "QUIT", "KILL"] {
         world.call(Call::Kill("web", signal(name), None));
@@ -71,21 +71,21 @@ fn what_is_passed_on_to_a_container_without_orders_is_a_stop_if_it_is_one_in_any
 }
 
 #[test]
-fn each_sigkill_says_why_it_comes() {
+fn each_sigkill_is_reported_with_its_cause() {
     let last = |world: &World, name: &str| whys(world, name).last().copied();
-    // Its time is over.
+    // The grace period is over.
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "8s")]).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     ask_all(&mut world, &["web", "proxy"], TERM);
     world.run_for(secs(60));
     assert_eq!(last(&world, "web"), Some((Signal::KILL, Why::GraceOver)));
     assert_eq!(last(&world, "proxy"), Some((TERM, Why::TimeShort)));
-    // Its program is never executed.
+    // The program is never executed.
     let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
     world.call(Call::Run("web", None));
     world.run_for(secs(301));
     assert_eq!(whys(&world, "web"), [(Signal::KILL, Why::Held)]);
-    // It is unwell, and does not heed its signal.
+    // The container is unhealthy, and ignores its stop signal.
     let unwell = Script {
         unwell_after: Some(secs(20)),
         ..deaf()
@@ -123,7 +123,7 @@ fn an_authors_stop_signal_replaces_that_of_cri_and_comes_once_more_before_sigkil
             (Signal::KILL, Why::GraceOver),
         ];
         assert_eq!(whys(&world, "web"), expected, "{image}");
-        // One that its author says nothing of gets what its image has chosen.
+        // Without an annotation the image's stop signal is used.
         assert_eq!(
             whys(&world, "proxy").first().map(|(it, _)| *it),
             Some(image)

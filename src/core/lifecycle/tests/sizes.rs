@@ -42,7 +42,7 @@ fn ids(names: &[&str]) -> Vec<ContainerId> {
 }
 
 #[test]
-fn each_phase_has_the_size_of_what_belongs_to_it() {
+fn each_phase_has_the_size_of_its_containers() {
     let lists = [
         ("init", "a b"),
         ("sidecars", "p"),
@@ -147,7 +147,7 @@ fn an_app_that_may_come_back_has_its_place() {
 }
 
 #[test]
-fn whatever_runs_out_of_its_phase_has_its_part_too() {
+fn containers_that_run_outside_of_their_phase_count_too() {
     let lists = [("sidecars", "p"), ("native-init", "n")];
     let mut world = pod(&lists, &[("n", 500), ("p", 20), ("w", 7)]);
     create(&mut world, &["n", "p", "w"]);
@@ -156,7 +156,7 @@ fn whatever_runs_out_of_its_phase_has_its_part_too() {
 }
 
 #[test]
-fn a_request_is_what_the_annotations_say_until_an_update_says_something_else() {
+fn requests_come_from_the_annotations_until_an_update_changes_them() {
     let lists = [
         ("sidecars", "p"),
         (
@@ -208,7 +208,7 @@ fn a_pod_without_processes_is_as_it_was() {
 }
 
 #[test]
-fn guests_have_no_part_but_what_they_may_use_while_they_live() {
+fn guests_add_only_their_limits_while_they_live() {
     let lists = [("sidecars", "p"), ("apps", "w")];
     let mut world = pod(&lists, &[("p", 20), ("w", 7), ("g", 1000)]);
     create(&mut world, &["p", "w", "g"]);
@@ -222,7 +222,7 @@ fn guests_have_no_part_but_what_they_may_use_while_they_live() {
 }
 
 #[test]
-fn a_held_container_has_its_part_while_something_is_executed_in_it() {
+fn a_held_container_takes_part_in_sizing_while_an_exec_runs_in_it() {
     let lists = [("sidecars", "p"), ("startup-timeout", "1h")];
     let mut world = pod(&lists, &[("p", 20), ("w", 7)]);
     create(&mut world, &["w"]);
@@ -247,7 +247,7 @@ fn a_held_container_has_its_part_while_something_is_executed_in_it() {
 }
 
 #[test]
-fn a_pod_is_left_as_it_is_where_nobody_wants_otherwise() {
+fn a_pod_keeps_its_size_unless_sizing_is_on() {
     let lists = [("sidecars", "p"), ("cgroup-sizing", "Off")];
     let mut world = pod(&lists, &[("p", 20)]);
     create(&mut world, &["p"]);
@@ -313,7 +313,7 @@ fn where_not_every_size_is_known_the_effective_one_is_its_callers() {
 }
 
 #[test]
-fn all_containers_ask_for_what_kubelet_reckons_once_all_are_known() {
+fn requests_match_kubelets_once_all_containers_are_known() {
     let lists = [
         ("native-init", "n"),
         ("init", "a"),

@@ -50,7 +50,7 @@ impl survey::World for Copied {
 }
 
 #[test]
-fn a_pod_goes_on_from_its_snapshot_as_before() {
+fn a_pod_read_from_its_snapshot_behaves_as_before() {
     check(0..150, 1, |seed| Some(Copied(Case::numbered(seed))));
 }
 

@@ -30,7 +30,7 @@ fn an_app_that_is_created_first_runs_when_its_sidecar_is_started() {
         "{:#?}",
         world.seen
     );
-    // The caller was told at once: it may have been waiting to create the proxy.
+    // The caller was answered at once: it may have been waiting to create the proxy.
     assert!(world.start_answer("web").unwrap().0 < world.executed("proxy").unwrap());
     world.check_end();
 }
@@ -49,7 +49,7 @@ fn an_app_that_is_created_last_is_not_reported_started_before_it_runs() {
 }
 
 #[test]
-fn a_sidecar_that_is_ready_before_anybody_waits_is_not_missed() {
+fn a_sidecar_that_is_ready_before_any_container_waits_for_it_counts() {
     let mut world = World::new(&[("sidecars", "proxy"), PROBE]);
     world.call(Call::Run("proxy", None));
     world.run_for(secs(2));
@@ -118,7 +118,7 @@ fn block_keeps_the_caller_waiting_and_fails_with_the_name_at_the_timeout() {
         "{refusal}"
     );
     assert_eq!(world.executed("web"), None);
-    // It can be started again once there is something to start it for.
+    // The container can be started again once the pod has a use for it.
     world.call(Call::Run("proxy", None));
     world.run_for(secs(1));
     world.call(Call::Start("web", None));
@@ -237,7 +237,7 @@ fn advice(world: &World, name: &str) -> String {
 }
 
 #[test]
-fn a_native_init_container_that_is_in_no_list_is_told_in_which_it_belongs() {
+fn an_unlisted_native_init_container_gets_a_warning_that_names_its_list() {
     let mut world = World::new(&[("sidecars", "proxy"), ("native-init", "fetch")]);
     world.call(Call::Run("fetch", None));
     world.run_for(secs(1));
@@ -252,7 +252,7 @@ fn a_native_init_container_that_is_in_no_list_is_told_in_which_it_belongs() {
 }
 
 #[test]
-fn a_native_init_container_in_a_list_of_ushers_is_told_so_too() {
+fn a_native_init_container_in_a_list_of_usher_gets_a_warning() {
     let mut world = World::new(&[("sidecars", "proxy"), ("init", "fetch migrate")]);
     world.call(Call::Run("migrate", None));
     world.run_for(secs(6));
@@ -264,7 +264,7 @@ fn a_native_init_container_in_a_list_of_ushers_is_told_so_too() {
 }
 
 #[test]
-fn what_is_added_to_a_pod_that_waits_is_told_how_it_would_not_wait() {
+fn a_container_added_to_a_waiting_pod_names_the_missing_annotation() {
     let mut world =
         World::new(&[("sidecars", "proxy"), PROBE]).script("proxy", ready_after(60_000));
     world.call(Call::Run("proxy", None));
@@ -421,8 +421,8 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
     assert_eq!(world.exec("web", &shell), Ok(()));
 }
 
-/// A pod in which the app waits for a sidecar that was stopped before it was started, and that nobody
-/// starts again; and when it was stopped.
+/// A pod in which the app waits for a sidecar that was stopped before it was started and is not
+/// restarted. Returns the time of that stop too.
 fn waits_in_vain(mode: &str) -> (World, Time) {
     let mut world = World::new(&[
         ("sidecars", "proxy"),
@@ -437,7 +437,7 @@ fn waits_in_vain(mode: &str) -> (World, Time) {
     world.run_for(secs(1));
     let stopped = world.now;
     world.call(Call::Kill("proxy", crate::plan::Signal::TERM, None));
-    // Its caller may be about to create it again, for so long.
+    // For this long the caller may create it again.
     world.run_for(secs(29));
     assert!(world.died("proxy").is_some() && world.died("web").is_none());
     world.run_for(secs(10));
@@ -445,14 +445,14 @@ fn waits_in_vain(mode: &str) -> (World, Time) {
 }
 
 #[test]
-fn what_is_held_for_one_that_nobody_starts_again_is_ended_without_another_event() {
+fn a_container_held_for_one_that_will_not_restart_ends_at_once() {
     let (world, stopped) = waits_in_vain("Hold");
     let ended = world.died("web").expect("an end of its own");
     assert!(ended < stopped.after(secs(31)), "{:#?}", world.seen);
 }
 
 #[test]
-fn a_start_that_waits_for_one_that_nobody_starts_again_fails_without_another_event() {
+fn a_start_that_waits_for_a_container_that_will_not_restart_fails_at_once() {
     let (world, stopped) = waits_in_vain("Block");
     let (at, answer) = world.start_answer("web").expect("an answer");
     assert!(matches!(answer, Err(Refusal::NeverComes { .. })));
@@ -473,7 +473,7 @@ fn without_a_sandbox_the_first_plan_counts_and_another_is_refused() {
 }
 
 #[test]
-fn under_a_sandbox_its_plan_stands_whatever_later_containers_bring() {
+fn annotations_of_later_containers_do_not_change_the_plan_of_the_sandbox() {
     let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
     world.replan(&[("sidecars", "web")]);
     world.call(Call::Run("web", None));

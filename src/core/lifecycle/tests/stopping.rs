@@ -7,7 +7,7 @@ use super::fixtures::{TERM, ask_all, deaf, never_ready, running, stops_after};
 use crate::simulator::{Call, Node, Seen, World, ms, secs};
 
 #[test]
-fn the_sidecar_is_told_only_after_the_apps_have_exited_whoever_is_asked_first() {
+fn sidecars_are_signaled_after_the_apps_have_exited_in_any_order_of_requests() {
     for order in [
         ["proxy", "web", "api"],
         ["web", "proxy", "api"],
@@ -80,7 +80,7 @@ fn the_signal_that_was_asked_for_is_the_one_that_is_delivered_later() {
 }
 
 #[test]
-fn the_grace_period_ends_it_all() {
+fn all_containers_end_with_the_grace_period() {
     let world =
         World::new(&[("sidecars", "proxy logs"), ("grace-period", "8s")]).script("web", deaf());
     let world = world.script("proxy", deaf());
@@ -160,7 +160,7 @@ fn a_sidecar_that_is_killed_in_its_turn_or_in_a_living_pod_dies_at_once() {
 }
 
 #[test]
-fn a_held_container_is_ended_with_the_code_of_what_it_was_asked() {
+fn a_held_container_exits_with_the_code_of_its_stop_signal() {
     for (signal, code) in [(TERM, 143), (Signal::QUIT, 143), (Signal::KILL, 137)] {
         let mut world = World::new(&[("sidecars", "proxy")]);
         world.call(Call::Run("web", None));
@@ -186,7 +186,7 @@ fn a_signal_that_stops_nothing_is_refused_while_the_container_is_held() {
 }
 
 #[test]
-fn what_is_held_when_the_pod_terminates_never_runs() {
+fn a_container_held_when_the_pod_terminates_never_runs() {
     let probe = r#"{"tcpSocket":{"port":80},"failureThreshold":1000}"#;
     let world = World::new(&[
         ("sidecars", "proxy logs"),
@@ -251,7 +251,7 @@ fn a_blocked_start_fails_when_the_pod_terminates() {
 }
 
 #[test]
-fn a_sidecar_that_was_told_to_go_reports_what_the_plan_wants() {
+fn a_stopped_sidecar_reports_the_exit_code_of_the_plan() {
     for (policy, code) in [("Mask", 0), ("Signal", 0), ("Propagate", 137)] {
         let world = World::new(&[
             ("sidecars", "proxy"),
@@ -273,7 +273,7 @@ fn a_sidecar_that_crashes_on_its_own_reports_its_own_code() {
 }
 
 #[test]
-fn a_container_that_nobody_asked_is_stopped_with_the_rest_after_a_moment() {
+fn a_container_without_a_stop_request_is_stopped_with_the_others_after_the_window() {
     let world = World::new(&[("sidecars", "proxy"), ("stop-signal.usher/api", "INT")]);
     let mut world = running(world, &["proxy", "web", "api"]);
     let asked = world.now;
@@ -320,7 +320,7 @@ fn a_pre_stop_handler_that_is_seen_counts_for_a_request() {
 }
 
 #[test]
-fn a_dead_sandbox_takes_its_containers_with_it_in_their_order() {
+fn after_the_death_of_its_sandbox_a_pod_stops_in_order() {
     let world = World::new(&[("sidecars", "proxy")])
         .with_sandbox()
         .script("web", stops_after(400));

@@ -1,5 +1,5 @@
-//! The runs: some thousand pods at random, every small pod with each fault at each of its moments, and
-//! as many as somebody has the time for.
+//! The runs: some thousand random pods, every small pod with each fault at each moment, and as many
+//! more as time allows.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,11 @@ use crate::simulator::survey::{self, Broken, check, noting_panics, number};
 use crate::simulator::trace::Run;
 use crate::simulator::{Seen, World};
 
-/// What the world itself checks, and the core: an action that was forgotten, an exit that is told twice.
+/// Checks by the simulated world and the core itself: no action is forgotten, no exit is reported
+/// twice.
 const SOUND: &str = "nothing panics";
 
-/// What of its promises, and of these others, a pod's life breaks.
+/// The promises that the pod breaks, of its own and of `others`.
 pub(super) fn broken_promises(case: &Case, others: &[(&'static str, Promise)]) -> Vec<Broken> {
     let mut world = World::with_plan(case.plan());
     let mut log = Log::default();

@@ -1,7 +1,7 @@
 //! The pod as a person sees it.
 
 use crate::lifecycle::{
-    ContainerView, Missing, Obstacle, Remedy, State, Status, Step, Then, Time, View,
+    ContainerView, Missing, Obstacle, Remedy, StateSummary, Status, Step, Then, Time, View,
 };
 use crate::plan::Role;
 
@@ -84,7 +84,7 @@ fn a_pod_without_orders_runs_and_completes() {
 }
 
 #[test]
-fn a_held_app_says_what_it_waits_for_since_when_and_what_ends_the_wait() {
+fn a_held_app_shows_its_obstacles_and_the_start_and_end_of_its_wait() {
     let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
     world.call(Call::Create("web"));
     world.run_for(secs(1));
@@ -100,7 +100,7 @@ fn a_held_app_says_what_it_waits_for_since_when_and_what_ends_the_wait() {
     assert_eq!(wait.obstacles, [proxy]);
     assert_eq!(wait.since, Some(began));
     assert_eq!(wait.until, Some((began.after(secs(300)), Then::Ended)));
-    assert_eq!(container(&world, "web").state, State::Held);
+    assert_eq!(container(&world, "web").state, StateSummary::Held);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_start_that_waits_says_whether_it_will_fail() {
         assert!(at > world.now && at < world.now.after(secs(100)), "{at}");
         // And so it is.
         world.run_for(at.since(world.now));
-        let is_held = container(&world, "web").state == State::Held;
+        let is_held = container(&world, "web").state == StateSummary::Held;
         assert_eq!(is_held, then == Then::Held, "{mode}");
     }
 }
@@ -153,14 +153,14 @@ fn a_sidecar_that_is_to_be_restarted_says_when() {
     // The first time it is restarted at once.
     world.run_for(secs(1));
     let proxy = container(&world, "proxy");
-    assert_eq!(proxy.state, State::BackingOff);
+    assert_eq!(proxy.state, StateSummary::BackingOff);
     let wait = proxy.wait.unwrap();
     assert_eq!(wait.obstacles, [Obstacle::BackOff]);
     assert!(matches!(wait.until, Some((at, Then::ExecutedAnew)) if at > world.now));
 }
 
 #[test]
-fn what_is_being_stopped_says_when_it_is_killed() {
+fn a_stopping_container_shows_the_time_of_its_sigkill() {
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "8s")]).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     let asked = world.now;
@@ -171,7 +171,7 @@ fn what_is_being_stopped_says_when_it_is_killed() {
     let wait = web.wait.unwrap();
     assert_eq!(
         (web.state, wait.until),
-        (State::Stopping, Some((over, Then::LastSignal)))
+        (StateSummary::Stopping, Some((over, Then::LastSignal)))
     );
     assert_eq!(wait.obstacles, [Obstacle::Exit]);
     let wait = container(&world, "proxy").wait.unwrap();
@@ -336,7 +336,7 @@ fn a_cap_of_a_cleanup_ends_its_time() {
 }
 
 #[test]
-fn sidecars_that_nobody_asks_to_stop_wait_for_a_cleanup_too() {
+fn sidecars_without_stop_requests_wait_for_a_cleanup_too() {
     let world = World::new(&[
         ("sidecars", "proxy"),
         ("apps", "web"),
@@ -369,7 +369,7 @@ fn a_pod_has_as_many_containers_when_one_that_has_ended_is_deleted() {
 }
 
 #[test]
-fn a_container_that_no_annotation_groups_is_told_what_puts_containers_together() {
+fn an_ungrouped_container_names_the_annotation_that_groups_containers() {
     let remedies = |world: &World| container(world, "web").wait.unwrap().remedies;
     let waiting = || World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
     let mut world = waiting().ungrouped();

@@ -77,7 +77,7 @@ fn a_sidecar_behind_an_app_that_ignores_its_signal_is_said_to_end_as_it_does() {
     for (policy, at, then) in [
         ("Shared", 20_000, Then::LastSignal),
         ("Strict", 20_000, Then::Killed),
-        // Its step begins when the app is killed; those of the step share two seconds.
+        // The step begins when the app is killed; the containers of the step share two seconds.
         ("Reserve", 15_000, Then::LastSignal),
         ("Overrun", 21_000, Then::LastSignal),
         ("SkipHooks", 21_000, Then::LastSignal),
@@ -148,7 +148,7 @@ fn a_cleanup_behind_an_app_that_ignores_its_signal_says_when_it_is_left_out_or_r
 }
 
 #[test]
-fn cleanups_behind_one_that_hangs_wait_for_its_time_and_for_those_ahead_of_them() {
+fn defers_behind_a_hanging_one_wait_for_its_time_and_for_earlier_defers() {
     let settings = [
         ("post-exit", "one two three"),
         ("grace-period.usher/one", "4s"),
@@ -175,7 +175,7 @@ fn a_lone_request_waits_until_its_signal_is_delivered() {
     assert_eq!(then, Then::StopSignal);
     world.run_for(at.after(ms(1)).since(world.now));
     assert_eq!(world.signals("proxy"), [(at, TERM)]);
-    // Its caller kills it.
+    // The caller kills it.
     let (_, then) = wait(&world, "proxy").until.unwrap();
     assert_eq!(then, Then::Killed);
 }

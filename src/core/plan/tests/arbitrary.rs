@@ -1,4 +1,4 @@
-//! Whatever a pod's author writes, the answer is a plan without contradictions or one sentence.
+//! Arbitrary annotations yield either a plan without contradictions or an error of one sentence.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -248,7 +248,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_said_later_is_as_if_it_had_been_said_before(
+    fn annotations_of_later_containers_count_as_if_they_came_first(
         mut annotations in prop::collection::btree_map(key(), value(), 0..3),
         setting in prop::sample::select(ContainerSetting::WORDS),
         name in name(),

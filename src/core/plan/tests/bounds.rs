@@ -190,7 +190,7 @@ fn a_pod_may_have_256_containers_of_a_kind_and_no_more() {
 }
 
 #[test]
-fn all_that_is_said_of_a_pod_fits_into_32_kib() {
+fn all_warnings_about_a_pod_fit_into_32_kib() {
     let probe = |length: usize| format!(r#"{{"exec":{{"command":["{}"]}}}}"#, "a".repeat(length));
     let (first, second) = (probe(16_000), probe(16_000));
     let good = [
@@ -211,7 +211,7 @@ fn all_that_is_said_of_a_pod_fits_into_32_kib() {
         sentence.ends_with("bytes of usher annotations; expected at most 32768 in all"),
         "{sentence}"
     );
-    // What is not usher's is not counted.
+    // Annotations of other programs are not counted.
     plan(&[
         good[0],
         good[1],

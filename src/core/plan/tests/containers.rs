@@ -15,7 +15,7 @@ const ROLES: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn nothing_is_said_about_most_containers() {
+fn most_containers_get_no_warning() {
     assert_eq!(
         *plan(&[("usher/sidecars", "p")]).container("p"),
         ContainerPlan::default()

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::plan::parse_duration;
 
 #[test]
-fn what_go_accepts_is_accepted_to_the_nanosecond() {
+fn durations_that_go_accepts_are_accepted_to_the_nanosecond() {
     let accepted: &[(&str, u64)] = &[
         ("0", 0),
         ("+0", 0),
@@ -52,7 +52,7 @@ fn what_go_accepts_is_accepted_to_the_nanosecond() {
 }
 
 #[test]
-fn what_go_refuses_is_refused() {
+fn durations_that_go_refuses_are_refused() {
     let refused = [
         "",
         "3",
@@ -137,7 +137,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_go_writes_is_read_back(nanoseconds in 0..=i64::MAX as u64, shift in 0_u32..60) {
+    fn durations_that_go_writes_are_accepted(nanoseconds in 0..=i64::MAX as u64, shift in 0_u32..60) {
         let nanoseconds = nanoseconds >> shift;
         let text = as_go_writes(nanoseconds);
         prop_assert_eq!(parse_duration(&text), Ok(Duration::from_nanos(nanoseconds)), "{}", text);

@@ -127,7 +127,7 @@ fn a_grace_period_beyond_all_clocks_is_cut() {
 }
 
 #[test]
-fn a_sandbox_is_what_cri_calls_one() {
+fn a_container_is_a_sandbox_if_its_cri_annotation_says_so() {
     let sandbox = annotations(&[
         ("io.kubernetes.cri.container-type", "sandbox"),
         ("io.kubernetes.cri.sandbox-id", "s1"),

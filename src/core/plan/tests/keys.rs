@@ -59,7 +59,7 @@ fn an_unknown_setting_of_a_container_is_refused_with_the_known_ones() {
 }
 
 #[test]
-fn a_misspelt_key_comes_with_the_one_that_was_meant() {
+fn a_misspelled_key_is_reported_with_the_intended_one() {
     for (key, meant) in [
         ("usher/sidecar", Some("usher/sidecars")),
         ("usher/post_exit", Some("usher/post-exit")),
@@ -127,7 +127,7 @@ fn a_refusal_stays_on_one_line() {
 }
 
 #[test]
-fn a_long_message_of_a_parser_keeps_what_was_expected() {
+fn a_long_parser_message_keeps_the_expectation() {
     let probe = format!("{{\"{}\": 1}}", "x".repeat(10_000));
     let sentence = refusal(&[("usher/sidecars", "p"), ("startup-probe.usher/p", &probe)]);
     assert!(

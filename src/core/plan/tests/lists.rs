@@ -63,7 +63,7 @@ fn a_name_twice_in_one_list_is_refused() {
 }
 
 #[test]
-fn a_name_is_what_kubernetes_or_ctr_can_call_a_container() {
+fn a_name_is_valid_if_kubernetes_or_ctr_accepts_it() {
     let longest = "x".repeat(253);
     for name in ["web", "web-1", "Web_1.2", "0", longest.as_str()] {
         assert_eq!(plan(&[("usher/sidecars", name)]).sidecars(), [name]);
@@ -78,7 +78,7 @@ fn a_name_is_what_kubernetes_or_ctr_can_call_a_container() {
 }
 
 #[test]
-fn a_name_that_may_not_come_is_in_its_list_when_it_has() {
+fn an_optional_name_is_in_its_list_once_its_container_is_created() {
     for (setting, list) in [
         ("sidecars", Plan::sidecars as fn(&Plan) -> &[String]),
         ("init", Plan::init),
@@ -101,7 +101,7 @@ fn a_name_that_may_not_come_is_in_its_list_when_it_has() {
 }
 
 #[test]
-fn stages_have_those_that_have_come() {
+fn stages_contain_the_created_optional_names() {
     let stages = |plan: &Plan| {
         let stages = plan.stages().iter();
         stages
@@ -127,7 +127,7 @@ fn stages_have_those_that_have_come() {
 }
 
 #[test]
-fn names_that_must_come_bear_no_mark() {
+fn required_names_have_no_mark() {
     for setting in ["native-init", "apps", "essential", "startup-order"] {
         let key = format!("usher/{setting}");
         let sentence = refusal(&[("usher/sidecars", "a"), (&key, "a?")]);

@@ -17,7 +17,7 @@ fn under(everywhere: bool, annotations: &[(&str, &str)]) -> Plan {
 }
 
 #[test]
-fn what_only_the_node_knows_is_an_optional_sidecar() {
+fn a_container_with_a_role_of_the_node_only_is_an_optional_sidecar() {
     let mut plan = under(false, &[("usher/init", "setup"), ("usher/apps", "web")]);
     assert_eq!(plan.role("istio-proxy"), Role::Sidecar);
     assert_eq!(plan.origin("istio-proxy"), Origin::Node);
@@ -43,7 +43,7 @@ fn it_starts_beside_the_sidecars_or_after_all_that_are_in_order() {
         plan.stages().last().unwrap().0.join(" ")
     };
     assert_eq!(last(&[("usher/sidecars", "logs")]), "logs istio-proxy");
-    // Whether that one comes or not.
+    // With or without a container of that name.
     assert_eq!(last(&[("usher/sidecars", "logs?")]), "istio-proxy");
     let serial = [("usher/sidecars", "logs"), ("usher/startup-order", "logs")];
     assert_eq!(last(&serial), "istio-proxy");
@@ -57,7 +57,7 @@ fn a_list_of_the_pod_comes_first() {
 }
 
 #[test]
-fn a_pod_that_says_nothing_is_left_alone_unless_the_node_has_a_role_for_one_of_it() {
+fn a_pod_without_annotations_is_left_alone_unless_the_node_has_a_role_for_one_of_its_containers() {
     let mut plan = under(false, &[]);
     plan.comes("istio-proxy");
     assert!(plan.is_empty());
@@ -80,12 +80,12 @@ fn patterns_are_names_with_any_part_in_them() {
     for name in ["ab", "bc", "acb", "xa", "ay", "exactly", "", "a b c"] {
         assert!(!roles.is_sidecar(name), "{name}");
     }
-    // Its parts do not overlap.
+    // The parts do not overlap.
     assert!(!Roles::new(["ab*ba"], false).unwrap().is_sidecar("aba"));
 }
 
 #[test]
-fn what_is_no_pattern_is_refused() {
+fn an_invalid_pattern_is_refused() {
     for (pattern, words) in [
         ("", "is no pattern; expected a name of a container"),
         ("*", "is no pattern"),
@@ -105,7 +105,7 @@ fn what_is_no_pattern_is_refused() {
 }
 
 #[test]
-fn more_names_than_a_list_may_have_do_not_come() {
+fn optional_names_beyond_the_limit_of_a_list_are_left_out() {
     let mut plan = under(true, &[]);
     for number in 0..1000 {
         plan.comes(&format!("{number}-exporter"));

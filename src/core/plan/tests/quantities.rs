@@ -78,7 +78,7 @@ fn cpu_is_in_thousandths_rounded_up() {
 }
 
 #[test]
-fn what_is_no_quantity_is_refused() {
+fn an_invalid_quantity_is_refused() {
     let refused = [
         "",
         ".",

@@ -14,7 +14,7 @@ fn key_of_example(entry: &Entry) -> &'static str {
 }
 
 #[test]
-fn every_example_is_taken_and_says_something() {
+fn every_example_is_valid_and_changes_the_plan() {
     for entry in entries() {
         let whole = Plan::parse(&annotations(entry.example));
         let whole = whole.unwrap_or_else(|error| panic!("{}: {error}", entry.key));
@@ -39,7 +39,7 @@ fn every_example_is_one_of_its_own_key() {
 }
 
 #[test]
-fn what_is_called_a_default_changes_nothing() {
+fn setting_a_default_explicitly_changes_nothing() {
     let mut said = 0;
     for entry in entries().filter(|entry| entry.key.starts_with("usher/")) {
         let Some(default) = quoted(&entry.default) else {

@@ -9,7 +9,7 @@ fn refusals(pairs: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn all_refusals_come_in_one_go_the_one_of_the_shim_first() {
+fn all_refusals_are_reported_at_once_the_shims_first() {
     let pairs = [
         ("restart.usher/web", "Always"),
         ("startup-probe.usher/proxy", "{}"),
@@ -35,7 +35,7 @@ fn all_refusals_come_in_one_go_the_one_of_the_shim_first() {
 }
 
 #[test]
-fn nothing_is_said_of_roles_where_a_list_was_refused() {
+fn a_refused_list_yields_no_warnings_about_roles() {
     for list in [
         ("usher/sidecars", "proxy,,logs"),
         ("usher/sidecar", "proxy"),

@@ -133,7 +133,7 @@ fn a_startup_order_has_exactly_the_init_and_sidecar_containers() {
 }
 
 #[test]
-fn an_essential_container_is_one_that_can_end_the_pod() {
+fn only_a_container_that_can_end_the_pod_may_be_essential() {
     let lists = [
         ("usher/init", "i"),
         ("usher/sidecars", "s"),

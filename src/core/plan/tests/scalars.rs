@@ -7,7 +7,7 @@ use crate::plan::{
 };
 
 #[test]
-fn a_pod_that_says_nothing_has_the_defaults_of_the_contract() {
+fn a_pod_without_settings_has_the_defaults_of_the_contract() {
     let settings = plan(&[("usher/sidecars", "a")]).settings().clone();
     assert_eq!(settings, Settings::default());
     assert_eq!(settings.start_mode, StartMode::Auto);
@@ -112,7 +112,7 @@ fn reserve_needs_a_grace_period_of_six_seconds() {
 }
 
 #[test]
-fn a_grace_extension_goes_by_the_probe_or_by_intervals() {
+fn a_grace_extension_depends_on_the_probe_or_on_intervals() {
     let extension = |json| {
         plan(&[("usher/grace-extension", json)])
             .settings()

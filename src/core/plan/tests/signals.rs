@@ -15,7 +15,7 @@ fn a_signal_goes_by_its_name_or_number() {
 }
 
 #[test]
-fn what_is_no_signal_is_refused() {
+fn an_invalid_signal_is_refused() {
     let refused = [
         "",
         "SIG",
@@ -41,7 +41,7 @@ fn what_is_no_signal_is_refused() {
 }
 
 #[test]
-fn what_a_signal_is_shown_as_is_read_back() {
+fn a_displayed_signal_can_be_parsed() {
     for number in 1..=64 {
         let signal = Signal::new(number).unwrap();
         assert_eq!(signal.number(), number);
@@ -56,7 +56,7 @@ fn what_a_signal_is_shown_as_is_read_back() {
 }
 
 #[test]
-fn the_constants_are_what_linux_calls_them() {
+fn the_constants_have_linuxs_names() {
     let shown =
         [Signal::INT, Signal::QUIT, Signal::KILL, Signal::PWR].map(|signal| signal.to_string());
     assert_eq!(shown, ["SIGINT", "SIGQUIT", "SIGKILL", "SIGPWR"]);

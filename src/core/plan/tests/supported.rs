@@ -4,7 +4,7 @@ use crate::plan::Plan;
 const SIDECARS: (&str, &str) = ("usher/sidecars", "p");
 
 #[test]
-fn what_is_built_is_accepted() {
+fn supported_settings_are_accepted() {
     let supported = [
         ("usher/apps", "web"),
         ("usher/startup-order", "p"),

@@ -10,8 +10,8 @@ use crate::simulator::trace::Run;
 use super::{MOMENT, Verdict, broken};
 
 pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
-    for life in run.lives.iter().filter(|life| life.part().is_ours()) {
-        let sandbox = life.sandbox;
+    for trace in run.traces.iter().filter(|trace| trace.part().is_ours()) {
+        let sandbox = trace.sandbox;
         let first_end = [
             run.ending(sandbox).map(|ending| ending.from),
             run.first_taken(sandbox),
@@ -19,36 +19,36 @@ pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
         ];
         let end = first_end.into_iter().flatten().min();
         let lives_on = |at: &Time| end.is_none_or(|end| at < &end);
-        let asked = run.first_asked(life);
-        let signalled = life.signals.iter().map(|(at, _)| *at).find(|at| {
-            let is_well = life.member.unwell.is_none() && !run.was_given_up(life);
-            let by_itself = is_well && !run.is_hindered(&life.id, *at, *at);
-            by_itself && lives_on(at) && life.runs(*at) && asked.is_none_or(|asked| asked > *at)
+        let asked = run.first_asked(trace);
+        let signalled = trace.signals.iter().map(|(at, _)| *at).find(|at| {
+            let is_well = trace.member.unwell.is_none() && !run.was_given_up(trace);
+            let by_itself = is_well && !run.is_hindered(&trace.id, *at, *at);
+            by_itself && lives_on(at) && trace.runs(*at) && asked.is_none_or(|asked| asked > *at)
         });
         broken(signalled.is_none(), || {
             format!(
                 "{} is told at {signalled:?}, and nobody has asked for it",
-                life.id
+                trace.id
             )
         })?;
         let mut asks = run.log.asks.iter();
-        let Some(ask) = asks.find(|ask| ask.id == life.id && !ask.is_handler) else {
+        let Some(ask) = asks.find(|ask| ask.id == trace.id && !ask.is_handler) else {
             continue;
         };
-        let told = life
+        let told = trace
             .signals
             .iter()
             .map(|(at, _)| *at)
-            .chain(life.ended())
+            .chain(trace.ended())
             .min();
-        let by = run.kept_until(ask, life).after(MOMENT);
+        let by = run.kept_until(ask, trace).after(MOMENT);
         let has_hooks = run.case.members.iter().any(|member| member.hook.is_some());
         let in_time = told.is_some_and(|told| told <= by)
             || !lives_on(&by)
             || has_hooks
-            || run.is_hindered(&life.id, ask.at, by);
+            || run.is_hindered(&trace.id, ask.at, by);
         broken(in_time, || {
-            format!("{} is asked at {} and told at {told:?}", life.id, ask.at)
+            format!("{} is asked at {} and told at {told:?}", trace.id, ask.at)
         })?;
     }
     Ok(())
@@ -56,13 +56,13 @@ pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
 
 /// "Replaces the signal of CRI's stop request", "also what the last chance sends".
 pub fn its_own_signal_stops_it(run: &Run<'_>) -> Verdict {
-    for life in &run.lives {
-        let own = life.member.stop_signal;
-        let signals = life.signals.iter().filter(|(at, _)| life.runs(*at));
+    for trace in &run.traces {
+        let own = trace.member.stop_signal;
+        let signals = trace.signals.iter().filter(|(at, _)| trace.runs(*at));
         let mut signals = signals.map(|(_, signal)| *signal);
         let other = signals.find(|signal| Some(*signal) != own && *signal != Signal::KILL);
         broken(own.is_none() || other.is_none(), || {
-            format!("{} gets {other:?}, and heeds {own:?} alone", life.id)
+            format!("{} gets {other:?}, and heeds {own:?} alone", trace.id)
         })?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use crate::lifecycle::{HookKind, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::process::ExitStatus;
 use crate::simulator::case::{Part, PreStop};
-use crate::simulator::trace::{Ending, LEAST, Life, Run, WINDOW};
+use crate::simulator::trace::{ContainerTrace, Ending, LEAST, Run, WINDOW};
 use crate::simulator::{Seen, ms, secs};
 
 use super::retries::{plain_ending, wait_after};
@@ -19,7 +19,7 @@ pub fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
         let Some(ending) = run.ending(sandbox) else {
             continue;
         };
-        for defer in run.of(sandbox).filter(|life| life.part().is_defer()) {
+        for defer in run.of(sandbox).filter(|trace| trace.part().is_defer()) {
             it_does_not_run_twice(run, &ending, defer)?;
             match ending.forced {
                 _ if ending.is_vague => {}
@@ -32,12 +32,12 @@ pub fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-fn it_does_not_run_twice(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict {
+fn it_does_not_run_twice(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Verdict {
     let name = defer.member.name;
     let namesakes = run
         .of(ending.sandbox)
-        .filter(|life| life.member.name == name);
-    let runs: usize = namesakes.map(|life| runs_in(ending, life)).sum();
+        .filter(|trace| trace.member.name == name);
+    let runs: usize = namesakes.map(|trace| runs_in(ending, trace)).sum();
     let again = defer.member.restart.unwrap_or(RestartPolicy::Never) != RestartPolicy::Never;
     // A second cleanup is the lesser harm if a Create disproves the termination.
     let mut taken = run.taken.iter();
@@ -48,12 +48,12 @@ fn it_does_not_run_twice(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Ve
     })
 }
 
-fn runs_in(ending: &Ending, life: &Life<'_>) -> usize {
-    let executed = life.executed.iter();
+fn runs_in(ending: &Ending, trace: &ContainerTrace<'_>) -> usize {
+    let executed = trace.executed.iter();
     executed.filter(|at| **at >= ending.from).count()
 }
 
-fn it_is_left_out(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict {
+fn it_is_left_out(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Verdict {
     // With a hindered node, a request may arrive when its time seems to be over.
     let is_late = run.is_any_hindered(ending.sandbox, ending.from, ending.from);
     broken(runs_in(ending, defer) == 0 || is_late, || {
@@ -62,12 +62,12 @@ fn it_is_left_out(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict {
 }
 
 /// True if a defer is present in a pod in which something ran, and was not stopped alone.
-fn is_due(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool {
+fn is_due(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> bool {
     let since = run.began(ending.sandbox, ending.from);
-    let something_ran = run.of(ending.sandbox).any(|life| {
-        let first = life.executed.first();
-        let ran = first.is_some_and(|at| *at < ending.from && life.created >= since);
-        life.part().is_ours() && !life.part().is_defer() && ran
+    let something_ran = run.of(ending.sandbox).any(|trace| {
+        let first = trace.executed.first();
+        let ran = first.is_some_and(|at| *at < ending.from && trace.created >= since);
+        trace.part().is_ours() && !trace.part().is_defer() && ran
     });
     let was_started = |(at, is_ok): (Time, bool)| is_ok && at < ending.from;
     let is_there = defer.answered.is_some_and(was_started)
@@ -80,7 +80,7 @@ fn is_due(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool {
 }
 
 /// "A defer that gets one ends without having run": a request of its own.
-fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool {
+fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> bool {
     let mut own = run.log.asks.iter().filter(|ask| ask.id == defer.id);
     let was_asked = own.clone().any(|ask| match ask.end {
         true => ask.at < ending.from,
@@ -89,8 +89,8 @@ fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool
     // The same applies to one that was delayed as long as allowed without a second request; but if
     // no app reads RUNNING, that is the end of the pod.
     let has_apps = |at: Time| {
-        let mut lives = run.of(ending.sandbox);
-        lives.any(|life| life.part() == Part::App && life.reads_running(at))
+        let mut traces = run.of(ending.sandbox);
+        traces.any(|trace| trace.part() == Part::App && trace.reads_running(at))
     };
     let told = defer.signals.first().map(|(at, _)| *at);
     let was_alone = told.is_some_and(|told| has_apps(told) && run.is_told_alone(defer, told));
@@ -103,7 +103,7 @@ fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> bool
     was_asked || was_alone || is_cut
 }
 
-fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict {
+fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Verdict {
     let Some(turn) = turn_of(run, ending, defer) else {
         return Ok(());
     };
@@ -137,16 +137,16 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Verdict 
 }
 
 /// The time when everything before a defer is over, or `None` if it never is.
-fn turn_of(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Option<Time> {
+fn turn_of(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Option<Time> {
     let hooks = run.case.members.iter().filter_map(|member| member.hook);
     let mut turn = ending.known.after(ms(hooks.max().unwrap_or_default()));
     let hidden = run
         .of(ending.sandbox)
-        .filter(|life| life.part() == Part::App);
-    let hidden = hidden.filter(|life| life.runs(ending.from));
+        .filter(|trace| trace.part() == Part::App);
+    let hidden = hidden.filter(|trace| trace.runs(ending.from));
     let mut hides = false;
-    for life in hidden {
-        hides |= life
+    for trace in hidden {
+        hides |= trace
             .member
             .pre_stop
             .is_some_and(|(kind, _)| kind != PreStop::Exec);
@@ -154,27 +154,27 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Option<Time> {
     if hides && ending.known > ending.from.after(WINDOW) {
         turn = turn.max(ending.known);
     }
-    let before = run.of(ending.sandbox).filter(|life| {
+    let before = run.of(ending.sandbox).filter(|trace| {
         let is_earlier = |part| {
             let place = |name| run.case.of(part).position(|member| member.name == name);
-            place(life.member.name) < place(defer.member.name)
+            place(trace.member.name) < place(defer.member.name)
         };
-        match (life.part(), defer.part()) {
+        match (trace.part(), defer.part()) {
             (Part::App | Part::Init | Part::PreExit, Part::PostExit) => true,
             (Part::PreExit, Part::PreExit) => is_earlier(Part::PreExit),
             (Part::PostExit, Part::PostExit) => is_earlier(Part::PostExit),
             _ => false,
         }
     });
-    for life in before {
-        let is_there = life.reads_running(ending.from) || life.is_alive(ending.from);
+    for trace in before {
+        let is_there = trace.reads_running(ending.from) || trace.is_alive(ending.from);
         // A defer that is created later has its turn as well.
         let comes_later =
-            life.part().is_defer() && life.executed.iter().any(|at| *at > ending.from);
-        if life.id == defer.id || !is_there && !comes_later {
+            trace.part().is_defer() && trace.executed.iter().any(|at| *at > ending.from);
+        if trace.id == defer.id || !is_there && !comes_later {
             continue;
         }
-        turn = turn.max(life.ended()?);
+        turn = turn.max(trace.ended()?);
     }
     Some(turn)
 }
@@ -182,41 +182,41 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &Life<'_>) -> Option<Time> {
 /// "For a defer the time from its release to its signal, with SIGKILL 2 s later", unless the pod's
 /// own time ends before.
 pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
-    for life in run.lives.iter().filter(|life| life.part().is_defer()) {
-        let (Some(cap), Some(released)) = (life.member.cap, life.released) else {
+    for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
+        let (Some(cap), Some(released)) = (trace.member.cap, trace.released) else {
             continue;
         };
-        let Some(ending) = run.ending(life.sandbox).filter(|it| it.from <= released) else {
+        let Some(ending) = run.ending(trace.sandbox).filter(|it| it.from <= released) else {
             continue;
         };
         let end = released.after(secs(cap));
         let is_cut = end.after(least(run.case.grace_policy)).after(MOMENT) >= ending.soonest;
         // A restarted defer is stopped earlier if others wait behind it.
-        let is_run_again = life.executed.len() > 1;
-        let is_hindered = run.is_any_hindered(life.sandbox, released, end.after(LEAST));
+        let is_run_again = trace.executed.len() > 1;
+        let is_hindered = run.is_any_hindered(trace.sandbox, released, end.after(LEAST));
         let mut taken = run.taken.iter();
-        let is_none = taken.any(|it| it.sandbox == life.sandbox && it.disproved >= Some(released));
+        let is_none = taken.any(|it| it.sandbox == trace.sandbox && it.disproved >= Some(released));
         if is_cut || is_run_again || is_hindered || is_none || ending.is_vague || run.is_hurried() {
             continue;
         }
-        let signals = || life.signals.iter().filter(|(at, _)| life.runs(*at));
+        let signals = || trace.signals.iter().filter(|(at, _)| trace.runs(*at));
         let told = signals().next().map(|(at, _)| *at);
         let early = told.filter(|told| *told < end);
         broken(early.is_none(), || {
-            format!("{} is told at {early:?}, its cap ends at {end}", life.id)
+            format!("{} is told at {early:?}, its cap ends at {end}", trace.id)
         })?;
-        let runs_on = life.runs(end.after(MOMENT));
+        let runs_on = trace.runs(end.after(MOMENT));
         let in_time = told.is_some_and(|told| told <= end.after(MOMENT));
         broken(!runs_on || in_time, || {
-            format!("{} is told at {told:?}, its cap ends at {end}", life.id)
+            format!("{} is told at {told:?}, its cap ends at {end}", trace.id)
         })?;
         let mut kills = signals().filter(|(_, it)| *it == Signal::KILL);
         let early = kills.find(|(at, _)| *at < end.after(LEAST));
         broken(early.is_none(), || {
-            format!("{} is killed at {early:?}, its cap ends at {end}", life.id)
+            format!("{} is killed at {early:?}, its cap ends at {end}", trace.id)
         })?;
-        let lives_on = life.runs(end.after(LEAST).after(MOMENT));
-        broken(!lives_on, || format!("{} outlives its cap", life.id))?;
+        let lives_on = trace.runs(end.after(LEAST).after(MOMENT));
+        broken(!lives_on, || format!("{} outlives its cap", trace.id))?;
     }
     Ok(())
 }
@@ -224,9 +224,9 @@ pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
 /// "It is run again until it succeeds or what is left is needed by the defers and steps behind it":
 /// a failed one is restarted after 0, 1, 2, then 4 s, and the next one has its turn.
 pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
-    for life in run.lives.iter().filter(|life| life.part().is_defer()) {
-        let restarts = life.member.restart.unwrap_or(RestartPolicy::Never);
-        let ending = plain_ending(run, life, Duration::ZERO);
+    for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
+        let restarts = trace.member.restart.unwrap_or(RestartPolicy::Never);
+        let ending = plain_ending(run, trace, Duration::ZERO);
         let (true, Some(ending)) = (restarts != RestartPolicy::Never, ending) else {
             continue;
         };
@@ -239,34 +239,34 @@ pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
             .count() as u64
             + 2;
         let last = ending.soonest.before(secs(2 * behind + 2));
-        let cap = life.member.cap.zip(life.released);
+        let cap = trace.member.cap.zip(trace.released);
         let last = cap.map_or(last, |(cap, at)| last.min(at.after(secs(cap))));
-        for (n, (died, status)) in life.died.iter().enumerate() {
+        for (n, (died, status)) in trace.died.iter().enumerate() {
             let again = died.after(wait_after(n)).after(MOMENT);
-            let mut signals = life.signals.iter();
+            let mut signals = trace.signals.iter();
             let by_itself = signals.all(|(at, _)| at > died) && *status != ExitStatus::Code(0);
             let is_due = by_itself && *died >= ending.from && again < last;
-            let is_there = life.executed.iter().any(|at| at > died && *at <= again);
+            let is_there = trace.executed.iter().any(|at| at > died && *at <= again);
             broken(!is_due || is_there, || {
-                format!("{} fails at {died} and is not there again", life.id)
+                format!("{} fails at {died} and is not there again", trace.id)
             })?;
         }
-        let mut others = run.of(life.sandbox).filter(|other| {
+        let mut others = run.of(trace.sandbox).filter(|other| {
             let place = |name| run.case.members.iter().position(|it| it.name == name);
             let is_behind =
-                other.part() == life.part() && place(life.member.name) < place(other.member.name);
+                other.part() == trace.part() && place(trace.member.name) < place(other.member.name);
             is_behind && is_due(run, &ending, other)
         });
-        let first = life.died.first().map(|(at, _)| *at);
-        let had_time = first.is_some_and(|at| at < last) && life.executed.len() > 1;
+        let first = trace.died.first().map(|(at, _)| *at);
+        let had_time = first.is_some_and(|at| at < last) && trace.executed.len() > 1;
         // A defer that hangs, before it or after a restart, uses up all time.
         let starved = others.find(|other| runs_in(&ending, other) == 0);
-        let last_end = life.ended();
+        let last_end = trace.ended();
         let took_all = last_end.is_none_or(|at| at >= ending.soonest);
         broken(!(had_time && took_all && starved.is_some()), || {
             format!(
                 "{} is run again until {last_end:?}, and those behind it never",
-                life.id
+                trace.id
             )
         })?;
     }
@@ -287,21 +287,25 @@ fn least(policy: GracePolicy) -> Duration {
 /// "Termination hooks of all containers that have one", if the termination is not forced and there
 /// is time.
 pub fn hooks_run(run: &Run<'_>) -> Verdict {
-    for life in run.lives.iter().filter(|life| life.member.hook.is_some()) {
-        let Some(ending) = run.ending(life.sandbox) else {
+    for trace in run
+        .traces
+        .iter()
+        .filter(|trace| trace.member.hook.is_some())
+    {
+        let Some(ending) = run.ending(trace.sandbox) else {
             continue;
         };
         let least = least(run.case.grace_policy);
         let has_time = ending.known.after(least) < ending.soonest;
         let is_meant = !ending.forced && !ending.is_vague && has_time;
-        let excused = was_told_alone(run, &ending, life)
-            || is_unknown_to(run, &ending, life)
-            || run.is_hindered(&life.id, ending.from, ending.deadline);
-        let runs = !lives_in(&ending, life) || hook_ran(run, &ending, life);
+        let excused = was_told_alone(run, &ending, trace)
+            || is_unknown_to(run, &ending, trace)
+            || run.is_hindered(&trace.id, ending.from, ending.deadline);
+        let runs = !lives_in(&ending, trace) || hook_ran(run, &ending, trace);
         broken(!is_meant || excused || runs, || {
             format!(
                 "that of {} never runs: the end began at {}",
-                life.id, ending.from
+                trace.id, ending.from
             )
         })?;
     }
@@ -310,64 +314,64 @@ pub fn hooks_run(run: &Run<'_>) -> Verdict {
 
 /// True if it runs when the termination begins, and neither exits by itself nor is restarted just
 /// then.
-fn lives_in(ending: &Ending, life: &Life<'_>) -> bool {
-    let mut executed = life.executed.iter();
-    let mut died = life.died.iter();
-    life.runs(ending.from)
-        && life.runs(ending.known)
+fn lives_in(ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
+    let mut executed = trace.executed.iter();
+    let mut died = trace.died.iter();
+    trace.runs(ending.from)
+        && trace.runs(ending.known)
         && executed.all(|at| at.after(MOMENT) < ending.from)
         && died.all(|(at, _)| *at < ending.from || *at > ending.known.after(MOMENT))
 }
 
 /// True if it was stopped for its own reason, before the termination or at the same time.
-fn was_told_alone(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
+fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
     let mut asks = run.log.asks.iter();
-    let was_asked = asks.any(|ask| ask.id == life.id && (!ask.end || ask.at < ending.from));
-    let has_probes = life.member.probed || life.member.unwell.is_some();
+    let was_asked = asks.any(|ask| ask.id == trace.id && (!ask.end || ask.at < ending.from));
+    let has_probes = trace.member.probed || trace.member.unwell.is_some();
     // A request for the only container that reads RUNNING is the end of the pod.
     let has_others = |at: Time| {
-        let others = run.of(life.sandbox).filter(|other| other.id != life.id);
+        let others = run.of(trace.sandbox).filter(|other| other.id != trace.id);
         let mut others = others.filter(|other| other.part() != Part::Guest);
         // A container that exits at that moment may do so after it.
         others.any(|other| other.reads_running(at.before(ms(1))))
     };
-    let mut told = life.signals.iter().map(|(at, _)| *at);
+    let mut told = trace.signals.iter().map(|(at, _)| *at);
     // Its request was delayed as long as allowed without a second one; or it failed a probe just
     // before the termination was known, and was stopped for that.
     let was_told = told.any(|at| {
         at < ending.from
             || at < ending.known && has_probes
-            || has_others(at) && run.is_told_alone(life, at)
+            || has_others(at) && run.is_told_alone(trace, at)
     });
     was_asked || was_told
 }
 
 /// True if a single request for another container was made: no termination can be inferred while
 /// this one lives.
-fn is_unknown_to(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
-    let mut ends = life.died.iter().map(|(at, _)| *at);
+fn is_unknown_to(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
+    let mut ends = trace.died.iter().map(|(at, _)| *at);
     let end = ends.find(|at| *at >= ending.from);
     let lives_on = |at: Time| end.is_none_or(|end| at < end);
     let was_taken = run.taken.iter().any(|taken| {
-        let is_of_it = taken.sandbox == life.sandbox && taken.disproved.is_none();
+        let is_of_it = taken.sandbox == trace.sandbox && taken.disproved.is_none();
         is_of_it && lives_on(taken.at)
     });
     let asks = run.log.asks.iter().filter(|ask| {
-        let is_of_it = ask.end && run.tells(ask) && run.ask_sandbox(ask) == life.sandbox;
+        let is_of_it = ask.end && run.tells(ask) && run.ask_sandbox(ask) == trace.sandbox;
         is_of_it && ask.at >= ending.from && lives_on(ask.at)
     });
     let asked: BTreeSet<_> = asks.map(|ask| ask.id).collect();
-    !was_taken && asked.len() == 1 && !asked.contains(life.id.as_str())
+    !was_taken && asked.len() == 1 && !asked.contains(trace.id.as_str())
 }
 
-fn hook_ran(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
+fn hook_ran(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
     // The hook may have run for an earlier assumed termination.
     let taken = run.taken.iter();
-    let taken = taken.filter(|taken| taken.sandbox == life.sandbox && taken.disproved.is_none());
+    let taken = taken.filter(|taken| taken.sandbox == trace.sandbox && taken.disproved.is_none());
     let since = taken.map(|taken| taken.at).fold(ending.from, Time::min);
     let seen = || run.account.seen.iter();
     let times = |is_its: fn(&Seen) -> Option<&String>| {
-        let its = seen().filter(move |(_, seen)| is_its(seen) == Some(&life.id));
+        let its = seen().filter(move |(_, seen)| is_its(seen) == Some(&trace.id));
         its.map(|(at, _)| *at)
     };
     let began = || {
@@ -383,5 +387,5 @@ fn hook_ran(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> bool {
     // A hook still under way from a disproved termination is waited for.
     let begun = began().filter(|at| *at <= ending.from).count();
     let is_under_way = begun > ended.filter(|at| *at <= ending.from).count();
-    !life.runs(since) || is_under_way || began().any(|at| at >= since)
+    !trace.runs(since) || is_under_way || began().any(|at| at >= since)
 }

@@ -4,7 +4,7 @@ use crate::lifecycle::{Cause, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::simulator::case::{Deletion, Fault, Part};
 use crate::simulator::kubelet::intern;
-use crate::simulator::trace::{Ending, LEAST, Life, Run, WINDOW};
+use crate::simulator::trace::{ContainerTrace, Ending, LEAST, Run, WINDOW};
 use crate::simulator::{ms, name_of, secs};
 
 use super::{MOMENT, Verdict, broken};
@@ -12,20 +12,20 @@ use super::{MOMENT, Verdict, broken};
 pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
-        let read_running = |life: &Life<'_>| life.read_running(at, taken.after);
+        let read_running = |trace: &ContainerTrace<'_>| trace.read_running(at, taken.after);
         // The shim knows of its own decision a moment before others see it.
-        let has_just_died = |life: &Life<'_>| {
-            let died = life.died.iter().map(|(died, _)| *died);
+        let has_just_died = |trace: &ContainerTrace<'_>| {
+            let died = trace.died.iter().map(|(died, _)| *died);
             died.max()
                 .is_some_and(|died| died <= at && at.since(died) < ms(10) + run.account.untold)
         };
         // A guest's request proves nothing.
-        let ours = || run.of(sandbox).filter(|life| life.part() != Part::Guest);
+        let ours = || run.of(sandbox).filter(|trace| trace.part() != Part::Guest);
         let is_meant = match because {
             Cause::SandboxDied => run.deaths[sandbox].is_some_and(|died| died <= at),
             Cause::Completed => {
-                let mut apps = run.of(sandbox).filter(|life| life.part() == Part::App);
-                run.case.policy != RestartPolicy::Always && !apps.any(|life| life.runs(at))
+                let mut apps = run.of(sandbox).filter(|trace| trace.part() == Part::App);
+                run.case.policy != RestartPolicy::Always && !apps.any(|trace| trace.runs(at))
             }
             Cause::EssentialFailed { name, .. } => run.case.member(name).essential,
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. } => {
@@ -34,24 +34,25 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
             Cause::Stopped => false,
             Cause::Inferred => {
                 let all = run.stopped_all(sandbox).is_some_and(|(from, _)| from <= at);
-                let is_asked = |life: &&Life<'_>| {
-                    let mut asks = run.log.asks.iter().filter(|ask| ask.id == life.id);
-                    read_running(life) && asks.any(|ask| ask.at <= at && run.closes(ask) > at)
+                let is_asked = |trace: &&ContainerTrace<'_>| {
+                    let mut asks = run.log.asks.iter().filter(|ask| ask.id == trace.id);
+                    read_running(trace) && asks.any(|ask| ask.at <= at && run.closes(ask) > at)
                 };
                 let open: Vec<&str> = ours()
                     .filter(is_asked)
-                    .map(|life| life.id.as_str())
+                    .map(|trace| trace.id.as_str())
                     .collect();
                 let mut all_lives = run.of(sandbox);
                 let is_guest_asked =
-                    all_lives.any(|life| life.part() == Part::Guest && is_asked(&life));
+                    all_lives.any(|trace| trace.part() == Part::Guest && is_asked(&trace));
                 let is_defer = open
                     .first()
                     .is_some_and(|id| run.case.member(name_of(id)).part.is_defer());
-                let running = ours().filter(|life| read_running(life) && !has_just_died(life));
+                let running = ours().filter(|trace| read_running(trace) && !has_just_died(trace));
                 let running: Vec<_> = running.collect();
-                let app_runs = running.iter().any(|life| life.part() == Part::App);
-                let is_first = |life: &&Life<'_>| open.first() == Some(&life.id.as_str());
+                let app_runs = running.iter().any(|trace| trace.part() == Part::App);
+                let is_first =
+                    |trace: &&ContainerTrace<'_>| open.first() == Some(&trace.id.as_str());
                 let only = running.iter().all(is_first);
                 // "A guest's own request counts as a second one", if kubelet restarts during it.
                 let excused = open.len() > 1
@@ -68,41 +69,41 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
 }
 
 pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
-    for life in &run.lives {
-        let kill = life
+    for trace in &run.traces {
+        let kill = trace
             .signals
             .iter()
-            .find(|(at, signal)| *signal == Signal::KILL && life.runs(*at));
+            .find(|(at, signal)| *signal == Signal::KILL && trace.runs(*at));
         let Some((killed, _)) = kill else { continue };
-        let ending = run.ending(life.sandbox).filter(|e| e.from <= *killed);
+        let ending = run.ending(trace.sandbox).filter(|e| e.from <= *killed);
         // A caller that kills sooner than announced takes back time that it gave.
-        let asked = run.log.asks.iter().find(|ask| ask.id == life.id);
+        let asked = run.log.asks.iter().find(|ask| ask.id == trace.id);
         let is_sooner = asked.is_some_and(|ask| *killed < ask.at.after(ask.grace));
         // The shim cannot see a repeated order.
-        let is_sooner = is_sooner || run.log.asked_again.contains(&intern(life.id.clone()));
-        let is_cut = is_sooner && run.log.kills.contains(&(*killed, intern(life.id.clone())))
+        let is_sooner = is_sooner || run.log.asked_again.contains(&intern(trace.id.clone()));
+        let is_cut = is_sooner && run.log.kills.contains(&(*killed, intern(trace.id.clone())))
             || run.is_hurried()
-            || run.was_given_up(life)
+            || run.was_given_up(trace)
             || run.case.deleted.1 == Deletion::Kill;
         // A paused container cannot be signaled.
-        let is_hindered = run.is_hindered(&life.id, *killed, *killed);
-        if is_cut || is_hindered || life.member.cap.is_some() {
+        let is_hindered = run.is_hindered(&trace.id, *killed, *killed);
+        if is_cut || is_hindered || trace.member.cap.is_some() {
             continue;
         }
-        // It may run again the moment that it is killed.
-        let since = life.executed.iter().filter(|at| *at < killed).max();
-        let told = life
+        // The container may run again at the moment of the kill.
+        let since = trace.executed.iter().filter(|at| *at < killed).max();
+        let told = trace
             .signals
             .iter()
             .find(|(at, signal)| *signal != Signal::KILL && since.is_some_and(|since| since <= at));
         let mut taken = run.taken.iter();
-        let was_taken = taken.any(|taken| taken.sandbox == life.sandbox && taken.at <= *killed);
+        let was_taken = taken.any(|taken| taken.sandbox == trace.sandbox && taken.at <= *killed);
         let need = match (&ending, run.case.grace_policy) {
             (Some(ending), _) if ending.forced => continue,
             (Some(_), GracePolicy::Strict) => continue,
             // Such a termination was disproved.
             (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
-            // "With a real grace under 6 s as `Strict`", whoever gave it.
+            // "With a real grace under 6 s as `Strict`", for any caller.
             (Some(ending), GracePolicy::Reserve)
                 if ending.grace.min(ending.soonest.since(ending.from)) < secs(6) =>
             {
@@ -127,9 +128,9 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             || match had {
                 Some(had) => format!(
                     "{} is killed at {killed}, {had:?} after it was told",
-                    life.id
+                    trace.id
                 ),
-                None => format!("{} is killed at {killed} and was never told", life.id),
+                None => format!("{} is killed at {killed} and was never told", trace.id),
             },
         )?;
     }
@@ -158,22 +159,22 @@ pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
             .after(run.spread())
             // Kubelet counts whole seconds.
             .after(secs(1));
-        for life in run.of(sandbox) {
-            if !life.part().is_ours() || life.created >= ending.from {
+        for trace in run.of(sandbox) {
+            if !trace.part().is_ours() || trace.created >= ending.from {
                 continue;
             }
-            let last = life.died.last().map(|(at, _)| *at);
-            let unseen = unseen_bound(run, &ending, life);
+            let last = trace.died.last().map(|(at, _)| *at);
+            let unseen = unseen_bound(run, &ending, trace);
             let bound = unseen.map_or(bound, |unseen| unseen.max(bound));
             let over = match last {
                 Some(last) => last <= bound,
-                None => life.answered.is_none(),
+                None => trace.answered.is_none(),
             };
-            let is_hindered = run.is_hindered(&life.id, ending.from, bound);
+            let is_hindered = run.is_hindered(&trace.id, ending.from, bound);
             broken(over || is_hindered, || {
                 format!(
                     "{} ends at {last:?}, the end began at {}, its deadline is {}, its bound {bound}",
-                    life.id, ending.from, ending.deadline
+                    trace.id, ending.from, ending.deadline
                 )
             })?;
         }
@@ -183,18 +184,19 @@ pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
 
 /// The latest exit of a container if a request was made that the shim could not see, and with it
 /// less time. Until then its own caller leaves it its time, or the decided termination does.
-fn unseen_bound(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Option<Time> {
-    let mut lives = run.of(life.sandbox);
-    let is_unseen = |life: &Life<'_>| run.log.asked_again.contains(&intern(life.id.clone()));
-    if !lives.any(is_unseen) {
+fn unseen_bound(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> Option<Time> {
+    let mut traces = run.of(trace.sandbox);
+    let is_unseen =
+        |trace: &ContainerTrace<'_>| run.log.asked_again.contains(&intern(trace.id.clone()));
+    if !traces.any(is_unseen) {
         return None;
     }
     let mut asks = run.log.asks.iter();
-    let own = asks.rfind(|ask| ask.id == life.id && !ask.is_kill);
+    let own = asks.rfind(|ask| ask.id == trace.id && !ask.is_kill);
     let mut taken = run.taken.iter();
-    let decided = taken.rfind(|taken| taken.sandbox == life.sandbox && taken.because.is_decided());
+    let decided = taken.rfind(|taken| taken.sandbox == trace.sandbox && taken.because.is_decided());
     let whole = secs(run.case.grace).saturating_add(run.beyond(ending));
-    let kills = run.log.kills.iter().filter(|(_, id)| *id == life.id);
+    let kills = run.log.kills.iter().filter(|(_, id)| *id == trace.id);
     let bounds = [
         own.map(|ask| run.closes(ask)),
         decided.map(|taken| taken.at.after(whole)),
@@ -212,16 +214,16 @@ pub fn nothing_is_started_after_the_end_began(run: &Run<'_>) -> Verdict {
             .min();
         let is_in = |at: &Time| *at > taken.at && goes_on.is_none_or(|goes_on| *at < goes_on);
         let there = run.of(taken.sandbox);
-        for life in there.filter(|life| life.created < taken.at) {
-            let is_restarted = life.part() == Part::Sidecar || life.part().is_defer();
-            let released = life.released.filter(is_in);
+        for trace in there.filter(|trace| trace.created < taken.at) {
+            let is_restarted = trace.part() == Part::Sidecar || trace.part().is_defer();
+            let released = trace.released.filter(is_in);
             broken(
-                released.is_none() || life.part().is_defer() || !life.part().is_ours(),
-                || format!("{} is released at {released:?}", life.id),
+                released.is_none() || trace.part().is_defer() || !trace.part().is_ours(),
+                || format!("{} is released at {released:?}", trace.id),
             )?;
-            let restarted = life.restarting.iter().find(|at| is_in(at));
+            let restarted = trace.restarting.iter().find(|at| is_in(at));
             broken(restarted.is_none() || is_restarted, || {
-                format!("{} is restarted at {restarted:?}", life.id)
+                format!("{} is restarted at {restarted:?}", trace.id)
             })?;
         }
     }
@@ -229,7 +231,11 @@ pub fn nothing_is_started_after_the_end_began(run: &Run<'_>) -> Verdict {
 }
 
 pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
-    for sidecar in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+    for sidecar in run
+        .traces
+        .iter()
+        .filter(|trace| trace.part() == Part::Sidecar)
+    {
         let Some(ending) = run.ending(sidecar.sandbox) else {
             continue;
         };

@@ -4,7 +4,7 @@ use crate::lifecycle::Cause;
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 use crate::simulator::case::Part;
-use crate::simulator::trace::{LEAST, Life, Run};
+use crate::simulator::trace::{ContainerTrace, LEAST, Run};
 use crate::simulator::{ms, secs};
 
 use super::starts::{
@@ -13,7 +13,11 @@ use super::starts::{
 use super::{MOMENT, Verdict, broken};
 
 pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
-    for sidecar in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+    for sidecar in run
+        .traces
+        .iter()
+        .filter(|trace| trace.part() == Part::Sidecar)
+    {
         let Some(ending) = run.ending(sidecar.sandbox) else {
             continue;
         };
@@ -45,7 +49,7 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
         let there = executed.find(|at| at >= died);
         let last_app = run
             .of(sidecar.sandbox)
-            .filter(|life| life.part() == Part::App && life.runs(*died))
+            .filter(|trace| trace.part() == Part::App && trace.runs(*died))
             .filter_map(|app| app.died.iter().map(|(at, _)| *at).find(|at| at > died))
             .max();
         let in_time = last_app.is_none_or(|last| {
@@ -67,7 +71,7 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
 }
 
 /// True if its author wants the shim to restart a sidecar that exited with `status`.
-pub fn is_wanted(sidecar: &Life<'_>, status: ExitStatus) -> bool {
+pub fn is_wanted(sidecar: &ContainerTrace<'_>, status: ExitStatus) -> bool {
     match sidecar.member.restart {
         None | Some(RestartPolicy::Always) => true,
         Some(RestartPolicy::OnFailure) => status != ExitStatus::Code(0),
@@ -76,33 +80,37 @@ pub fn is_wanted(sidecar: &Life<'_>, status: ExitStatus) -> bool {
 }
 
 pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
-    for life in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
+    for trace in run
+        .traces
+        .iter()
+        .filter(|trace| trace.part() == Part::Sidecar)
+    {
         // Only a handler begun by the caller can be known.
-        let known = life.answered.filter(|(at, is_ok)| {
+        let known = trace.answered.filter(|(at, is_ok)| {
             let ends = run
                 .log
                 .over
                 .into_iter()
-                .chain(life.died.first().map(|(at, _)| *at));
+                .chain(trace.died.first().map(|(at, _)| *at));
             *is_ok && ends.min().is_none_or(|end| end > *at)
         });
         let is_forgotten = is_kubelet_ever_away(run)
-            && (post_start_fails(life) || is_another_created_during_post_start(run, life));
-        if life.member.post_start.is_none() || known.is_none() || is_forgotten {
+            && (post_start_fails(trace) || is_another_created_during_post_start(run, trace));
+        if trace.member.post_start.is_none() || known.is_none() || is_forgotten {
             continue;
         }
-        for at in life.executed.iter().skip(1) {
-            let ends = life
+        for at in trace.executed.iter().skip(1) {
+            let ends = trace
                 .died
                 .iter()
                 .map(|(died, _)| *died)
                 .find(|died| died > at);
             let is_short = ends.is_some_and(|end| end <= at.after(MOMENT))
-                || run.is_hindered(&life.id, life.created, at.after(MOMENT));
-            let mut handled = life.post_starts.iter();
+                || run.is_hindered(&trace.id, trace.created, at.after(MOMENT));
+            let mut handled = trace.post_starts.iter();
             let is_handled = handled.any(|t| t >= at && *t <= at.after(MOMENT));
             broken(is_handled || is_short, || {
-                format!("{} is restarted at {at}", life.id)
+                format!("{} is restarted at {at}", trace.id)
             })?;
         }
     }
@@ -110,12 +118,16 @@ pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
 }
 
 pub fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
-    for life in run.lives.iter().filter(|life| life.part() == Part::Sidecar) {
-        let Some((wait, since)) = life.member.unwell.zip(life.executed.first()) else {
+    for trace in run
+        .traces
+        .iter()
+        .filter(|trace| trace.part() == Part::Sidecar)
+    {
+        let Some((wait, since)) = trace.member.unwell.zip(trace.executed.first()) else {
             continue;
         };
         let unwell = since.after(ms(wait));
-        if started(run, life)
+        if started(run, trace)
             .next()
             .is_none_or(|started| started > unwell)
         {
@@ -127,24 +139,24 @@ pub fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
             .after(secs(run.case.grace))
             .after(LEAST);
         let ends = [
-            run.ending(life.sandbox).map(|ending| ending.from),
-            run.deaths[life.sandbox],
-            run.first_asked(life),
-            run.first_taken(life.sandbox),
+            run.ending(trace.sandbox).map(|ending| ending.from),
+            run.deaths[trace.sandbox],
+            run.first_asked(trace),
+            run.first_taken(trace.sandbox),
         ];
-        let died = life.died.first().map(|(at, _)| *at);
+        let died = trace.died.first().map(|(at, _)| *at);
         let was_well = died.is_some_and(|died| {
-            died <= unwell.after(secs(3)) && life.signals.iter().all(|(at, _)| *at > died)
+            died <= unwell.after(secs(3)) && trace.signals.iter().all(|(at, _)| *at > died)
         });
         let goes_on = ends.into_iter().flatten().min().is_none_or(|end| end > due);
-        let again = life.executed.get(1).is_some_and(|at| *at <= due);
+        let again = trace.executed.get(1).is_some_and(|at| *at <= due);
         let excused = was_well
-            || run.is_hindered(&life.id, life.created, due)
+            || run.is_hindered(&trace.id, trace.created, due)
             || !goes_on
-            || life.member.essential
-            || life.member.restart == Some(RestartPolicy::Never);
+            || trace.member.essential
+            || trace.member.restart == Some(RestartPolicy::Never);
         broken(again || excused, || {
-            format!("{} is unwell from {unwell} on", life.id)
+            format!("{} is unwell from {unwell} on", trace.id)
         })?;
     }
     Ok(())
@@ -154,15 +166,19 @@ pub fn the_next_sandbox_is_whole(run: &Run<'_>) -> Verdict {
     for (at, name, code) in &run.log.left_out {
         let member = run.case.member(name);
         let last = run
-            .lives
+            .traces
             .iter()
-            .rfind(|life| life.member.name == *name && life.created < *at);
+            .rfind(|trace| trace.member.name == *name && trace.created < *at);
         let Some(last) = last else { continue };
         let apps_over = run.case.of(Part::App).all(|app| {
-            let mut lives = run.lives.iter();
-            lives
-                .rfind(|life| life.member.name == app.name && life.created < *at)
-                .is_some_and(|life| life.reported.is_some_and(|(t, code)| t <= *at && code == 0))
+            let mut traces = run.traces.iter();
+            traces
+                .rfind(|trace| trace.member.name == app.name && trace.created < *at)
+                .is_some_and(|trace| {
+                    trace
+                        .reported
+                        .is_some_and(|(t, code)| t <= *at && code == 0)
+                })
         });
         let by_itself = last.died.last().is_some_and(|(died, status)| {
             let was_told = last.signals.iter().any(|(at, _)| at <= died);

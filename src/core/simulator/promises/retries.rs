@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::lifecycle::Time;
 use crate::simulator::case::Part;
 use crate::simulator::secs;
-use crate::simulator::trace::{Ending, LEAST, Life, Run};
+use crate::simulator::trace::{ContainerTrace, Ending, LEAST, Run};
 
 use super::restarts::is_wanted;
 use super::{MOMENT, Verdict, broken};
@@ -15,32 +15,32 @@ const AFTERWARDS: Duration = Duration::from_secs(10);
 
 /// "Inside an end the back-off is 0, 1, 2, then 4 s", for sidecars and defers.
 pub fn waits_are_kept(run: &Run<'_>) -> Verdict {
-    let mut lives = run.lives.iter();
-    lives.try_for_each(|life| {
-        let is_retried = life.part() == Part::Sidecar || life.part().is_defer();
-        match plain_ending(run, life, AFTERWARDS).filter(|_| is_retried) {
-            Some(ending) => keeps_its_waits(run, &ending, life),
+    let mut traces = run.traces.iter();
+    traces.try_for_each(|trace| {
+        let is_retried = trace.part() == Part::Sidecar || trace.part().is_defer();
+        match plain_ending(run, trace, AFTERWARDS).filter(|_| is_retried) {
+            Some(ending) => keeps_its_waits(run, &ending, trace),
             None => Ok(()),
         }
     })
 }
 
-fn keeps_its_waits(run: &Run<'_>, ending: &Ending, life: &Life<'_>) -> Verdict {
-    let deaths = life.died.iter().filter(|(at, _)| *at > ending.known);
+fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> Verdict {
+    let deaths = trace.died.iter().filter(|(at, _)| *at > ending.known);
     for (n, (died, status)) in deaths.enumerate() {
         let due = died.after(wait_after(n));
-        let mut executed = life.executed.iter().copied();
-        // Where a moment is short it is back within it.
+        let mut executed = trace.executed.iter().copied();
+        // If a moment is short, the container is back within it.
         let again = executed.find(|at| at >= died);
         let is_early = again.is_some_and(|again| again < due);
         broken(!is_early, || {
-            format!("{} dies at {died} and runs again at {again:?}", life.id)
+            format!("{} dies at {died} and runs again at {again:?}", trace.id)
         })?;
         let by = due.after(MOMENT);
-        let is_owed = life.part() == Part::Sidecar && is_needed(run, ending, life, (*died, by));
+        let is_owed = trace.part() == Part::Sidecar && is_needed(run, ending, trace, (*died, by));
         let is_there = again.is_some_and(|again| again <= by);
-        broken(!is_owed || is_there || !is_wanted(life, *status), || {
-            format!("{} dies at {died} and is not back at {by}", life.id)
+        broken(!is_owed || is_there || !is_wanted(trace, *status), || {
+            format!("{} dies at {died} and is not back at {by}", trace.id)
         })?;
     }
     Ok(())
@@ -52,9 +52,15 @@ pub fn wait_after(n: usize) -> Duration {
 }
 
 /// True if an app runs until a sidecar is due back, and the sidecar was not stopped.
-fn is_needed(run: &Run<'_>, ending: &Ending, sidecar: &Life<'_>, (died, by): (Time, Time)) -> bool {
-    let mut lives = run.of(ending.sandbox);
-    let has_app = lives.any(|life| life.part() == Part::App && life.runs(died) && life.runs(by));
+fn is_needed(
+    run: &Run<'_>,
+    ending: &Ending,
+    sidecar: &ContainerTrace<'_>,
+    (died, by): (Time, Time),
+) -> bool {
+    let mut traces = run.of(ending.sandbox);
+    let has_app =
+        traces.any(|trace| trace.part() == Part::App && trace.runs(died) && trace.runs(by));
     let is_told = sidecar.signals.iter().any(|(at, _)| *at <= by);
     let is_alone = run.was_asked_alone(sidecar);
     let is_in_time = by.after(LEAST) < ending.soonest;
@@ -63,25 +69,25 @@ fn is_needed(run: &Run<'_>, ending: &Ending, sidecar: &Life<'_>, (died, by): (Ti
 
 /// "Until what is left is needed by the defers and steps behind it (2 s each)", and by itself.
 pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
-    for life in run.lives.iter().filter(|life| life.part().is_defer()) {
-        let Some(ending) = plain_ending(run, life, AFTERWARDS) else {
+    for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
+        let Some(ending) = plain_ending(run, trace, AFTERWARDS) else {
             continue;
         };
         // A stop of one container that went on when the pod was stopped looks like the first
         // request of its termination.
-        let mut lives = run.of(life.sandbox);
-        if lives.any(|it| run.log.asked_again.contains(&it.id.as_str())) {
+        let mut traces = run.of(trace.sandbox);
+        if traces.any(|it| run.log.asked_again.contains(&it.id.as_str())) {
             continue;
         }
         let end = ending.from.after(ending.grace);
-        for again in life.executed.iter().skip(1) {
-            let behind = behind(run, life, *again);
+        for again in trace.executed.iter().skip(1) {
+            let behind = behind(run, trace, *again);
             let needed = LEAST.saturating_mul(behind.saturating_add(1));
             let is_late = behind > 0 && again.after(needed) > end.after(MOMENT);
             broken(!is_late, || {
                 format!(
                     "{} runs again at {again}, {behind} are behind it, the end is at {end}",
-                    life.id
+                    trace.id
                 )
             })?;
         }
@@ -90,27 +96,27 @@ pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
 }
 
 /// The number of defers and steps behind a defer that runs at `at`.
-fn behind(run: &Run<'_>, defer: &Life<'_>, at: Time) -> u32 {
-    let place = |life: &Life<'_>| {
-        let mut members = run.case.of(life.part());
-        members.position(|member| member.name == life.member.name)
+fn behind(run: &Run<'_>, defer: &ContainerTrace<'_>, at: Time) -> u32 {
+    let place = |trace: &ContainerTrace<'_>| {
+        let mut members = run.case.of(trace.part());
+        members.position(|member| member.name == trace.member.name)
     };
-    let lives = || {
-        let others = run.of(defer.sandbox).filter(|life| life.id != defer.id);
-        others.filter(|life| life.is_alive(at) && !life.is_killed_by(at))
+    let traces = || {
+        let others = run.of(defer.sandbox).filter(|trace| trace.id != defer.id);
+        others.filter(|trace| trace.is_alive(at) && !trace.is_killed_by(at))
     };
-    let is_later = |life: &&Life<'_>| match (defer.part(), life.part()) {
+    let is_later = |trace: &&ContainerTrace<'_>| match (defer.part(), trace.part()) {
         (Part::PreExit, Part::PreExit) | (Part::PostExit, Part::PostExit) => {
-            place(defer) < place(life)
+            place(defer) < place(trace)
         }
         (Part::PreExit, Part::PostExit) => true,
         _ => false,
     };
-    let defers = lives().filter(is_later).count();
+    let defers = traces().filter(is_later).count();
     let steps = [(Part::App, Part::PreExit), (Part::Sidecar, Part::PostExit)];
     let comes = |(part, last): &(Part, Part)| {
         let is_to_come = defer.part() == Part::PreExit || *last == Part::PostExit;
-        is_to_come && lives().any(|life| life.part() == *part)
+        is_to_come && traces().any(|trace| trace.part() == *part)
     };
     let steps = steps.iter().filter(|step| comes(step)).count();
     u32::try_from(defers + steps).unwrap_or(u32::MAX)
@@ -118,13 +124,13 @@ fn behind(run: &Run<'_>, defer: &Life<'_>, at: Time) -> u32 {
 
 /// The termination of a container's sandbox, if nothing hindered the shim until `beyond` after the
 /// deadline.
-pub fn plain_ending(run: &Run<'_>, life: &Life<'_>, beyond: Duration) -> Option<Ending> {
-    let ending = run.ending(life.sandbox)?;
+pub fn plain_ending(run: &Run<'_>, trace: &ContainerTrace<'_>, beyond: Duration) -> Option<Ending> {
+    let ending = run.ending(trace.sandbox)?;
     let mut taken = run.taken.iter();
-    let is_none = taken.any(|it| it.sandbox == life.sandbox && it.disproved.is_some());
+    let is_none = taken.any(|it| it.sandbox == trace.sandbox && it.disproved.is_some());
     let until = ending.deadline.after(beyond);
-    let is_hindered = run.is_any_hindered(life.sandbox, ending.from, until);
-    let is_dead = run.deaths[life.sandbox].is_some_and(|died| died <= ending.deadline);
+    let is_hindered = run.is_any_hindered(trace.sandbox, ending.from, until);
+    let is_dead = run.deaths[trace.sandbox].is_some_and(|died| died <= ending.deadline);
     let is_plain = !is_none && !is_hindered && !is_dead && !ending.forced && !ending.is_vague;
     (is_plain && !run.is_hurried()).then_some(ending)
 }

@@ -4,7 +4,7 @@
 use crate::lifecycle::{Cause, Time};
 use crate::simulator::case::{Member, Part};
 use crate::simulator::secs;
-use crate::simulator::trace::{Life, Run, Taken};
+use crate::simulator::trace::{ContainerTrace, Run, Taken};
 
 use super::starts::{is_unseen_restart, predecessors, was_complete};
 use super::{MOMENT, Verdict, broken};
@@ -20,7 +20,7 @@ pub fn decided_ends_wait_for_defers(run: &Run<'_>) -> Verdict {
         // In a restart that the shim has not seen, the defers exist already.
         let is_unseen = run
             .of(taken.sandbox)
-            .any(|life| is_unseen_restart(run, life));
+            .any(|trace| is_unseen_restart(run, trace));
         if !is_of_failure || is_by_hand || !is_first || run.case.by_hand || is_unseen {
             continue;
         }
@@ -29,12 +29,12 @@ pub fn decided_ends_wait_for_defers(run: &Run<'_>) -> Verdict {
             .filter(|member| !member.optional && is_missing(run, taken, member))
             .map(|member| member.name)
             .collect();
-        let lives = || run.of(taken.sandbox).filter(|it| it.created <= taken.at);
-        let last_new = lives()
-            .filter(|life| is_new(run, life))
-            .map(|life| life.created);
+        let traces = || run.of(taken.sandbox).filter(|it| it.created <= taken.at);
+        let last_new = traces()
+            .filter(|trace| is_new(run, trace))
+            .map(|trace| trace.created);
         let waits_until = last_new.max().map(|at| at.after(secs(30)));
-        let failed = lives().filter_map(|life| life.died.last());
+        let failed = traces().filter_map(|trace| trace.died.last());
         let failed = failed.map(|(at, _)| *at).max();
         let is_too_long = failed.is_none_or(|at| taken.at >= at.after(secs(60)));
         let has_waited = waits_until.is_none_or(|until| taken.at.after(MOMENT) >= until);
@@ -48,24 +48,24 @@ pub fn decided_ends_wait_for_defers(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-fn is_new(run: &Run<'_>, life: &Life<'_>) -> bool {
-    let mut others = run.of(life.sandbox);
-    others.all(|other| other.member.name != life.member.name || other.created >= life.created)
+fn is_new(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
+    let mut others = run.of(trace.sandbox);
+    others.all(|other| other.member.name != trace.member.name || other.created >= trace.created)
 }
 
 fn is_missing(run: &Run<'_>, taken: &Taken, member: &Member) -> bool {
-    let mut lives = run.of(taken.sandbox);
-    !lives.any(|life| life.member.name == member.name && life.created <= taken.at)
+    let mut traces = run.of(taken.sandbox);
+    !traces.any(|trace| trace.member.name == member.name && trace.created <= taken.at)
 }
 
 /// "The pod starts over: order, defers and completion as in a new sandbox": an app that runs has
 /// had its init containers and sidecars before, and is not ended because they are missing.
 pub fn a_restarted_pod_starts_over(run: &Run<'_>) -> Verdict {
-    let is_of_restart = |life: &&Life<'_>| {
-        let is_restarted = run.log.restarted.contains(&life.sandbox);
-        life.part() == Part::App && is_restarted && !is_unseen_restart(run, life)
+    let is_of_restart = |trace: &&ContainerTrace<'_>| {
+        let is_restarted = run.log.restarted.contains(&trace.sandbox);
+        trace.part() == Part::App && is_restarted && !is_unseen_restart(run, trace)
     };
-    for app in run.lives.iter().filter(is_of_restart) {
+    for app in run.traces.iter().filter(is_of_restart) {
         let mut namesakes = run.of(app.sandbox);
         let has_run = namesakes.any(|it| {
             it.member.name == app.member.name && it.created < app.created && !it.executed.is_empty()
@@ -77,8 +77,8 @@ pub fn a_restarted_pod_starts_over(run: &Run<'_>) -> Verdict {
             continue;
         }
         for member in predecessors(run, app).filter(|member| !member.optional) {
-            let mut lives = run.of(app.sandbox);
-            let ran = lives.any(|it| it.member.name == member.name && runs_by(it, first));
+            let mut traces = run.of(app.sandbox);
+            let ran = traces.any(|it| it.member.name == member.name && runs_by(it, first));
             broken(ran, || {
                 format!("{} runs at {first} without {}", app.id, member.name)
             })?;
@@ -87,6 +87,6 @@ pub fn a_restarted_pod_starts_over(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-fn runs_by(life: &Life<'_>, at: Time) -> bool {
-    life.executed.iter().any(|executed| *executed <= at)
+fn runs_by(trace: &ContainerTrace<'_>, at: Time) -> bool {
+    trace.executed.iter().any(|executed| *executed <= at)
 }

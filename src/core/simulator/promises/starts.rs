@@ -6,7 +6,7 @@ use crate::lifecycle::{Cause, Refusal, Time};
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 use crate::simulator::case::{Fault, Member, Part};
-use crate::simulator::trace::{Life, Run};
+use crate::simulator::trace::{ContainerTrace, Run};
 use crate::simulator::{Seen, ms, secs};
 
 use super::{MOMENT, Verdict, broken};
@@ -16,10 +16,10 @@ pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
         let Seen::StartAnswered(id, Err(Refusal::Terminating { because, .. })) = seen else {
             continue;
         };
-        let Some(life) = run.lives.iter().find(|life| life.id == *id) else {
+        let Some(trace) = run.traces.iter().find(|trace| trace.id == *id) else {
             continue;
         };
-        let sandbox = life.sandbox;
+        let sandbox = trace.sandbox;
         let ends = run
             .stopped_all(sandbox)
             .is_some_and(|(from, _)| from <= *at)
@@ -33,10 +33,10 @@ pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. }
         );
         let waits_in_vain =
-            has_failed || run.case.policy == RestartPolicy::Never && due(run, life).is_none();
+            has_failed || run.case.policy == RestartPolicy::Never && due(run, trace).is_none();
         // It existed before that termination, which its caller knows of.
         let is_in_it = run.taken.iter().any(|taken| {
-            let was_there = life.created_after < taken.after && taken.at <= *at;
+            let was_there = trace.created_after < taken.after && taken.at <= *at;
             let is_of_it = taken.sandbox == sandbox && taken.disproved.is_none() && was_there;
             is_of_it && taken.because.is_callers()
         });
@@ -48,12 +48,12 @@ pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
 }
 
 pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
-    for life in &run.lives {
-        let sandbox = life.sandbox;
-        if !matches!(life.part(), Part::Init | Part::Sidecar | Part::App) {
+    for trace in &run.traces {
+        let sandbox = trace.sandbox;
+        if !matches!(trace.part(), Part::Init | Part::Sidecar | Part::App) {
             continue;
         }
-        let Some(ready) = due(run, life) else {
+        let Some(ready) = due(run, trace) else {
             continue;
         };
         let due = ready.after(ms(1_300));
@@ -65,38 +65,38 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
             taken.map(|taken| taken.at),
             run.stopped_all(sandbox).map(|(at, _)| at),
             run.deaths[sandbox],
-            life.executed.first().copied(),
-            life.reported.map(|(at, _)| at),
-            life.died.first().map(|(at, _)| *at),
-            run.first_asked(life),
-            life.answered.filter(|(_, is_ok)| !is_ok).map(|(at, _)| at),
+            trace.executed.first().copied(),
+            trace.reported.map(|(at, _)| at),
+            trace.died.first().map(|(at, _)| *at),
+            run.first_asked(trace),
+            trace.answered.filter(|(_, is_ok)| !is_ok).map(|(at, _)| at),
         ];
         let ends = ends.into_iter().flatten().min();
         // The containers that it waits for may be hindered as well.
-        let mut names: Vec<_> = predecessors(run, life).map(|member| member.name).collect();
-        names.push(life.member.name);
-        if awaits_defers(run, life, due) {
+        let mut names: Vec<_> = predecessors(run, trace).map(|member| member.name).collect();
+        names.push(trace.member.name);
+        if awaits_defers(run, trace, due) {
             continue;
         }
         let mut waited_for = run
             .of(sandbox)
             .filter(|other| names.contains(&other.member.name));
-        if waited_for.any(|other| run.is_hindered(&other.id, life.created, due)) {
+        if waited_for.any(|other| run.is_hindered(&other.id, trace.created, due)) {
             continue;
         }
         broken(ends.is_some_and(|at| at <= due), || {
             format!(
                 "{} could run from {ready} on and waits until {ends:?}",
-                life.id
+                trace.id
             )
         })?;
         // A termination of a container that could run has to be reported by its own exit.
-        let failed = life.reported.is_some_and(|(_, code)| code == 1) && life.executed.is_empty();
+        let failed = trace.reported.is_some_and(|(_, code)| code == 1) && trace.executed.is_empty();
         let is_ended = failed
-            && ends == life.reported.map(|(at, _)| at)
-            && life.died.first().is_none_or(|(at, _)| *at > ready);
+            && ends == trace.reported.map(|(at, _)| at)
+            && trace.died.first().is_none_or(|(at, _)| *at > ready);
         broken(!is_ended, || {
-            format!("{} waited in vain and is ended", life.id)
+            format!("{} waited in vain and is ended", trace.id)
         })?;
     }
     Ok(())
@@ -104,24 +104,24 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
 
 /// "Every end that the shim decides because something failed or is complete waits for listed defers
 /// that the caller has not created yet": no app and no init container is executed meanwhile.
-fn awaits_defers(run: &Run<'_>, life: &Life<'_>, at: Time) -> bool {
-    let failed = run.of(life.sandbox).any(|other| {
+fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
+    let failed = run.of(trace.sandbox).any(|other| {
         let is_failure = |(died, status): &(Time, ExitStatus)| {
             *status != ExitStatus::Code(0) && *died <= at && at <= died.after(secs(61))
         };
         other.member.essential && other.died.iter().any(is_failure)
     });
     let is_missing = |member: &&Member| {
-        let mut lives = run.of(life.sandbox);
+        let mut traces = run.of(trace.sandbox);
         member.part.is_defer()
             && !member.optional
-            && !lives.any(|of| {
+            && !traces.any(|of| {
                 let is_started = |(answered, is_ok): (Time, bool)| is_ok && answered < at;
                 of.member.name == member.name && of.answered.is_some_and(is_started)
             })
     };
     let mut apps = run
-        .of(life.sandbox)
+        .of(trace.sandbox)
         .filter(|it| it.part() == Part::App && it.created <= at);
     // A container that cannot be created counts as failed, for good if it is not restarted.
     let is_complete = apps.all(|app| app.ended().or(app.refused).is_some_and(|end| end <= at));
@@ -131,29 +131,30 @@ fn awaits_defers(run: &Run<'_>, life: &Life<'_>, at: Time) -> bool {
 /// "Apps after all of them": the first container of a name runs when its predecessors are done, as
 /// far as they are known.
 pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
-    for life in &run.lives {
-        let staged = matches!(life.part(), Part::Init | Part::Sidecar | Part::App);
-        let Some(first) = life
+    for trace in &run.traces {
+        let staged = matches!(trace.part(), Part::Init | Part::Sidecar | Part::App);
+        let Some(first) = trace
             .released
-            .filter(|_| staged && !life.executed.is_empty())
+            .filter(|_| staged && !trace.executed.is_empty())
         else {
             continue;
         };
-        let is_of_it = |other: &&Life<'_>| other.sandbox == life.sandbox || run.case.by_hand;
-        let before = || run.lives.iter().filter(is_of_it);
-        let mut namesakes = before().filter(|it| it.member.name == life.member.name);
-        let has_run = namesakes.any(|it| it.created < life.created && !it.executed.is_empty());
-        if has_run || was_complete(run, life, first) || is_unseen_restart(run, life) {
+        let is_of_it =
+            |other: &&ContainerTrace<'_>| other.sandbox == trace.sandbox || run.case.by_hand;
+        let before = || run.traces.iter().filter(is_of_it);
+        let mut namesakes = before().filter(|it| it.member.name == trace.member.name);
+        let has_run = namesakes.any(|it| it.created < trace.created && !it.executed.is_empty());
+        if has_run || was_complete(run, trace, first) || is_unseen_restart(run, trace) {
             continue;
         }
-        for member in predecessors(run, life).filter(|member| member.part == Part::Sidecar) {
-            let mut lives = before().filter(|it| it.member.name == member.name);
-            let could_be = lives.any(|it| could_be_started(run, it, first));
+        for member in predecessors(run, trace).filter(|member| member.part == Part::Sidecar) {
+            let mut traces = before().filter(|it| it.member.name == member.name);
+            let could_be = traces.any(|it| could_be_started(run, it, first));
             // "Nothing waits for one that was not created when the wait is judged."
-            let mut there = run.of(life.sandbox);
+            let mut there = run.of(trace.sandbox);
             let has_come = there.any(|it| {
                 let is_given_up = it.executed.is_empty() && run.was_given_up(it);
-                // While containerd is away its Create reaches nobody.
+                // While containerd is away no Create arrives.
                 let is_late = run.is_hindered(&it.id, it.created, first);
                 it.member.name == member.name && it.had_come(first) && !is_given_up && !is_late
             });
@@ -161,7 +162,7 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
             broken(is_optional || could_be, || {
                 format!(
                     "{} runs at {first}, before {} is started",
-                    life.id, member.name
+                    trace.id, member.name
                 )
             })?;
         }
@@ -171,7 +172,7 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
 
 /// True if the pod's apps had done their work before this time: an app that is created again "runs,
 /// and waits for no name that its caller will not create again".
-pub fn was_complete(run: &Run<'_>, app: &Life<'_>, at: Time) -> bool {
+pub fn was_complete(run: &Run<'_>, app: &ContainerTrace<'_>, at: Time) -> bool {
     run.taken.iter().any(|taken| {
         let is_complete = taken.because == Cause::Completed && taken.at <= at;
         (taken.sandbox == app.sandbox || run.case.by_hand) && is_complete
@@ -181,11 +182,11 @@ pub fn was_complete(run: &Run<'_>, app: &Life<'_>, at: Time) -> bool {
 /// True if nothing shows that kubelet restarts the whole pod: since the last container exited by
 /// itself none was stopped, or one with more than two seconds; or the shim had decided a
 /// termination, and an app is created before all others.
-pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
-    let Some(before) = life.sandbox.checked_sub(1) else {
+pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
+    let Some(before) = trace.sandbox.checked_sub(1) else {
         return false;
     };
-    if !run.log.restarted.contains(&life.sandbox) {
+    if !run.log.restarted.contains(&trace.sandbox) {
         return false;
     }
     let is_asked = |id: &str| run.log.asks.iter().any(|ask| ask.id == id);
@@ -194,12 +195,12 @@ pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
         .filter(|it| !is_asked(&it.id) && it.signals.is_empty());
     let last = own.filter_map(|it| it.reported).map(|(at, _)| at).max();
     // Each container that has exited since then was asked, with two seconds at most.
-    let since = |it: &&Life<'_>| {
+    let since = |it: &&ContainerTrace<'_>| {
         it.reported
             .is_some_and(|(at, _)| last.is_none_or(|last| at > last))
     };
     let stopped: Vec<_> = run.of(before).filter(since).collect();
-    let is_short = |it: &&Life<'_>| {
+    let is_short = |it: &&ContainerTrace<'_>| {
         let mut asks = run.log.asks.iter().filter(|ask| ask.id == it.id);
         asks.all(|ask| ask.grace <= secs(2))
     };
@@ -208,23 +209,23 @@ pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
         let is_shims = taken.because.is_decided() && !taken.because.is_callers();
         taken.sandbox == before && is_shims
     });
-    let is_staged = |it: &&Life<'_>| matches!(it.part(), Part::Init | Part::Sidecar);
+    let is_staged = |it: &&ContainerTrace<'_>| matches!(it.part(), Part::Init | Part::Sidecar);
     let is_first = !run
-        .of(life.sandbox)
+        .of(trace.sandbox)
         .filter(is_staged)
-        .any(|it| it.created < life.created);
+        .any(|it| it.created < trace.created);
     // "And one of those names is created while none but guests reads RUNNING." The shim may or may
     // not hear of a Create that is refused.
-    let is_one_of_those = |begins: &Life<'_>| {
+    let is_one_of_those = |begins: &ContainerTrace<'_>| {
         let last = run
             .of(before)
             .filter(|it| it.member.name == begins.member.name);
         last.last().is_some_and(|it| it.reported.is_some())
     };
-    let has_come = |it: &&Life<'_>| it.refused.is_none();
-    let first = run.of(life.sandbox).position(|it| has_come(&it));
+    let has_come = |it: &&ContainerTrace<'_>| it.refused.is_none();
+    let first = run.of(trace.sandbox).position(|it| has_come(&it));
     let begins = run
-        .of(life.sandbox)
+        .of(trace.sandbox)
         .take(first.map_or(0, |first| first + 1));
     let is_named = first.is_some() && begins.into_iter().all(is_one_of_those);
     !is_stopped || was_over && is_first || !is_named
@@ -232,7 +233,7 @@ pub fn is_unseen_restart(run: &Run<'_>, life: &Life<'_>) -> bool {
 
 /// True if a sidecar may have been started by then: "a postStart that has ended with 0". Kubelet
 /// stops a sidecar whose postStart has failed, unless it is away; then the shim cannot know.
-fn could_be_started(run: &Run<'_>, sidecar: &Life<'_>, by: Time) -> bool {
+fn could_be_started(run: &Run<'_>, sidecar: &ContainerTrace<'_>, by: Time) -> bool {
     let script = sidecar.member.script(creation_of(sidecar));
     let ready = match sidecar.member.probed {
         true => script.ready_after.unwrap_or_default(),
@@ -253,7 +254,7 @@ fn could_be_started(run: &Run<'_>, sidecar: &Life<'_>, by: Time) -> bool {
             let mut asks = run.log.asks.iter();
             let is_stopped = asks.any(|ask| ask.id == sidecar.id && ask.at <= over.after(secs(10)));
             let has_gone_on = run
-                .lives
+                .traces
                 .iter()
                 .any(|it| it.created > at && it.created < over);
             over <= by && (!fails || !is_stopped) || has_gone_on
@@ -263,7 +264,7 @@ fn could_be_started(run: &Run<'_>, sidecar: &Life<'_>, by: Time) -> bool {
 }
 
 /// True if kubelet cannot have run the postStart of a sidecar.
-fn runs_no_post_start(run: &Run<'_>, sidecar: &Life<'_>) -> bool {
+fn runs_no_post_start(run: &Run<'_>, sidecar: &ContainerTrace<'_>) -> bool {
     let died = sidecar.died.first().map(|(at, _)| *at);
     match sidecar.answered {
         Some((at, true)) => died.is_some_and(|died| died <= at),
@@ -273,14 +274,14 @@ fn runs_no_post_start(run: &Run<'_>, sidecar: &Life<'_>) -> bool {
 }
 
 /// The end of the postStart handler of a sidecar whose Start was answered at `answered`.
-fn post_start_over(sidecar: &Life<'_>, answered: Time) -> Time {
+fn post_start_over(sidecar: &ContainerTrace<'_>, answered: Time) -> Time {
     let takes = ms(sidecar.member.post_start.unwrap_or_default());
     let known = sidecar.handled.map(|(over, _)| over);
     known.unwrap_or_else(|| answered.after(takes))
 }
 
 /// True if the postStart of a sidecar fails; one that ends with its container has failed, too.
-pub fn post_start_fails(sidecar: &Life<'_>) -> bool {
+pub fn post_start_fails(sidecar: &ContainerTrace<'_>) -> bool {
     if let Some((_, has_succeeded)) = sidecar.handled {
         return !has_succeeded;
     }
@@ -294,11 +295,11 @@ pub fn post_start_fails(sidecar: &Life<'_>) -> bool {
 
 /// True if the caller creates another container while the postStart of a sidecar runs, as a caller
 /// that was away does. For the shim that proves that the Exec was no postStart.
-pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &Life<'_>) -> bool {
+pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &ContainerTrace<'_>) -> bool {
     sidecar.answered.is_some_and(|(begun, _)| {
         let over = post_start_over(sidecar, begun);
-        let mut lives = run.lives.iter();
-        lives.any(|it| it.created > begun && it.created < over)
+        let mut traces = run.traces.iter();
+        traces.any(|it| it.created > begun && it.created < over)
     })
 }
 
@@ -309,50 +310,50 @@ pub fn is_kubelet_ever_away(run: &Run<'_>) -> bool {
 }
 
 /// The number of containers of its name that were created before.
-fn creation_of(life: &Life<'_>) -> u32 {
-    let number = life.id.split('#').nth(1);
+fn creation_of(trace: &ContainerTrace<'_>) -> u32 {
+    let number = trace.id.split('#').nth(1);
     let number = number.and_then(|n| n.parse::<u32>().ok());
     number.map_or(0, |n| n - 1)
 }
 
 /// "A wait of more than 5 s says so once on the container's stderr", and no other does.
 pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
-    for life in &run.lives {
+    for trace in &run.traces {
         let words = |what: &str| what.contains(": it waits for ");
-        let said = life.told.iter().filter(|(_, what)| words(what));
+        let said = trace.told.iter().filter(|(_, what)| words(what));
         let said: Vec<Time> = said.map(|(at, _)| *at).collect();
         broken(said.len() <= 1, || {
-            format!("{} says it at {said:?}", life.id)
+            format!("{} says it at {said:?}", trace.id)
         })?;
-        let too_early = said.iter().find(|at| at.since(life.created) < secs(5));
+        let too_early = said.iter().find(|at| at.since(trace.created) < secs(5));
         broken(too_early.is_none(), || {
-            format!("{} says it early, at {too_early:?}", life.id)
+            format!("{} says it early, at {too_early:?}", trace.id)
         })?;
-        if !matches!(life.part(), Part::Init | Part::Sidecar | Part::App) {
+        if !matches!(trace.part(), Part::Init | Part::Sidecar | Part::App) {
             continue;
         }
-        let since = match life.answered {
+        let since = match trace.answered {
             Some((at, true)) => at,
             _ => continue,
         };
         let ends = [
             // Its program runs only after a while.
-            life.released,
-            life.executed.first().copied(),
-            life.died.first().map(|(at, _)| *at),
-            life.reported.map(|(at, _)| at),
+            trace.released,
+            trace.executed.first().copied(),
+            trace.died.first().map(|(at, _)| *at),
+            trace.reported.map(|(at, _)| at),
             run.log.over,
         ];
         // Its end comes a moment after the event that ended the wait.
         let until = ends.into_iter().flatten().min();
         let by = since.after(secs(5)).after(MOMENT);
         let is_long = until.is_some_and(|until| until > by.after(MOMENT));
-        let is_hindered = run.is_hindered(&life.id, since, by);
+        let is_hindered = run.is_hindered(&trace.id, since, by);
         let in_time = is_hindered || said.iter().any(|at| *at <= by);
         broken(!is_long || in_time, || {
             format!(
                 "{} waits from {since} to {until:?}, and says {said:?}",
-                life.id
+                trace.id
             )
         })?;
     }
@@ -375,21 +376,21 @@ pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
             }
             _ => false,
         };
-        let is_of_it = |life: &&Life<'_>| {
+        let is_of_it = |trace: &&ContainerTrace<'_>| {
             // A person creates all of it again; containers created in between wait for that.
             let is_there = match run.case.by_hand {
-                true => life.sandbox > taken.sandbox,
-                false => life.sandbox == taken.sandbox,
+                true => trace.sandbox > taken.sandbox,
+                false => trace.sandbox == taken.sandbox,
             };
             // Containers created after a later termination depend on that one.
             let is_later = run.taken.iter().any(|other| {
-                let is_between = other.at > taken.at && other.at < life.created;
-                other.sandbox == life.sandbox && other.because.is_decided() && is_between
+                let is_between = other.at > taken.at && other.at < trace.created;
+                other.sandbox == trace.sandbox && other.because.is_decided() && is_between
             });
-            is_there && life.part() == Part::App && life.created > taken.at && !is_later
+            is_there && trace.part() == Part::App && trace.created > taken.at && !is_later
         };
-        for life in run.lives.iter().filter(is_of_it).filter(|_| !is_last) {
-            let Some(ready) = due(run, life) else {
+        for trace in run.traces.iter().filter(is_of_it).filter(|_| !is_last) {
+            let Some(ready) = due(run, trace) else {
                 continue;
             };
             let due = ready.max(taken.at.after(longest)).after(ms(1_300));
@@ -398,23 +399,23 @@ pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
             let mut others = run
                 .taken
                 .iter()
-                .filter(|other| other.sandbox == life.sandbox);
+                .filter(|other| other.sandbox == trace.sandbox);
             let other = others.find(|other| {
                 other.at > taken.at && other.at <= due && other.because != Cause::Completed
             });
             let ends = [
                 other.map(|other| other.at),
-                run.stopped_all(life.sandbox).map(|(at, _)| at),
-                run.deaths[life.sandbox],
-                run.first_asked(life),
+                run.stopped_all(trace.sandbox).map(|(at, _)| at),
+                run.deaths[trace.sandbox],
+                run.first_asked(trace),
             ];
             let is_stopped = ends.into_iter().flatten().any(|at| at <= due);
-            let runs = life.executed.first().is_some_and(|at| *at <= due)
-                || run.is_any_hindered(life.sandbox, taken.at, due);
-            broken(runs || is_stopped || run.was_given_up(life), || {
+            let runs = trace.executed.first().is_some_and(|at| *at <= due)
+                || run.is_any_hindered(trace.sandbox, taken.at, due);
+            broken(runs || is_stopped || run.was_given_up(trace), || {
                 format!(
                     "{} was created after {} and never runs",
-                    life.id, taken.because
+                    trace.id, taken.because
                 )
             })?;
         }
@@ -426,33 +427,33 @@ pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
     if run.case.policy != RestartPolicy::Never || run.case.by_hand {
         return Ok(());
     }
-    for life in run.lives.iter().filter(|life| life.executed.is_empty()) {
-        let waits = matches!(life.part(), Part::Init | Part::Sidecar | Part::App);
+    for trace in run.traces.iter().filter(|trace| trace.executed.is_empty()) {
+        let waits = matches!(trace.part(), Part::Init | Part::Sidecar | Part::App);
         let mut failed = Vec::new();
-        for init in predecessors(run, life).filter(|member| member.part == Part::Init) {
-            let lives = run
-                .of(life.sandbox)
+        for init in predecessors(run, trace).filter(|member| member.part == Part::Init) {
+            let traces = run
+                .of(trace.sandbox)
                 .filter(|of| of.member.name == init.name);
-            let last = lives.last().and_then(|last| last.died.first());
+            let last = traces.last().and_then(|last| last.died.first());
             failed.extend(last.filter(|(_, status)| *status != ExitStatus::Code(0)));
         }
         let Some((failed, _)) = failed.first().filter(|_| waits) else {
             continue;
         };
         // By then everything under way is over under every policy.
-        let since = life.created.max(*failed);
+        let since = trace.created.max(*failed);
         // A container that was asked to stop may be created again for half a minute.
         let by = since.after(secs(run.case.grace)).after(secs(40));
-        let over = life
+        let over = trace
             .ended()
-            .or(life.answered.filter(|(_, ok)| !ok).map(|(at, _)| at));
+            .or(trace.answered.filter(|(_, ok)| !ok).map(|(at, _)| at));
         let is_over = over.is_some_and(|over| over <= by);
         let ends = run
-            .stopped_all(life.sandbox)
+            .stopped_all(trace.sandbox)
             .is_some_and(|(at, _)| at <= by);
-        let is_hindered = run.is_any_hindered(life.sandbox, since, by);
+        let is_hindered = run.is_any_hindered(trace.sandbox, since, by);
         broken(is_over || ends || is_hindered, || {
-            format!("{} waits until {over:?}", life.id)
+            format!("{} waits until {over:?}", trace.id)
         })?;
     }
     Ok(())
@@ -460,26 +461,26 @@ pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
 
 /// The time from which nothing keeps a container from being started, or `None` if something always
 /// does.
-fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
-    let mut at = life.created.after(ms(31));
+fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
+    let mut at = trace.created.after(ms(31));
     let (optional, needed): (Vec<_>, Vec<_>) =
-        predecessors(run, life).partition(|member| member.optional);
+        predecessors(run, trace).partition(|member| member.optional);
     for member in needed {
-        at = at.max(done(run, life, member)?);
+        at = at.max(done(run, trace, member)?);
     }
     // An optional container is waited for if it exists by then, and so may be the next one.
     for _ in 0..=optional.len() {
         for member in &optional {
             // A person's pod goes on after a disproved termination: containers from before count as
             // existing.
-            let mut lives = run.lives.iter();
-            if lives.any(|of| {
-                let is_there = of.sandbox == life.sandbox || run.case.by_hand;
+            let mut traces = run.traces.iter();
+            if traces.any(|of| {
+                let is_there = of.sandbox == trace.sandbox || run.case.by_hand;
                 // "Held containers wait for that second" in which a postStart may come.
                 let by = at.after(secs(1));
                 is_there && of.member.name == member.name && of.created <= by
             }) {
-                at = at.max(done(run, life, member)?);
+                at = at.max(done(run, trace, member)?);
             }
         }
     }
@@ -487,11 +488,14 @@ fn due(run: &Run<'_>, life: &Life<'_>) -> Option<Time> {
 }
 
 /// The containers before a container in the start order.
-pub fn predecessors<'a>(run: &Run<'a>, life: &Life<'a>) -> impl Iterator<Item = &'a Member> {
+pub fn predecessors<'a>(
+    run: &Run<'a>,
+    trace: &ContainerTrace<'a>,
+) -> impl Iterator<Item = &'a Member> {
     let staged = |part| matches!(part, Part::Init | Part::Sidecar);
     let members = &run.case.members;
-    let place = members.iter().position(|m| m.name == life.member.name);
-    let (part, ordered) = (life.part(), run.case.ordered);
+    let place = members.iter().position(|m| m.name == trace.member.name);
+    let (part, ordered) = (trace.part(), run.case.ordered);
     let before = members.iter().enumerate().filter(move |(n, member)| {
         let is_listed_before = Some(*n) < place;
         match part {
@@ -505,59 +509,62 @@ pub fn predecessors<'a>(run: &Run<'a>, life: &Life<'a>) -> impl Iterator<Item = 
 }
 
 /// The time when a container was done, for another one that was to come after it.
-fn done(run: &Run<'_>, other: &Life<'_>, member: &Member) -> Option<Time> {
-    let lives = run
+fn done(run: &Run<'_>, other: &ContainerTrace<'_>, member: &Member) -> Option<Time> {
+    let traces = run
         .of(other.sandbox)
-        .filter(|life| life.member.name == member.name);
+        .filter(|trace| trace.member.name == member.name);
     match member.part {
         Part::Init => {
             // The last container of the name counts.
-            let last = lives.last()?;
+            let last = traces.last()?;
             let (died, status) = last.died.first()?;
             let was_told = last.signals.iter().any(|(at, _)| at <= died);
             let by_itself = !was_told && !last.executed.is_empty();
             (by_itself && *status == ExitStatus::Code(0)).then_some(*died)
         }
-        _ => lives.flat_map(|life| started(run, life)).min(),
+        _ => traces.flat_map(|trace| started(run, trace)).min(),
     }
 }
 
 /// The times when a sidecar was started, one per execution.
-pub fn started<'a>(run: &'a Run<'_>, life: &'a Life<'_>) -> impl Iterator<Item = Time> + 'a {
-    let creation = creation_of(life);
-    let script = life.member.script(creation);
-    let ready = match life.member.probed {
+pub fn started<'a>(
+    run: &'a Run<'_>,
+    trace: &'a ContainerTrace<'_>,
+) -> impl Iterator<Item = Time> + 'a {
+    let creation = creation_of(trace);
+    let script = trace.member.script(creation);
+    let ready = match trace.member.probed {
         true => script
             .ready_after
             .unwrap_or_default()
             .saturating_add(secs(1)),
         false => Duration::ZERO,
     };
-    let post_start = ms(life.member.post_start.unwrap_or_default());
+    let post_start = ms(trace.member.post_start.unwrap_or_default());
     // The same port answers both of its probes.
-    let is_well = life
+    let is_well = trace
         .member
         .unwell
-        .is_none_or(|after| !life.member.probed || ms(after) > ready);
-    let succeeds = !post_start_fails(life);
-    let executed = life.executed.iter().filter(move |_| is_well && succeeds);
+        .is_none_or(|after| !trace.member.probed || ms(after) > ready);
+    let succeeds = !post_start_fails(trace);
+    let executed = trace.executed.iter().filter(move |_| is_well && succeeds);
     executed.filter_map(move |at| {
         let started = at.after(ready.max(post_start.saturating_add(MOMENT)));
-        let handled = life.answered.map(|(at, _)| at.after(post_start));
-        let handled = handled.max(run.taken_for_post_start(life));
+        let handled = trace.answered.map(|(at, _)| at.after(post_start));
+        let handled = handled.max(run.taken_for_post_start(trace));
         let started = started.max(handled.unwrap_or(started));
-        let died = life.died.iter().map(|(died, _)| died);
+        let died = trace.died.iter().map(|(died, _)| died);
         // A container that is asked or signaled to stop is not made ready any more, nor is any
         // after the shim has decided that the pod ends: "a gate that opens after termination began
         // starts nothing but defers".
-        let told = life.signals.iter().map(|(told, _)| told);
+        let told = trace.signals.iter().map(|(told, _)| told);
         let asks = run.log.asks.iter();
-        let asked = asks.filter(|ask| ask.id == life.id && !ask.is_handler);
+        let asked = asks.filter(|ask| ask.id == trace.id && !ask.is_handler);
         let told = told.chain(asked.map(|ask| &ask.at));
         let decided = run
             .taken
             .iter()
-            .filter(|taken| taken.sandbox == life.sandbox && taken.because.is_decided());
+            .filter(|taken| taken.sandbox == trace.sandbox && taken.because.is_decided());
         let decided = decided.map(|taken| &taken.at);
         let mut ends = died.chain(told).chain(decided).filter(|end| *end >= at);
         ends.all(|end| *end > started).then_some(started)

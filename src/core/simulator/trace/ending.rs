@@ -7,7 +7,7 @@ use crate::plan::{GracePolicy, RestartPolicy};
 use crate::simulator::kubelet::Ask;
 use crate::simulator::secs;
 
-use super::{LEAST, Life, Run, Taken, WINDOW};
+use super::{ContainerTrace, LEAST, Run, Taken, WINDOW};
 
 /// The termination of a sandbox.
 #[derive(Clone, Debug)]
@@ -165,7 +165,7 @@ impl<'a, 'r> Begun<'a, 'r> {
         let run = self.run;
         run.asks_of_living(self.sandbox).filter(move |ask| {
             let is_open = ask.at <= at && ask.at.after(ask.grace) > at;
-            let reads_running = |life: &Life<'_>| life.read_running(at, after);
+            let reads_running = |trace: &ContainerTrace<'_>| trace.read_running(at, after);
             run.is_of_ours(ask) && is_open && run.whose(ask).is_some_and(reads_running)
         })
     }
@@ -199,7 +199,7 @@ impl<'a, 'r> Begun<'a, 'r> {
 
     /// True if its caller leaves no time.
     fn is_forced(&self) -> bool {
-        // A decided termination is so at once, whatever time its caller gives later.
+        // A decided termination is so at once, with any time that the caller gives later.
         let inferred = self.inferred.map(|taken| taken.at);
         let is_decided = self
             .by_shim
@@ -214,13 +214,13 @@ impl<'a, 'r> Begun<'a, 'r> {
         let (at, after) = self.first_sign();
         let run = self.run;
         run.log.asks.iter().any(|ask| {
-            let mut lives = run.lives.iter().filter(|life| life.id == ask.id);
+            let mut traces = run.traces.iter().filter(|trace| trace.id == ask.id);
             ask.grace > LEAST
                 && ask.at <= at
                 && run.ask_sandbox(ask) == self.sandbox
                 && run.is_of_ours(ask)
                 && run.closes(ask) > at
-                && lives.any(|life| life.read_running(at, after))
+                && traces.any(|trace| trace.read_running(at, after))
         })
     }
 
@@ -303,17 +303,17 @@ impl<'a> Run<'a> {
     /// with nothing left to stop, shortens nothing. A later request shows the caller's time as long
     /// as the container reads RUNNING.
     fn counts_after(&self, ask: &Ask, at: Time, decided: Option<&Taken>) -> bool {
-        let Some(life) = self.whose(ask) else {
+        let Some(trace) = self.whose(ask) else {
             return false;
         };
         let is_of_it = match decided {
             // Except for defers, "whose turn may still come".
-            Some(_) if life.part().is_defer() => life.created <= at,
-            Some(taken) => life.created_after < taken.after,
-            None => life.created <= at,
+            Some(_) if trace.part().is_defer() => trace.created <= at,
+            Some(taken) => trace.created_after < taken.after,
+            None => trace.created <= at,
         };
-        let tells = ask.at >= at && life.reads_running(ask.at);
-        is_of_it && (life.is_alive(ask.at) || tells)
+        let tells = ask.at >= at && trace.reads_running(ask.at);
+        is_of_it && (trace.is_alive(ask.at) || tells)
     }
 
     /// The time when the sandbox died without a stop request.
@@ -324,7 +324,7 @@ impl<'a> Run<'a> {
             self.log.over.is_none_or(|over| *died < over)
                 && asks.all(|ask| !ask.end || self.ask_sandbox(ask) != sandbox || ask.at > *died)
         });
-        died.filter(|died| self.of(sandbox).any(|life| life.is_alive(*died)))
+        died.filter(|died| self.of(sandbox).any(|trace| trace.is_alive(*died)))
     }
 
     /// The start of the pod that ended at `end`: without a sandbox container, a creation after a

@@ -3,12 +3,12 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`life`] | a container from its creation to its end |
+//! | [`container`] | a container from its creation to its end |
 //! | [`requests`] | until when a request is open, and whether it is one of many |
 //! | [`ending`] | the end of a sandbox: its requests and its times |
 
+mod container;
 mod ending;
-mod life;
 mod requests;
 
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::simulator::case::{Case, Fault};
 use crate::simulator::kubelet::{End, Log};
 use crate::simulator::{Seen, name_of, secs};
 
+pub use container::ContainerTrace;
 pub use ending::Ending;
-pub use life::Life;
 
 /// Least time that every container has.
 pub const LEAST: Duration = secs(2);
@@ -74,7 +74,7 @@ pub struct Run<'a> {
     pub case: &'a Case,
     pub log: &'a Log,
     pub account: Account<'a>,
-    pub lives: Vec<Life<'a>>,
+    pub traces: Vec<ContainerTrace<'a>>,
     /// The terminations assumed by the core.
     pub taken: Vec<Taken>,
     /// The time of each sandbox's death.
@@ -88,7 +88,7 @@ impl<'a> Run<'a> {
             case,
             log,
             account,
-            lives: Vec::new(),
+            traces: Vec::new(),
             taken: Vec::new(),
             deaths: vec![None; log.sandboxes.len()],
         };
@@ -104,7 +104,7 @@ impl<'a> Run<'a> {
         match seen {
             Seen::Did(what) => {
                 if let Some(id) = what.strip_prefix("create ") {
-                    self.lives.push(Life {
+                    self.traces.push(ContainerTrace {
                         id: id.to_owned(),
                         member: self.case.member(name_of(id)),
                         sandbox,
@@ -126,28 +126,28 @@ impl<'a> Run<'a> {
                 }
             }
             Seen::StartAnswered(id, answer) => {
-                self.with(id, |life| life.answered = Some((at, answer.is_ok())));
+                self.with(id, |trace| trace.answered = Some((at, answer.is_ok())));
             }
-            Seen::StartFailed(id, _) => self.with(id, |life| life.answered = Some((at, false))),
-            Seen::CreateRefused(id, _) => self.with(id, |life| life.refused = Some(at)),
+            Seen::StartFailed(id, _) => self.with(id, |trace| trace.answered = Some((at, false))),
+            Seen::CreateRefused(id, _) => self.with(id, |trace| trace.refused = Some(at)),
             Seen::PostStartOver(id, Some(has_succeeded)) => {
-                self.with(id, |life| life.handled = Some((at, *has_succeeded)));
+                self.with(id, |trace| trace.handled = Some((at, *has_succeeded)));
             }
-            Seen::Executed(id) => self.with(id, |life| life.executed.push(at)),
-            Seen::Signalled(id, signal) => self.with(id, |life| life.signals.push((at, *signal))),
+            Seen::Executed(id) => self.with(id, |trace| trace.executed.push(at)),
+            Seen::Signalled(id, signal) => self.with(id, |trace| trace.signals.push((at, *signal))),
             Seen::Died(id, _) if id == "pause" => self.deaths[sandbox] = Some(at),
-            Seen::Died(id, status) => self.with(id, |life| life.died.push((at, *status))),
+            Seen::Died(id, status) => self.with(id, |trace| trace.died.push((at, *status))),
             // The delay of a report is not the fault of its sender.
             Seen::ExitSaid(id, code) | Seen::ExitReported(id, code) => {
-                self.with(id, |life| {
-                    life.reported.get_or_insert((at, *code));
-                    life.reported_after = life.reported_after.min(n);
+                self.with(id, |trace| {
+                    trace.reported.get_or_insert((at, *code));
+                    trace.reported_after = trace.reported_after.min(n);
                 });
             }
-            Seen::PostStarted(id) => self.with(id, |life| life.post_starts.push(at)),
-            Seen::Restarting(id) => self.with(id, |life| life.restarting.push(at)),
-            Seen::Told(id, what) => self.with(id, |life| life.told.push((at, what.clone()))),
-            Seen::Released(id) => self.with(id, |life| life.released = Some(at)),
+            Seen::PostStarted(id) => self.with(id, |trace| trace.post_starts.push(at)),
+            Seen::Restarting(id) => self.with(id, |trace| trace.restarting.push(at)),
+            Seen::Told(id, what) => self.with(id, |trace| trace.told.push((at, what.clone()))),
+            Seen::Released(id) => self.with(id, |trace| trace.released = Some(at)),
             Seen::Reported(Report::Terminating { because, .. }) => {
                 self.taken.push(Taken {
                     at,
@@ -174,16 +174,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn with(&mut self, id: &str, change: impl FnOnce(&mut Life<'a>)) {
-        if let Some(life) = self.lives.iter_mut().rev().find(|life| life.id == id) {
-            change(life);
+    fn with(&mut self, id: &str, change: impl FnOnce(&mut ContainerTrace<'a>)) {
+        if let Some(trace) = self.traces.iter_mut().rev().find(|trace| trace.id == id) {
+            change(trace);
         }
     }
 
-    pub fn of(&self, sandbox: usize) -> impl Iterator<Item = &Life<'a>> {
-        self.lives
+    pub fn of(&self, sandbox: usize) -> impl Iterator<Item = &ContainerTrace<'a>> {
+        self.traces
             .iter()
-            .filter(move |life| life.sandbox == sandbox)
+            .filter(move |trace| trace.sandbox == sandbox)
     }
 
     pub fn sandboxes(&self) -> std::ops::Range<usize> {
@@ -200,8 +200,8 @@ impl<'a> Run<'a> {
 
     /// The same for any container of a sandbox.
     pub fn is_any_hindered(&self, sandbox: usize, from: Time, until: Time) -> bool {
-        let mut lives = self.of(sandbox);
-        lives.any(|life| self.is_hindered(&life.id, from, until))
+        let mut traces = self.of(sandbox);
+        traces.any(|trace| self.is_hindered(&trace.id, from, until))
     }
 
     /// The time of the first termination assumed for a sandbox.
@@ -220,8 +220,8 @@ impl<'a> Run<'a> {
     }
 
     /// True if its caller gave up on its Start and has killed it.
-    pub fn was_given_up(&self, life: &Life<'_>) -> bool {
-        self.log.given_up.iter().any(|id| *id == life.id)
+    pub fn was_given_up(&self, trace: &ContainerTrace<'_>) -> bool {
+        self.log.given_up.iter().any(|id| *id == trace.id)
     }
 
     /// True if a time that was given is shortened later.

@@ -9,28 +9,28 @@ use crate::simulator::case::{Part, PreStop};
 use crate::simulator::kubelet::Ask;
 use crate::simulator::{ms, name_of, secs};
 
-use super::{LEAST, Life, Run, WINDOW};
+use super::{ContainerTrace, LEAST, Run, WINDOW};
 
 impl<'a> Run<'a> {
     /// The container of a request.
-    pub fn whose(&self, ask: &Ask) -> Option<&Life<'a>> {
-        self.lives.iter().find(|life| life.id == ask.id)
+    pub fn whose(&self, ask: &Ask) -> Option<&ContainerTrace<'a>> {
+        self.traces.iter().find(|trace| trace.id == ask.id)
     }
 
     pub fn ask_sandbox(&self, ask: &Ask) -> usize {
-        self.whose(ask).map_or(0, |life| life.sandbox)
+        self.whose(ask).map_or(0, |trace| trace.sandbox)
     }
 
     /// The time of the first stop request, a preStop handler included.
-    pub fn first_asked(&self, life: &Life<'_>) -> Option<Time> {
+    pub fn first_asked(&self, trace: &ContainerTrace<'_>) -> Option<Time> {
         let mut asks = self.log.asks.iter();
-        asks.find(|ask| ask.id == life.id).map(|ask| ask.at)
+        asks.find(|ask| ask.id == trace.id).map(|ask| ask.at)
     }
 
     /// True if it was asked to stop in a living pod.
-    pub fn was_asked_alone(&self, life: &Life<'_>) -> bool {
+    pub fn was_asked_alone(&self, trace: &ContainerTrace<'_>) -> bool {
         let mut asks = self.log.asks.iter();
-        asks.any(|ask| ask.id == life.id && !ask.end)
+        asks.any(|ask| ask.id == trace.id && !ask.end)
     }
 
     /// The end of the time given with a request and with the preStop handler before it. A deletion
@@ -90,17 +90,17 @@ impl<'a> Run<'a> {
     /// until it has exited or its own deadline has passed", and a lone one is delivered when no
     /// other request can come for which it would be delayed.
     pub(super) fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
-        let Some(life) = self.whose(ask) else {
+        let Some(trace) = self.whose(ask) else {
             return true;
         };
-        let has_ended = life.had_ended(next, after);
+        let has_ended = trace.had_ended(next, after);
         match ask.is_handler {
             true => {
-                let over = self.taken_for_post_start(life);
+                let over = self.taken_for_post_start(trace);
                 has_ended || self.deadline(ask) <= next || over.is_some_and(|over| over <= next)
             }
             false if ask.is_kill => has_ended,
-            false => has_ended || self.closes(ask) <= next || self.kept_until(ask, life) <= next,
+            false => has_ended || self.closes(ask) <= next || self.kept_until(ask, trace) <= next,
         }
     }
 
@@ -108,33 +108,34 @@ impl<'a> Run<'a> {
     /// defer when the silence of another container shows that the pod lives on, and then as late as
     /// possible. If no app reads RUNNING it is the end of the pod.
     pub(super) fn heeded_at(&self, ask: &Ask) -> Option<Time> {
-        let life = self.whose(ask)?;
-        let as_post_start = self.taken_for_post_start(life).filter(|_| ask.is_handler);
+        let trace = self.whose(ask)?;
+        let as_post_start = self.taken_for_post_start(trace).filter(|_| ask.is_handler);
         if as_post_start.is_some() {
             return as_post_start;
         }
         // A container that exits before that proves nothing about a living app.
-        let until = self.kept_until(ask, life);
-        let until = life.ended().map_or(until, |ended| until.min(ended));
-        let is_app = |app: &Life<'_>| app.part() == Part::App && app.id != life.id;
-        let mut apps = self.of(life.sandbox).filter(|app| is_app(app));
+        let until = self.kept_until(ask, trace);
+        let until = trace.ended().map_or(until, |ended| until.min(ended));
+        let is_app = |app: &ContainerTrace<'_>| app.part() == Part::App && app.id != trace.id;
+        let mut apps = self.of(trace.sandbox).filter(|app| is_app(app));
         let app_reads_running = apps.any(|app| app.reads_running(until));
-        (life.part() != Part::App && app_reads_running).then_some(until)
+        (trace.part() != Part::App && app_reads_running).then_some(until)
     }
 
     /// The end of a preStop handler that was taken for the postStart handler: "an Exec without
     /// deadline that began within 1 s of Start's answer and before the next Create is taken for
     /// it".
-    pub fn taken_for_post_start(&self, life: &Life<'_>) -> Option<Time> {
-        let (answered, _) = life.answered?;
-        let (_, takes) = life.member.pre_stop?;
+    pub fn taken_for_post_start(&self, trace: &ContainerTrace<'_>) -> Option<Time> {
+        let (answered, _) = trace.answered?;
+        let (_, takes) = trace.member.pre_stop?;
         let mut asks = self.log.asks.iter();
-        let ask = asks.find(|ask| ask.id == life.id && ask.is_handler)?;
-        let is_next = |other: &Life<'_>| other.created > answered && other.created < ask.at;
+        let ask = asks.find(|ask| ask.id == trace.id && ask.is_handler)?;
+        let is_next =
+            |other: &ContainerTrace<'_>| other.created > answered && other.created < ask.at;
         let is_taken = ask.at.since(answered) <= secs(1)
-            && life.part() == Part::Sidecar
-            && life.member.post_start.is_none()
-            && !self.lives.iter().any(is_next);
+            && trace.part() == Part::Sidecar
+            && trace.member.post_start.is_none()
+            && !self.traces.iter().any(is_next);
         is_taken.then(|| ask.at.after(ms(takes).min(ask.grace)))
     }
 
@@ -149,15 +150,15 @@ impl<'a> Run<'a> {
             false => LEAST.saturating_add(self.spread()),
         };
         let is_clock = one.max(other).since(one.min(other)) <= at_most;
-        let life = self.whose(first);
-        let ended = life.filter(|life| life.had_ended(second.at, second.after));
+        let trace = self.whose(first);
+        let ended = trace.filter(|trace| trace.had_ended(second.at, second.after));
         match ended {
-            Some(life) => {
+            Some(trace) => {
                 let is_later = second.at.since(first.at) > WINDOW;
                 // "A lone request for an app is delivered at once; in a pod that has an ending
                 // after the window."
                 let at_once = !self.case.has_an_ending();
-                self.case.by_hand || is_later || at_once || life.ended_by_itself()
+                self.case.by_hand || is_later || at_once || trace.ended_by_itself()
             }
             None => first.is_handler || self.closes(first) <= second.at || !is_clock,
         }
@@ -165,7 +166,7 @@ impl<'a> Run<'a> {
 
     /// True if a container was signaled at the end of its longest delay, without any sign of a
     /// second request before.
-    pub fn is_told_alone(&self, asked: &Life<'_>, told: Time) -> bool {
+    pub fn is_told_alone(&self, asked: &ContainerTrace<'_>, told: Time) -> bool {
         let mut asks = self.log.asks.iter();
         let Some(own) = asks.find(|ask| ask.id == asked.id && !ask.is_kill) else {
             return false;
@@ -194,12 +195,12 @@ impl<'a> Run<'a> {
 
     /// The time until which a lone request may be delayed because a second one may come: until the
     /// silence of another container shows that none does.
-    pub fn kept_until(&self, ask: &Ask, life: &Life<'_>) -> Time {
+    pub fn kept_until(&self, ask: &Ask, trace: &ContainerTrace<'_>) -> Time {
         let window = ask.at.after(WINDOW);
-        if life.part() == Part::App {
+        if trace.part() == Part::App {
             return window;
         }
-        let others = self.of(life.sandbox).filter(|other| other.id != life.id);
+        let others = self.of(trace.sandbox).filter(|other| other.id != trace.id);
         let silent = others.filter_map(|other| Some((other, self.silence_shows_at(ask, other)?)));
         // Containers that exit before prove nothing, and hide nothing any more.
         let (lasting, gone): (Vec<_>, Vec<_>) =
@@ -211,7 +212,7 @@ impl<'a> Run<'a> {
 
     /// The time from which the silence of a container shows that its pod lives on although another
     /// was asked: "any that reads RUNNING has no preStop handler and was not asked".
-    fn silence_shows_at(&self, ask: &Ask, other: &Life<'_>) -> Option<Time> {
+    fn silence_shows_at(&self, ask: &Ask, other: &ContainerTrace<'_>) -> Option<Time> {
         if !other.part().is_ours() || !other.read_running(ask.at, ask.after) {
             return None;
         }
@@ -234,8 +235,8 @@ impl<'a> Run<'a> {
     /// "An Exec without deadline that began within 1 s of Start's answer is taken for it": such an
     /// Exec alone proves nothing.
     pub(super) fn is_like_a_post_start(&self, ask: &Ask) -> bool {
-        let life = self.whose(ask);
-        let answered = life.and_then(|life| life.answered);
+        let trace = self.whose(ask);
+        let answered = trace.and_then(|trace| trace.answered);
         let is_soon = answered.is_some_and(|(at, _)| ask.at <= at.after(secs(1)));
         let mut others = self.log.asks.iter().filter(|other| other.id != ask.id);
         let is_alone = others.all(|other| self.ask_sandbox(other) != self.ask_sandbox(ask));

@@ -3,27 +3,27 @@
 use super::*;
 use crate::pod::CheckpointCall;
 
-/// What each deed meets, and when it was begun.
+/// The fault of each call, and the calls that have begun.
 #[derive(Clone)]
 struct Script {
-    begun: Arc<Mutex<Vec<(Instant, Deed, String)>>>,
-    /// For the deed that comes so often before: zero for the first.
-    fate: fn(Deed, usize) -> Fate,
-    answers_after: fn(Deed) -> Duration,
+    begun: Arc<Mutex<Vec<(Instant, EngineCall, String)>>>,
+    /// The fault of a call, given the number of equal calls before it.
+    fault: fn(EngineCall, usize) -> Fault,
+    answers_after: fn(EngineCall) -> Duration,
 }
 
 impl Script {
-    fn new(fate: fn(Deed, usize) -> Fate) -> Script {
+    fn new(fault: fn(EngineCall, usize) -> Fault) -> Script {
         Script {
             begun: Arc::default(),
-            fate,
+            fault,
             answers_after: |_| Duration::ZERO,
         }
     }
 
-    fn when(&self, deed: Deed) -> Vec<Instant> {
+    fn when(&self, call: EngineCall) -> Vec<Instant> {
         let begun = self.begun.lock().unwrap();
-        let its = begun.iter().filter(|(_, it, _)| *it == deed);
+        let its = begun.iter().filter(|(_, it, _)| *it == call);
         its.map(|(at, ..)| *at).collect()
     }
 }
@@ -34,16 +34,16 @@ impl std::fmt::Debug for Script {
     }
 }
 
-impl Fates for Script {
-    fn of(&mut self, deed: Deed, id: &str) -> Fate {
-        let before = self.when(deed).len();
-        let begun = (Instant::now(), deed, id.to_owned());
+impl FaultPlan for Script {
+    fn of(&mut self, call: EngineCall, id: &str) -> Fault {
+        let before = self.when(call).len();
+        let begun = (Instant::now(), call, id.to_owned());
         self.begun.lock().unwrap().push(begun);
-        (self.fate)(deed, before)
+        (self.fault)(call, before)
     }
 
-    fn answers_after(&mut self, deed: Deed, _: &str) -> Duration {
-        (self.answers_after)(deed)
+    fn answers_after(&mut self, call: EngineCall, _: &str) -> Duration {
+        (self.answers_after)(call)
     }
 }
 
@@ -92,7 +92,7 @@ fn a_stdin_that_is_closed_before_the_start_of_an_exec_is_closed() {
 
 #[test]
 fn a_stdin_that_is_closed_while_its_exec_starts_is_closed() {
-    on_a_node_with(SimEngine::with_fates(Slow), async |node, pod| {
+    on_a_node_with(SimEngine::with_fault_plan(Slow), async |node, pod| {
         cat(&node, &pod).await;
         let closes = async {
             tokio::time::sleep(secs(1)).await;
@@ -116,32 +116,35 @@ async fn ended(node: &SimNode, pod: &Pod) {
 
 #[test]
 fn a_second_delete_joins_the_first() {
-    let script = Script::new(|deed, _| match deed {
-        Deed::Delete => Fate::well_after(secs(5)),
-        _ => Fate::well(),
+    let script = Script::new(|call, _| match call {
+        EngineCall::Delete => Fault::delay(secs(5)),
+        _ => Fault::none(),
     });
-    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
-        ended(&node, &pod).await;
-        let second = async {
-            tokio::time::sleep(secs(1)).await;
-            delete(&pod, "web", "").await
-        };
-        let (first, second) = tokio::join!(delete(&pod, "web", ""), second);
-        assert_eq!(first.as_ref().map(|deleted| deleted.exit.code), Ok(137));
-        assert_eq!(first, second);
-        assert_eq!(script.when(Deed::Delete).len(), 1);
-        let later = delete(&pod, "web", "").await;
-        assert_eq!(later.unwrap_err().kind, Kind::NotFound);
-    });
+    on_a_node_with(
+        SimEngine::with_fault_plan(script.clone()),
+        async |node, pod| {
+            ended(&node, &pod).await;
+            let second = async {
+                tokio::time::sleep(secs(1)).await;
+                delete(&pod, "web", "").await
+            };
+            let (first, second) = tokio::join!(delete(&pod, "web", ""), second);
+            assert_eq!(first.as_ref().map(|deleted| deleted.exit.code), Ok(137));
+            assert_eq!(first, second);
+            assert_eq!(script.when(EngineCall::Delete).len(), 1);
+            let later = delete(&pod, "web", "").await;
+            assert_eq!(later.unwrap_err().kind, Kind::NotFound);
+        },
+    );
 }
 
 #[test]
 fn deletes_that_fail_together_can_be_tried_again() {
-    let script = Script::new(|deed, before| match (deed, before) {
-        (Deed::Delete, 0) => Fate::fails_after(secs(5), "out of order"),
-        _ => Fate::well(),
+    let script = Script::new(|call, before| match (call, before) {
+        (EngineCall::Delete, 0) => Fault::failure(secs(5), "out of order"),
+        _ => Fault::none(),
     });
-    on_a_node_with(SimEngine::with_fates(script), async |node, pod| {
+    on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
         ended(&node, &pod).await;
         let both = tokio::join!(delete(&pod, "web", ""), delete(&pod, "web", ""));
         assert_eq!(both.0.as_ref().unwrap_err().message, "out of order");
@@ -153,7 +156,7 @@ fn deletes_that_fail_together_can_be_tried_again() {
 
 #[test]
 fn a_second_delete_joins_one_that_waits_for_the_creation() {
-    on_a_node_with(SimEngine::with_fates(Slow), async |node, pod| {
+    on_a_node_with(SimEngine::with_fault_plan(Slow), async |node, pod| {
         let deletion = async |after| {
             tokio::time::sleep(secs(after)).await;
             delete(&pod, "web", "").await
@@ -167,34 +170,40 @@ fn a_second_delete_joins_one_that_waits_for_the_creation() {
 
 #[test]
 fn a_failed_checkpoint_does_not_hurry_the_next_life_of_a_container() {
-    let script = Script::new(|deed, _| match deed {
-        Deed::Checkpoint => Fate::fails_after(secs(3), "no criu"),
-        Deed::Forget => Fate::well_after(secs(10)),
-        _ => Fate::well(),
+    let script = Script::new(|call, _| match call {
+        EngineCall::Checkpoint => Fault::failure(secs(3), "no criu"),
+        EngineCall::Forget => Fault::delay(secs(10)),
+        _ => Fault::none(),
     });
-    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
-        create(&node, &pod, "proxy", Program::default()).await;
-        start(&pod, "proxy").await;
-        let crash = async {
-            tokio::time::sleep(secs(1)).await;
-            node.engine.init_dies("proxy", ExitStatus::Code(1));
-        };
-        let checkpoint = pod.ask(|actor, reply| {
-            let call = CheckpointCall {
-                id: "proxy".to_owned(),
-                path: "/checkpoint".to_owned(),
-                options: None,
+    on_a_node_with(
+        SimEngine::with_fault_plan(script.clone()),
+        async |node, pod| {
+            create(&node, &pod, "proxy", Program::default()).await;
+            start(&pod, "proxy").await;
+            let crash = async {
+                tokio::time::sleep(secs(1)).await;
+                node.engine.init_dies("proxy", ExitStatus::Code(1));
             };
-            actor.checkpoint(call, reply);
-        });
-        let (written, ()) = tokio::join!(checkpoint, crash);
-        assert!(written.is_err());
-        tokio::time::sleep(secs(60)).await;
-        assert!(node.engine.lock().is_running("proxy"));
-        let (forgotten, again) = (script.when(Deed::Forget), script.when(Deed::CreateAgain));
-        assert_eq!((forgotten.len(), again.len()), (1, 1));
-        assert!(again[0] >= forgotten[0] + secs(10));
-    });
+            let checkpoint = pod.ask(|actor, reply| {
+                let call = CheckpointCall {
+                    id: "proxy".to_owned(),
+                    path: "/checkpoint".to_owned(),
+                    options: None,
+                };
+                actor.checkpoint(call, reply);
+            });
+            let (written, ()) = tokio::join!(checkpoint, crash);
+            assert!(written.is_err());
+            tokio::time::sleep(secs(60)).await;
+            assert!(node.engine.lock().is_running("proxy"));
+            let (forgotten, again) = (
+                script.when(EngineCall::Forget),
+                script.when(EngineCall::CreateAgain),
+            );
+            assert_eq!((forgotten.len(), again.len()), (1, 1));
+            assert!(again[0] >= forgotten[0] + secs(10));
+        },
+    );
 }
 
 /// Changes the memory that a container may use, and what becomes of that.
@@ -237,31 +246,34 @@ fn memory(node: &SimNode) -> u64 {
 
 #[test]
 fn updates_that_overlap_follow_one_another_and_one_that_fails_undoes_itself_alone() {
-    let script = Script::new(|deed, before| match (deed, before) {
-        (Deed::Update, 0) => Fate::fails_after(secs(5), "no such cpu"),
-        (Deed::Update, 1) => Fate::well_after(secs(1)),
-        (Deed::Update, 2) => Fate::fails_after(secs(1), "no such cpu"),
-        _ => Fate::well(),
+    let script = Script::new(|call, before| match (call, before) {
+        (EngineCall::Update, 0) => Fault::failure(secs(5), "no such cpu"),
+        (EngineCall::Update, 1) => Fault::delay(secs(1)),
+        (EngineCall::Update, 2) => Fault::failure(secs(1), "no such cpu"),
+        _ => Fault::none(),
     });
-    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
-        sized(&node, &pod).await;
-        let fails = update(&pod, 300);
-        let (one, two, three) = tokio::join!(fails, update(&pod, 200), update(&pod, 150));
-        assert!(one.is_err() && two.is_ok() && three.is_err());
-        assert_eq!(memory(&node), 200);
-        let begun = script.when(Deed::Update);
-        let apart: Vec<_> = begun.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert_eq!(apart, [secs(5), secs(1)]);
-    });
+    on_a_node_with(
+        SimEngine::with_fault_plan(script.clone()),
+        async |node, pod| {
+            sized(&node, &pod).await;
+            let fails = update(&pod, 300);
+            let (one, two, three) = tokio::join!(fails, update(&pod, 200), update(&pod, 150));
+            assert!(one.is_err() && two.is_ok() && three.is_err());
+            assert_eq!(memory(&node), 200);
+            let begun = script.when(EngineCall::Update);
+            let apart: Vec<_> = begun.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            assert_eq!(apart, [secs(5), secs(1)]);
+        },
+    );
 }
 
 #[test]
 fn a_pod_is_lowered_after_its_container_and_raised_before_it() {
-    let script = Script::new(|deed, _| match deed {
-        Deed::Update => Fate::well_after(secs(5)),
-        _ => Fate::well(),
+    let script = Script::new(|call, _| match call {
+        EngineCall::Update => Fault::delay(secs(5)),
+        _ => Fault::none(),
     });
-    on_a_node_with(SimEngine::with_fates(script), async |node, pod| {
+    on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
         sized(&node, &pod).await;
         for (mebibytes, meanwhile) in [(300, 300), (150, 300)] {
             let at_work = async {
@@ -279,11 +291,11 @@ fn a_pod_is_lowered_after_its_container_and_raised_before_it() {
 
 #[test]
 fn an_update_that_waits_ends_with_its_task() {
-    let script = Script::new(|deed, _| match deed {
-        Deed::Update => Fate::well_after(secs(10)),
-        _ => Fate::well(),
+    let script = Script::new(|call, _| match call {
+        EngineCall::Update => Fault::delay(secs(10)),
+        _ => Fault::none(),
     });
-    on_a_node_with(SimEngine::with_fates(script), async |node, pod| {
+    on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
         sized(&node, &pod).await;
         let deletion = async {
             tokio::time::sleep(secs(1)).await;
@@ -300,70 +312,80 @@ fn an_update_that_waits_ends_with_its_task() {
 
 #[test]
 fn a_container_is_raised_when_the_kernel_has_lowered_its_pod_and_lowered_at_once() {
-    let script = Script::new(|deed, before| match (deed, before) {
-        (Deed::LowerMemory, 0) => Fate::well_after(secs(30)),
-        _ => Fate::well(),
+    let script = Script::new(|call, before| match (call, before) {
+        (EngineCall::LowerMemory, 0) => Fault::delay(secs(30)),
+        _ => Fault::none(),
     });
-    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
-        let begun = Instant::now();
-        size(&node, &pod).await;
-        assert_eq!(memory(&node), 1_000);
-        update(&pod, 50).await.unwrap();
-        assert!(begun.elapsed() < secs(1));
-        let served = async {
-            tokio::time::sleep(secs(1)).await;
-            assert_eq!(status(&pod, "web", "").await, Status::Running);
-            assert_eq!(memory(&node), 1_000, "nothing is written meanwhile");
-            begun.elapsed()
-        };
-        let (raised, lowered, served) = tokio::join!(update(&pod, 300), update(&pod, 200), served);
-        assert!(raised.is_ok() && lowered.is_ok());
-        assert!(served < secs(2));
-        assert!(begun.elapsed() >= secs(30) && begun.elapsed() < secs(31));
-        a_moment().await;
-        assert_eq!(memory(&node), 200);
-    });
+    on_a_node_with(
+        SimEngine::with_fault_plan(script.clone()),
+        async |node, pod| {
+            let begun = Instant::now();
+            size(&node, &pod).await;
+            assert_eq!(memory(&node), 1_000);
+            update(&pod, 50).await.unwrap();
+            assert!(begun.elapsed() < secs(1));
+            let served = async {
+                tokio::time::sleep(secs(1)).await;
+                assert_eq!(status(&pod, "web", "").await, Status::Running);
+                assert_eq!(memory(&node), 1_000, "nothing is written meanwhile");
+                begun.elapsed()
+            };
+            let (raised, lowered, served) =
+                tokio::join!(update(&pod, 300), update(&pod, 200), served);
+            assert!(raised.is_ok() && lowered.is_ok());
+            assert!(served < secs(2));
+            assert!(begun.elapsed() >= secs(30) && begun.elapsed() < secs(31));
+            a_moment().await;
+            assert_eq!(memory(&node), 200);
+        },
+    );
 }
 
-/// A program ends while its release is under way, in the moment in which another container is to be told.
+/// A program ends while its release is under way, in the moment in which another container is to be
+/// told.
 #[test]
 fn what_is_being_released_is_not_cleared_away_by_a_timer() {
-    let mut script = Script::new(|_, _| Fate::well());
-    script.answers_after = |deed| match deed {
-        Deed::Release => Duration::from_millis(30),
+    let mut script = Script::new(|_, _| Fault::none());
+    script.answers_after = |call| match call {
+        EngineCall::Release => Duration::from_millis(30),
         _ => Duration::ZERO,
     };
-    on_a_node_with(SimEngine::with_fates(script.clone()), async |node, pod| {
-        let of = |id, program| {
-            let mut bundle = bundle(id, program);
-            let annotations = [
-                ("usher/sidecars", "logs"),
-                ("grace-period.usher/logs", "1s"),
-            ];
-            let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
-            bundle.annotations.extend(annotations);
-            bundle
-        };
-        create_from(&node, &pod, "logs", of("logs", Program::deaf())).await;
-        start(&pod, "logs").await;
-        kill(&pod, "logs", 15).await;
-        let asked = Instant::now();
-        tokio::time::sleep(Duration::from_millis(990)).await;
-        create_from(&node, &pod, "web", of("web", Program::deaf())).await;
-        let begun = pod.clone();
-        let started = tokio::spawn(async move {
-            start(&begun, "web").await;
-            Instant::now()
-        });
-        tokio::time::sleep_until(asked + Duration::from_millis(998)).await;
-        assert!(node.engine.lock().is_running("web"));
-        node.engine.init_dies("web", ExitStatus::Code(1));
-        // The actor hears of that before its timer has fired.
-        tokio::time::advance(Duration::from_millis(2)).await;
-        let told = started.await.unwrap();
-        tokio::time::sleep(secs(1)).await;
-        let begun = script.begun.lock().unwrap();
-        let is_early = |(at, deed, id): &_| *deed == Deed::Forget && id == "web" && *at < told;
-        assert!(!begun.iter().any(is_early), "{begun:?} {told:?}");
-    });
+    on_a_node_with(
+        SimEngine::with_fault_plan(script.clone()),
+        async |node, pod| {
+            let of = |id, program| {
+                let mut bundle = bundle(id, program);
+                let annotations = [
+                    ("usher/sidecars", "logs"),
+                    ("grace-period.usher/logs", "1s"),
+                ];
+                let annotations =
+                    annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+                bundle.annotations.extend(annotations);
+                bundle
+            };
+            create_from(&node, &pod, "logs", of("logs", Program::deaf())).await;
+            start(&pod, "logs").await;
+            kill(&pod, "logs", 15).await;
+            let asked = Instant::now();
+            tokio::time::sleep(Duration::from_millis(990)).await;
+            create_from(&node, &pod, "web", of("web", Program::deaf())).await;
+            let begun = pod.clone();
+            let started = tokio::spawn(async move {
+                start(&begun, "web").await;
+                Instant::now()
+            });
+            tokio::time::sleep_until(asked + Duration::from_millis(998)).await;
+            assert!(node.engine.lock().is_running("web"));
+            node.engine.init_dies("web", ExitStatus::Code(1));
+            // The actor hears of that before its timer has fired.
+            tokio::time::advance(Duration::from_millis(2)).await;
+            let told = started.await.unwrap();
+            tokio::time::sleep(secs(1)).await;
+            let begun = script.begun.lock().unwrap();
+            let is_early =
+                |(at, call, id): &_| *call == EngineCall::Forget && id == "web" && *at < told;
+            assert!(!begun.iter().any(is_early), "{begun:?} {told:?}");
+        },
+    );
 }

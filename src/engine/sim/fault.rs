@@ -7,7 +7,7 @@ use crate::engine::EngineError;
 
 /// A call of the engine, or an action of the machine itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Deed {
+pub enum EngineCall {
     Read,
     Mount,
     Create,
@@ -43,51 +43,51 @@ pub enum Deed {
 
 /// Delay and outcome of a call.
 #[derive(Clone, Debug)]
-pub struct Fate {
+pub struct Fault {
     /// Delay, which a [`CancelToken`](crate::engine::CancelToken) may cut short.
     pub after: Duration,
     pub outcome: Result<(), EngineError>,
 }
 
 /// Decides delay and outcome of each call, in the order in which they begin.
-pub trait Fates: fmt::Debug + Send + 'static {
+pub trait FaultPlan: fmt::Debug + Send + 'static {
     /// Decides delay and outcome of a call for the container with this ID.
-    fn of(&mut self, deed: Deed, id: &str) -> Fate;
+    fn of(&mut self, call: EngineCall, id: &str) -> Fault;
 
     /// Further delay until the caller gets the answer.
-    fn answers_after(&mut self, deed: Deed, id: &str) -> Duration {
-        let _ = (deed, id);
+    fn answers_after(&mut self, call: EngineCall, id: &str) -> Duration {
+        let _ = (call, id);
         Duration::ZERO
     }
 }
 
 /// No faults: every call succeeds at once.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Luck;
+pub struct NoFaults;
 
-impl Fates for Luck {
-    fn of(&mut self, _: Deed, _: &str) -> Fate {
-        Fate::well()
+impl FaultPlan for NoFaults {
+    fn of(&mut self, _: EngineCall, _: &str) -> Fault {
+        Fault::none()
     }
 }
 
-impl Fate {
+impl Fault {
     /// Success, at once.
-    pub fn well() -> Fate {
-        Fate::well_after(Duration::ZERO)
+    pub fn none() -> Fault {
+        Fault::delay(Duration::ZERO)
     }
 
     /// Success after this time.
-    pub fn well_after(after: Duration) -> Fate {
-        Fate {
+    pub fn delay(after: Duration) -> Fault {
+        Fault {
             after,
             outcome: Ok(()),
         }
     }
 
     /// Failure after this time.
-    pub fn fails_after(after: Duration, why: &str) -> Fate {
-        Fate {
+    pub fn failure(after: Duration, why: &str) -> Fault {
+        Fault {
             after,
             outcome: Err(EngineError::Failed(why.to_owned())),
         }

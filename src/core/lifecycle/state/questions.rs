@@ -6,11 +6,11 @@ use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
 use super::{
-    BackingOff, Blocked, Ending, Exiting, Held, Inner, Life, Releasing, Restarting, Running, Start,
-    State, Stop,
+    BackingOff, Blocked, ContainerState, Ending, Exiting, Held, Inner, Releasing, Restarting,
+    Running, Start, StateSummary, Stop,
 };
 
-impl Life {
+impl ContainerState {
     /// The progress of its stop. A program whose exit is known but not handled yet gets no more
     /// signals.
     pub fn stop(&self) -> Stop {
@@ -105,12 +105,12 @@ impl Life {
     }
 
     /// True if its process is gone and the caller does not know: there is nothing to signal.
-    pub fn is_between_lives(&self) -> bool {
+    pub fn is_between_executions(&self) -> bool {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Withheld { .. })
     }
 
     /// True if its program has exited and is to be restarted in place, or is being restarted.
-    pub fn lives_again(&self) -> bool {
+    pub fn will_run_again(&self) -> bool {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Restarting(_))
     }
 
@@ -121,7 +121,7 @@ impl Life {
 
     /// True if there is a process that can be signaled.
     pub fn has_process(&self) -> bool {
-        self.is_alive() && !self.is_between_lives() && !self.is_restarting()
+        self.is_alive() && !self.is_between_executions() && !self.is_restarting()
     }
 
     /// The Start that is not answered yet.
@@ -236,19 +236,19 @@ impl Life {
     }
 
     /// The state in one word.
-    pub fn state(&self) -> State {
+    pub fn summary(&self) -> StateSummary {
         match &self.inner {
-            Inner::Creating => State::Creating,
-            Inner::Created => State::Created,
-            Inner::Blocked(_) => State::Starting,
-            Inner::Held(_) => State::Held,
-            Inner::Ending(_) => State::Stopping,
-            Inner::Running(running) if running.stop.is_told() => State::Stopping,
-            Inner::Releasing(_) | Inner::Running(_) => State::Running,
-            Inner::BackingOff(_) => State::BackingOff,
-            Inner::Restarting(_) => State::Restarting,
-            Inner::Withheld { .. } => State::Completed,
-            Inner::Exiting(_) | Inner::Exited => State::Stopped,
+            Inner::Creating => StateSummary::Creating,
+            Inner::Created => StateSummary::Created,
+            Inner::Blocked(_) => StateSummary::Starting,
+            Inner::Held(_) => StateSummary::Held,
+            Inner::Ending(_) => StateSummary::Stopping,
+            Inner::Running(running) if running.stop.is_told() => StateSummary::Stopping,
+            Inner::Releasing(_) | Inner::Running(_) => StateSummary::Running,
+            Inner::BackingOff(_) => StateSummary::BackingOff,
+            Inner::Restarting(_) => StateSummary::Restarting,
+            Inner::Withheld { .. } => StateSummary::Completed,
+            Inner::Exiting(_) | Inner::Exited => StateSummary::Stopped,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::simulator::ms;
 
 /// A container from its creation to its end.
 #[derive(Debug)]
-pub struct Life<'a> {
+pub struct ContainerTrace<'a> {
     pub id: String,
     pub member: &'a Member,
     pub sandbox: usize,
@@ -35,7 +35,7 @@ pub struct Life<'a> {
     pub told: Vec<(Time, String)>,
 }
 
-impl Life<'_> {
+impl ContainerTrace<'_> {
     /// True if its process exists, parked or not.
     pub fn is_alive(&self, at: Time) -> bool {
         let begun = self.executed.iter().filter(|t| **t <= at).count();

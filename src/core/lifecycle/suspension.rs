@@ -20,16 +20,16 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A rule by its name, and the container that it was followed for; `None` for the pod.
-pub(super) type Followed = (&'static str, Option<ContainerId>);
+pub(super) type RuleUse = (&'static str, Option<ContainerId>);
 
 /// The suspended rules.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Circles {
-    aside: Vec<Aside>,
+pub(super) struct SuspendedRules {
+    suspensions: Vec<Suspension>,
 }
 
 #[derive(Clone, Debug, Hash)]
-struct Aside {
+struct Suspension {
     rule: &'static str,
     id: Option<ContainerId>,
     until: Time,
@@ -39,15 +39,15 @@ struct Aside {
 /// The effects at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    deeds: usize,
-    counts: BTreeMap<Followed, usize>,
+    decisions: usize,
+    counts: BTreeMap<RuleUse, usize>,
 }
 
 impl Tally {
     /// Counts an effect. Returns true if the rule is followed too often.
-    pub fn is_too_often(&mut self, followed: &Followed) -> bool {
-        self.deeds = self.deeds.saturating_add(1);
-        if self.deeds <= UNCOUNTED {
+    pub fn count(&mut self, followed: &RuleUse) -> bool {
+        self.decisions = self.decisions.saturating_add(1);
+        if self.decisions <= UNCOUNTED {
             return false;
         }
         let count = self.counts.entry(followed.clone()).or_default();
@@ -56,23 +56,24 @@ impl Tally {
     }
 }
 
-impl Circles {
+impl SuspendedRules {
     /// Returns when a suspended rule is asked again, or `None` if it is not suspended.
     pub fn until(&self, now: Time, rule: &str, id: Option<&ContainerId>) -> Option<Time> {
-        let mut aside = self.aside.iter();
-        let its = aside.find(|aside| aside.rule == rule && aside.id.as_ref() == id)?;
+        let mut suspensions = self.suspensions.iter();
+        let its = suspensions
+            .find(|suspension| suspension.rule == rule && suspension.id.as_ref() == id)?;
         (its.until > now).then_some(its.until)
     }
 
     /// Suspends a rule, longer each time. Returns for how long.
-    pub fn set_aside(&mut self, now: Time, (rule, id): Followed) -> Duration {
-        let its = |aside: &&mut Aside| aside.rule == rule && aside.id == id;
-        if let Some(aside) = self.aside.iter_mut().find(its) {
-            aside.pause = aside.pause.saturating_mul(2).min(LAST_PAUSE);
-            aside.until = now.after(aside.pause);
-            return aside.pause;
+    pub fn suspend(&mut self, now: Time, (rule, id): RuleUse) -> Duration {
+        let its = |suspension: &&mut Suspension| suspension.rule == rule && suspension.id == id;
+        if let Some(suspension) = self.suspensions.iter_mut().find(its) {
+            suspension.pause = suspension.pause.saturating_mul(2).min(LAST_PAUSE);
+            suspension.until = now.after(suspension.pause);
+            return suspension.pause;
         }
-        self.aside.push(Aside {
+        self.suspensions.push(Suspension {
             rule,
             id,
             until: now.after(FIRST_PAUSE),
@@ -83,6 +84,7 @@ impl Circles {
 
     /// Forgets a removed container.
     pub fn forget(&mut self, id: &ContainerId) {
-        self.aside.retain(|aside| aside.id.as_ref() != Some(id));
+        self.suspensions
+            .retain(|suspension| suspension.id.as_ref() != Some(id));
     }
 }

@@ -10,7 +10,7 @@ use super::fixtures::{TERM, ask_all, running};
 fn pauses(world: &World) -> Vec<u64> {
     let seen = world.seen.iter();
     let pauses = seen.filter_map(|(_, seen)| match seen {
-        Seen::Reported(Report::Circle { rule, name, pause }) => {
+        Seen::Reported(Report::RuleSuspended { rule, name, pause }) => {
             assert_eq!((*rule, name), ("faulty", &None));
             Some(pause.as_secs())
         }
@@ -20,7 +20,7 @@ fn pauses(world: &World) -> Vec<u64> {
 }
 
 #[test]
-fn a_rule_that_goes_round_in_circles_waits_and_the_pod_goes_on() {
+fn a_rule_that_repeats_without_effect_is_suspended_and_the_pod_goes_on() {
     let mut world = World::new(&[("usher/sidecars", "proxy"), ("usher/apps", "web")]);
     world.pod.break_a_rule(true);
     for name in ["proxy", "web"] {
@@ -43,8 +43,8 @@ fn a_rule_that_goes_round_in_circles_waits_and_the_pod_goes_on() {
     assert!(world.seen.iter().any(|(_, seen)| died(seen)));
 }
 
-/// A pod in which the defer container `flush` runs on, since the end that it began in was none. It heeds no
-/// signal, and has a cap of 4 s.
+/// A pod in which the defer container `flush` runs on, since the end that it began in was none. It
+/// heeds no signal, and has a cap of 4 s.
 fn with_a_defer_of_a_false_end(flush: Script) -> World {
     let annotations = [
         ("pre-exit", "drain flush"),
@@ -79,7 +79,7 @@ fn kills(world: &World, name: &str) -> Vec<Time> {
 }
 
 #[test]
-fn a_defer_of_a_false_end_whose_cap_is_over_is_told_when_the_end_comes() {
+fn a_defer_of_a_disproved_termination_whose_cap_is_over_is_signaled_in_the_real_one() {
     let deaf = Script {
         stops_after: None,
         ..Script::default()
@@ -94,7 +94,7 @@ fn a_defer_of_a_false_end_whose_cap_is_over_is_told_when_the_end_comes() {
 }
 
 #[test]
-fn a_defer_of_a_false_end_that_not_even_sigkill_ends_is_given_up_once() {
+fn a_defer_of_a_disproved_termination_that_survives_sigkill_is_given_up_once() {
     let hangs = Script {
         stops_after: None,
         survives_sigkill: true,

@@ -4,7 +4,7 @@
 use super::Pod;
 use super::action::{ContainerId, Refusal};
 use super::container::Container;
-use super::deeds::Hand;
+use super::effects::ContainerContext;
 use super::report::Report;
 
 impl Pod {
@@ -24,17 +24,17 @@ impl Pod {
     /// # Errors
     ///
     /// [`Refusal::NotFound`], and the refusals of `look`.
-    pub(super) fn called<T, R>(
+    pub(super) fn on_call<T, R>(
         &mut self,
         id: &ContainerId,
         look: impl FnOnce(&Pod, &Container) -> Result<T, Refusal>,
-        act: impl FnOnce(&mut Hand<'_>, T) -> R,
+        act: impl FnOnce(&mut ContainerContext<'_>, T) -> R,
     ) -> Result<R, Refusal> {
         let seen = look(self, self.known(id)?)?;
         let Some(container) = self.containers.get_mut(id) else {
             return Err(Refusal::NotFound { id: id.clone() });
         };
-        let mut hand = Hand {
+        let mut context = ContainerContext {
             id,
             container,
             plan: self.plan.as_ref(),
@@ -47,29 +47,29 @@ impl Pod {
             sandbox_is_gone: &mut self.sandbox_is_gone,
             out: &mut self.out,
         };
-        Ok(act(&mut hand, seen))
+        Ok(act(&mut context, seen))
     }
 
     /// Handles an event of a container: `look` reads the pod and returns the meaning of the event,
     /// and `act` carries it out. Events of a removed container are logged and ignored.
-    pub(super) fn heard<T, R>(
+    pub(super) fn on_event<T, R>(
         &mut self,
         id: &ContainerId,
         look: impl FnOnce(&Pod, &Container) -> T,
-        act: impl FnOnce(&mut Hand<'_>, T) -> R,
+        act: impl FnOnce(&mut ContainerContext<'_>, T) -> R,
     ) -> Option<R> {
-        let heard = self.called(id, |pod, container| Ok(look(pod, container)), act);
+        let heard = self.on_call(id, |pod, container| Ok(look(pod, container)), act);
         heard
             .inspect_err(|_| self.out.report(Report::TooLate { id: id.clone() }))
             .ok()
     }
 
     /// Handles an event whose meaning does not depend on the pod.
-    pub(super) fn reach<R>(
+    pub(super) fn with_container<R>(
         &mut self,
         id: &ContainerId,
-        act: impl FnOnce(&mut Hand<'_>) -> R,
+        act: impl FnOnce(&mut ContainerContext<'_>) -> R,
     ) -> Option<R> {
-        self.heard(id, |_, _| (), |hand, ()| act(hand))
+        self.on_event(id, |_, _| (), |context, ()| act(context))
     }
 }

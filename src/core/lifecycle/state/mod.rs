@@ -1,7 +1,7 @@
 //! The state of one container, from its creation until its exit is published.
 //!
-//! A container is in one of these states, and only the methods of [`Life`] lead from one to
-//! another. A method called in a wrong state changes nothing and returns an error.
+//! A container is in one of these states, and only the methods of [`ContainerState`] lead from one
+//! to another. A method called in a wrong state changes nothing and returns an error.
 //!
 //! ```text
 //!   Creating
@@ -35,8 +35,8 @@
 #[cfg(test)]
 mod page;
 mod questions;
-mod state;
 mod stop;
+mod summary;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -48,12 +48,12 @@ use super::exec::PostStart;
 use super::probe::Watch;
 use super::time::Time;
 
-pub use state::State;
 pub(super) use stop::Stop;
+pub use summary::StateSummary;
 
 /// The state of a container.
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
-pub(super) struct Life {
+pub(super) struct ContainerState {
     inner: Inner,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Running {
     /// Time of the execution.
     pub since: Time,
     /// Number of the execution, unique in this pod.
-    pub life: u64,
+    pub execution: u64,
     /// The probe in use.
     pub watch: Watch,
     pub stop: Stop,
@@ -170,10 +170,8 @@ pub(super) struct Exiting {
 #[error("cannot {what} a container that is {state}")]
 pub(super) struct InvalidTransition {
     what: &'static str,
-    pub state: State,
+    pub state: StateSummary,
 }
-
-// === impl Releasing ===
 
 impl Releasing {
     /// The Start to be answered.
@@ -185,18 +183,16 @@ impl Releasing {
     }
 }
 
-// === impl Life ===
-
-impl Life {
+impl ContainerState {
     /// The initial state: the OCI runtime is creating the container.
-    pub fn creating() -> Life {
-        Life {
+    pub fn creating() -> ContainerState {
+        ContainerState {
             inner: Inner::Creating,
         }
     }
 
     fn refuse<T>(&self, what: &'static str) -> Result<T, InvalidTransition> {
-        let state = self.state();
+        let state = self.summary();
         Err(InvalidTransition { what, state })
     }
 
@@ -297,7 +293,7 @@ impl Life {
     pub fn released(
         &mut self,
         now: Time,
-        life: u64,
+        execution: u64,
         watch: Watch,
         post_start: PostStart,
     ) -> Result<Releasing, InvalidTransition> {
@@ -307,7 +303,7 @@ impl Life {
         let releasing = releasing.clone();
         self.inner = Inner::Running(Running {
             since: now,
-            life,
+            execution,
             watch,
             stop: releasing.stop,
             post_start: match &releasing.start {
@@ -361,7 +357,7 @@ impl Life {
     pub fn restarted(
         &mut self,
         now: Time,
-        life: u64,
+        execution: u64,
         watch: Watch,
     ) -> Result<Option<ExitStatus>, InvalidTransition> {
         let Inner::Restarting(restarting) = &self.inner else {
@@ -369,13 +365,13 @@ impl Life {
         };
         let stop = match restarting.stop {
             // The kill of the restart came too late.
-            Stop::Killed { since, .. } => Stop::Condemned { since, at: since },
+            Stop::Killed { since, .. } => Stop::KillScheduled { since, at: since },
             stop => stop,
         };
         let exit = restarting.exit;
         self.inner = Inner::Running(Running {
             since: now,
-            life,
+            execution,
             watch,
             stop,
             post_start: restarting.post_start.once_more(),
@@ -407,8 +403,8 @@ impl Life {
     }
 
     /// Records that its process is gone for good. Returns the Start to be answered. A container
-    /// that is being executed [exits early](Life::exits_early); one between two executions has no
-    /// process.
+    /// that is being executed [exits early](ContainerState::exits_early); one between two
+    /// executions has no process.
     pub fn exited(&mut self, exiting: Exiting) -> Result<Option<RequestId>, InvalidTransition> {
         let start = match self.inner {
             Inner::Ending(Ending { start, .. }) => start,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// ```text
 ///   Untold --> Preparing --> Told --> LastChance --> Killed --> GivenUp
-///      '--> Condemned ------------------------------'
+///      '--> KillScheduled ------------------------------'
 /// ```
 ///
 /// Each step may be left out.
@@ -19,7 +19,7 @@ pub(in crate::lifecycle) enum Stop {
     /// The preStop handler runs, started by the shim.
     Preparing { since: Time, is_over: bool },
     /// SIGKILL is scheduled at `at`; the program is being executed and cannot be signaled before.
-    Condemned { since: Time, at: Time },
+    KillScheduled { since: Time, at: Time },
     /// The stop signal was delivered; SIGKILL follows at `kill_at`, if that is known.
     Told {
         since: Time,
@@ -35,13 +35,11 @@ pub(in crate::lifecycle) enum Stop {
     GivenUp { since: Time, why: Why },
 }
 
-// === impl Stop ===
-
 impl Stop {
     /// True if a stop signal or SIGKILL was delivered.
     pub fn is_told(self) -> bool {
         !matches!(self, Stop::Untold | Stop::Preparing { .. })
-            && !matches!(self, Stop::Condemned { .. })
+            && !matches!(self, Stop::KillScheduled { .. })
     }
 
     /// True if SIGKILL was delivered.
@@ -62,7 +60,7 @@ impl Stop {
         match self {
             Stop::Untold => None,
             Stop::Preparing { since, .. }
-            | Stop::Condemned { since, .. }
+            | Stop::KillScheduled { since, .. }
             | Stop::Told { since, .. }
             | Stop::LastChance { since, .. }
             | Stop::Killed { since, .. }
@@ -73,7 +71,7 @@ impl Stop {
     /// The time of a SIGKILL to come.
     pub fn kill_at(self) -> Option<Time> {
         match self {
-            Stop::Condemned { at, .. } => Some(at),
+            Stop::KillScheduled { at, .. } => Some(at),
             Stop::Told { kill_at, .. } => kill_at,
             Stop::LastChance { kill_at, .. } => Some(kill_at),
             Stop::Untold | Stop::Preparing { .. } | Stop::Killed { .. } | Stop::GivenUp { .. } => {
@@ -88,7 +86,7 @@ impl Stop {
             Stop::Told { why, .. } | Stop::Killed { why, .. } | Stop::GivenUp { why, .. } => {
                 Some(why)
             }
-            Stop::LastChance { .. } | Stop::Condemned { .. } => Some(Why::TimeShort),
+            Stop::LastChance { .. } | Stop::KillScheduled { .. } => Some(Why::TimeShort),
             Stop::Untold | Stop::Preparing { .. } => None,
         }
     }
@@ -126,7 +124,7 @@ impl Stop {
     /// The state after the delivery of the stop signal.
     pub fn told(self, now: Time, why: Why, kill_at: Option<Time>) -> Stop {
         match self {
-            Stop::Untold | Stop::Preparing { .. } | Stop::Condemned { .. } => Stop::Told {
+            Stop::Untold | Stop::Preparing { .. } | Stop::KillScheduled { .. } => Stop::Told {
                 since: self.since().unwrap_or(now),
                 why,
                 kill_at: earliest(self.kill_at(), kill_at),
@@ -147,12 +145,14 @@ impl Stop {
     }
 
     /// The state after SIGKILL is scheduled at `at` for a program that cannot be signaled before.
-    pub fn condemned(self, now: Time, at: Time) -> Stop {
+    pub fn kill_scheduled(self, now: Time, at: Time) -> Stop {
         match self {
-            Stop::Untold | Stop::Preparing { .. } | Stop::Condemned { .. } => Stop::Condemned {
-                since: self.since().unwrap_or(now),
-                at: self.kill_at().map_or(at, |before| before.min(at)),
-            },
+            Stop::Untold | Stop::Preparing { .. } | Stop::KillScheduled { .. } => {
+                Stop::KillScheduled {
+                    since: self.since().unwrap_or(now),
+                    at: self.kill_at().map_or(at, |before| before.min(at)),
+                }
+            }
             told => told,
         }
     }

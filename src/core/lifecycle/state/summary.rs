@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The state of a container in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum State {
+pub enum StateSummary {
     /// The OCI runtime is creating it.
     Creating,
     /// The init process is parked; no Start has come.
@@ -31,19 +31,19 @@ pub enum State {
 }
 
 /// The words of the OCI runtime specification where it has one.
-impl fmt::Display for State {
+impl fmt::Display for StateSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            State::Creating => "creating",
-            State::Created => "created",
-            State::Starting => "starting",
-            State::Held => "held",
-            State::Running => "running",
-            State::Stopping => "stopping",
-            State::BackingOff => "waiting to be restarted",
-            State::Restarting => "restarting",
-            State::Completed => "completed",
-            State::Stopped => "stopped",
+            StateSummary::Creating => "creating",
+            StateSummary::Created => "created",
+            StateSummary::Starting => "starting",
+            StateSummary::Held => "held",
+            StateSummary::Running => "running",
+            StateSummary::Stopping => "stopping",
+            StateSummary::BackingOff => "waiting to be restarted",
+            StateSummary::Restarting => "restarting",
+            StateSummary::Completed => "completed",
+            StateSummary::Stopped => "stopped",
         })
     }
 }

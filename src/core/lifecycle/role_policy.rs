@@ -6,10 +6,10 @@ use super::action::Step;
 
 /// The meaning of a role in the lifecycle of its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Duty {
-    pub turn: Turn,
+pub struct RolePolicy {
+    pub start_condition: StartCondition,
     /// The condition for later stages to go on; `None` if nothing waits for the container.
-    pub part: Option<Part>,
+    pub ready_when: Option<ReadyWhen>,
     /// The step of a termination in which the container is stopped or, for a defer, runs. `None` if
     /// only `usher stop` stops it.
     pub step: Option<Step>,
@@ -29,7 +29,7 @@ pub struct Duty {
 
 /// The condition for the execution of a container's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum StartCondition {
     /// The caller's Start.
     AtOnce,
     /// All earlier stages are done.
@@ -42,20 +42,20 @@ pub enum Turn {
 
 /// The condition that later stages wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ReadyWhen {
     /// The container exits with 0.
-    Succeed,
+    Completed,
     /// The container is started (KEP-753, "Started condition").
-    Start,
+    Started,
 }
 
-impl Duty {
+impl RolePolicy {
     /// The policy of a role.
-    pub const fn of(role: Role) -> Duty {
+    pub const fn of(role: Role) -> RolePolicy {
         /// A container that usher only runs and stops.
-        const NOTHING: Duty = Duty {
-            turn: Turn::AtOnce,
-            part: None,
+        const NOTHING: RolePolicy = RolePolicy {
+            start_condition: StartCondition::AtOnce,
+            ready_when: None,
             step: None,
             step_by_hand: Step::Sidecars,
             is_ordered: false,
@@ -66,9 +66,9 @@ impl Duty {
         };
         match role {
             // Stopped with the apps: nothing that outlives them needs it.
-            Role::Init => Duty {
-                turn: Turn::InItsStage,
-                part: Some(Part::Succeed),
+            Role::Init => RolePolicy {
+                start_condition: StartCondition::InItsStage,
+                ready_when: Some(ReadyWhen::Completed),
                 step: Some(Step::Apps),
                 step_by_hand: Step::Apps,
                 is_ordered: true,
@@ -77,29 +77,29 @@ impl Duty {
             },
             // Left to the caller, which stops its long-running init containers only when all others
             // have exited.
-            Role::NativeInit => Duty {
+            Role::NativeInit => RolePolicy {
                 is_ordered: true,
                 ..NOTHING
             },
-            Role::Sidecar => Duty {
-                turn: Turn::InItsStage,
-                part: Some(Part::Start),
+            Role::Sidecar => RolePolicy {
+                start_condition: StartCondition::InItsStage,
+                ready_when: Some(ReadyWhen::Started),
                 step: Some(Step::Sidecars),
                 is_ordered: true,
                 is_helper: true,
                 is_masked: true,
                 ..NOTHING
             },
-            Role::App => Duty {
-                turn: Turn::AfterAllStages,
+            Role::App => RolePolicy {
+                start_condition: StartCondition::AfterAllStages,
                 step: Some(Step::Apps),
                 step_by_hand: Step::Apps,
                 is_ordered: true,
                 is_work: true,
                 ..NOTHING
             },
-            Role::Defer(turn) => Duty {
-                turn: Turn::AtTheEnd(turn),
+            Role::Defer(turn) => RolePolicy {
+                start_condition: StartCondition::AtTheEnd(turn),
                 step: Some(Step::of(turn)),
                 step_by_hand: Step::of(turn),
                 is_ordered: true,
@@ -107,7 +107,7 @@ impl Duty {
                 ..NOTHING
             },
             // `usher stop` stops guests with the apps, if the apps are still to be stopped.
-            Role::Guest => Duty {
+            Role::Guest => RolePolicy {
                 step_by_hand: Step::Apps,
                 ..NOTHING
             },
@@ -117,23 +117,23 @@ impl Duty {
     /// True if the caller alone decides when the container runs and stops: its stop requests are
     /// never delayed, and do not count for the deadlines of others.
     pub const fn is_callers(self) -> bool {
-        matches!(self.turn, Turn::AtOnce)
+        matches!(self.start_condition, StartCondition::AtOnce)
     }
 
     /// True if the container is ready as soon as its program is executed.
     pub const fn is_ready_at_once(self) -> bool {
-        self.part.is_none() && self.defer_turn().is_none()
+        self.ready_when.is_none() && self.defer_turn().is_none()
     }
 
     /// True if an exit with `code` fulfills its condition.
     pub fn succeeds_with(self, code: u32) -> bool {
-        self.part == Some(Part::Succeed) && code == 0
+        self.ready_when == Some(ReadyWhen::Completed) && code == 0
     }
 
     /// The turn of a defer container, or `None` for other containers.
     pub const fn defer_turn(self) -> Option<DeferTurn> {
-        match self.turn {
-            Turn::AtTheEnd(turn) => Some(turn),
+        match self.start_condition {
+            StartCondition::AtTheEnd(turn) => Some(turn),
             _ => None,
         }
     }

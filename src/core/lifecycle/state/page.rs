@@ -9,12 +9,12 @@ use crate::lifecycle::rules;
 use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
-use super::{Blocked, Exiting, Inner, Life};
+use super::{Blocked, ContainerState, Exiting, Inner};
 
 const PAGE: &str = include_str!("../../../../docs/lifecycle.md");
 
 /// An event of a container. Returns true if its state allows the event.
-type Transition = fn(&mut Life) -> bool;
+type Transition = fn(&mut ContainerState) -> bool;
 
 const NOW: Time = Time::from_origin(std::time::Duration::from_secs(1));
 const FAILED: ExitStatus = ExitStatus::Code(1);
@@ -26,41 +26,42 @@ const EXITING: Exiting = Exiting {
 };
 
 const TRANSITIONS: [(&str, Transition); 15] = [
-    ("created", |life| life.created().is_ok()),
-    ("start", |life| {
+    ("created", |state| state.created().is_ok()),
+    ("start", |state| {
         let blocked = Blocked {
             request: RequestId(1),
             since: NOW,
             deadline: None,
             told: false,
         };
-        life.start(blocked).is_ok()
+        state.start(blocked).is_ok()
     }),
-    ("not started", |life| life.not_started().is_ok()),
-    ("hold", |life| life.hold(NOW, PostStart::Over).is_ok()),
-    ("end", |life| life.end(1).is_ok()),
-    ("release", |life| life.release().is_ok()),
-    ("released", |life| {
-        life.released(NOW, 1, Watch::Nothing, PostStart::Over)
+    ("not started", |state| state.not_started().is_ok()),
+    ("hold", |state| state.hold(NOW, PostStart::Over).is_ok()),
+    ("end", |state| state.end(1).is_ok()),
+    ("release", |state| state.release().is_ok()),
+    ("released", |state| {
+        state
+            .released(NOW, 1, Watch::Nothing, PostStart::Over)
             .is_ok()
     }),
-    ("not released", |life| life.not_released().is_ok()),
-    ("back off", |life| life.back_off(FAILED, NOW).is_ok()),
-    ("restart", |life| life.restart().is_ok()),
-    ("restarted", |life| {
-        life.restarted(NOW, 2, Watch::Nothing).is_ok()
+    ("not released", |state| state.not_released().is_ok()),
+    ("back off", |state| state.back_off(FAILED, NOW).is_ok()),
+    ("restart", |state| state.restart().is_ok()),
+    ("restarted", |state| {
+        state.restarted(NOW, 2, Watch::Nothing).is_ok()
     }),
-    ("withhold", |life| life.withhold(NOW).is_ok()),
-    ("dismiss", |life| life.dismiss(EXITING).is_ok()),
+    ("withhold", |state| state.withhold(NOW).is_ok()),
+    ("dismiss", |state| state.dismiss(EXITING).is_ok()),
     // While its program is being executed its exit is kept.
-    ("exit", |life| {
-        life.exits_early(FAILED).is_err() && life.exited(EXITING).is_ok()
+    ("exit", |state| {
+        state.exits_early(FAILED).is_err() && state.exited(EXITING).is_ok()
     }),
-    ("publish", |life| life.publish().is_ok()),
+    ("publish", |state| state.publish().is_ok()),
 ];
 
-fn name(life: &Life) -> String {
-    let name = format!("{:?}", life.inner);
+fn name(state: &ContainerState) -> String {
+    let name = format!("{:?}", state.inner);
     name.chars()
         .take_while(char::is_ascii_alphanumeric)
         .collect()
@@ -69,26 +70,26 @@ fn name(life: &Life) -> String {
 /// All reachable states, with each transition and its target.
 fn drawn() -> BTreeSet<(String, String, String)> {
     let mut drawn = BTreeSet::new();
-    let (mut seen, mut roads) = (BTreeSet::new(), vec![Life::creating()]);
+    let (mut seen, mut roads) = (BTreeSet::new(), vec![ContainerState::creating()]);
     while let Some(from) = roads.pop() {
         if !seen.insert(name(&from)) {
             continue;
         }
         for (what, happen) in TRANSITIONS {
-            let mut life = from.clone();
-            if happen(&mut life) {
-                drawn.insert((name(&from), what.to_owned(), name(&life)));
-                roads.push(life);
-            } else if !from.life_is_being_executed() {
-                assert_eq!(name(&life), name(&from), "{what} changes what it must not");
+            let mut state = from.clone();
+            if happen(&mut state) {
+                drawn.insert((name(&from), what.to_owned(), name(&state)));
+                roads.push(state);
+            } else if !from.is_mid_execution() {
+                assert_eq!(name(&state), name(&from), "{what} changes what it must not");
             }
         }
     }
     drawn
 }
 
-impl Life {
-    fn life_is_being_executed(&self) -> bool {
+impl ContainerState {
+    fn is_mid_execution(&self) -> bool {
         matches!(self.inner, Inner::Releasing(_) | Inner::Restarting(_))
     }
 }
@@ -108,7 +109,7 @@ fn rows(heading: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_page_has_every_transition_of_a_container_and_no_other() {
+fn the_page_has_exactly_the_transitions_of_a_container() {
     let page = rows("\n## Container states");
     let page: BTreeSet<_> = page
         .iter()

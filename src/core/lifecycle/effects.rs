@@ -10,19 +10,19 @@ use crate::plan::{Hook, Plan, Signal};
 use super::Pod;
 use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Why};
 use super::allowance::Allowance;
-use super::container::{AtTheEnd, Container, HookState};
+use super::container::{Container, HookState, TerminationWork};
 use super::exec::PostStart;
 use super::history::{End, History};
-use super::life::InvalidTransition;
 use super::outbox::Outbox;
 use super::probe::Watch;
 use super::report::Report;
-use super::rules::{Deed, PodDeed};
+use super::rules::{Decision, PodDecision};
+use super::state::InvalidTransition;
 use super::termination::Termination;
 use super::time::Time;
 
 /// Everything that an effect can reach.
-pub(super) struct Hand<'a> {
+pub(super) struct ContainerContext<'a> {
     pub id: &'a ContainerId,
     pub container: &'a mut Container,
     pub plan: Option<&'a Plan>,
@@ -38,71 +38,69 @@ pub(super) struct Hand<'a> {
     pub out: &'a mut Outbox,
 }
 
-// === impl Pod ===
-
 impl Pod {
-    pub(super) fn do_to_pod(&mut self, deed: PodDeed) {
-        match deed {
-            PodDeed::Terminate(termination) => self.terminate(*termination),
-            PodDeed::LearnDeadline { deadline, forced } => self.learn_deadline(deadline, forced),
-            PodDeed::NoteGraceOver => self.note_grace_over(),
-            PodDeed::NextStep => self.next_step(),
-            PodDeed::StartOver { with } => self.start_over(with),
-            PodDeed::NoteLateness { since } => self.note_lateness(since),
-            PodDeed::NoteKept { since } => self.note_kept(since),
+    pub(super) fn apply_to_pod(&mut self, decision: PodDecision) {
+        match decision {
+            PodDecision::Terminate(termination) => self.terminate(*termination),
+            PodDecision::LearnDeadline { deadline, forced } => {
+                self.learn_deadline(deadline, forced)
+            }
+            PodDecision::NoteGraceOver => self.note_grace_over(),
+            PodDecision::NextStep => self.next_step(),
+            PodDecision::StartOver { with } => self.start_over(with),
+            PodDecision::NoteLateness { since } => self.note_lateness(since),
+            PodDecision::NoteKept { since } => self.note_kept(since),
         }
     }
 }
 
-// === impl Hand ===
-
-impl Hand<'_> {
-    pub fn carry_out(&mut self, deed: Deed) {
-        match deed {
-            Deed::KillSandbox => self.kill_sandbox(),
-            Deed::Probe { cost, stretched } => self.probe(cost, stretched),
-            Deed::Extend { granted } => self.extend(granted),
-            Deed::PutOff { granted, stretched } => self.put_off(granted, stretched),
-            Deed::AskForMore { cost } => self.ask_for_more(cost),
-            Deed::RefuseMore => self.refuse_more(),
-            Deed::Hold { waits_for } => self.hold(waits_for),
-            Deed::RefuseStart(refusal) => self.refuse_start(refusal),
-            Deed::Release => self.release(),
-            Deed::NoteWait { message } => self.note_wait(message),
-            Deed::End { code, words } => self.end(code, words),
-            Deed::RunDefer => self.run_defer(),
-            Deed::SkipDefer { code } => self.skip_defer(code),
-            Deed::RunHook { kind, hook, limit } => self.run_hook(kind, hook, limit),
-            Deed::Tell {
+impl ContainerContext<'_> {
+    pub fn carry_out(&mut self, decision: Decision) {
+        match decision {
+            Decision::KillSandbox => self.kill_sandbox(),
+            Decision::Probe { cost, stretched } => self.probe(cost, stretched),
+            Decision::Extend { granted } => self.extend(granted),
+            Decision::PutOff { granted, stretched } => self.put_off(granted, stretched),
+            Decision::AskForMore { cost } => self.ask_for_more(cost),
+            Decision::RefuseMore => self.refuse_more(),
+            Decision::Hold { waits_for } => self.hold(waits_for),
+            Decision::RefuseStart(refusal) => self.refuse_start(refusal),
+            Decision::Release => self.release(),
+            Decision::NoteWait { message } => self.note_wait(message),
+            Decision::End { code, words } => self.end(code, words),
+            Decision::RunDefer => self.run_defer(),
+            Decision::SkipDefer { code } => self.skip_defer(code),
+            Decision::RunHook { kind, hook, limit } => self.run_hook(kind, hook, limit),
+            Decision::DeliverStop {
                 signal,
                 all,
                 why,
                 kill_at,
             } => self.tell(signal, all, why, kill_at),
-            Deed::LastChance { signal, kill_at } => self.last_chance(signal, kill_at),
-            Deed::Condemn { at } => self.condemn(at),
-            Deed::Kill => self.kill(),
-            Deed::HeedKill {
+            Decision::LastChance { signal, kill_at } => self.last_chance(signal, kill_at),
+            Decision::ScheduleKill { at } => self.schedule_kill(at),
+            Decision::Kill => self.kill(),
+            Decision::HandleKill {
                 then,
                 ends_grace,
                 ends_defers,
             } => {
-                self.heed_kill(then.map(|deed| *deed), ends_grace, ends_defers);
+                self.handle_kill_request(then.map(|decision| *decision), ends_grace, ends_defers);
             }
-            Deed::GiveUp => self.give_up(),
-            Deed::Restart => self.restart(),
-            Deed::Dismiss { code, end } => self.dismiss(code, end.map(|end| *end)),
-            Deed::Fail {
+            Decision::GiveUp => self.give_up(),
+            Decision::Restart => self.restart(),
+            Decision::Dismiss { code, end } => self.dismiss(code, end.map(|end| *end)),
+            Decision::Fail {
                 signal,
                 why,
                 kill_at,
             } => self.fail(signal, why, kill_at),
-            Deed::Answer { waits } => self.answer(waits),
-            Deed::ForgetPostStart => self.forget_post_start(),
-            Deed::PublishExit => self.publish_exit(),
-            Deed::CleanUp => self.clean_up(),
-            Deed::Delete(how) => self.delete(how),
-            Deed::KillParked => self.kill_parked(),
+            Decision::Answer { waits } => self.answer(waits),
+            Decision::ForgetPostStart => self.forget_post_start(),
+            Decision::PublishExit => self.publish_exit(),
+            Decision::CleanUp => self.clean_up(),
+            Decision::Delete(how) => self.delete(how),
+            Decision::KillParked => self.kill_parked(),
         }
     }
 
@@ -110,7 +108,7 @@ impl Hand<'_> {
     pub fn noted<T>(&mut self, outcome: Result<T, InvalidTransition>) -> Option<T> {
         outcome
             .inspect_err(|invalid| {
-                self.out.report(Report::Misplaced {
+                self.out.report(Report::InvalidTransition {
                     name: self.container.name.clone(),
                     what: invalid.to_string(),
                 });
@@ -121,7 +119,7 @@ impl Hand<'_> {
     /// Answers the container's Start before its turn has come.
     fn hold(&mut self, waits_for: Vec<String>) {
         let post_start = self.possible_post_start();
-        let outcome = self.container.life.hold(self.now, post_start);
+        let outcome = self.container.state.hold(self.now, post_start);
         if let Some(request) = self.noted(outcome) {
             // A defer container waits for no other container.
             if !waits_for.is_empty() {
@@ -140,14 +138,14 @@ impl Hand<'_> {
     }
 
     fn refuse_start(&mut self, refusal: Refusal) {
-        let outcome = self.container.life.not_started();
+        let outcome = self.container.state.not_started();
         if let Some(request) = self.noted(outcome) {
             self.out.answer_start(self.id, request, Err(refusal));
         }
     }
 
     pub fn release(&mut self) {
-        let outcome = self.container.life.release();
+        let outcome = self.container.state.release();
         let Some(since) = self.noted(outcome) else {
             return;
         };
@@ -164,7 +162,7 @@ impl Hand<'_> {
     }
 
     fn note_wait(&mut self, message: String) {
-        let outcome = self.container.life.wait_told();
+        let outcome = self.container.state.wait_told();
         if self.noted(outcome).is_some() {
             self.out.tell(self.id, message, false);
         }
@@ -172,7 +170,7 @@ impl Hand<'_> {
 
     /// Ends a container whose program has not been executed: it reports `code`.
     pub fn end(&mut self, code: u32, last_words: Option<String>) {
-        let outcome = self.container.life.end(code);
+        let outcome = self.container.state.end(code);
         if self.noted(outcome).is_some() {
             if let Some(message) = last_words {
                 self.container.task.begin_last_words(self.now);
@@ -186,7 +184,7 @@ impl Hand<'_> {
         if let Some(termination) = &mut self.termination {
             termination.extension.begin();
         }
-        self.container.at_the_end = AtTheEnd::Turn(Some(self.now));
+        self.container.termination_work = TerminationWork::Turn(Some(self.now));
         self.history.deferred(&self.container.name);
         self.release();
     }
@@ -198,9 +196,9 @@ impl Hand<'_> {
     }
 
     fn run_hook(&mut self, kind: HookKind, hook: Hook, limit: Duration) {
-        match (kind, self.container.life.stop_mut()) {
+        match (kind, self.container.state.stop_mut()) {
             (HookKind::Termination, _) => {
-                self.container.at_the_end = AtTheEnd::Hook(HookState::Running);
+                self.container.termination_work = TerminationWork::Hook(HookState::Running);
             }
             (HookKind::PreStop, Some(stop)) => {
                 *stop = stop.preparing(self.now);
@@ -217,12 +215,12 @@ impl Hand<'_> {
 
     /// Delivers the stop signal, and schedules SIGKILL at `kill_at`.
     fn tell(&mut self, signal: Signal, all: bool, why: Why, kill_at: Option<Time>) {
-        if let Some(stop) = self.container.life.stop_mut() {
+        if let Some(stop) = self.container.state.stop_mut() {
             *stop = stop.told(self.now, why, kill_at);
             if let Some(request) = &mut self.container.request
                 && why == Why::Alone
             {
-                request.heeded_alone();
+                request.mark_delivered_alone();
             }
             self.signal(signal, all, why);
         }
@@ -231,7 +229,7 @@ impl Hand<'_> {
     /// Delivers the stop signal shortly before SIGKILL. A second SIGKILL of the caller neither
     /// shortens the deadline nor resends the signal.
     fn last_chance(&mut self, signal: Signal, kill_at: Time) {
-        let Some(stop) = self.container.life.stop_mut() else {
+        let Some(stop) = self.container.state.stop_mut() else {
             return;
         };
         let before = std::mem::replace(stop, stop.last_chance(self.now, kill_at));
@@ -241,16 +239,16 @@ impl Hand<'_> {
     }
 
     /// Schedules SIGKILL at `at` for a container that cannot be signaled before.
-    fn condemn(&mut self, at: Time) {
-        if let Some(stop) = self.container.life.stop_mut() {
-            *stop = stop.condemned(self.now, at);
+    fn schedule_kill(&mut self, at: Time) {
+        if let Some(stop) = self.container.state.stop_mut() {
+            *stop = stop.kill_scheduled(self.now, at);
         }
     }
 
     /// Kills the container, or the restart in place that is under way.
     fn kill(&mut self) {
-        let is_restarting = self.container.life.is_restarting();
-        if let Some(stop) = self.container.life.stop_mut() {
+        let is_restarting = self.container.state.is_restarting();
+        if let Some(stop) = self.container.state.stop_mut() {
             // A container stopped for a failure is killed for that failure.
             let why = stop.why().filter(|why| why.is_failure());
             *stop = stop.killed(self.now, Why::GraceOver);
@@ -265,24 +263,24 @@ impl Hand<'_> {
 
     /// Handles the first open SIGKILL of the caller: carries out `then` in its place, or passes it
     /// on.
-    fn heed_kill(&mut self, then: Option<Deed>, ends_grace: bool, ends_defers: bool) {
+    fn handle_kill_request(&mut self, then: Option<Decision>, ends_grace: bool, ends_defers: bool) {
         if self.container.kills.is_empty() {
             return;
         }
         let (request, kill) = self.container.kills.remove(0);
         if let Some(termination) = &mut self.termination {
             if ends_grace {
-                termination.is_late(self.now);
+                termination.end_grace(self.now);
             }
             if ends_defers {
                 termination.kill_defers();
             }
         }
-        if let Some(deed) = then {
-            self.carry_out(deed);
+        if let Some(decision) = then {
+            self.carry_out(decision);
             return self.out.answer_kill(request);
         }
-        if let Some(stop) = self.container.life.stop_mut() {
+        if let Some(stop) = self.container.state.stop_mut() {
             *stop = stop.killed(self.now, Why::PassedOn);
         }
         self.out.push(Action::Signal {
@@ -296,13 +294,13 @@ impl Hand<'_> {
 
     /// Stops waiting for the container.
     fn give_up(&mut self) {
-        if let Some(stop) = self.container.life.stop_mut() {
+        if let Some(stop) = self.container.state.stop_mut() {
             *stop = stop.over();
         }
     }
 
     fn restart(&mut self) {
-        let outcome = self.container.life.restart();
+        let outcome = self.container.state.restart();
         if self.noted(outcome).is_some() {
             let id = self.id.clone();
             let is_cleaned_up = self.container.task.begin_next_process();
@@ -314,7 +312,7 @@ impl Hand<'_> {
     fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
         let reason = self.container.exit_reason(self.termination.as_deref());
         let exiting = self.exiting(code);
-        let outcome = self.container.life.dismiss(exiting);
+        let outcome = self.container.state.dismiss(exiting);
         if self.noted(outcome).is_some() {
             let (name, number) = (&self.container.name, self.container.number);
             if let Some((end, fatal)) = end {
@@ -327,13 +325,13 @@ impl Hand<'_> {
 
     /// Stops a failed container: stop signal now, SIGKILL when its grace period is over.
     fn fail(&mut self, signal: Signal, why: Why, kill_at: Time) {
-        if let Some(running) = self.container.life.as_running_mut() {
+        if let Some(running) = self.container.state.as_running_mut() {
             running.watch = match running.watch.is_startup() {
                 true => Watch::NeverUp,
                 false => Watch::Nothing,
             };
         }
-        if !self.container.life.stop().is_told() {
+        if !self.container.state.stop().is_told() {
             self.tell(signal, false, why, Some(kill_at));
         }
     }
@@ -358,10 +356,10 @@ impl Hand<'_> {
 
     /// Records the container as started once it is.
     pub fn note_if_started(&mut self) {
-        if !self.container.duty().is_helper || !self.container.life.is_started() {
+        if !self.container.role_policy().is_helper || !self.container.state.is_started() {
             return;
         }
-        if let Some(running) = self.container.life.as_running() {
+        if let Some(running) = self.container.state.as_running() {
             let (name, took) = (self.container.name.clone(), self.now.since(running.since));
             self.history.started(&name, self.container.number);
             self.out.report(Report::Started { name, took });
