@@ -207,7 +207,7 @@ fn usher_stop_all_waits_for_a_shim_that_answers_slowly() {
     assert!(stopped.ok(), "{stopped:?}");
     let said = stopped.err();
     assert!(
-        said.contains("does not answer within 500ms: it is asked again for "),
+        said.contains("does not answer within 500ms; retrying for "),
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "no more is wrong: {said}");
@@ -228,7 +228,7 @@ fn usher_stop_reports_a_kill_not_a_stop_signal_for_a_held_container() {
     let stopped = run(usher(&host, &["stop", "pod1"]), PATIENCE);
     assert!(stopped.ok(), "{stopped:?}");
     let said = stopped.out();
-    assert!(!said.contains("told to stop"), "{said}");
+    assert!(!said.contains("is stopping"), "{said}");
     assert!(
         said.contains("killed: its program was not executed"),
         "{said}"
@@ -264,8 +264,8 @@ fn usher_stop_uses_the_given_grace_period() {
     );
     assert!(stopped.ok(), "{stopped:?}");
     let said = stopped.out();
-    assert!(said.contains("deaf: deaf is told to stop"), "{said}");
-    let killed = "deaf: deaf has exited with 137, killed: the grace period was over";
+    assert!(said.contains("deaf: deaf is stopping"), "{said}");
+    let killed = "deaf: deaf exited with 137, killed: the grace period was over";
     assert!(said.contains(killed), "{said}");
     assert_eq!(host.wait_exit("deaf"), 137);
     assert!(host.record().has("deaf", "signal"));

@@ -107,8 +107,8 @@ fn explained(document: &Node) -> Vec<Result<String, String>> {
     let explain = |(owner, pod)| {
         let explanation = explain_one("f.yaml", &owner, &pod, &Rules::default());
         let explanation = explanation.map_err(|failure| match failure {
-            Failure::NobodyReads => panic!("nothing is written"),
-            Failure::Because(why) | Failure::Senseless(why) => why,
+            Failure::OutputClosed => panic!("nothing is written"),
+            Failure::Because(why) | Failure::Usage(why) => why,
         })?;
         serde_json::to_string(&explanation).expect("an explanation is JSON");
         let _ = explanation.text(Some(40));

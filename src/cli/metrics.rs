@@ -123,7 +123,7 @@ async fn serve(node: &Node, listener: &TcpListener) -> Infallible {
 
 async fn respond(node: &Node, path: &str) -> Response<String> {
     let (status, kind, body) = match path {
-        "/metrics" => match text(&node.look(false).await, &node.ended()) {
+        "/metrics" => match text(&node.ask_for_pods(false).await, &node.ended()) {
             Ok(text) => (StatusCode::OK, prometheus::TEXT_FORMAT, text),
             Err(_) => (
                 StatusCode::INTERNAL_SERVER_ERROR,

@@ -70,8 +70,8 @@ fn what_makes_no_sense_is_refused_with_status_2() {
 #[test]
 fn help_for_what_is_no_command_makes_no_sense() {
     for name in ["nosuch", "hel"] {
-        let asked = super::help::asked(Some(name)).err().unwrap();
-        assert!(matches!(asked, output::Failure::Senseless(_)), "{name}");
+        let asked = super::help::help_topic(Some(name)).err().unwrap();
+        assert!(matches!(asked, output::Failure::Usage(_)), "{name}");
     }
 }
 

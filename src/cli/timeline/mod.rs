@@ -66,7 +66,7 @@ impl Timeline {
         if self.output.is_json() {
             return stdout.json(&json_on(pod, node)?);
         }
-        let chart = Chart::of(pod, time::look(pod));
+        let chart = Chart::of(pod, time::observed(pod));
         if let Some(file) = &self.svg {
             return std::fs::write(file, picture::draw(&chart))
                 .map_err(|error| Failure::because(format!("{}: {error}", file.display())));
