@@ -34,10 +34,11 @@ const KERNEL: Subject = Subject::new(Group::Node, "kernel");
 /// place in the manual. Changes nothing, and containerd need not run.
 ///
 /// Fields with `-o json`: `containerd` (`program`, `version`, `config`, `pid`, null where unknown),
-/// `ok`, `first` (the command to run first, or null), and `findings`, each with `group` (`containerd`,
-/// `runtime`, `node`, `configuration`), `about`, `level` (`ok`, `warning`, `problem`), `code` (null if
-/// ok), `says`, `run` (the command that cures it, or null), `add` (lines that cure it, or null) with
-/// the `file` and the `table` to add them to (null if `add` has its own table), and `see`.
+/// `ok`, `first` (the command to run first, or null), and `findings`, each with `group`
+/// (`containerd`, `runtime`, `node`, `configuration`), `about`, `level` (`ok`, `warning`,
+/// `problem`), `code` (null if ok), `says`, `run` (the command that cures it, or null), `add`
+/// (lines that cure it, or null) with the `file` and the `table` to add them to (null if `add` has
+/// its own table), and `see`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 if nothing is wrong (there may be warnings), 1 otherwise.")]
 pub(super) struct Check {
@@ -152,7 +153,8 @@ impl Report {
     }
 }
 
-/// The command that solves most problems: the installer if a finding names it, as it repairs all it can.
+/// The command that solves most problems: the installer if a finding names it, as it repairs all it
+/// can.
 fn first(findings: &[Finding]) -> Option<String> {
     let problems = || findings.iter().filter(|finding| finding.is_problem());
     // Most likely the user means another file, so no command helps.
@@ -190,7 +192,8 @@ fn own_config() -> Finding {
     }
 }
 
-/// A warning if the kernel does not list the children of a thread; `list_of_children` is such a list.
+/// A warning if the kernel does not list the children of a thread; `list_of_children` is such a
+/// list.
 fn kernel(list_of_children: &Path) -> Option<Finding> {
     (!list_of_children.exists()).then(|| {
         KERNEL.warning(

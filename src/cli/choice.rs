@@ -7,8 +7,8 @@ use super::output::Failure;
 /// The least length of an id's prefix. A shorter text is probably a misspelt name.
 pub(super) const LEAST_ID_PREFIX: usize = 4;
 
-/// Finds a pod by its name, its namespace and name, its id, or a prefix of the id. The closest match
-/// wins; of equal ones a running pod before an ended one, and of ended ones the last to end.
+/// Finds a pod by its name, its namespace and name, its id, or a prefix of the id. The closest
+/// match wins; of equal ones a running pod before an ended one, and of ended ones the last to end.
 ///
 /// # Errors
 ///

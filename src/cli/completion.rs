@@ -40,8 +40,8 @@ pub(super) fn script(shell: Shell) -> String {
     }
 }
 
-/// The command that prints the names of pods; it replaces `@PODS@` in the scripts. It leaves out names
-/// with special characters, since `compgen` would execute command substitutions in them.
+/// The command that prints the names of pods; it replaces `@PODS@` in the scripts. It leaves out
+/// names with special characters, since `compgen` would execute command substitutions in them.
 const PODS: &str =
     "usher ps -a 2>/dev/null | awk 'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }'";
 
@@ -77,8 +77,8 @@ _usher_pods() {
 }
 "#;
 
-/// Adds a function that completes pods to the script. Defines it after the first line, since the last
-/// lines already run the completion.
+/// Adds a function that completes pods to the script. Defines it after the first line, since the
+/// last lines already run the completion.
 fn with_zsh(script: &str) -> String {
     let mut text = String::new();
     for (index, line) in script.lines().enumerate() {

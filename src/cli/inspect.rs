@@ -21,10 +21,10 @@ use waits::{answer, failed_probe, is_said_with_a_wait, waits};
 
 /// Shows everything about a pod: first what it waits for, since when, and what ends the wait
 ///
-/// Then its containers: role and the origin of the role (a list in the pod's annotations, or the node's
-/// configuration), state, exit code (and the code reported to containerd if it is different), OOM score,
-/// reasons for kills, and the limits of the cgroups in the kernel. Works for an hour after the end of
-/// the pod.
+/// Then its containers: role and the origin of the role (a list in the pod's annotations, or the
+/// node's configuration), state, exit code (and the code reported to containerd if it is
+/// different), OOM score, reasons for kills, and the limits of the cgroups in the kernel. Works for
+/// an hour after the end of the pod.
 #[derive(Debug, Args)]
 pub struct Inspect {
     /// The pod: its name, namespace/name, or the first characters of its id, four or more
@@ -242,8 +242,8 @@ fn kills(text: &mut String, pod: &api::Pod) {
     }
 }
 
-/// Writes the last failed probes, except those that a line about a wait shows, and failures of a startup
-/// probe that has succeeded since.
+/// Writes the last failed probes, except those that a line about a wait shows, and failures of a
+/// startup probe that has succeeded since.
 fn failed_probes(text: &mut String, pod: &api::Pod, now: f64) {
     for container in &pod.containers {
         let is_said = is_said_with_a_wait(pod, container);

@@ -14,8 +14,8 @@ use super::pages::Topic;
 
 /// Prints a man page, or writes all of them
 ///
-/// `usher man | man -l -` shows usher's page, `usher man annotations | man -l -` that of all annotations;
-/// `usher man --directory /usr/local/share/man` installs all pages.
+/// `usher man | man -l -` shows usher's page, `usher man annotations | man -l -` that of all
+/// annotations; `usher man --directory /usr/local/share/man` installs all pages.
 #[derive(Debug, Args)]
 pub(super) struct Man {
     /// A command, `annotations` or `config` [default: usher itself]

@@ -95,8 +95,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     run(arguments, |usher: Usher, stdout| usher.command.run(stdout))
 }
 
-/// Parses arguments, of which the first is the program's name, runs `command` on them, and prints its
-/// error, if any.
+/// Parses arguments, of which the first is the program's name, runs `command` on them, and prints
+/// its error, if any.
 pub fn run<P: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     command: impl FnOnce(P, &mut Stdout) -> Result<ExitCode, Failure>,

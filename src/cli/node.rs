@@ -1,5 +1,5 @@
-//! The pods of this node, asked of their shims. Finds the shims by their sockets, without containerd,
-//! which may be down. A shim that does not answer does not delay the others.
+//! The pods of this node, asked of their shims. Finds the shims by their sockets, without
+//! containerd, which may be down. A shim that does not answer does not delay the others.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -104,8 +104,8 @@ impl Node {
         Ok(Node { directory, tokio })
     }
 
-    /// The running pods; with `details`, all that their shims know. Warns of each shim that does not
-    /// answer.
+    /// The running pods; with `details`, all that their shims know. Warns of each shim that does
+    /// not answer.
     pub(super) fn living(&self, details: bool) -> Seen {
         self.tokio.block_on(self.ask_for_pods(details))
     }

@@ -139,16 +139,16 @@ impl Table {
         table
     }
 
-    /// Adds a row, with line breaks in cells escaped: further lines of a cell would leave the column,
-    /// and the crate reads beyond such a cell's end in a copy (papergrid 0.18, `Text::clone`, if a style
-    /// spans the line break).
+    /// Adds a row, with line breaks in cells escaped: further lines of a cell would leave the
+    /// column, and the crate reads beyond such a cell's end in a copy (papergrid 0.18,
+    /// `Text::clone`, if a style spans the line break).
     pub(super) fn row<T: Display>(&mut self, cells: impl IntoIterator<Item = T>) {
         let on_one_line = |cell: T| printable(&cell.to_string()).replace('\n', r"\n");
         self.rows.push(cells.into_iter().map(on_one_line).collect());
     }
 
-    /// Fits the table into `width` columns of the terminal, as far as possible: wraps the widest cells
-    /// between words.
+    /// Fits the table into `width` columns of the terminal, as far as possible: wraps the widest
+    /// cells between words.
     pub(super) fn within(mut self, width: Option<usize>) -> Table {
         let Some(width) = width else {
             return self;
@@ -215,8 +215,8 @@ fn longest_word(text: &str) -> usize {
     text.split(' ').map(columns_of).max().unwrap_or_default()
 }
 
-/// Wraps a text between words to `width` columns, if given. Lines after the first begin with `indent`; a
-/// word that is too long has its own line. The text does not end with a line break.
+/// Wraps a text between words to `width` columns, if given. Lines after the first begin with
+/// `indent`; a word that is too long has its own line. The text does not end with a line break.
 pub(super) fn wrapped(text: &str, width: Option<usize>, indent: &str) -> String {
     let Some(width) = width.filter(|width| text.chars().count() > *width) else {
         return text.to_owned();
@@ -263,8 +263,8 @@ impl Display for Table {
     }
 }
 
-/// Escapes all control characters except line breaks and styles. Names and messages come from authors
-/// of pods and from their programs, and must not control the terminal.
+/// Escapes all control characters except line breaks and styles. Names and messages come from
+/// authors of pods and from their programs, and must not control the terminal.
 pub(super) fn printable(text: &str) -> Cow<'_, str> {
     let is_plain = |char: char| char == '\n' || !char.is_control();
     if text.chars().all(is_plain) {

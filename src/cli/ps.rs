@@ -15,13 +15,13 @@ use crate::api;
 
 /// Lists the pods of this node that run under usher, with or without annotations
 ///
-/// READY counts the ready sidecars and apps, without ended ones: a pod that has done its work is 0/1 and
-/// Completed, as with kubectl. STATUS is Init:1/2 while init containers run, Init:Error if one failed,
-/// Sidecar:0/1 while sidecars start, Running, Defer:1/4 or Terminating while the pod terminates, and then
-/// Completed, Stopped, Terminated, Failed or Error.
+/// READY counts the ready sidecars and apps, without ended ones: a pod that has done its work is
+/// 0/1 and Completed, as with kubectl. STATUS is Init:1/2 while init containers run, Init:Error if
+/// one failed, Sidecar:0/1 while sidecars start, Running, Defer:1/4 or Terminating while the pod
+/// terminates, and then Completed, Stopped, Terminated, Failed or Error.
 ///
-/// If a shim does not answer, its pod is missing from the list, a warning names the shim, and the exit
-/// status is 1.
+/// If a shim does not answer, its pod is missing from the list, a warning names the shim, and the
+/// exit status is 1.
 #[derive(Debug, Args)]
 pub(super) struct Ps {
     #[command(flatten)]

@@ -12,9 +12,9 @@ use crate::api;
 
 /// Starts a held container before its turn
 ///
-/// Prints the containers that it waited for. The order of all other containers stays. Containers that
-/// already run, containers of a terminating pod, and defer containers before the termination cannot be
-/// released.
+/// Prints the containers that it waited for. The order of all other containers stays. Containers
+/// that already run, containers of a terminating pod, and defer containers before the termination
+/// cannot be released.
 #[derive(Debug, Args)]
 pub(super) struct Release {
     /// The pod: its name, namespace/name, or the first characters of its id, four or more

@@ -16,9 +16,9 @@ use crate::plan::parse_duration;
 
 /// Stops pods in their order: hooks, pre-exit containers, apps, post-exit containers, sidecars
 ///
-/// Waits until the pods have stopped, and prints their progress. The sandboxes stay. A caller such as
-/// kubelet can create the containers again, which starts the pod again. Before a node's shutdown, stop
-/// kubelet first.
+/// Waits until the pods have stopped, and prints their progress. The sandboxes stay. A caller such
+/// as kubelet can create the containers again, which starts the pod again. Before a node's
+/// shutdown, stop kubelet first.
 #[derive(Debug, Args)]
 pub(super) struct Stop {
     /// The pods: their names, namespace/name, or the first characters of their ids, four or more
@@ -38,8 +38,8 @@ pub(super) struct Stop {
     no_wait: bool,
 }
 
-/// The time beyond the grace period after which a pod counts as stuck: enough for every grace policy on
-/// a busy machine.
+/// The time beyond the grace period after which a pod counts as stuck: enough for every grace
+/// policy on a busy machine.
 const BEYOND_GRACE: Duration = Duration::from_secs(30);
 
 fn grace(text: &str) -> Result<Duration, String> {

@@ -20,8 +20,8 @@ pub(super) fn now() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// The time to which ages of a pod refer: the time of the shim's answer by its node's clock, or now for
-/// an ended pod.
+/// The time to which ages of a pod refer: the time of the shim's answer by its node's clock, or now
+/// for an ended pod.
 pub(super) fn observed(pod: &api::Pod) -> f64 {
     let said = seconds(&pod.now).filter(|_| pod.ended.is_none());
     said.unwrap_or_else(now)
@@ -56,7 +56,8 @@ pub(super) fn age(seconds: f64) -> String {
     }
 }
 
-/// A span of time with up to three significant digits: 4.2ms, 310ms, 1.25s, 12.3s; from 100 s on as an age.
+/// A span of time with up to three significant digits: 4.2ms, 310ms, 1.25s, 12.3s; from 100 s on as
+/// an age.
 pub(super) fn span(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     match seconds {

@@ -8,7 +8,8 @@ use protobuf::{Enum, EnumFull, EnumOrUnknown};
 use crate::api;
 use crate::plan::Signal;
 
-/// The end of the name of each enum's value 0. The part before it is the prefix of the enum's names.
+/// The end of the name of each enum's value 0. The part before it is the prefix of the enum's
+/// names.
 const UNKNOWN: &str = "UNKNOWN";
 
 // === words ===

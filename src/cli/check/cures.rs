@@ -26,7 +26,8 @@ pub(super) struct Cures {
 /// The way to put the shim where containerd looks for programs.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Without an option: containerd searches the default directory, or its configuration has the path.
+    /// Without an option: containerd searches the default directory, or its configuration has the
+    /// path.
     Usual,
     /// With `--prefix`, the parent of a directory named `bin`.
     Prefix(PathBuf),
@@ -111,7 +112,8 @@ impl Cures {
         self.unit.map_or(" the way you usually start it", |_| "")
     }
 
-    /// Sets keys of a runtime's table: with the installer if it wrote the table, else as lines to add.
+    /// Sets keys of a runtime's table: with the installer if it wrote the table, else as lines to
+    /// add.
     pub(super) fn runtime(&self, name: &str, lines: &str, is_pauseless: bool) -> Cure {
         let is_installers = |file: &ConfigFile| name == NAME && install::has_written(&file.text);
         match self.file_of(name) {

@@ -91,8 +91,8 @@ fn configuration(node: &Node, cures: &Cures) -> Vec<Finding> {
     findings
 }
 
-/// Compares the file with the configuration that the running containerd loaded at its start. Advises
-/// no restart if the file has problems, since containerd might not start again.
+/// Compares the file with the configuration that the running containerd loaded at its start.
+/// Advises no restart if the file has problems, since containerd might not start again.
 fn loaded(node: &Node, cures: &Cures, is_sound: bool) -> Option<Finding> {
     let (pid, by_hand) = (node.pid?, cures.by_hand());
     let file = node.config.display();
@@ -147,7 +147,8 @@ fn cri(node: &Node, dump: &Effective) -> Finding {
     }
 }
 
-/// Warns if containerd 1.x would ignore a file: it reads the CRI plugin's table of the last file only.
+/// Warns if containerd 1.x would ignore a file: it reads the CRI plugin's table of the last file
+/// only.
 fn files(node: &Node, files: &[ConfigFile]) -> Option<Finding> {
     let with_part = files.iter().filter(|file| file.has_plugin(CRI_2));
     let names: Vec<String> = with_part

@@ -45,7 +45,8 @@ pub(super) fn ours(node: &Node) -> impl Iterator<Item = (&str, &Table)> {
     node.runtimes().filter(|(_, runtime)| is_ours(runtime))
 }
 
-/// Checks an entry's `runtime_type` and `runtime_path` against what this containerd supports for them.
+/// Checks an entry's `runtime_type` and `runtime_path` against what this containerd supports for
+/// them.
 fn registration(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<Finding> {
     let version = node.version.as_ref()?;
     let is_by_path = text(runtime, "runtime_path").is_some_and(|path| !path.is_empty());
@@ -202,8 +203,9 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
     finding.cure(cures.install())
 }
 
-/// Checks that the runtime's cgroup driver is kubelet's or that of the other runtimes: all pods of a
-/// kubelet have cgroup paths of one kind. Without options the shim tells the driver from the path.
+/// Checks that the runtime's cgroup driver is kubelet's or that of the other runtimes: all pods of
+/// a kubelet have cgroup paths of one kind. Without options the shim tells the driver from the
+/// path.
 fn driver(
     node: &Node,
     cures: &Cures,

@@ -1,4 +1,5 @@
-//! The running containerd's answer to kubelet's `Status` request, with the features of its runtimes.
+//! The running containerd's answer to kubelet's `Status` request, with the features of its
+//! runtimes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -44,8 +45,8 @@ const UNIMPLEMENTED: &str = "12";
 /// The key of the plugin's configuration in a verbose status.
 const CONFIG: &str = "config";
 
-/// Calls `RuntimeService/Status` of the Container Runtime Interface, as kubelet does, and asks for the
-/// plugin's configuration as well.
+/// Calls `RuntimeService/Status` of the Container Runtime Interface, as kubelet does, and asks for
+/// the plugin's configuration as well.
 pub(in crate::cli) fn status(socket: &Path) -> Result<CriStatus, StatusError> {
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -65,10 +65,10 @@ pub(super) fn cri_of_layout(version: i64) -> &'static str {
 pub(super) enum Registration {
     /// By usher's own type, from which containerd derives the program's name.
     OwnType,
-    /// By runc's type and the path of usher's program. containerd 2.0 to 2.2 reports user namespaces
-    /// and recursive read-only mounts to kubelet for this type only, and no containerd reads another
-    /// type's options for a pod with a user namespace. Brings nothing with containerd 1; 1.6 ignores
-    /// the path.
+    /// By runc's type and the path of usher's program. containerd 2.0 to 2.2 reports user
+    /// namespaces and recursive read-only mounts to kubelet for this type only, and no containerd
+    /// reads another type's options for a pod with a user namespace. Brings nothing with containerd
+    /// 1; 1.6 ignores the path.
     Path(PathBuf),
     /// By usher's own type, with the shim as sandboxer. For such a runtime containerd (2.3 and 2.4)
     /// ignores the path: it starts the sandbox by the type alone (`Create` in its

@@ -1,4 +1,5 @@
-//! The node as `usher check` and `usher install` see it: containerd, its PATH and its configuration.
+//! The node as `usher check` and `usher install` see it: containerd, its PATH and its
+//! configuration.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -120,8 +121,8 @@ impl Node {
         }
     }
 
-    /// The difference between the configuration file and what the running containerd has loaded, as a
-    /// clause about containerd. None if there is no difference or if it is unknown.
+    /// The difference between the configuration file and what the running containerd has loaded, as
+    /// a clause about containerd. None if there is no difference or if it is unknown.
     pub(in crate::cli) fn unloaded(&self) -> Option<String> {
         match self.cri_status.as_ref()? {
             Ok(status) => loaded::difference(self.dump.as_ref().ok()?, status.config.as_ref()?),
@@ -168,7 +169,8 @@ impl Node {
         self.dump.as_ref().ok()?.cri()
     }
 
-    /// The name of the CRI plugin that has the runtimes, by containerd's version if it has no table.
+    /// The name of the CRI plugin that has the runtimes, by containerd's version if it has no
+    /// table.
     pub(in crate::cli) fn cri_name(&self) -> &'static str {
         match self.cri() {
             Some((name, _)) => name,
@@ -182,7 +184,8 @@ impl Node {
         self.dump.iter().flat_map(Effective::runtimes)
     }
 
-    /// The shim program that containerd would run: the one on its PATH, else the one beside containerd
+    /// The shim program that containerd would run: the one on its PATH, else the one beside
+    /// containerd
     /// (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/shim_manager.go>).
     pub(in crate::cli) fn shim(&self, name: &str) -> Option<PathBuf> {
         find(&self.path, name).or_else(|| {
@@ -258,8 +261,8 @@ impl Running {
 }
 
 /// All processes named containerd in our mount namespace that run as the same user, so as root: we
-/// execute their program and those on their PATH, and any user can name a program containerd. A process
-/// with the default configuration file comes first.
+/// execute their program and those on their PATH, and any user can name a program containerd. A
+/// process with the default configuration file comes first.
 fn running_daemons() -> Vec<Running> {
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
     let us = users(Path::new("/proc/self"));
@@ -278,8 +281,8 @@ fn running_daemons() -> Vec<Running> {
     found
 }
 
-/// The line of a process's user ids (`proc_pid_status(5)`). The owner of its directory in /proc is no
-/// substitute: it is root for every process that is not dumpable.
+/// The line of a process's user ids (`proc_pid_status(5)`). The owner of its directory in /proc is
+/// no substitute: it is root for every process that is not dumpable.
 fn users(directory: &Path) -> Option<String> {
     let status = fs::read_to_string(directory.join("status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("Uid:"))?;

@@ -1,7 +1,7 @@
 //! `usher install`: installs usher on this node, or removes it.
 //!
-//! First decides the changes, from texts ([`plan`]); then tries the new configuration; then writes the
-//! files.
+//! First decides the changes, from texts ([`plan`]); then tries the new configuration; then writes
+//! the files.
 
 mod imports;
 mod ours;
@@ -42,8 +42,8 @@ pub(super) use ours::has_written;
 /// directories and sockets. At the end the checks of `usher check` run.
 ///
 /// With containerd 2 the runtime has runc's type and the path of the shim (`runtime_path`), so that
-/// kubelet allows user namespaces and recursive read-only mounts. With containerd 1 it has usher's own
-/// type.
+/// kubelet allows user namespaces and recursive read-only mounts. With containerd 1 it has usher's
+/// own type.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 #[command(after_help = "\
@@ -69,8 +69,8 @@ pub(super) struct Install {
     /// Restarts containerd through systemd if its configuration changes; pods keep running
     #[arg(long)]
     restart: bool,
-    /// Also installs and enables usher-stop.service, which stops the pods in their order when the node
-    /// shuts down; --remove removes it
+    /// Also installs and enables usher-stop.service, which stops the pods in their order when the
+    /// node shuts down; --remove removes it
     #[arg(long)]
     stop_unit: bool,
     /// Has the shim make the sandboxes of its pods, without a pause container; experimental, needs
@@ -84,15 +84,16 @@ pub(super) struct Install {
     /// else /usr/local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
-    /// The owner of containerd, which decides the paths of its configuration and programs, and its unit.
-    /// Only plain containerd has been tried for real
+    /// The owner of containerd, which decides the paths of its configuration and programs, and its
+    /// unit. Only plain containerd has been tried for real
     #[arg(long, value_enum, default_value = "auto")]
     flavor: FlavorArgument,
     /// containerd's configuration file [default: that of the running containerd, else
     /// /etc/containerd/config.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The containerd program, with ctr beside it [default: the running one, else the one on the PATH]
+    /// The containerd program, with ctr beside it [default: the running one, else the one on the
+    /// PATH]
     #[arg(long, value_name = "PATH")]
     containerd: Option<PathBuf>,
     /// containerd's PATH [default: that of the running containerd, else this command's]
@@ -290,7 +291,8 @@ impl Installer {
         place::beside(&self.found.config, "restart")
     }
 
-    /// True if the running containerd needs a restart even without a change of its configuration file.
+    /// True if the running containerd needs a restart even without a change of its configuration
+    /// file.
     fn needs_restart(&self) -> bool {
         self.restart_marker().exists()
             || self.node.unloaded().is_some()
@@ -323,8 +325,8 @@ impl Installer {
         }
     }
 
-    /// Writes the planned configuration. If containerd does not start again with it, although it did in
-    /// the trial, restores the old one.
+    /// Writes the planned configuration. If containerd does not start again with it, although it
+    /// did in the trial, restores the old one.
     fn configure(&self) -> Result<(), String> {
         let restart_marker = self.restart_marker();
         if !self.is_changed() {

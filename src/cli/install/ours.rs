@@ -1,5 +1,5 @@
-//! The installer's lines in a configuration file: whole lines between two comments, so that every other
-//! byte stays as its author wrote it.
+//! The installer's lines in a configuration file: whole lines between two comments, so that every
+//! other byte stays as its author wrote it.
 
 use std::path::{Path, PathBuf};
 
@@ -11,15 +11,16 @@ const FIRST: &str = "# >>> usher: from here to its end written by `usher install
 const FIRST_BEGINS: &str = "# >>> usher:";
 /// The line after ours.
 const LAST: &str = "# <<< usher";
-/// The first line of a file that the installer made. It removes the file if nothing else is left in it.
+/// The first line of a file that the installer made. It removes the file if nothing else is left in
+/// it.
 const MADE: &str = "# made by `usher install`";
 /// The same line in files of an earlier installer.
 const MADE_EARLIER: &str = "# made by scripts/install of usher";
 /// The comment below a last line that had no newline.
 const UNFINISHED: &str = "# usher: the line above had no end";
 
-/// The beginning of a line of ours that names a directory which the installer made. `--remove` removes
-/// that directory if it is empty.
+/// The beginning of a line of ours that names a directory which the installer made. `--remove`
+/// removes that directory if it is empty.
 const DIRECTORY: &str = "# directory made by `usher install`: ";
 
 /// A file's text without our lines.

@@ -81,7 +81,8 @@ fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     replaced
 }
 
-/// Writes a file and syncs it to disk before the rename, so that a power failure leaves no partial file.
+/// Writes a file and syncs it to disk before the rename, so that a power failure leaves no partial
+/// file.
 fn write(new: &Path, bytes: &[u8], like: Option<fs::Metadata>) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(true).mode(0o600);

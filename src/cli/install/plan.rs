@@ -25,8 +25,8 @@ pub(super) struct Texts {
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) texts: Texts,
-    /// The texts for the trial: with a [source](Texts::source), the configuration that the distribution
-    /// will generate.
+    /// The texts for the trial: with a [source](Texts::source), the configuration that the
+    /// distribution will generate.
     pub(super) tried: Texts,
 }
 
@@ -165,8 +165,8 @@ impl Found {
     ///
     /// # Errors
     ///
-    /// A sentence: containerd rejects the present configuration, or the new one, or the new one would
-    /// change more than our runtime.
+    /// A sentence: containerd rejects the present configuration, or the new one, or the new one
+    /// would change more than our runtime.
     pub(super) fn plan(&self, goal: &Goal, ask: &mut Ask) -> Result<Planned, String> {
         let Some(source) = &self.source else {
             let texts = self.plan_configuration(goal, ask)?;
@@ -273,8 +273,8 @@ impl Found {
         ))
     }
 
-    /// The texts to try, the best first: our own file; lines in the configuration; the same with the
-    /// built-in runtime, which containerd 1 drops once a configuration names another.
+    /// The texts to try, the best first: our own file; lines in the configuration; the same with
+    /// the built-in runtime, which containerd 1 drops once a configuration names another.
     fn candidates(&self, before: &Effective, registration: &Registration) -> Vec<Texts> {
         let version = version(&self.bare.text);
         let cri = cri_of_layout(version);
@@ -294,8 +294,8 @@ impl Found {
         all.chain(with_built_in).collect()
     }
 
-    /// Keeps a present text if the new one has the same values, so that no containerd restarts for a
-    /// changed comment or for lines added below ours.
+    /// Keeps a present text if the new one has the same values, so that no containerd restarts for
+    /// a changed comment or for lines added below ours.
     fn keep_equal_texts(&self, planned: Texts) -> Texts {
         type Alike = fn(&str, &str) -> bool;
         let either = |old: &Option<String>, new: Option<String>, alike: Alike| match (old, new) {
@@ -309,7 +309,8 @@ impl Found {
         }
     }
 
-    /// The line and the name of a table on the way to the runtimes that is written as an inline table.
+    /// The line and the name of a table on the way to the runtimes that is written as an inline
+    /// table.
     fn inline_table(&self) -> Option<(usize, String)> {
         let document = Document::parse(self.bare.text.as_str()).ok()?;
         let mut item = document.as_item();

@@ -38,13 +38,13 @@ fn have_equal_bytes(one: &Path, other: &Path) -> bool {
     length(one) == length(other) && bytes(one).is_some_and(|one| Some(one) == bytes(other))
 }
 
-/// Installs programs and returns their paths. Replaces each by a rename, since a shim may start at any
-/// time.
+/// Installs programs and returns their paths. Replaces each by a rename, since a shim may start at
+/// any time.
 ///
 /// # Errors
 ///
-/// A sentence, if a program cannot be written, or does not run on this node, for instance because of an
-/// older C library or another processor.
+/// A sentence, if a program cannot be written, or does not run on this node, for instance because
+/// of an older C library or another processor.
 pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<PathBuf>, String> {
     let mut news = Vec::new();
     let directories = place::missing_directories(bin);

@@ -1,5 +1,5 @@
-//! The trial's temporary directory and containerd. Neither outlives this command, even if a signal ends
-//! it.
+//! The trial's temporary directory and containerd. Neither outlives this command, even if a signal
+//! ends it.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use tempfile::TempDir;
 
-/// The directory and the containerd. While it exists, a thread handles the signals that end this command.
+/// The directory and the containerd. While it exists, a thread handles the signals that end this
+/// command.
 pub(super) struct Scratch {
     path: PathBuf,
     content: Arc<Mutex<Content>>,
@@ -62,7 +63,8 @@ impl Scratch {
         self.path.join("log")
     }
 
-    /// Starts containerd under the lock, so that a signal never finds a process that is not yet stored.
+    /// Starts containerd under the lock, so that a signal never finds a process that is not yet
+    /// stored.
     pub(super) fn start(&self, start: impl FnOnce() -> io::Result<Child>) -> io::Result<()> {
         let mut content = lock(&self.content);
         content.containerd = Some(start()?);

@@ -20,8 +20,8 @@ pub(super) struct SourceText {
 impl SourceText {
     /// # Errors
     ///
-    /// A sentence, if it is unclear which lines are ours, or if a file of ours has another author, or if
-    /// a file that always exists is missing.
+    /// A sentence, if it is unclear which lines are ours, or if a file of ours has another author,
+    /// or if a file that always exists is missing.
     pub(super) fn new(source: Source, text: Option<String>) -> Result<SourceText, String> {
         let Source { file, form } = source;
         let place = file.display();

@@ -69,8 +69,8 @@ pub(super) fn ask(
     })
 }
 
-/// Writes texts to a configuration in the temporary directory. It imports the same files, except for
-/// those in the directory of our own file, of which it imports copies.
+/// Writes texts to a configuration in the temporary directory. It imports the same files, except
+/// for those in the directory of our own file, of which it imports copies.
 fn stage(scratch: &Path, found: &Found, texts: &Texts) -> std::io::Result<PathBuf> {
     let main = texts.main.clone().unwrap_or_default();
     let file = scratch.join("config.toml");

@@ -1,5 +1,5 @@
-//! Plans for configurations of any form. The effective configuration is here the texts' own values; the
-//! integration tests ask containerd itself.
+//! Plans for configurations of any form. The effective configuration is here the texts' own values;
+//! the integration tests ask containerd itself.
 
 use std::path::PathBuf;
 

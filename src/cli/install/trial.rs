@@ -1,5 +1,5 @@
-//! The trial: starts a containerd with the new configuration, but with other directories and sockets
-//! than the node's.
+//! The trial: starts a containerd with the new configuration, but with other directories and
+//! sockets than the node's.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,8 +26,8 @@ pub(super) struct Programs<'a> {
     pub(super) ctr: &'a Path,
 }
 
-/// Changes a dumped configuration so that its containerd shares nothing with a running one and keeps its
-/// files in `directory`.
+/// Changes a dumped configuration so that its containerd shares nothing with a running one and
+/// keeps its files in `directory`.
 ///
 /// # Errors
 ///
@@ -44,7 +44,8 @@ pub(super) fn private(dump: &str, directory: &Path) -> Result<String, String> {
     }
     set(top, "temp", "");
     if let Some(score) = top.get_mut("oom_score") {
-        // containerd sets it by its PID, which in a /proc of another PID namespace is another process.
+        // containerd sets it by its PID, which in a /proc of another PID namespace is another
+        // process.
         *score = value(0);
     }
     let mut listeners = |name: &str, address: &str| {
@@ -97,8 +98,8 @@ fn table_at<'a>(table: &'a mut Table, path: &[&str]) -> Option<&'a mut Table> {
         .try_fold(table, |table, key| table.get_mut(key)?.as_table_mut())
 }
 
-/// True if `ctr plugins ls` reports all CRI plugins as ok (containerd 1 has one, containerd 2 several).
-/// None if it lists none.
+/// True if `ctr plugins ls` reports all CRI plugins as ok (containerd 1 has one, containerd 2
+/// several). None if it lists none.
 fn cri_is_ok(listing: &str) -> Option<bool> {
     let of_plugins = listing.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -153,8 +154,8 @@ pub(super) fn starts(programs: &Programs, dump: &str, scratch: &Scratch) -> Resu
     }
 }
 
-/// Starts a command in a new mount namespace, so that its mounts go with it. A new thread enters the
-/// namespace, and its children inherit it.
+/// Starts a command in a new mount namespace, so that its mounts go with it. A new thread enters
+/// the namespace, and its children inherit it.
 fn in_mounts_of_its_own(mut command: Command) -> std::io::Result<std::process::Child> {
     let start = move || {
         unshare(CloneFlags::CLONE_NEWNS)?;

@@ -522,7 +522,7 @@ fn what_is_listed_and_not_there_may_still_come() {
     assert_eq!(
         says,
         [
-            "usher/sidecars lists it, and the pod has no such container: what waits for it never runs, unless \
+            "usher/sidecars lists it, but the pod has no such container: containers that wait for it never run, unless \
              an injector adds it"
         ]
     );
@@ -546,8 +546,8 @@ fn a_name_that_no_container_has_comes_with_its_list_and_the_near_name_of_one_als
     assert!(judgement.refused.is_some());
     let said: Vec<String> = judgement.warnings.iter().map(|it| it.to_string()).collect();
     let expected = [
-        "fetsh: usher/native-init lists it, and the pod has no such init container; did you mean fetch?",
-        "proxi: usher/sidecars lists it, and the pod has no such container: what waits for it never runs, \
+        "fetsh: usher/native-init lists it, but the pod has no such init container; did you mean fetch?",
+        "proxi: usher/sidecars lists it, but the pod has no such container: containers that wait for it never run, \
          unless an injector adds it; did you mean proxy?",
     ];
     assert_eq!(said, expected);
@@ -569,9 +569,9 @@ fn an_annotation_that_is_nearly_ushers_is_named_with_the_one_that_was_meant() {
         .map(|it| it.says.as_str())
         .collect();
     let expected = [
-        "startup-probe.ushr/proxy is no annotation of usher, and does nothing; did you mean \
+        "startup-probe.ushr/proxy is not an annotation of usher and has no effect; did you mean \
          startup-probe.usher/proxy?",
-        "user/sidecars is no annotation of usher, and does nothing; did you mean usher/sidecars?",
+        "user/sidecars is not an annotation of usher and has no effect; did you mean usher/sidecars?",
     ];
     assert_eq!(said, expected);
 }
