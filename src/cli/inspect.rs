@@ -17,7 +17,7 @@ use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Output, Stdout, Table, WARN
 use super::time::{self, span};
 use super::{ps, words};
 use crate::api;
-use waits::{answer, failed_probe, is_said_with_a_wait, waits};
+use waits::{answer, failed_probe, is_shown_with_a_wait, waits};
 
 /// Shows everything about a pod: first what it waits for, since when, and what ends the wait
 ///
@@ -246,7 +246,7 @@ fn kills(text: &mut String, pod: &api::Pod) {
 /// startup probe that has succeeded since.
 fn failed_probes(text: &mut String, pod: &api::Pod, now: f64) {
     for container in &pod.containers {
-        let is_said = is_said_with_a_wait(pod, container);
+        let is_said = is_shown_with_a_wait(pod, container);
         let failed = container.failed_probe.as_ref();
         let is_startup =
             failed.is_some_and(|it| it.probe.enum_value() == Ok(api::Probe::PROBE_STARTUP));

@@ -76,9 +76,9 @@ pub(super) struct StopAnswer {
 
 /// The reason why a shim gave no answer.
 pub(super) enum NoAnswer {
-    /// Its pod has ended, or the shim has exited.
+    /// The pod has ended, or the shim has exited.
     Ended,
-    /// The shim was killed: nothing listens on its socket. containerd will clean up after it.
+    /// The shim was killed: nothing listens on the socket. containerd will clean up after it.
     Died,
     /// The shim seems to run, but does not answer. The text is the end of a sentence about it.
     Unresponsive(String),

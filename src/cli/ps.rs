@@ -81,7 +81,7 @@ impl List {
         row(pod).into_iter().chain(shim)
     }
 
-    /// Shows pods, all or none of them with their nodes. If there are none, prints the note `none`,
+    /// Shows pods, either all or none of them with a node. Without pods prints the note `empty`,
     /// unless some shims were `silent`.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl List {
         &self,
         pods: &[Placed<'_>],
         silent: usize,
-        none: &str,
+        empty: &str,
         stdout: &mut Stdout,
     ) -> Result<ExitCode, Failure> {
         if self.is_json() {
@@ -106,7 +106,7 @@ impl List {
             table.row(self.cells(pod).chain(node.map(str::to_owned)));
         }
         match (pods.is_empty(), silent) {
-            (true, 0) => super::output::note(none),
+            (true, 0) => super::output::note(empty),
             (true, _) => {}
             (false, _) => stdout.text(table)?,
         }
@@ -127,8 +127,8 @@ impl Ps {
             pods.extend(node.ended());
         }
         let pods: Vec<_> = pods.iter().map(|pod| (pod, None)).collect();
-        let none = "no pods run under usher on this node";
-        self.list.show(&pods, seen.silent, none, stdout)
+        let empty = "no pods run under usher on this node";
+        self.list.show(&pods, seen.silent, empty, stdout)
     }
 
     /// Prints a line for each pod, and another one for each change.

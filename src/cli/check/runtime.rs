@@ -135,8 +135,8 @@ fn sandboxes(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<
 
 /// Checks the features of the runtime that the running containerd reports to kubelet.
 fn reported_features(node: &Node, name: &str) -> Option<Finding> {
-    let told_kubelet = node.cri_status.as_ref()?.as_ref().ok()?;
-    features(&told_kubelet.handlers, name)
+    let reported = node.cri_status.as_ref()?.as_ref().ok()?;
+    features(&reported.handlers, name)
 }
 
 fn features(handlers: &[Handler], name: &str) -> Option<Finding> {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_the_sandboxes_is_judged_by_what_containerd_can() {
+    fn a_sandboxer_that_containerd_does_not_support_is_a_problem() {
         let level = |version: &str, plugin: &str, lines: &str| {
             let dump = format!(
                 "[plugins.'{plugin}'.containerd.runtimes.usher]\nruntime_type = '{TYPE}'\n{lines}"

@@ -34,7 +34,7 @@ pub(in crate::cli) struct Node {
     pub(in crate::cli) path_is_known: bool,
     /// The running containerd's process.
     pub(in crate::cli) pid: Option<u32>,
-    /// That process's answer to kubelet's `Status` request, if it was asked.
+    /// The process's answer to kubelet's `Status` request, if it was asked.
     pub(in crate::cli) cri_status: Option<Result<CriStatus, StatusError>>,
 }
 

@@ -263,7 +263,7 @@ fn culprits<'a>(
 }
 
 /// True if a line about a wait gives the reason why the container's probe failed.
-pub(super) fn is_said_with_a_wait(pod: &api::Pod, container: &api::Container) -> bool {
+pub(super) fn is_shown_with_a_wait(pod: &api::Pod, container: &api::Container) -> bool {
     let is_culprit = |wait| culprits(pod, wait).any(|it| it.name == container.name);
     has_failed_to_start(container) || waiting(pod).any(|(_, wait)| is_culprit(wait))
 }

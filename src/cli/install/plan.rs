@@ -50,9 +50,9 @@ pub(super) struct Found {
 /// The wanted state of containerd's configuration.
 #[derive(Debug)]
 pub(super) enum Goal {
-    /// It has our runtime with this registration.
+    /// The configuration has our runtime with this registration.
     Installed(Registration),
-    /// It has no lines of ours.
+    /// The configuration has no lines of ours.
     Removed,
 }
 
