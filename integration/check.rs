@@ -288,7 +288,7 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
     for _ in 0..2 {
         let said = node.install(3);
         assert!(said.contains("restart containerd"), "{said}");
-        assert!(!said.contains("usher is installed"), "{said}");
+        assert!(!said.contains("is installed; in Kubernetes"), "{said}");
     }
     let headline = node.check(&[]).out();
     assert!(

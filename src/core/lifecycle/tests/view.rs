@@ -379,7 +379,7 @@ fn a_container_that_no_annotation_groups_is_told_what_puts_containers_together()
         container: "web".to_owned(),
     };
     assert_eq!(remedies(&world), std::slice::from_ref(&group));
-    let sentence = "web is alone in its pod: containers are in one pod where all of them have the annotation \
+    let sentence = "web is alone in its pod; containers share a pod if all of them have the annotation \
         io.containerd.runc.v2.group with the same value";
     assert_eq!(group.to_string(), sentence);
     let told = world.told("web");
