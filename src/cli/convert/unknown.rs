@@ -76,5 +76,5 @@ fn in_container(container: &Node) -> Option<String> {
 }
 
 fn unknown(field: &str, instead: &str) -> String {
-    format!("neither usher nor Kubernetes supports the field {field}; expected {instead}")
+    format!("{field} is a field of neither Kubernetes nor usher; expected {instead}")
 }

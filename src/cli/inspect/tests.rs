@@ -325,7 +325,7 @@ fn a_failed_probe_stands_with_the_wait_for_it_or_else_at_the_end() {
     let lines = |pod: &api::Pod| {
         let text = plain(&text(pod, None, 1012.0));
         let lines = text.lines().enumerate();
-        let lines = lines.filter(|(_, line)| line.contains("probe failed"));
+        let lines = lines.filter(|(_, line)| line.contains("probe last failed"));
         Vec::from_iter(lines.map(|(number, line)| (number, line.to_owned())))
     };
     // The container does not wait for the probe.
