@@ -151,7 +151,7 @@ fn inspect_says_first_what_the_pod_waits_for_and_a_release_ends_the_wait() {
     let said = says(
         &host,
         &["release", "pod1", "web"],
-        "web of pod1 is released",
+        "released web of pod1",
     );
     assert!(said.contains("sidecar proxy (not started yet)"), "{said}");
     host.await_event("web", "start");
