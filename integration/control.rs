@@ -148,11 +148,7 @@ fn inspect_says_first_what_the_pod_waits_for_and_a_release_ends_the_wait() {
     assert!(text.contains("app web is held for"), "{text}");
     assert!(text.contains("usher release pod1 web"), "{text}");
     assert!(!host.record().has("web", "start"));
-    let said = says(
-        &host,
-        &["release", "pod1", "web"],
-        "released web of pod1",
-    );
+    let said = says(&host, &["release", "pod1", "web"], "released web of pod1");
     assert!(said.contains("sidecar proxy (not started yet)"), "{said}");
     host.await_event("web", "start");
     let again = run(usher(&host, &["release", "pod1", "web"]), PATIENCE);
