@@ -141,9 +141,7 @@ fn the_suggested_command_makes_a_node_ready() {
     let node = Node::new();
     let said = node.check(&[]).out();
     assert!(
-        said.starts_with(
-            "This node is not ready for usher. First of all run\n\n    usher install "
-        ),
+        said.starts_with("This node is not ready for usher. First run\n\n    usher install "),
         "{said}"
     );
     // Pasted into the file, this table would make containerd 1 forget its built-in runtime.
@@ -231,7 +229,7 @@ fn a_configuration_file_that_is_not_there_is_named_so() {
     fs::remove_file(node.dir.path().join("config.toml")).unwrap();
     let said = node.check(&[]).out();
     assert!(
-        said.starts_with("This node is not ready for usher. First of all config-missing:\n"),
+        said.starts_with("This node is not ready for usher. First solve config-missing:\n"),
         "{said}"
     );
     assert!(!said.contains("config-refused"), "{said}");
@@ -269,7 +267,7 @@ fn a_runtime_without_pod_annotations_is_a_problem_that_names_the_table_to_change
 fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_kubelet() {
     let node = Node::new();
     let (_, findings) = node.findings();
-    assert_eq!(level(&findings, "kubelet is told"), "none");
+    assert_eq!(level(&findings, "features for kubelet"), "none");
     let dir = node.dir.path().display();
     let own = format!(
         "root = \"{dir}/root\"\nstate = \"{dir}/state\"\nimports = []\n\
@@ -290,18 +288,18 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
     for _ in 0..2 {
         let said = node.install(3);
         assert!(said.contains("restart containerd"), "{said}");
-        assert!(!said.contains("usher is installed"), "{said}");
+        assert!(!said.contains("is installed; in Kubernetes"), "{said}");
     }
     let headline = node.check(&[]).out();
     assert!(
-        headline.starts_with("This node is not ready for usher. First of all "),
+        headline.starts_with("This node is not ready for usher. First "),
         "{headline}"
     );
     let (ok, findings) = node.findings();
     assert!(!ok, "{findings:#?}");
     let stale = finding(&findings, "containerd-stale").unwrap();
     let says = stale["says"].as_str().unwrap();
-    assert!(says.contains("does not know the runtime usher"), "{says}");
+    assert!(says.contains("it lacks the runtime usher"), "{says}");
     // With `--restart` the installer calls systemctl, and notices that this fake one restarts
     // nothing.
     node.place_systemctl();
@@ -326,7 +324,11 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
         Version(..2, _) => "none",
         _ => "ok",
     };
-    assert_eq!(level(&findings, "kubelet is told"), told, "{findings:#?}");
+    assert_eq!(
+        level(&findings, "features for kubelet"),
+        told,
+        "{findings:#?}"
+    );
 }
 
 /// Writing any runtime into the configuration makes containerd 1 forget its built-in one;
@@ -380,5 +382,5 @@ fn both_programs_print_their_usage() {
     command.args(["help", "nosuch"]);
     let said = run(command, PATIENCE);
     assert_eq!(said.code, Some(2), "{said:?}");
-    assert!(said.err().contains("is no command of usher"), "{said:?}");
+    assert!(said.err().contains("usher has no command"), "{said:?}");
 }

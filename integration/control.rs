@@ -148,11 +148,7 @@ fn inspect_says_first_what_the_pod_waits_for_and_a_release_ends_the_wait() {
     assert!(text.contains("app web is held for"), "{text}");
     assert!(text.contains("usher release pod1 web"), "{text}");
     assert!(!host.record().has("web", "start"));
-    let said = says(
-        &host,
-        &["release", "pod1", "web"],
-        "web of pod1 is released",
-    );
+    let said = says(&host, &["release", "pod1", "web"], "released web of pod1");
     assert!(said.contains("sidecar proxy (not started yet)"), "{said}");
     host.await_event("web", "start");
     let again = run(usher(&host, &["release", "pod1", "web"]), PATIENCE);
@@ -207,7 +203,7 @@ fn usher_stop_all_waits_for_a_shim_that_answers_slowly() {
     assert!(stopped.ok(), "{stopped:?}");
     let said = stopped.err();
     assert!(
-        said.contains("does not answer within 500ms: it is asked again for "),
+        said.contains("does not answer within 500ms; retrying for "),
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "no more is wrong: {said}");
@@ -228,7 +224,7 @@ fn usher_stop_reports_a_kill_not_a_stop_signal_for_a_held_container() {
     let stopped = run(usher(&host, &["stop", "pod1"]), PATIENCE);
     assert!(stopped.ok(), "{stopped:?}");
     let said = stopped.out();
-    assert!(!said.contains("told to stop"), "{said}");
+    assert!(!said.contains("is stopping"), "{said}");
     assert!(
         said.contains("killed: its program was not executed"),
         "{said}"
@@ -264,8 +260,8 @@ fn usher_stop_uses_the_given_grace_period() {
     );
     assert!(stopped.ok(), "{stopped:?}");
     let said = stopped.out();
-    assert!(said.contains("deaf: deaf is told to stop"), "{said}");
-    let killed = "deaf: deaf has exited with 137, killed: the grace period was over";
+    assert!(said.contains("deaf: deaf is stopping"), "{said}");
+    let killed = "deaf: deaf exited with 137, killed: the grace period was over";
     assert!(said.contains(killed), "{said}");
     assert_eq!(host.wait_exit("deaf"), 137);
     assert!(host.record().has("deaf", "signal"));

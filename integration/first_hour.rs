@@ -318,9 +318,9 @@ fn let_an_app_hang(node: &Node) {
     assert!(run(usher(host, &asked), PATIENCE).ok());
     let sentences = [
         "app app is stopping for ",
-        "it gets a last signal, and SIGKILL two seconds later at the latest",
+        "it gets a last signal, and SIGKILL within two seconds",
         "post-exit flush is held for ",
-        "its turn to run: it is that of the apps",
+        "its turn to run; it is now the turn of the apps",
         "its program is never executed",
     ];
     node.says(&["inspect", "stuck"], &sentences);

@@ -208,7 +208,7 @@ fn a_removal_restores_the_original_configuration() {
         }
         let file = node.config().display().to_string();
         assert!(
-            said.contains(&format!("the runtime is taken out of {file}\n")),
+            said.contains(&format!("removed the runtime from {file}\n")),
             "{said}"
         );
         let again = node.must(&["--remove"]);
@@ -389,7 +389,7 @@ fn a_trial_of_the_configuration_reads_imported_files() {
     assert!(node.dump().contains("oom_score = 7"), "{}", node.dump());
     fs::write(node.path("etc/mine.toml"), "[no TOML\n").expect("a part");
     let said = node.must_fail(&["--remove"]);
-    assert!(said.contains("does not take"), "{said}");
+    assert!(said.contains("containerd rejects"), "{said}");
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn a_dry_run_prints_the_changes_and_makes_none() {
     for expected in [
         format!("--- {config}\n+++ {config}\n@@ "),
         format!("+  pod_annotations = {}\n", r#"["usher/*", "*.usher/*"]"#),
-        format!("put into place: {}\n", node.path("usr/bin/usher").display()),
+        format!("would install: {}\n", node.path("usr/bin/usher").display()),
         "usher-stop.service\n".to_owned(),
     ] {
         assert!(out.contains(&expected), "{expected}: {out}");
@@ -425,9 +425,9 @@ fn a_dry_run_prints_the_changes_and_makes_none() {
     let finished = node.install(&["--dry-run", "--restart", "--remove"]);
     assert!(finished.ok(), "{}", finished.err());
     let out = finished.out();
-    assert!(out.contains("containerd would be restarted"), "{out}");
+    assert!(out.contains("would restart containerd"), "{out}");
     assert!(out.contains("\n-# >>> usher"), "{out}");
-    assert!(out.contains("removed: "), "{out}");
+    assert!(out.contains("would remove: "), "{out}");
     assert_eq!(node.text(), with);
 }
 
@@ -462,7 +462,7 @@ fn a_foreign_runtime_named_usher_is_left_alone() {
     let before = format!("{USUAL}{own}");
     let node = Node::with_config(&before);
     let said = node.must_fail(&[]);
-    assert!(said.contains("names the runtime usher already"), "{said}");
+    assert!(said.contains("already has a runtime usher"), "{said}");
     assert_eq!(node.text(), before);
     assert!(!node.path("usr").exists());
 }
@@ -472,7 +472,7 @@ fn a_configuration_that_containerd_does_not_start_with_is_never_installed() {
     let broken = "[this is no TOML\n";
     let node = Node::with_config(broken);
     let said = node.must_fail(&[]);
-    assert!(said.contains("does not take"), "{said}");
+    assert!(said.contains("containerd rejects"), "{said}");
     assert_eq!(node.text(), broken);
 
     // containerd accepts this file; its CRI plugin fails after the start.
@@ -587,7 +587,7 @@ fn a_failed_restart_restores_the_old_configuration() {
     let node = Node::with_config(USUAL);
     node.place_systemctl("! grep --quiet usher etc/config.toml");
     let said = node.must_fail(&["--restart"]);
-    assert!(said.contains("got back its old configuration"), "{said}");
+    assert!(said.contains("its old configuration is restored"), "{said}");
     assert_eq!(node.text(), USUAL);
     // The second restart uses the old configuration.
     let twice = "restart containerd\nrestart containerd\n";
@@ -672,7 +672,7 @@ fn the_runtime_is_not_removed_while_pods_use_it() {
     let forced = node.install(&["--remove", "--force"]);
     assert!(forced.ok(), "{}", forced.err());
     assert!(
-        forced.err().contains("stays as long as pods run"),
+        forced.err().contains("stays while pods run"),
         "{}",
         forced.err()
     );

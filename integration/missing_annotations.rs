@@ -54,8 +54,8 @@ fn an_unlisted_init_container_names_the_missing_annotation() {
     let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/native-init", "fetch")]);
     // kubelet creates nothing else before this container has ended.
     let log = logged(&host, pod.witness("migrate", &[]));
-    let advice = "if migrate is one of the pod's own initContainers, it runs at once where the pod has \
-        the annotation usher/native-init: fetch, migrate";
+    let advice = "if migrate is one of the pod's own initContainers, the annotation \
+        usher/native-init: fetch, migrate lets it run at once";
     let (text, json) = inspect(&host, advice);
     assert!(text.contains("app migrate is held for"), "{text}");
     let remedy = json!({
@@ -94,8 +94,8 @@ fn a_debug_container_added_to_a_waiting_pod_names_the_annotation_that_releases_i
     eventually("the debugger says so", PATIENCE, || {
         debugger().contains("debugger has been held for")
     });
-    let advice = "; if debugger was added to the pod (kubectl debug), it runs at once where the pod has \
-        the annotation usher/apps: web\n";
+    let advice = "; if debugger was added to the pod (kubectl debug), the annotation usher/apps: web \
+        lets it run at once\n";
     assert!(debugger().ends_with(advice), "{}", debugger());
     let (text, _) = inspect(&host, advice.trim_start_matches("; ").trim_end());
     assert!(!text.contains("if web was added"), "{text}");
@@ -133,10 +133,10 @@ fn a_job_that_waits_for_further_apps_says_so() {
     let log = logged(&host, job.witness("proxy", &[]));
     host.run(&job.witness("work", &["--run-for", "100ms"]));
     assert_eq!(host.wait_exit("work"), 0);
-    let advice = "it is complete at once where the pod has the annotation usher/apps: work";
+    let advice = "the annotation usher/apps: work completes it at once";
     let (text, json) = inspect(&host, advice);
     assert!(
-        text.starts_with("pod1 waits for apps that may still come"),
+        text.starts_with("pod1 waits for apps that may still be created"),
         "{text}"
     );
     assert_eq!(json["late"]["remedy"]["value"], "work", "{json:#}");

@@ -121,7 +121,7 @@ fn every_output_is_compared_or_listed() {
 }
 
 /// Texts that look like a command, but are a program's output.
-const SENTENCES: [&str; 1] = ["usher is for root"];
+const SENTENCES: [&str; 1] = ["run usher as root"];
 
 #[test]
 fn commands_in_the_text_are_valid() {

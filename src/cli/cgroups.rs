@@ -1,8 +1,8 @@
-//! What bounds a pod and its containers, as cells of a table.
+//! Memory and CPU limits of cgroups, as cells of a table.
 
 use crate::api;
 
-/// How much memory is used, how much may be, and how many processors.
+/// The used memory, the memory limit, and the CPU limit in CPUs.
 pub(super) fn cells(cgroup: &api::Cgroup) -> [String; 3] {
     let none = || "none".to_owned();
     [
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_have_the_unit_that_suits_them() {
+    fn bytes_are_shown_in_the_largest_fitting_unit() {
         let texts: Vec<_> = [512, 1024, 3 << 19, 5 << 30]
             .into_iter()
             .map(bytes)

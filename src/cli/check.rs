@@ -1,7 +1,7 @@
-//! `usher check`: whether a node is ready for pods that use usher.
+//! `usher check`: tells whether a node is ready for pods that use usher.
 //!
-//! Each question is a function that looks at the [`Node`] and returns findings, each with its cure.
-//! Nothing is changed.
+//! Each check is a function that reads the [`Node`] and returns findings, each with its cure. It
+//! changes nothing.
 
 mod annotations;
 mod cures;
@@ -28,16 +28,17 @@ const KERNEL: Subject = Subject::new(Group::Node, "kernel");
 /// Checks whether this node is ready for usher
 ///
 /// Looks for the shim where containerd looks for it, asks containerd for its effective
-/// configuration, and looks at what the kernel and usher's own configuration file allow. A containerd
-/// that runs is asked which configuration it has loaded, and what it tells kubelet of the runtime. The
-/// command that puts all right comes first; each finding has a code, its cure, and the place in the
-/// manual. Nothing is changed, and containerd need not run.
+/// configuration, and checks the kernel and usher's own configuration file. Asks a running
+/// containerd which configuration it has loaded, and which features of the runtime it reports to
+/// kubelet. The command to run first stands at the top; each finding has a code, its cure, and its
+/// place in the manual. Changes nothing, and containerd need not run.
 ///
 /// Fields with `-o json`: `containerd` (`program`, `version`, `config`, `pid`, null where unknown),
-/// `ok`, `first` (the command to run first, or null), and `findings`, each with `group` (`containerd`,
-/// `runtime`, `node`, `configuration`), `about`, `level` (`ok`, `warning`, `problem`), `code` (null if
-/// ok), `says`, `run` (the command that cures it, or null), `add` (lines that cure it, or null) with the
-/// `file` and, for lines within a table, the `table` that they belong to, and `see`.
+/// `ok`, `first` (the command to run first, or null), and `findings`, each with `group`
+/// (`containerd`, `runtime`, `node`, `configuration`), `about`, `level` (`ok`, `warning`,
+/// `problem`), `code` (null if ok), `says`, `run` (the command that cures it, or null), `add`
+/// (lines that cure it, or null) with the `file` and the `table` to add them to (null if `add` has
+/// its own table), and `see`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 if nothing is wrong (there may be warnings), 1 otherwise.")]
 pub(super) struct Check {
@@ -48,14 +49,13 @@ pub(super) struct Check {
     /// The containerd program [default: the running one, else the one on the PATH]
     #[arg(long, value_name = "PATH")]
     containerd: Option<PathBuf>,
-    /// Where containerd looks for programs [default: the running one's PATH, else this command's]
+    /// containerd's PATH [default: that of the running containerd, else this command's]
     #[arg(long, value_name = "DIR:DIR…")]
     path: Option<String>,
     #[command(flatten)]
     output: Output,
 }
 
-/// Everything that was found.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     containerd: containerd::Facts,
@@ -91,12 +91,12 @@ impl Check {
 // === impl Report ===
 
 impl Report {
-    /// Looks at a node whose containerd is found without options.
+    /// Checks a node whose containerd needs no options to be found.
     pub(super) fn of_installed(node: &Node) -> Report {
         Report::of(node, &Cures::of(node, &[]))
     }
 
-    /// Asks all questions.
+    /// Runs all checks.
     fn of(node: &Node, cures: &Cures) -> Report {
         let mut findings = daemon::findings(node, cures);
         findings.extend(runtime::findings(node, cures));
@@ -111,14 +111,14 @@ impl Report {
         }
     }
 
-    /// Only an unloaded configuration keeps pods from running: the caller restarts containerd.
-    pub(super) fn wants_a_restart_alone(&self) -> bool {
+    /// True if a restart of containerd, which the caller does, would solve every problem.
+    pub(super) fn needs_only_a_restart(&self) -> bool {
         let mut problems = self.findings.iter().filter(|finding| finding.is_problem());
         problems
             .all(|finding| matches!(finding.code, Some(Code::ContainerdStale | Code::CriFailed)))
     }
 
-    /// The first step: a command, or else the first problem. Empty if all is well.
+    /// The first step: a command, or else the first problem. Empty if there is no problem.
     fn headline(&self) -> String {
         let mut problems = self.findings.iter().filter(|finding| finding.is_problem());
         let Some(problem) = problems.next() else {
@@ -127,17 +127,17 @@ impl Report {
         const NOT_READY: &str = "This node is not ready for usher.";
         if let Some(command) = &self.first {
             let command = styled(output::BOLD, command);
-            return format!("{NOT_READY} First of all run\n\n    {command}\n\n");
+            return format!("{NOT_READY} First run\n\n    {command}\n\n");
         }
         let code = problem.code.map(Code::word).unwrap_or_default();
         let code = styled(output::BOLD, code);
         format!(
-            "{NOT_READY} First of all {code}:\n\n    {}\n\n",
+            "{NOT_READY} First solve {code}:\n\n    {}\n\n",
             problem.says
         )
     }
 
-    /// For people: the headline, then the findings in their groups.
+    /// The text output: the headline, then the findings by group.
     fn text(&self) -> String {
         let mut text = self.headline();
         for group in Group::value_variants() {
@@ -153,10 +153,11 @@ impl Report {
     }
 }
 
-/// The command that cures most: the installer puts right what it finds, and restarts containerd.
+/// The command that solves most problems: the installer if a finding names it, as it repairs all it
+/// can.
 fn first(findings: &[Finding]) -> Option<String> {
     let problems = || findings.iter().filter(|finding| finding.is_problem());
-    // Most likely it is another file that is meant.
+    // Most likely the user means another file, so no command helps.
     if problems().any(|finding| finding.code == Some(Code::ConfigMissing)) {
         return None;
     }
@@ -166,40 +167,40 @@ fn first(findings: &[Finding]) -> Option<String> {
     command.cloned()
 }
 
-/// usher's own configuration file.
 fn own_config() -> Finding {
     let path = crate::config::path();
     match crate::config::read() {
-        Err(error) => OWN_CONFIG.problem(Code::UsherConfig, format!("{error}: no pod would begin")),
+        Err(error) => OWN_CONFIG.problem(Code::UsherConfig, format!("{error}: no pod can start")),
         Ok(rules) if !rules.enabled => OWN_CONFIG.warning(
             Code::UsherOff,
             format!(
-                "{}: usher is off: annotations of new pods mean nothing",
+                "{}: usher is off: it ignores the annotations of new pods",
                 path.display()
             ),
         ),
         Ok(_) if !path.exists() => OWN_CONFIG.ok(format!(
-            "{} is not there: no rules of this node",
+            "{} does not exist: this node has no rules",
             path.display()
         )),
         Ok(rules) => {
             let roles = match rules.roles.to_string().as_str() {
                 "" => String::new(),
-                names => format!(": it makes sidecars of {names}"),
+                names => format!(": its rules make these sidecars: {names}"),
             };
             OWN_CONFIG.ok(format!("{} is valid{roles}", path.display()))
         }
     }
 }
 
-/// Lists that the kernel does not have, of which one would be at this path.
+/// A warning if the kernel does not list the children of a thread; `list_of_children` is such a
+/// list.
 fn kernel(list_of_children: &Path) -> Option<Finding> {
     (!list_of_children.exists()).then(|| {
         KERNEL.warning(
             Code::Kernel,
             format!(
-                "{} is missing: pods run, and after the end of a container's first process the pod's shim \
-                 looks through all processes of the node, every 5 s at most; expected a kernel with \
+                "{} is missing: pods run, but after a container's first process exits, the pod's shim \
+                 searches all processes of the node, at most every 5 s; expected a kernel with \
                  CONFIG_PROC_CHILDREN",
                 list_of_children.display()
             ),

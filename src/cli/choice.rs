@@ -1,32 +1,31 @@
-//! Which pod is meant: what pods are called, and how exactly.
+//! Finds the pod that a name or an id on the command line means.
 
 use crate::api;
 
 use super::output::Failure;
 
-/// The beginning of an id has so many characters: what is shorter may be a name that is gone, or misspelt.
-pub(super) const BEGINNING: usize = 4;
+/// The least length of an id's prefix. A shorter text is probably a misspelt name.
+pub(super) const LEAST_ID_PREFIX: usize = 4;
 
-/// The pod that is called so: by its name, its namespace and name, its id, or how that begins. The one that
-/// is called so most exactly counts; then one that lives more than one that has ended, and of those the one
-/// that ended last.
+/// Finds a pod by its name, its namespace and name, its id, or a prefix of the id. The closest
+/// match wins; of equal ones a running pod before an ended one, and of ended ones the last to end.
 ///
 /// # Errors
 ///
-/// If more than one that lives is called so.
+/// If several running pods match equally well.
 pub fn choose<T>(
     which: &str,
     pods: Vec<T>,
     pod: impl Fn(&T) -> &api::Pod,
 ) -> Result<Option<T>, Failure> {
-    let best = pods.iter().map(|one| how_exactly(which, pod(one))).max();
-    let Some(best) = best.filter(|best| *best > Exactly::Not) else {
+    let best = pods.iter().map(|one| match_of(which, pod(one))).max();
+    let Some(best) = best.filter(|best| *best > Match::None) else {
         return Ok(None);
     };
-    let called = pods
+    let matching = pods
         .into_iter()
-        .filter(|one| how_exactly(which, pod(one)) == best);
-    let (living, ended): (Vec<T>, Vec<T>) = called.partition(|one| pod(one).ended.is_none());
+        .filter(|one| match_of(which, pod(one)) == best);
+    let (living, ended): (Vec<T>, Vec<T>) = matching.partition(|one| pod(one).ended.is_none());
     let at = |one: &T| pod(one).ended.as_ref().map(|at| (at.seconds, at.nanos));
     match living.is_empty() {
         true => Ok(ended.into_iter().max_by_key(at)),
@@ -34,7 +33,7 @@ pub fn choose<T>(
     }
 }
 
-/// The one that there is.
+/// The only candidate.
 fn only<T>(
     which: &str,
     mut candidates: Vec<T>,
@@ -46,35 +45,34 @@ fn only<T>(
             let all = candidates.iter().chain(&last);
             let names: Vec<_> = all.map(|one| full_name(pod(one))).collect();
             Err(Failure::because(format!(
-                "{which:?} is the name of more than one pod, expected one of {}",
+                "{which:?} matches several pods; expected one of {}",
                 names.join(", ")
             )))
         }
     }
 }
 
-/// How exactly a pod is called by some words.
+/// The closeness of a match, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Exactly {
-    Not,
-    /// Its id begins so.
-    Beginning,
+enum Match {
+    None,
+    IdPrefix,
     Name,
-    /// As no other is.
+    /// The whole id, or the namespace and the name.
     Full,
 }
 
-fn how_exactly(which: &str, pod: &api::Pod) -> Exactly {
+fn match_of(which: &str, pod: &api::Pod) -> Match {
     let full = format!("{}/{}", namespace(pod), pod.name);
     match which {
-        _ if which == pod.id || which == full || which == full_name(pod) => Exactly::Full,
-        _ if which == pod.name => Exactly::Name,
-        _ if which.len() >= BEGINNING && pod.id.starts_with(which) => Exactly::Beginning,
-        _ => Exactly::Not,
+        _ if which == pod.id || which == full || which == full_name(pod) => Match::Full,
+        _ if which == pod.name => Match::Name,
+        _ if which.len() >= LEAST_ID_PREFIX && pod.id.starts_with(which) => Match::IdPrefix,
+        _ => Match::None,
     }
 }
 
-/// As none other on its node.
+/// A name that is unique on the pod's node.
 pub(super) fn full_name(pod: &api::Pod) -> String {
     let id: String = pod.id.chars().take(12).collect();
     match pod.name == pod.id {
@@ -83,7 +81,7 @@ pub(super) fn full_name(pod: &api::Pod) -> String {
     }
 }
 
-/// Kubernetes' namespace of a pod; without Kubernetes containerd's.
+/// The pod's Kubernetes namespace, or containerd's if it has none.
 pub fn namespace(pod: &api::Pod) -> &str {
     match pod.namespace.as_str() {
         "" => &pod.containerd_namespace,
@@ -124,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_called_by_what_is_unique_about_it() {
+    fn a_pod_is_found_by_any_name_that_is_unique() {
         let pods = [
             pod("shop", "web", "aaaa1"),
             pod("test", "web", "aaaa2"),
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lives_comes_first_and_then_the_one_that_ended_last() {
+    fn a_running_pod_is_preferred_and_then_the_one_that_ended_last() {
         let mut pods = vec![
             ended(5, pod("shop", "web", "aaaa1")),
             ended(9, pod("shop", "web", "aaaa2")),
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_name_counts_more_than_whose_id_begins_so() {
+    fn a_name_is_preferred_to_an_id_prefix() {
         let pods = [
             ended(5, pod("shop", "face", "aaaa1")),
             pod("shop", "web", "faceb2"),

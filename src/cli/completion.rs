@@ -1,4 +1,4 @@
-//! `usher completion`: completion of usher's arguments for a shell.
+//! `usher completion`: prints a shell's completion script.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,10 @@ use clap_complete::Shell;
 use super::Usher;
 use super::output::{Failure, Stdout};
 
-/// Prints a script with which a shell completes usher's arguments, names of pods too
+/// Prints a script with which a shell completes usher's arguments, including names of pods
 ///
-/// For bash, `usher completion bash > /etc/bash_completion.d/usher`; for zsh, the same into a file
-/// `_usher` in one of the directories of $fpath; for fish, into
+/// For bash: `usher completion bash > /etc/bash_completion.d/usher`. For zsh: write it to a file
+/// `_usher` in a directory of $fpath. For fish: write it to
 /// `~/.config/fish/completions/usher.fish`.
 #[derive(Debug, Args)]
 pub(super) struct Completion {
@@ -33,15 +33,15 @@ pub(super) fn script(shell: Shell) -> String {
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
         Shell::Bash => script + &BASH.replace("@PODS@", PODS),
-        // Within quotes.
+        // In the script it stands within quotes.
         Shell::Fish => script + &FISH.replace("@PODS@", &PODS.replace('\'', r"\'")),
         Shell::Zsh => with_zsh(&script),
         _ => script,
     }
 }
 
-/// A command that prints the names of pods, which stands for `@PODS@` in scripts. Authors of pods choose the names,
-/// and `compgen` would execute what is in them: only plain ones are offered.
+/// The command that prints the names of pods; it replaces `@PODS@` in the scripts. It leaves out
+/// names with special characters, since `compgen` would execute command substitutions in them.
 const PODS: &str =
     "usher ps -a 2>/dev/null | awk 'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }'";
 
@@ -77,8 +77,8 @@ _usher_pods() {
 }
 "#;
 
-/// The script in which arguments that are pods are completed by their function, which is defined behind the
-/// first line: the last lines begin the completion.
+/// Adds a function that completes pods to the script. Defines it after the first line, since the
+/// last lines already run the completion.
 fn with_zsh(script: &str) -> String {
     let mut text = String::new();
     for (index, line) in script.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! Manifests that nobody would write, and shims that tell anything at all.
+//! Fuzzing of manifests and of shims' answers.
 
 use protobuf::Message;
 
@@ -8,19 +8,20 @@ use crate::judgement::{Judgement, complete};
 use crate::manifest::Pod;
 use crate::plan::Rules;
 
-use super::convert::{Wish, convert as convert_all};
+use super::convert::{Options, convert as convert_all};
 use super::explain::explain as explain_one;
 use super::manifest::{self, Node};
 use super::output::{self, Failure};
 use super::timeline::draw_all;
 use super::{inspect, json, metrics, node, ps};
 
-/// How many bytes may be allocated at once for each of a manifest, and in any case: an item of a list
-/// that is `-` and a line break becomes a node.
+/// Limit of memory for parsing, in bytes for each byte of a manifest: a list item of two bytes (`-`
+/// and a line break) becomes a node.
 const EACH: usize = 2048;
+/// Limit of memory for parsing, in bytes for any manifest.
 const ANYWAY: usize = 1 << 20;
 
-/// When a pod is looked at, in seconds since 1970.
+/// The time of the output, in seconds since 1970.
 const NOW: f64 = 1.7e9;
 
 pub(crate) fn explain(input: &[u8]) {
@@ -46,7 +47,7 @@ pub(crate) fn explain(input: &[u8]) {
     }
 }
 
-/// What has been completed is complete, and the shim takes it.
+/// Checks that a completed pod needs no further completion, and that the shim accepts it.
 fn assert_completed(mut pod: Pod) {
     let rules = Rules::default();
     let Ok(Some(completion)) = complete(&pod, &rules) else {
@@ -58,20 +59,19 @@ fn assert_completed(mut pod: Pod) {
     assert_eq!(Judgement::of(&pod, &rules).refused, None, "{completion:?}");
 }
 
-/// What is printed reads as what it was made from, and is explained without being refused; also when
-/// it is converted once more.
+/// Checks that converted manifests are parsed back to the same text, and can be explained.
 pub(crate) fn convert(input: &[u8]) {
     let Some(documents) = documents(input) else {
         return;
     };
     for legacy in [false, true] {
-        let wish = Wish {
+        let options = Options {
             legacy,
             runtime_class: "usher".to_owned(),
             rules: Rules::default(),
         };
         let mut converted = documents.clone();
-        if convert_all(&mut converted, &wish).is_err() {
+        if convert_all(&mut converted, &options).is_err() {
             continue;
         }
         let text = manifest::print(&converted).expect("what was read can be printed");
@@ -79,7 +79,7 @@ pub(crate) fn convert(input: &[u8]) {
             Ok(again) => again,
             Err(error) => panic!("{error}:\n{text}"),
         };
-        // No number is itself that is none.
+        // Texts are compared, since NaN differs from itself.
         assert_eq!(manifest::print(&again).as_deref(), Ok(&*text));
         for document in &again {
             for explanation in explained(document) {
@@ -101,14 +101,14 @@ fn documents(input: &[u8]) -> Option<Vec<Node>> {
     }
 }
 
-/// The text for each pod in a document, or why there is none.
+/// The explanation of each pod in a document, or the error.
 fn explained(document: &Node) -> Vec<Result<String, String>> {
     let pods = manifest::pods(document).into_iter();
     let explain = |(owner, pod)| {
         let explanation = explain_one("f.yaml", &owner, &pod, &Rules::default());
         let explanation = explanation.map_err(|failure| match failure {
-            Failure::NobodyReads => panic!("nothing is written"),
-            Failure::Because(why) | Failure::Senseless(why) => why,
+            Failure::OutputClosed => panic!("nothing is written"),
+            Failure::Because(why) | Failure::Usage(why) => why,
         })?;
         serde_json::to_string(&explanation).expect("an explanation is JSON");
         let _ = explanation.text(Some(40));
@@ -117,7 +117,7 @@ fn explained(document: &Node) -> Vec<Result<String, String>> {
     pods.map(explain).collect()
 }
 
-/// What is printed of a pod, whatever its shim has told.
+/// Checks the output for a pod with arbitrary contents.
 pub(crate) fn answers(input: &[u8]) {
     let Ok(pod) = api::Pod::parse_from_bytes(input) else {
         return;
@@ -142,13 +142,13 @@ pub(crate) fn answers(input: &[u8]) {
     };
     assert!(metrics::text(&seen, &pods).is_ok(), "{pods:?}");
     let [pod] = pods;
-    // A time may be none that JSON has a form for.
+    // Some times have no form in JSON.
     if let Ok(printed) = json::json(&pod) {
         let _ = json::message::<api::Pod>(printed);
     }
 }
 
-/// That a terminal does nothing but print it, in colours.
+/// Checks that a text has no control characters except line breaks and styles.
 fn assert_plain(text: &str) {
     let mut rest = text.chars();
     while let Some(char) = rest.next() {

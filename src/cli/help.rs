@@ -1,4 +1,4 @@
-//! `usher help`: of a command, or a page of the reference.
+//! `usher help`: prints the help of a command, or a page of the reference.
 
 use std::process::ExitCode;
 
@@ -11,57 +11,59 @@ use super::pages::Topic;
 
 /// Explains a command, all annotations, or a node's configuration
 ///
-/// `usher help annotations` lists what a pod's annotations can say, `usher help config` what a node's
-/// administrator can say in /etc/usher/config.toml; each with its default and an example.
+/// `usher help annotations` lists the annotations of pods, `usher help config` the keys of
+/// /etc/usher/config.toml; each with its default and an example.
 #[derive(Debug, Args)]
 pub(super) struct Help {
-    /// A command, `annotations` or `config`; usher itself if none is given
+    /// A command, `annotations` or `config` [default: usher itself]
     topic: Option<String>,
-    /// Print a page of the reference as tables in Markdown
+    /// Prints a page of the reference as Markdown tables
     #[arg(long, requires = "topic")]
     markdown: bool,
 }
 
-/// What a person asks for.
-pub(super) enum Asked {
+/// The topic of a help request.
+pub(super) enum HelpTopic {
     Page(Topic),
     Command(Box<clap::Command>),
 }
 
 impl Help {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
-        match asked(self.topic.as_deref())? {
-            Asked::Page(topic) if self.markdown => stdout.text(topic.page().markdown())?,
-            Asked::Page(topic) => stdout.text(topic.page().text())?,
-            Asked::Command(_) if self.markdown => {
-                let message = "--markdown is for annotations and config alone";
-                return Err(Failure::Senseless(message.to_owned()));
+        match help_topic(self.topic.as_deref())? {
+            HelpTopic::Page(topic) if self.markdown => stdout.text(topic.page().markdown())?,
+            HelpTopic::Page(topic) => stdout.text(topic.page().text())?,
+            HelpTopic::Command(_) if self.markdown => {
+                let message = "--markdown works only with annotations and config";
+                return Err(Failure::Usage(message.to_owned()));
             }
-            Asked::Command(mut command) => stdout.text(command.render_long_help().ansi())?,
+            HelpTopic::Command(mut command) => stdout.text(command.render_long_help().ansi())?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// The page, or the command, of this name; usher itself if there is none.
-pub(super) fn asked(name: Option<&str>) -> Result<Asked, Failure> {
+/// The page or command of this name, or usher itself without a name.
+pub(super) fn help_topic(name: Option<&str>) -> Result<HelpTopic, Failure> {
     let mut usher = Usher::command();
     usher.build();
     let Some(name) = name else {
-        return Ok(Asked::Command(Box::new(usher)));
+        return Ok(HelpTopic::Command(Box::new(usher)));
     };
     if let Ok(topic) = Topic::from_str(name, false) {
-        return Ok(Asked::Page(topic));
+        return Ok(HelpTopic::Page(topic));
     }
     let command = usher.find_subcommand(name).cloned();
-    let command = command.map(|command| Asked::Command(Box::new(command)));
+    let command = command.map(|command| HelpTopic::Command(Box::new(command)));
     command.ok_or_else(|| {
         let pages = Topic::value_variants().iter();
         let pages = pages.filter_map(|topic| topic.to_possible_value());
-        let pages: Vec<String> = pages.map(|page: PossibleValue| page.get_name().to_owned()).collect();
+        let pages: Vec<String> = pages
+            .map(|page: PossibleValue| page.get_name().to_owned())
+            .collect();
         let pages = pages.join(" or ");
-        Failure::Senseless(format!(
-            "{name:?} is no command of usher; expected one of those that usher --help lists, {pages}"
+        Failure::Usage(format!(
+            "usher has no command {name:?}; expected a command that usher --help lists, {pages}"
         ))
     })
 }

@@ -1,4 +1,4 @@
-//! `usher inspect`: everything one asks when a pod hangs, first of all what it waits for.
+//! `usher inspect`: shows all about a pod, its waits first.
 
 #[cfg(test)]
 mod tests;
@@ -17,14 +17,14 @@ use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Output, Stdout, Table, WARN
 use super::time::{self, span};
 use super::{ps, words};
 use crate::api;
-use waits::{answer, failed_probe, is_said_with_a_wait, waits};
+use waits::{answer, failed_probe, is_shown_with_a_wait, waits};
 
 /// Shows everything about a pod: first what it waits for, since when, and what ends the wait
 ///
-/// Then its containers: role, and by what they have it (a list of the pod's annotations, or the roles of
-/// the node's configuration), state, exit codes (as it was, and as containerd was told where that is
-/// another), OOM score, why they were killed, and the limits of the cgroups as they are in the kernel.
-/// Works for an hour after the pod has ended.
+/// Then its containers: role and the origin of the role (a list in the pod's annotations, or the
+/// node's configuration), state, exit code (and the code reported to containerd if it is
+/// different), OOM score, reasons for kills, and the limits of the cgroups in the kernel. Works for
+/// an hour after the end of the pod.
 #[derive(Debug, Args)]
 pub struct Inspect {
     /// The pod: its name, namespace/name, or the first characters of its id, four or more
@@ -40,16 +40,16 @@ impl Inspect {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Which pod is asked for.
+    /// The pod's name or id on the command line.
     pub fn pod(&self) -> &str {
         &self.pod
     }
 
-    /// Shows a pod, which is on `node` where that may be another than this one.
+    /// Shows a pod, and its node if given.
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// If the output cannot be written.
     pub fn show(
         &self,
         pod: &api::Pod,
@@ -58,7 +58,7 @@ impl Inspect {
     ) -> Result<(), Failure> {
         match self.output.is_json() {
             true => stdout.json(&json_on(pod, node)?),
-            false => stdout.text(text(pod, node, time::look(pod))),
+            false => stdout.text(text(pod, node, time::observed(pod))),
         }
     }
 }
@@ -188,7 +188,7 @@ fn containers(pod: &api::Pod, now: f64) -> Table {
     table
 }
 
-/// By what it has its role.
+/// The origin of the container's role.
 fn by(container: &api::Container) -> String {
     let by = match container.role_origin.enum_value_or_default() {
         api::RoleOrigin::ROLE_ORIGIN_LIST if container.optional => "list, optional",
@@ -228,7 +228,7 @@ fn number_or_dash(number: u32) -> String {
     }
 }
 
-/// Who was killed, and why.
+/// Writes the kills and their reasons.
 fn kills(text: &mut String, pod: &api::Pod) {
     for container in &pod.containers {
         for kills in &container.kills {
@@ -242,11 +242,11 @@ fn kills(text: &mut String, pod: &api::Pod) {
     }
 }
 
-/// Whose probes have failed, but for what is said above, and what is past: a startup probe fails until it
-/// succeeds.
+/// Writes the last failed probes, except those that a line about a wait shows, and failures of a
+/// startup probe that has succeeded since.
 fn failed_probes(text: &mut String, pod: &api::Pod, now: f64) {
     for container in &pod.containers {
-        let is_said = is_said_with_a_wait(pod, container);
+        let is_said = is_shown_with_a_wait(pod, container);
         let failed = container.failed_probe.as_ref();
         let is_startup =
             failed.is_some_and(|it| it.probe.enum_value() == Ok(api::Probe::PROBE_STARTUP));
@@ -259,7 +259,7 @@ fn failed_probes(text: &mut String, pod: &api::Pod, now: f64) {
     }
 }
 
-/// The limits of the cgroups, as the kernel has them.
+/// Writes the limits of the cgroups in the kernel.
 fn limits(text: &mut String, pod: &api::Pod) {
     let mut table = Table::new(["CGROUP", "MEMORY", "MEMORY LIMIT", "CPU LIMIT"]);
     let of_containers = pod.containers.iter();

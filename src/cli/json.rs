@@ -1,4 +1,4 @@
-//! Messages as JSON, for scripts.
+//! JSON of messages, for scripts.
 
 use protobuf::MessageFull;
 use protobuf::reflect::{EnumDescriptor, MessageDescriptor, RuntimeFieldType, RuntimeType};
@@ -9,11 +9,11 @@ use super::output::Failure;
 use super::words;
 use crate::api;
 
-/// A message in protobuf's JSON mapping, but with words for enums, and one for a pod's status.
+/// A message in protobuf's JSON mapping, but with words for enums and for a pod's status.
 pub(super) fn json<M: MessageFull>(message: &M) -> Result<Value, Failure> {
     let options = PrintOptions {
         always_output_default_values: true,
-        // Numbers of values that are not known here stand among names otherwise.
+        // Numbers for all values: otherwise unknown values would be numbers among names.
         enum_values_int: true,
         ..PrintOptions::default()
     };
@@ -21,13 +21,13 @@ pub(super) fn json<M: MessageFull>(message: &M) -> Result<Value, Failure> {
     let value = text
         .map_err(|error| error.to_string())
         .and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
-    let mut value = value
-        .map_err(|error| Failure::because(format!("the answer cannot be encoded: {error}")))?;
+    let mut value =
+        value.map_err(|error| Failure::because(format!("cannot encode the output: {error}")))?;
     reword_message(&mut value, &M::descriptor());
     Ok(value)
 }
 
-/// A pod, and where it is.
+/// The JSON of a pod, with its node if given.
 pub(super) fn json_on(pod: &api::Pod, node: Option<&str>) -> Result<Value, Failure> {
     let mut value = json(pod)?;
     if let (Some(node), Some(fields)) = (node, value.as_object_mut()) {
@@ -36,12 +36,12 @@ pub(super) fn json_on(pod: &api::Pod, node: Option<&str>) -> Result<Value, Failu
     Ok(value)
 }
 
-/// The message that was printed so, by this `usher` or another one: fields that are not known here are
-/// left out, and words that are not are unknown.
+/// Parses the output of [`json`], from this or another version of usher: drops unknown fields, and
+/// reads unknown words as the unknown value.
 ///
 /// # Errors
 ///
-/// In a sentence, if it is none.
+/// A sentence, if it is not such a message.
 pub fn message<M: MessageFull>(mut value: Value) -> Result<M, String> {
     unword_message(&mut value, &M::descriptor());
     let options = ParseOptions {
@@ -99,7 +99,7 @@ fn reword(value: &mut Value, kind: &RuntimeType) {
     }
 }
 
-/// The other way round.
+/// The inverse of [`reword`].
 fn unword(value: &mut Value, kind: &RuntimeType) {
     match kind {
         RuntimeType::Enum(all) => {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn enums_are_words_and_a_status_is_one() {
+    fn enums_and_statuses_are_words() {
         let proxy = api::Container {
             name: "STATE_HELD".to_owned(),
             role: api::Role::ROLE_NATIVE_INIT.into(),
@@ -177,13 +177,12 @@ mod tests {
             (&event["what"], &event["why"]),
             (&json!("signalled"), &json!("turn"))
         );
-        // What says nothing about it says nothing.
+        // An optional enum without a value stays null.
         assert!(event["probe"].is_null());
     }
 
-    /// Whatever a pod may be: each value of each enum once, and each status.
     #[test]
-    fn what_was_printed_reads_as_what_it_was() {
+    fn every_printed_value_and_status_is_parsed_back() {
         use api::Doing::*;
         use protobuf::Enum;
         let mut pods = Vec::new();
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_usher_says_is_taken_as_far_as_it_is_known() {
+    fn unknown_fields_and_words_of_another_version_are_tolerated() {
         let said = json!({
             "name": "web", "phase": "Dreaming", "status": "Hoping:1/2", "mood": { "is": "good" },
             "containers": [{ "state": "asleep", "role": 5, "new": [] }],
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_shim_says_is_unknown() {
+    fn values_of_a_newer_shim_are_unknown() {
         let status = api::Status {
             doing: EnumOrUnknown::from_i32(99),
             ..api::Status::new()

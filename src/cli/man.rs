@@ -1,4 +1,4 @@
-//! `usher man`: the man pages.
+//! `usher man`: prints or installs man pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use clap::{Args, CommandFactory, ValueEnum};
 use clap_mangen::Man as Page;
 
 use super::Usher;
-use super::help::{Asked, asked};
+use super::help::{HelpTopic, help_topic};
 use super::output::{Failure, Stdout};
 use super::pages::Topic;
 
 /// Prints a man page, or writes all of them
 ///
-/// `usher man | man -l -` shows it, `usher man annotations | man -l -` that of all annotations;
-/// `usher man --directory /usr/local/share/man` installs them all.
+/// `usher man | man -l -` shows usher's page, `usher man annotations | man -l -` that of all
+/// annotations; `usher man --directory /usr/local/share/man` installs all pages.
 #[derive(Debug, Args)]
 pub(super) struct Man {
-    /// The command whose page is printed, `annotations` or `config`; usher's own if none is given
+    /// A command, `annotations` or `config` [default: usher itself]
     #[arg(conflicts_with = "directory")]
     topic: Option<String>,
-    /// Where all pages are written to, below it each into the directory of its section
+    /// Writes all pages to the sections' directories (man1 and others) below this one
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
@@ -32,9 +32,9 @@ impl Man {
             write_all(&directory)?;
             return Ok(ExitCode::SUCCESS);
         }
-        match asked(self.topic.as_deref())? {
-            Asked::Page(topic) => stdout.text(topic.page().roff())?,
-            Asked::Command(command) => {
+        match help_topic(self.topic.as_deref())? {
+            HelpTopic::Page(topic) => stdout.text(topic.page().roff())?,
+            HelpTopic::Command(command) => {
                 let mut page = Vec::new();
                 Page::new(*command).render(&mut page)?;
                 stdout.bytes(&page)?;

@@ -1,4 +1,4 @@
-//! `usher metrics`: what the pods of this node do, for Prometheus.
+//! `usher metrics`: metrics of this node's pods for Prometheus.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,19 +25,19 @@ use super::output::{Failure, Stdout, note};
 use super::{time, words};
 use crate::api;
 
-/// Prints figures of all pods of this node in Prometheus' text format
+/// Prints metrics of all pods of this node in Prometheus' text format
 ///
-/// For the textfile collector of node_exporter, or with --listen for Prometheus itself. A pod keeps
-/// its figures for an hour after its end. If a shim does not answer the exit status is 1.
+/// For the textfile collector of node_exporter, or with --listen for Prometheus itself. A pod's
+/// metrics stay for an hour after its end. If a shim does not answer, the exit status is 1.
 #[derive(Debug, Args)]
 pub(super) struct Metrics {
-    /// Answers requests for /metrics at this address, as 127.0.0.1:9105, or at all addresses of the node, as
-    /// :9105, until SIGTERM or SIGINT
+    /// Serves /metrics until SIGTERM or SIGINT, at one address, such as 127.0.0.1:9105, or at all
+    /// addresses of the node, such as :9105
     #[arg(long, value_name = "[HOST]:PORT")]
     listen: Option<Listen>,
 }
 
-/// Addresses of which the first that the node has is listened at.
+/// Addresses to try in this order; the server listens at the first that works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Listen(Vec<SocketAddr>);
 
@@ -50,7 +50,7 @@ impl FromStr for Listen {
             let port = port
                 .parse()
                 .map_err(|error: ParseIntError| expected(&error))?;
-            // A node may have no IPv6; where it has, this takes IPv4 as well.
+            // The IPv6 socket takes IPv4 as well. The IPv4 address is for nodes without IPv6.
             let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
             let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
             return Ok(Listen(vec![v6, v4]));
@@ -60,10 +60,10 @@ impl FromStr for Listen {
     }
 }
 
-/// How long somebody may take to say what they want.
+/// Time limit for a request's header.
 const ASKS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long they may take to take it, all told.
+/// Time limit for a whole connection.
 const SERVED_WITHIN: Duration = Duration::from_secs(30);
 
 impl Metrics {
@@ -83,11 +83,11 @@ impl Metrics {
     }
 }
 
-/// Serves until a signal asks for the end.
+/// Serves metrics until SIGTERM or SIGINT.
 async fn listen(node: &Node, addresses: &[SocketAddr]) -> Result<(), Failure> {
     let failed = |error: std::io::Error| match addresses.last() {
         Some(address) => Failure::because(format!("{address}: {error}")),
-        None => Failure::because("no address to listen at"),
+        None => Failure::because("the host has no address"),
     };
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -101,7 +101,7 @@ async fn listen(node: &Node, addresses: &[SocketAddr]) -> Result<(), Failure> {
     }
 }
 
-/// Answers one request after another: there is one Prometheus.
+/// Answers one request after another, which is enough for one Prometheus.
 async fn serve(node: &Node, listener: &TcpListener) -> Infallible {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -116,14 +116,14 @@ async fn serve(node: &Node, listener: &TcpListener) -> Infallible {
             .header_read_timeout(ASKS_WITHIN)
             .keep_alive(false)
             .serve_connection(TokioIo::new(stream), answer);
-        // Who goes away, or does not come to the point, need not be told.
+        // Errors and time-outs of a connection need no report.
         let _ = tokio::time::timeout(SERVED_WITHIN, served).await;
     }
 }
 
 async fn respond(node: &Node, path: &str) -> Response<String> {
     let (status, kind, body) = match path {
-        "/metrics" => match text(&node.look(false).await, &node.ended()) {
+        "/metrics" => match text(&node.ask_for_pods(false).await, &node.ended()) {
             Ok(text) => (StatusCode::OK, prometheus::TEXT_FORMAT, text),
             Err(_) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -143,7 +143,7 @@ async fn respond(node: &Node, path: &str) -> Response<String> {
     response
 }
 
-/// All figures of one look at the node.
+/// The metrics at one moment.
 struct Figures {
     registry: Registry,
     pods: IntGaugeVec,
@@ -163,7 +163,7 @@ const POD: [&str; 3] = ["containerd_namespace", "namespace", "pod"];
 pub(super) fn text(seen: &Seen, ended: &[api::Pod]) -> Result<String, Failure> {
     let failed = |error: prometheus::Error| Failure::because(format!("metrics: {error}"));
     let figures = Figures::new().map_err(failed)?;
-    // Of pods with one name the last one counts: what has ended comes first.
+    // Of pods with the same name the last one counts, so ended pods come first.
     let mut pods = BTreeMap::new();
     let living = || seen.pods.iter().map(|found| &found.pod);
     for pod in ended.iter().chain(living()) {
@@ -206,50 +206,50 @@ impl Figures {
             Ok::<_, prometheus::Error>(gauge)
         };
         Ok(Figures {
-            pods: integers("usher_pods", "Pods that live, by phase", &["phase"])?,
+            pods: integers("usher_pods", "Running pods, by phase", &["phase"])?,
             silent: integers(
                 "usher_silent_shims",
-                "Shims that were asked and did not answer: their pods are missing here",
+                "Shims that did not answer; their pods are missing here",
                 &[],
             )?,
             shims: integers(
                 "usher_shims",
-                "Shims that live, by their version, which stays when usher is upgraded",
+                "Running shims, by version, which an upgrade of usher does not change",
                 &["version"],
             )?,
             ready: numbers(
                 "usher_pod_ready_seconds",
-                "From a pod's first container to everything being started",
+                "Time from a pod's first container until all has started",
                 &POD,
             )?,
             stage: numbers(
                 "usher_pod_stage_ready_seconds",
-                "From a pod's first container to a stage of its start order being done",
+                "Time from a pod's first container until a stage of its start order is done",
                 &with(&["stage", "containers"]),
             )?,
             step: numbers(
                 "usher_pod_termination_step_seconds",
-                "What a step of a pod's termination took of its grace period",
+                "Time that a step of a pod's termination took",
                 &with(&["step"]),
             )?,
             held: numbers(
                 "usher_container_held_seconds",
-                "From a container's creation to the execution of its program",
+                "Time from a container's creation until the execution of its program",
                 &with(&["container", "role"]),
             )?,
             restarts: integers(
                 "usher_container_restarts",
-                "How often a container was started again, by usher or its caller",
+                "Restarts of a container, by usher or its caller",
                 &with(&["container", "role"]),
             )?,
             oom_kills: integers(
                 "usher_container_oom_kills",
-                "How often the kernel killed a process of a container because memory ran out",
+                "Processes of a container that the kernel killed because it was out of memory",
                 &with(&["container", "role"]),
             )?,
             kills: integers(
                 "usher_container_kills",
-                "SIGKILLs to a container, by why they came: Why in control.proto, as caller, grace-over, held",
+                "SIGKILLs to a container, by reason (Why in control.proto), such as caller, grace-over or held",
                 &with(&["container", "role", "reason"]),
             )?,
             registry,
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_alone_is_that_of_all_addresses() {
+    fn a_port_without_a_host_means_all_addresses() {
         let all: Listen = ":9105".parse().unwrap();
         assert_eq!(all.0.len(), 2);
         assert!(
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figures_of_pods_that_live_and_that_have_ended() {
+    fn metrics_cover_running_and_ended_pods() {
         let kills = api::Kills {
             why: api::Why::WHY_CALLER.into(),
             count: 2,

@@ -1,11 +1,10 @@
-//! `usher`, the command for people and their scripts: one file a command.
+//! `usher`, the command-line tool, with one module for each subcommand.
 //!
-//! A command is a struct of its arguments with a `run` that writes to the standard output it is
-//! given. Facts go there, as text or, with `-o json`, as JSON; everything else goes to standard
-//! error. Its exit status is 0 if all is well, 1 if something is not, 2 if the arguments make no
-//! sense.
+//! A subcommand is a struct of its arguments with a method `run`. It writes results to the given
+//! standard output, as text or, with `-o json`, as JSON, and everything else to standard error. The
+//! exit status is 0 on success, 1 on a problem, and 2 if the arguments are invalid.
 //!
-//! What is public shows what other nodes have said, for `kubectl usher`.
+//! `kubectl usher` uses the public items to show the pods of other nodes.
 
 mod cgroups;
 mod check;
@@ -44,32 +43,31 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use output::{Failure, Stdout};
 
-/// How help is coloured: as cargo's.
+/// The colors of help texts, which are cargo's.
 pub const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// Shows what the usher shims of this node do, and what they would do
+/// Shows the pods of this node that run under usher, and checks and installs usher
 ///
-/// usher is a containerd runtime shim that ushers the containers of a pod in and out in order. This
-/// command is for those who write pods for it, and for those who look after its nodes.
+/// usher is a containerd runtime shim that starts and stops the containers of a pod in order. This
+/// command is for authors of pods and for administrators of nodes.
 ///
-/// Facts go to standard output, as JSON with `-o json`; everything else goes to standard error.
-/// Colours are only for terminals, and for none where NO_COLOR is set.
+/// Results go to standard output, as JSON with `-o json`; everything else goes to standard error.
+/// Only terminals get colors, and not if NO_COLOR is set.
 #[derive(Debug, Parser)]
 #[command(name = "usher", version, styles = STYLES, propagate_version = false)]
 #[command(
     disable_help_subcommand = true,
-    after_help = "Exit status: 0 if all is well, 1 if something is not, 2 if the arguments make no sense."
+    after_help = "Exit status: 0 on success, 1 on a problem, 2 if the arguments are invalid."
 )]
 struct Usher {
     #[command(subcommand)]
     command: Command,
 }
 
-/// Only commands that work.
 #[derive(Debug, Subcommand)]
 enum Command {
     Ps(ps::Ps),
@@ -87,41 +85,41 @@ enum Command {
     Help(help::Help),
 }
 
-/// All that its command line can say.
+/// The definition of the command line.
 pub fn command() -> clap::Command {
     Usher::command()
 }
 
-/// Runs the command with these arguments, of which the first is the program's name.
+/// Runs `usher` with these arguments; the first is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     run(arguments, |usher: Usher, stdout| usher.command.run(stdout))
 }
 
-/// Runs what is asked for by these arguments, of which the first is the program's name, and says why if
-/// that fails.
+/// Parses arguments, of which the first is the program's name, runs `command` on them, and prints
+/// its error, if any.
 pub fn run<P: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
     command: impl FnOnce(P, &mut Stdout) -> Result<ExitCode, Failure>,
 ) -> ExitCode {
-    let asked = match P::try_parse_from(arguments) {
-        Ok(asked) => asked,
+    let parsed = match P::try_parse_from(arguments) {
+        Ok(parsed) => parsed,
         Err(said) => {
-            // Help that was asked for is no error, and goes to standard output.
+            // The help text comes as an error as well; clap prints it to standard output.
             let status = said.exit_code();
             let _ = said.print();
             return ExitCode::from(u8::try_from(status).unwrap_or(2));
         }
     };
     let mut stdout = Stdout::new();
-    match command(asked, &mut stdout) {
+    match command(parsed, &mut stdout) {
         Ok(status) => status,
-        // Whoever reads has enough, as `head` does: no reason to complain.
-        Err(Failure::NobodyReads) => ExitCode::SUCCESS,
+        // A reader such as `head` may close the pipe early.
+        Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(Failure::Because(why)) => {
             output::complain(&why);
             ExitCode::FAILURE
         }
-        Err(Failure::Senseless(why)) => {
+        Err(Failure::Usage(why)) => {
             output::complain(&why);
             ExitCode::from(2)
         }

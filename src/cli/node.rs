@@ -1,5 +1,5 @@
-//! The pods of this node, as their shims tell: found by their sockets, without containerd, which may
-//! be down. One that does not answer does not keep the others.
+//! The pods of this node, asked of their shims. Finds the shims by their sockets, without
+//! containerd, which may be down. A shim that does not answer does not delay the others.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -18,70 +18,70 @@ use ttrpc::r#async::transport::Socket;
 
 use crate::api::{self, ControlClient, Ended};
 
-use super::choice::{BEGINNING, choose, namespace};
+use super::choice::{LEAST_ID_PREFIX, choose, namespace};
 use super::output::{Failure, warn};
 
-/// How long a shim may take to answer.
+/// Time limit for a shim's answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
-/// How often one is called again for whom as many wait as may.
+/// Interval between attempts to connect to a socket with a full backlog.
 const CALL_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// A shim tells whoever watches how its pod is every five seconds, though nothing happens.
+/// Time limit between two updates of a watched pod; shims send one at least every five seconds.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(15);
 
-/// How often it is looked for new pods by whoever watches.
+/// Interval between searches for new pods while watching.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How many updates of watched pods may wait to be shown.
+/// Capacity of the queue of updates to show.
 const UPDATES: usize = 64;
 
-/// The node that this runs on.
+/// Access to the shims of this node.
 pub(super) struct Node {
     directory: PathBuf,
     tokio: Runtime,
 }
 
-/// What a look at the node has shown.
+/// The running pods of the node.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The pods that are there, in the order of their names.
+    /// The pods, sorted by name.
     pub pods: Vec<Found>,
-    /// How many shims were asked for theirs and have not answered.
+    /// The number of shims that did not answer.
     pub silent: usize,
 }
 
-/// A pod and how to reach it.
+/// A pod and its shim's socket.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// None of one that has ended.
+    /// None if the pod has ended.
     pub socket: Option<PathBuf>,
     pub pod: api::Pod,
 }
 
-/// What a watcher hears of the pod behind a socket.
+/// News of a watched pod.
 pub(super) struct Update {
     pub socket: PathBuf,
-    /// None when it is over, or its shim has gone.
+    /// None once the pod has ended or its shim is gone.
     pub pod: Option<api::Pod>,
 }
 
-/// What came of asking a shim to stop its pod.
-pub(super) struct AskedToStop {
-    /// As it was before.
+/// A shim's answer to a request to stop its pod.
+pub(super) struct StopAnswer {
+    /// The pod before the request.
     pub pod: api::Pod,
-    /// Or why it is not stopped.
+    /// The error is the shim's reason for a refusal.
     pub answer: Result<api::StopResponse, String>,
 }
 
-/// Why a shim said nothing.
-pub(super) enum Silence {
-    /// It looks after no pod any more, or is gone.
-    Over,
-    /// It has died, and what it left will be cleared away: nobody listens there.
+/// The reason why a shim gave no answer.
+pub(super) enum NoAnswer {
+    /// The pod has ended, or the shim has exited.
+    Ended,
+    /// The shim was killed: nothing listens on the socket. containerd will clean up after it.
     Died,
-    /// It is there, or seems to be. What it does, as the end of a sentence.
-    Because(String),
+    /// The shim seems to run, but does not answer. The text is the end of a sentence about it.
+    Unresponsive(String),
 }
 
 impl Node {
@@ -89,29 +89,29 @@ impl Node {
         let tokio = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| Failure::because(format!("this process cannot wait: {error}")))?;
+            .map_err(|error| Failure::because(format!("tokio does not start: {error}")))?;
         let directory = api::directory();
         if let Err(error) = std::fs::read_dir(&directory)
-            // Where there is none no shim has ever run.
+            // Without the directory no shim has ever run.
             && error.kind() != ErrorKind::NotFound
         {
             let place = directory.display();
             return Err(Failure::because(format!(
-                "the sockets of the shims in {place} cannot be seen: {error}; usher is for root"
+                "cannot read the shims' sockets in {place}: {error}; run usher as root"
             )));
         }
         Ended::in_directory(&directory).clean(SystemTime::now());
         Ok(Node { directory, tokio })
     }
 
-    /// The pods that are there; with all that is known of them, if `details`. Says which shims do not
-    /// answer.
+    /// The running pods; with `details`, all that their shims know. Warns of each shim that does
+    /// not answer.
     pub(super) fn living(&self, details: bool) -> Seen {
-        self.tokio.block_on(self.look(details))
+        self.tokio.block_on(self.ask_for_pods(details))
     }
 
-    /// The same for those who wait already.
-    pub(super) async fn look(&self, details: bool) -> Seen {
+    /// As [`living`](Node::living), for async callers.
+    pub(super) async fn ask_for_pods(&self, details: bool) -> Seen {
         let ask = |socket: PathBuf| async move { status(&socket, details).await };
         let mut seen = Seen::default();
         for (socket, answer) in ask_all(self.sockets(), ask).await {
@@ -120,8 +120,8 @@ impl Node {
                     socket: Some(socket),
                     pod,
                 }),
-                Err(Silence::Over | Silence::Died) => {}
-                Err(Silence::Because(why)) => {
+                Err(NoAnswer::Ended | NoAnswer::Died) => {}
+                Err(NoAnswer::Unresponsive(why)) => {
                     seen.silent = seen.silent.saturating_add(1);
                     warn(&complaint(&socket, &why));
                 }
@@ -131,12 +131,12 @@ impl Node {
         seen
     }
 
-    /// Those that ended within the last hour, in the order of their ends.
+    /// The pods that ended within the last hour, the last to end last.
     pub(super) fn ended(&self) -> Vec<api::Pod> {
         Ended::in_directory(&self.directory).pods(SystemTime::now())
     }
 
-    /// The pod that is [called so](choose).
+    /// Finds a pod by [its name or id](choose).
     pub(super) fn find(&self, which: &str, details: bool) -> Result<Found, Failure> {
         let Seen { pods, silent } = self.living(details);
         let ended = self.ended().into_iter();
@@ -146,12 +146,12 @@ impl Node {
         })?;
         found.ok_or_else(|| {
             Failure::because(match silent {
-                0 if (1..BEGINNING).contains(&which.len()) => format!(
-                    "there is no pod {which:?} on this node, nor was there in the last hour; of an id \
-                     the first {BEGINNING} characters are the least; see usher ps --all"
+                0 if (1..LEAST_ID_PREFIX).contains(&which.len()) => format!(
+                    "no pod {which:?} runs under usher on this node, or did in the last hour; expected a name, or \
+                     at least {LEAST_ID_PREFIX} characters of an id; see usher ps --all"
                 ),
                 0 => format!(
-                    "there is no pod {which:?} on this node, nor was there in the last hour; see usher ps --all"
+                    "no pod {which:?} runs under usher on this node, or did in the last hour; see usher ps --all"
                 ),
                 1 => format!("no shim that answers has a pod {which:?}; one does not answer"),
                 _ => format!("no shim that answers has a pod {which:?}; {silent} do not answer"),
@@ -159,7 +159,7 @@ impl Node {
         })
     }
 
-    /// The pod that is called so, which must live.
+    /// Finds a running pod by its name or id.
     pub(super) fn find_living(&self, which: &str) -> Result<(PathBuf, api::Pod), Failure> {
         match self.find(which, false)? {
             Found {
@@ -170,7 +170,7 @@ impl Node {
         }
     }
 
-    /// Asks the shim behind a socket for something.
+    /// Makes a call to a shim.
     pub(super) fn ask<T>(
         &self,
         socket: &Path,
@@ -179,33 +179,32 @@ impl Node {
         let ask = async {
             match question(connect(socket).await?, context()).await {
                 Ok(answer) => Ok(Ok(answer)),
-                // That is an answer too.
                 Err(ttrpc::Error::RpcStatus(status)) => Ok(Err(Failure::because(status.message))),
-                Err(error) => Err(silence(socket, error)),
+                Err(error) => Err(no_answer(socket, error)),
             }
         };
         let answer = self.tokio.block_on(within(ANSWERS_WITHIN, ask));
-        answer.unwrap_or_else(|silence| {
-            let why = match &silence {
-                Silence::Over => "has ended",
-                Silence::Died => "has died",
-                Silence::Because(why) => why,
+        answer.unwrap_or_else(|reason| {
+            let why = match &reason {
+                NoAnswer::Ended => "has ended",
+                NoAnswer::Died => "has died",
+                NoAnswer::Unresponsive(why) => why,
             };
             Err(Failure::because(complaint(socket, why)))
         })
     }
 
-    /// The sockets of all shims that there are.
+    /// The sockets of all shims.
     pub(super) fn sockets(&self) -> Vec<PathBuf> {
         sockets(&self.directory)
     }
 
-    /// Asks these shims at the same time to stop their pods.
+    /// Asks several shims at the same time to stop their pods.
     pub(super) fn stop(
         &self,
         sockets: impl IntoIterator<Item = PathBuf>,
         request: &api::StopRequest,
-    ) -> Vec<(PathBuf, Result<AskedToStop, Silence>)> {
+    ) -> Vec<(PathBuf, Result<StopAnswer, NoAnswer>)> {
         let ask = |socket: PathBuf| {
             let request = request.clone();
             async move { stop(&socket, &request).await }
@@ -213,7 +212,7 @@ impl Node {
         self.tokio.block_on(ask_all(sockets, ask))
     }
 
-    /// Hears of all pods, those that come later too, until `each` says that it is enough.
+    /// Passes the updates of all pods, new ones as well, to `each` until that returns false.
     pub(super) fn watch(
         &self,
         mut each: impl FnMut(Update) -> Result<bool, Failure>,
@@ -231,18 +230,17 @@ impl Node {
         })
     }
 
-    /// The pod behind a socket, or why its shim says nothing.
-    pub(super) fn status(&self, socket: &Path) -> Result<api::Pod, Silence> {
+    /// The pod behind a socket, or the reason why its shim gave no answer.
+    pub(super) fn status(&self, socket: &Path) -> Result<api::Pod, NoAnswer> {
         self.tokio.block_on(status(socket, false))
     }
 
-    /// Waits: for an interval, say.
     pub(super) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.tokio.block_on(work)
     }
 }
 
-/// The exit status of a command that has shown all there is, but for these.
+/// The exit status of a listing from which this many shims are missing.
 pub(super) fn status_of(silent: usize) -> ExitCode {
     match silent {
         0 => ExitCode::SUCCESS,
@@ -263,10 +261,10 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-/// Connects to a shim. Never waits in the kernel, where no limit holds.
-async fn connect(socket: &Path) -> Result<ControlClient, Silence> {
+/// Connects to a shim. The connection is never blocking, so that the time limit applies.
+async fn connect(socket: &Path) -> Result<ControlClient, NoAnswer> {
     loop {
-        // Read-only clients may not connect to root's socket, and older shims have none.
+        // Root's socket has a backlog of its own, but older shims have none.
         let stream = match UnixStream::connect(api::roots_socket(socket)).await {
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
                 UnixStream::connect(socket).await
@@ -278,39 +276,43 @@ async fn connect(socket: &Path) -> Result<ControlClient, Silence> {
             Err(error) => error,
         };
         match error.kind() {
-            ErrorKind::NotFound => return Err(Silence::Over),
-            ErrorKind::ConnectionRefused => return Err(Silence::Died),
-            // As many wait for it as may.
+            ErrorKind::NotFound => return Err(NoAnswer::Ended),
+            ErrorKind::ConnectionRefused => return Err(NoAnswer::Died),
+            // The backlog is full.
             ErrorKind::WouldBlock => sleep(CALL_AGAIN_AFTER).await,
-            _ => return Err(Silence::Because(format!("cannot be asked: {error}"))),
+            _ => {
+                return Err(NoAnswer::Unresponsive(format!(
+                    "does not accept a connection: {error}"
+                )));
+            }
         }
     }
 }
 
-/// The shim need not answer either when nobody waits any more; until then it is our own clock that
-/// counts.
+/// Tells the shim a later time limit than ours, after which it may drop the request: our own clock
+/// decides first.
 fn context() -> ttrpc::context::Context {
     ttrpc::context::with_duration(ANSWERS_WITHIN.saturating_mul(2))
 }
 
 async fn within<T>(
     limit: Duration,
-    answer: impl Future<Output = Result<T, Silence>>,
-) -> Result<T, Silence> {
+    answer: impl Future<Output = Result<T, NoAnswer>>,
+) -> Result<T, NoAnswer> {
     timeout(limit, answer).await.unwrap_or_else(|_late| {
         let why = format!("does not answer within {limit:?}");
-        Err(Silence::Because(why))
+        Err(NoAnswer::Unresponsive(why))
     })
 }
 
-/// Asks all of them at the same time: none waits for another.
+/// Asks all shims at the same time.
 async fn ask_all<T, F>(
     sockets: impl IntoIterator<Item = PathBuf>,
     question: impl Fn(PathBuf) -> F,
-) -> Vec<(PathBuf, Result<T, Silence>)>
+) -> Vec<(PathBuf, Result<T, NoAnswer>)>
 where
     T: Send + 'static,
-    F: Future<Output = Result<T, Silence>> + Send + 'static,
+    F: Future<Output = Result<T, NoAnswer>> + Send + 'static,
 {
     let mut asked = JoinSet::new();
     for socket in sockets {
@@ -320,7 +322,7 @@ where
     asked.join_all().await
 }
 
-async fn status(socket: &Path, details: bool) -> Result<api::Pod, Silence> {
+async fn status(socket: &Path, details: bool) -> Result<api::Pod, NoAnswer> {
     let request = api::StatusRequest {
         events: details,
         kernel: details,
@@ -329,40 +331,43 @@ async fn status(socket: &Path, details: bool) -> Result<api::Pod, Silence> {
     let ask = async {
         let client = connect(socket).await?;
         let answer = client.status(context(), &request).await;
-        let response = answer.map_err(|error| silence(socket, error))?;
-        response.pod.into_option().ok_or(Silence::Over)
+        let response = answer.map_err(|error| no_answer(socket, error))?;
+        response.pod.into_option().ok_or(NoAnswer::Ended)
     };
     within(ANSWERS_WITHIN, ask).await
 }
 
-async fn stop(socket: &Path, request: &api::StopRequest) -> Result<AskedToStop, Silence> {
+async fn stop(socket: &Path, request: &api::StopRequest) -> Result<StopAnswer, NoAnswer> {
     let pod = status(socket, false).await?;
     let ask = async {
         match connect(socket).await?.stop(context(), request).await {
             Ok(answer) => Ok(Ok(answer)),
-            // That is an answer too.
             Err(ttrpc::Error::RpcStatus(status)) => Ok(Err(status.message)),
-            Err(error) => Err(silence(socket, error)),
+            Err(error) => Err(no_answer(socket, error)),
         }
     };
     let answer = within(ANSWERS_WITHIN, ask).await?;
-    Ok(AskedToStop { pod, answer })
+    Ok(StopAnswer { pod, answer })
 }
 
-/// What an error says of the shim that we were connected to.
-fn silence(socket: &Path, error: ttrpc::Error) -> Silence {
-    // It lets go of it before it hangs up.
+/// The reason for an error from a connected shim.
+fn no_answer(socket: &Path, error: ttrpc::Error) -> NoAnswer {
+    // An ending shim removes its socket before it closes its connections.
     if !socket.exists() {
-        return Silence::Over;
+        return NoAnswer::Ended;
     }
     match error {
-        ttrpc::Error::RpcStatus(status) if status.code() == Code::NOT_FOUND => Silence::Over,
-        ttrpc::Error::RpcStatus(status) => Silence::Because(format!("says: {}", status.message)),
-        _ => Silence::Because("hangs up without an answer; many may be asking it".to_owned()),
+        ttrpc::Error::RpcStatus(status) if status.code() == Code::NOT_FOUND => NoAnswer::Ended,
+        ttrpc::Error::RpcStatus(status) => {
+            NoAnswer::Unresponsive(format!("answers: {}", status.message))
+        }
+        _ => NoAnswer::Unresponsive(
+            "closed the connection without an answer; it may have too many clients".to_owned(),
+        ),
     }
 }
 
-/// A shim, and what it does, as a sentence.
+/// A sentence about a shim.
 pub(super) fn complaint(socket: &Path, why: &str) -> String {
     format!("the shim at {} {why}", socket.display())
 }
@@ -386,57 +391,57 @@ async fn watch_all(directory: &Path, tell: mpsc::Sender<Update>) {
     }
 }
 
-/// What is known of a pod that is watched.
+/// The state of a watch.
 #[derive(Default)]
 struct Watched {
-    was_there: bool,
-    /// Its shim says nothing, and that was said.
+    has_answered: bool,
+    /// The shim does not answer, and a warning has said so.
     is_silent: bool,
 }
 
-/// Follows a pod to its end. A shim that says nothing, or no more, is named once, and asked again.
+/// Watches a pod until it ends. Warns once of a shim that does not answer, and asks it again.
 async fn watch_one(socket: PathBuf, tell: mpsc::Sender<Update>) {
     let mut watched = Watched::default();
-    while let Silence::Because(why) = listen(&socket, &tell, &mut watched).await {
+    while let NoAnswer::Unresponsive(why) = listen(&socket, &tell, &mut watched).await {
         if !std::mem::replace(&mut watched.is_silent, true) {
             warn(&complaint(&socket, &why));
         }
         sleep(LOOK_EVERY).await;
     }
-    if watched.was_there {
+    if watched.has_answered {
         let _ = tell.send(Update { socket, pod: None }).await;
     }
     sleep(LOOK_EVERY).await;
 }
 
-/// Hears of a pod until nothing more is said.
-async fn listen(socket: &Path, tell: &mpsc::Sender<Update>, watched: &mut Watched) -> Silence {
+/// Passes updates of a pod on until an error, which it returns.
+async fn listen(socket: &Path, tell: &mpsc::Sender<Update>, watched: &mut Watched) -> NoAnswer {
     let request = api::StatusRequest::new();
     let open = async {
         let client = connect(socket).await?;
         let opened = client.watch(ttrpc::context::Context::default(), &request);
-        opened.await.map_err(|error| silence(socket, error))
+        opened.await.map_err(|error| no_answer(socket, error))
     };
     let mut updates = match within(ANSWERS_WITHIN, open).await {
         Ok(updates) => updates,
-        Err(silence) => return silence,
+        Err(reason) => return reason,
     };
     let mut limit = ANSWERS_WITHIN;
     loop {
         let next = async {
             let update = updates.recv().await;
-            let update = update.map_err(|error| silence(socket, error))?;
+            let update = update.map_err(|error| no_answer(socket, error))?;
             update
                 .and_then(|update| update.pod.into_option())
-                .ok_or(Silence::Over)
+                .ok_or(NoAnswer::Ended)
         };
         let pod = match within(limit, next).await {
             Ok(pod) => pod,
-            Err(silence) => return silence,
+            Err(reason) => return reason,
         };
         limit = SPEAKS_WITHIN;
         *watched = Watched {
-            was_there: true,
+            has_answered: true,
             is_silent: false,
         };
         let update = Update {
@@ -444,7 +449,7 @@ async fn listen(socket: &Path, tell: &mpsc::Sender<Update>, watched: &mut Watche
             pod: Some(pod),
         };
         if tell.send(update).await.is_err() {
-            return Silence::Over;
+            return NoAnswer::Ended;
         }
     }
 }
@@ -454,7 +459,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shim_that_does_not_do_what_it_is_asked_for_is_named() {
+    fn an_error_names_the_shim_and_the_reason() {
         let directory = tempfile::tempdir().unwrap();
         let tokio = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -471,7 +476,7 @@ mod tests {
                 client.stop(context, &request).await
             });
             let Err(Failure::Because(why)) = asked else {
-                panic!("nobody is there")
+                panic!("no shim listens")
             };
             why.replace(&socket.display().to_string(), "SOCKET")
         };
@@ -479,14 +484,14 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         assert_eq!(ask(), "the shim at SOCKET does not answer within 500ms");
         let hangs_up = std::thread::spawn(move || {
-            // The first is the one that was not answered.
+            // The first connection is from the call that timed out.
             for _ in 0..2 {
                 drop(listener.accept().unwrap());
             }
         });
         assert_eq!(
             ask(),
-            "the shim at SOCKET hangs up without an answer; many may be asking it"
+            "the shim at SOCKET closed the connection without an answer; it may have too many clients"
         );
         hangs_up.join().unwrap();
         assert_eq!(ask(), "the shim at SOCKET has died");

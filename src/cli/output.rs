@@ -1,4 +1,4 @@
-//! What a command says, and how: text for people, JSON for scripts, colours for terminals.
+//! Output of the commands: text for people, JSON for scripts, colors for terminals.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -12,40 +12,40 @@ use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Padding, Style as Borders};
 
-/// Headings, names: what the eye looks for.
+/// Headings and names.
 pub(super) const BOLD: Style = Style::new().bold();
-/// What is as it should be.
+/// Good states.
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
-/// What needs looking at.
+/// States that need attention.
 pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
-/// What is wrong.
+/// Bad states.
 pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// What is there for completeness.
+/// Less important text.
 pub(super) const FAINT: Style = Style::new().dimmed();
 
-/// Why a command could not do what it was asked to.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// Standard output has been closed by whoever reads it.
-    NobodyReads,
-    /// One sentence.
+    /// The reader closed standard output.
+    OutputClosed,
+    /// Any other reason, as a sentence.
     Because(String),
-    /// Arguments that make no sense: one sentence.
-    Senseless(String),
+    /// Invalid arguments, as a sentence.
+    Usage(String),
 }
 
-/// Standard output. Styles are left out where it is no terminal, and under `NO_COLOR`.
+/// Standard output. Drops styles unless it is a terminal, and if `NO_COLOR` is set.
 pub struct Stdout {
     stream: AutoStream<Box<dyn Write>>,
 }
 
-/// For commands that print facts, in one of the formats `F`.
+/// The option `-o` with the formats `F`.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Output<F = Format>
 where
     F: ValueEnum + Default + Send + Sync + 'static,
 {
-    /// How facts are printed; the names of JSON's fields do not change
+    /// The output format; JSON field names are stable
     #[arg(
         short = 'o',
         long = "output",
@@ -66,13 +66,13 @@ pub enum Format {
     Json,
 }
 
-/// Rows under a heading, as kubectl prints them.
+/// A table in kubectl's format.
 pub(super) struct Table {
-    /// The first one is the heading.
+    /// The first row is the heading.
     rows: Vec<Vec<String>>,
 }
 
-/// Blanks between two columns.
+/// Spaces between two columns.
 const APART: usize = 3;
 
 // === impl Failure ===
@@ -84,11 +84,10 @@ impl Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// An error in writing the answer.
     fn from(error: io::Error) -> Failure {
         match error.kind() {
-            ErrorKind::BrokenPipe => Failure::NobodyReads,
-            _ => Failure::Because(format!("the answer cannot be written: {error}")),
+            ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::Because(format!("cannot write the output: {error}")),
         }
     }
 }
@@ -103,21 +102,21 @@ impl Stdout {
         }
     }
 
-    /// Text, which may be styled.
+    /// Writes text, which may be styled.
     pub(super) fn text(&mut self, text: impl Display) -> Result<(), Failure> {
         let text = text.to_string();
         Ok(self.stream.write_all(printable(&text).as_bytes())?)
     }
 
-    /// Text without styles.
+    /// Writes text without styles.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         Ok(self.stream.write_all(bytes)?)
     }
 
-    /// One JSON document.
+    /// Writes a JSON document.
     pub(super) fn json(&mut self, facts: &impl Serialize) -> Result<(), Failure> {
         let mut document = serde_json::to_vec_pretty(facts)
-            .map_err(|error| Failure::Because(format!("the answer cannot be encoded: {error}")))?;
+            .map_err(|error| Failure::Because(format!("cannot encode the output: {error}")))?;
         document.push(b'\n');
         self.bytes(&document)
     }
@@ -140,16 +139,16 @@ impl Table {
         table
     }
 
-    /// A row of cells, each of one line whatever is in it: lines of its own would be out of their
-    /// column, and the crate reads beyond the end of such a cell when it is copied (papergrid 0.18,
-    /// `Text::clone`, where a style goes over the end of a line).
+    /// Adds a row, with line breaks in cells escaped: further lines of a cell would leave the
+    /// column, and the crate reads beyond such a cell's end in a copy (papergrid 0.18,
+    /// `Text::clone`, if a style spans the line break).
     pub(super) fn row<T: Display>(&mut self, cells: impl IntoIterator<Item = T>) {
         let on_one_line = |cell: T| printable(&cell.to_string()).replace('\n', r"\n");
         self.rows.push(cells.into_iter().map(on_one_line).collect());
     }
 
-    /// The table, as far as possible in at most so many columns of the terminal: words of the widest cells
-    /// continue in the lines below.
+    /// Fits the table into `width` columns of the terminal, as far as possible: wraps the widest
+    /// cells between words.
     pub(super) fn within(mut self, width: Option<usize>) -> Table {
         let Some(width) = width else {
             return self;
@@ -159,7 +158,7 @@ impl Table {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.map(|cell| measure(cell)).max().unwrap_or_default()
         };
-        // Of each column, how wide it is and how narrow it can be.
+        // The width and the least width of each column.
         let bounds = |column| (widest(column, columns_of), widest(column, longest_word));
         let mut widths: Vec<(usize, usize)> = (0..columns).map(bounds).collect();
         let between = APART.saturating_mul(columns.saturating_sub(1));
@@ -181,7 +180,7 @@ impl Table {
     }
 }
 
-/// The lines of a row whose cells have these widths at most.
+/// The lines of a row whose cells are wrapped to these widths.
 fn lines(row: &[String], widths: &[usize]) -> Vec<Vec<String>> {
     let cells = row.iter().zip(widths).map(|(cell, width)| {
         let is_styled = cell.contains('\u{1b}');
@@ -204,7 +203,7 @@ fn lines(row: &[String], widths: &[usize]) -> Vec<Vec<String>> {
     (0..height).map(line).collect()
 }
 
-/// How many columns of a terminal a text takes, its styles aside.
+/// The number of terminal columns that a text takes, without its styles.
 fn columns_of(text: &str) -> usize {
     anstream::adapter::strip_str(text)
         .to_string()
@@ -216,8 +215,8 @@ fn longest_word(text: &str) -> usize {
     text.split(' ').map(columns_of).max().unwrap_or_default()
 }
 
-/// The text in lines of at most so many columns, if there is a bound: broken between words, and without a line
-/// break at its end. Lines after the first begin with `indent`; a longer word has a line of its own.
+/// Wraps a text between words to `width` columns, if given. Lines after the first begin with
+/// `indent`; a word that is too long has its own line. The text does not end with a line break.
 pub(super) fn wrapped(text: &str, width: Option<usize>, indent: &str) -> String {
     let Some(width) = width.filter(|width| text.chars().count() > *width) else {
         return text.to_owned();
@@ -244,13 +243,12 @@ pub(super) fn wrapped(text: &str, width: Option<usize>, indent: &str) -> String 
     lines
 }
 
-/// The columns of the terminal that standard output is, if it is one.
+/// The width of standard output in columns, if it is a terminal.
 pub(super) fn terminal_width() -> Option<usize> {
     let (terminal_size::Width(columns), _) = terminal_size::terminal_size_of(io::stdout())?;
     Some(usize::from(columns))
 }
 
-/// With a line break after each row.
 impl Display for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut table = Builder::from_iter(&self.rows).build();
@@ -265,8 +263,8 @@ impl Display for Table {
     }
 }
 
-/// Text of which a terminal makes nothing but letters and colours: names and messages come from those
-/// who write pods, and from what runs in them. What else there is of control characters is shown.
+/// Escapes all control characters except line breaks and styles. Names and messages come from
+/// authors of pods and from their programs, and must not control the terminal.
 pub(super) fn printable(text: &str) -> Cow<'_, str> {
     let is_plain = |char: char| char == '\n' || !char.is_control();
     if text.chars().all(is_plain) {
@@ -285,7 +283,7 @@ pub(super) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(printable)
 }
 
-/// The length of the style that a text begins with: `ESC [`, numbers, `m`.
+/// The length of the style at the beginning of a text: `ESC [`, numbers, `m`.
 fn style(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     let rest = numbers.trim_start_matches(|char: char| char.is_ascii_digit() || char == ';');
@@ -293,24 +291,24 @@ fn style(text: &str) -> Option<usize> {
     text.len().checked_sub(rest.len())
 }
 
-/// `what` in a style.
+/// A value in a style.
 pub(super) fn styled(style: Style, what: impl Display) -> String {
     format!("{style}{what}{style:#}")
 }
 
-/// One sentence on standard error: why the command failed.
+/// Prints an error to standard error.
 pub fn complain(why: &str) {
     let why = printable(why);
     let _ = writeln!(anstream::stderr(), "{}: {why}", styled(BAD, "usher"));
 }
 
-/// One sentence on standard error: what does not stop the command, but should be known.
+/// Prints a warning to standard error.
 pub fn warn(what: &str) {
     let what = printable(what);
     let _ = writeln!(anstream::stderr(), "{}: {what}", styled(WARNING, "warning"));
 }
 
-/// One sentence on standard error that is neither.
+/// Prints any other sentence to standard error.
 pub fn note(what: &str) {
     let _ = writeln!(anstream::stderr(), "{}", printable(what));
 }
@@ -320,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_others_moves_the_cursor_or_names_the_window() {
+    fn control_characters_are_escaped_and_styles_are_kept() {
         for (text, expected) in [
             ("proxy\n", "proxy\n"),
             ("\u{1b}]0;title\u{7}", r"\u{1b}]0;title\u{7}"),
@@ -336,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_fits_a_width_and_says_the_same() {
+    fn a_table_that_is_fitted_to_a_width_keeps_all_words() {
         let rows = [
             [
                 "1",
@@ -367,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_is_broken_between_words() {
+    fn a_sentence_is_wrapped_between_words() {
         let sentence = "pod: it is held until its proxy has started";
         assert_eq!(wrapped(sentence, None, "  "), sentence);
         assert_eq!(wrapped(sentence, Some(100), "  "), sentence);
@@ -380,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_stays_on_its_line() {
+    fn a_line_break_in_a_cell_is_escaped() {
         let mut table = Table::new(["NAME", "STATE"]);
         table.row([styled(BAD, "web\n\u{6}hk"), "a\nb".to_owned()]);
         let text = anstream::adapter::strip_str(&table.to_string()).to_string();

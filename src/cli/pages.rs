@@ -1,5 +1,5 @@
-//! The reference pages: of all annotations, and of a node's configuration. For terminals, as man pages, and
-//! as tables of Markdown, made of what the parsers know.
+//! The reference pages about annotations and about a node's configuration, as text, man pages and
+//! Markdown tables. Their contents come from the parsers.
 
 use std::fmt::Write as _;
 
@@ -8,47 +8,47 @@ use roff::{Inline, Roff, bold, roman};
 use usher_core::config::reference as config;
 use usher_core::plan::reference as plan;
 
-/// How wide text is for terminals.
+/// The width of text.
 const WIDTH: usize = 80;
 
-/// A page that is no command's.
+/// A reference page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Topic {
-    /// What can be said in a pod's annotations
+    /// The annotations of pods
     Annotations,
-    /// What can be said in /etc/usher/config.toml
+    /// The keys of /etc/usher/config.toml
     Config,
 }
 
-/// A reference.
+/// The contents of a reference page.
 pub(super) struct Page {
-    /// Its name as a man page, and the section of the manual.
+    /// The name and the section of the man page.
     pub name: &'static str,
     pub section: &'static str,
     title: &'static str,
-    /// The mark of its headings in Markdown.
+    /// The mark of headings in Markdown.
     level: &'static str,
     parts: Vec<Part>,
 }
 
-/// What stands under one heading.
+/// A heading with its items.
 struct Part {
     title: String,
     about: &'static str,
     items: Vec<Item>,
 }
 
-/// One key.
+/// A key.
 struct Item {
-    /// As it stands in a table, and by itself.
+    /// The name in a table, without the prefix that `key` has.
     name: String,
     key: String,
-    /// What belongs to it: "value", and what that is.
+    /// Facts with their labels, such as "value".
     facts: Vec<(&'static str, String)>,
     about: &'static str,
-    /// From which proposal it is.
+    /// The proposal that it comes from, or usher itself.
     source: Option<&'static str>,
-    /// Whole lines.
+    /// Lines of an example.
     example: String,
 }
 
@@ -70,20 +70,20 @@ fn annotations() -> Page {
     Page {
         name: "usher-annotations",
         section: "7",
-        title: "what a pod's annotations tell usher",
+        title: "annotations of pods for usher",
         level: "##",
         parts: vec![
             part(
                 "Of the pod",
-                "Each is an annotation `usher/NAME`. Names are names of containers, separated by commas or \
-                 white space. Time is a duration as Go writes it: `300ms`, `90s`, `1h30m`. The last word \
-                 on each says where it comes from: a proposal for Kubernetes, or usher itself.",
+                "Each is an annotation `usher/NAME`. Names are container names, separated by commas or \
+                 white space. Times are durations in Go's format: `300ms`, `90s`, `1h30m`. Each entry ends \
+                 with its origin: a proposal for Kubernetes, or usher itself.",
                 |entry| entry.roles.is_empty(),
             ),
             part(
                 "Of one container",
-                "Each is an annotation `NAME.usher/CONTAINER`. A setting that the container's role has no \
-                 use for is refused.",
+                "Each is an annotation `NAME.usher/CONTAINER`. The shim refuses a setting that the \
+                 container's role does not support.",
                 |entry| !entry.roles.is_empty(),
             ),
         ],
@@ -110,7 +110,7 @@ fn annotation(entry: plan::Entry) -> Item {
     }
 }
 
-/// A value as it stands in a manifest.
+/// A value in YAML.
 fn yaml(value: &str) -> String {
     match value.starts_with('{') {
         true => format!("'{value}'"),
@@ -130,7 +130,7 @@ fn configuration() -> Page {
     Page {
         name: "usher-config",
         section: "5",
-        title: "what a node's administrator tells usher, in /etc/usher/config.toml",
+        title: "configuration of a node, in /etc/usher/config.toml",
         level: "###",
         parts: tables.collect(),
     }
@@ -153,7 +153,7 @@ fn setting(entry: &config::Entry) -> Item {
 // === impl Page ===
 
 impl Page {
-    /// For a terminal.
+    /// The page as text for a terminal.
     pub fn text(&self) -> String {
         let mut text = format!("{}: {}\n", self.name, self.title);
         for part in &self.parts {
@@ -177,13 +177,13 @@ impl Page {
         text
     }
 
-    /// As tables.
+    /// The page as Markdown tables.
     pub fn markdown(&self) -> String {
         let parts = self.parts.iter().map(|part| part.markdown(self.level));
         parts.collect::<Vec<_>>().join("\n")
     }
 
-    /// As a man page.
+    /// The page as a man page.
     pub fn roff(&self) -> String {
         let mut page = Roff::new();
         let version = concat!("usher ", env!("CARGO_PKG_VERSION"));
@@ -239,7 +239,7 @@ impl Part {
 }
 
 impl Item {
-    /// What it does, and from which proposal it is.
+    /// The description, with the source.
     fn words(&self) -> String {
         let from = self.source.map(|source| format!(" ({source})"));
         format!("{}{}", self.about, from.unwrap_or_default())
@@ -255,7 +255,7 @@ fn filled(text: &str, indent: &str) -> String {
     )
 }
 
-/// What stands between back quotes is bold.
+/// Converts text between back quotes to bold.
 fn inline(text: &str) -> Vec<Inline> {
     let parts = text.split('`').enumerate();
     let inline = parts.map(|(number, part)| match number % 2 {
@@ -269,7 +269,7 @@ fn inline(text: &str) -> Vec<Inline> {
 mod tests {
     use super::*;
 
-    /// The pages of the documentation, in which the parts stand as they are made.
+    /// The pages of the documentation that contain generated parts.
     const MADE: [(&str, &str, Topic); 2] = [
         (
             "docs/annotations.md",

@@ -1,4 +1,4 @@
-//! `usher ps`: the pods of this node.
+//! `usher ps`: lists the pods of this node.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -13,56 +13,56 @@ use super::output::{BAD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, s
 use super::{time, words};
 use crate::api;
 
-/// Lists the pods of this node, those without annotations of usher too
+/// Lists the pods of this node that run under usher, with or without annotations
 ///
-/// READY counts the sidecars and apps that are ready; one that has ended is not, so that a pod that has done
-/// its work is 0/1 and Completed, as for kubectl. STATUS is Init:1/2 while init containers run,
-/// Init:Error when one has failed, Sidecar:0/1 while sidecars are being started, Running, Defer:1/4 and
-/// Terminating while the pod ends, and then Completed, Stopped, Terminated, Failed or Error.
+/// READY counts the ready sidecars and apps, without ended ones: a pod that has done its work is
+/// 0/1 and Completed, as with kubectl. STATUS is Init:1/2 while init containers run, Init:Error if
+/// one failed, Sidecar:0/1 while sidecars start, Running, Defer:1/4 or Terminating while the pod
+/// terminates, and then Completed, Stopped, Terminated, Failed or Error.
 ///
-/// A shim that does not answer is named on standard error, and the exit status is 1: its pod is missing
-/// from the list.
+/// If a shim does not answer, its pod is missing from the list, a warning names the shim, and the
+/// exit status is 1.
 #[derive(Debug, Args)]
 pub(super) struct Ps {
     #[command(flatten)]
     list: List,
-    /// Goes on, with a line for every change
+    /// Keeps running, and prints a line for every change
     #[arg(short, long)]
     watch: bool,
 }
 
-/// Which pods are listed, and how.
+/// Options of a list of pods.
 #[derive(Debug, Args)]
 pub struct List {
-    /// Those that ended within the last hour as well
+    /// Includes pods that ended within the last hour
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]
     output: Output<Format>,
 }
 
-/// How a list is printed.
+/// The formats of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum Format {
     /// For people
     #[default]
     Text,
-    /// For people: also the version of each pod's shim, which stays when usher is upgraded
+    /// For people, with the version of each pod's shim, which an upgrade of usher does not change
     Wide,
     /// For programs: one JSON document
     Json,
 }
 
-/// A pod, and the node that it is on where that may be another than this one.
+/// A pod, and its node's name if it can be another node.
 pub type Placed<'a> = (&'a api::Pod, Option<&'a str>);
 
 const HEADING: [&str; 6] = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
 
-/// The column that is only in a wide list.
+/// The additional column of a wide list.
 const SHIM: &str = "SHIM";
 
 impl List {
-    /// Whether those that have ended are listed as well.
+    /// True if the list includes pods that ended within the last hour.
     pub fn all(&self) -> bool {
         self.all
     }
@@ -81,17 +81,17 @@ impl List {
         row(pod).into_iter().chain(shim)
     }
 
-    /// Shows pods, all of them on nodes that are told or none. If there is none it says so with
-    /// `nobody`, unless somebody who was asked was `silent`.
+    /// Shows pods, either all or none of them with a node. Without pods prints the note `empty`,
+    /// unless some shims were `silent`.
     ///
     /// # Errors
     ///
-    /// If they cannot be written.
+    /// If the output cannot be written.
     pub fn show(
         &self,
         pods: &[Placed<'_>],
         silent: usize,
-        nobody: &str,
+        empty: &str,
         stdout: &mut Stdout,
     ) -> Result<ExitCode, Failure> {
         if self.is_json() {
@@ -106,7 +106,7 @@ impl List {
             table.row(self.cells(pod).chain(node.map(str::to_owned)));
         }
         match (pods.is_empty(), silent) {
-            (true, 0) => super::output::note(nobody),
+            (true, 0) => super::output::note(empty),
             (true, _) => {}
             (false, _) => stdout.text(table)?,
         }
@@ -127,11 +127,11 @@ impl Ps {
             pods.extend(node.ended());
         }
         let pods: Vec<_> = pods.iter().map(|pod| (pod, None)).collect();
-        let nobody = "no pods of usher on this node";
-        self.list.show(&pods, seen.silent, nobody, stdout)
+        let empty = "no pods run under usher on this node";
+        self.list.show(&pods, seen.silent, empty, stdout)
     }
 
-    /// A line for each pod, and another one when something in it has changed.
+    /// Prints a line for each pod, and another one for each change.
     fn follow(self, node: &Node, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let mut shown: BTreeMap<_, (String, api::Pod)> = BTreeMap::new();
         let mut widths = Widths::default();
@@ -142,7 +142,7 @@ impl Ps {
         node.watch(|update| {
             let before = shown.remove(&update.socket);
             let Some(pod) = update.pod else {
-                // Its last state, as it was left when it was gone.
+                // The pod's last state, from the file that its shim left.
                 let last = before.and_then(|(_, pod)| {
                     let ended = node.ended().into_iter().rev();
                     ended.into_iter().find(|other| other.id == pod.id)
@@ -182,7 +182,7 @@ impl Ps {
     }
 }
 
-/// The columns of lines that come one by one: each as wide as its widest cell so far.
+/// Column widths for lines that are printed one by one: each that of the widest cell so far.
 struct Widths([usize; 7]);
 
 impl Default for Widths {
@@ -209,7 +209,7 @@ impl Widths {
 }
 
 pub(super) fn row(pod: &api::Pod) -> [String; 6] {
-    let until = time::seconds(&pod.ended).unwrap_or_else(|| time::look(pod));
+    let until = time::seconds(&pod.ended).unwrap_or_else(|| time::observed(pod));
     let age = time::seconds(&pod.created).map_or(0.0, |created| until - created);
     [
         namespace(pod).to_owned(),
@@ -221,12 +221,12 @@ pub(super) fn row(pod: &api::Pod) -> [String; 6] {
     ]
 }
 
-/// The version of the shim that serves a pod, which may be that of before an upgrade.
+/// The styled version of a pod's shim.
 fn shim(pod: &api::Pod) -> String {
     styled(shim_style(pod), words::shim_version(pod))
 }
 
-/// The style of a version that may be that of before an upgrade.
+/// The style of a shim's version: a warning if it is not this command's, as after an upgrade.
 pub(super) fn shim_style(pod: &api::Pod) -> Style {
     match words::shim_version(pod) == crate::VERSION {
         true => Style::new(),
@@ -234,7 +234,7 @@ pub(super) fn shim_style(pod: &api::Pod) -> Style {
     }
 }
 
-/// The status in the colour that says how it is.
+/// The status in a color for its severity.
 pub(super) fn status(pod: &api::Pod) -> String {
     use api::Doing::*;
     let is_ready = pod.ready == pod.total;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_come_one_by_one_stay_in_columns() {
+    fn lines_that_are_printed_one_by_one_stay_in_columns() {
         let mut widths = Widths::default();
         let mut line = |status: &str| {
             let cells = ["shop", "web", "1/2", status, "0", "5s"].map(str::to_owned);

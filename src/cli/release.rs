@@ -1,4 +1,4 @@
-//! `usher release`: opens a gate by hand.
+//! `usher release`: releases a held container before its turn.
 
 use std::process::ExitCode;
 
@@ -10,10 +10,11 @@ use super::output::{Failure, Output, Stdout};
 use super::words::obstacle;
 use crate::api;
 
-/// Lets a held container run though its turn has not come
+/// Starts a held container before its turn
 ///
-/// Says what it waited for. The rest of the pod's order is as it was. A container that runs already,
-/// one of a pod that terminates, and a defer container before that cannot be released.
+/// Prints the containers that it waited for. The order of all other containers stays. Containers
+/// that already run, containers of a terminating pod, and defer containers before the termination
+/// cannot be released.
 #[derive(Debug, Args)]
 pub(super) struct Release {
     /// The pod: its name, namespace/name, or the first characters of its id, four or more
@@ -41,11 +42,11 @@ impl Release {
         }
         let overridden: Vec<_> = response.overridden.iter().map(obstacle).collect();
         let waited_for = match overridden.is_empty() {
-            true => "nothing any more".to_owned(),
+            true => "nothing".to_owned(),
             false => overridden.join(", "),
         };
         stdout.text(format!(
-            "{} of {} is released though it waited for {waited_for}\n",
+            "released {} of {}, which waited for {waited_for}\n",
             self.container, pod.name
         ))?;
         Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `usher stop`: runs the whole termination sequence of a pod, or of all.
+//! `usher stop`: runs the termination sequence of pods.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::choice::full_name;
-use super::node::{AskedToStop, Node, Silence, complaint};
+use super::node::{NoAnswer, Node, StopAnswer, complaint};
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Stdout, styled, warn};
 use super::{time, words};
 use crate::api;
@@ -16,30 +16,30 @@ use crate::plan::parse_duration;
 
 /// Stops pods in their order: hooks, pre-exit containers, apps, post-exit containers, sidecars
 ///
-/// Waits until all is over, and says how it goes. The sandbox is left alone. Whoever looks after the
-/// pod, as kubelet does, may create its containers again: that starts the pod over. Where a node goes
-/// down, stop kubelet first.
+/// Waits until the pods have stopped, and prints their progress. The sandboxes stay. A caller such
+/// as kubelet can create the containers again, which starts the pod again. Before a node's
+/// shutdown, stop kubelet first.
 #[derive(Debug, Args)]
 pub(super) struct Stop {
     /// The pods: their names, namespace/name, or the first characters of their ids, four or more
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pods: Vec<String>,
-    /// All pods of this node
+    /// Stops all pods of this node
     #[arg(long)]
     all: bool,
-    /// How long they may take, as 30s or 1m30s; each pod's own grace period if none is given
+    /// The grace period, such as 30s or 1m30s [default: each pod's own]
     #[arg(long, value_name = "DURATION", value_parser = grace)]
     grace_period: Option<Duration>,
-    /// How long a shim that does not answer is asked again: of a node that goes down everything is busy
+    /// The time during which to retry shims that do not answer: a node that shuts down is busy
     #[arg(long, value_name = "DURATION", value_parser = grace, default_value = "1m")]
     answer_within: Duration,
-    /// Does not wait for the end
+    /// Does not wait until the pods have stopped
     #[arg(long)]
     no_wait: bool,
 }
 
-/// What a pod that is asked to stop is given beyond its grace period before it is reported as stuck:
-/// the longest of the grace policies, and what a busy machine takes.
+/// The time beyond the grace period after which a pod counts as stuck: enough for every grace
+/// policy on a busy machine.
 const BEYOND_GRACE: Duration = Duration::from_secs(30);
 
 fn grace(text: &str) -> Result<Duration, String> {
@@ -51,23 +51,23 @@ struct Stopping {
     title: String,
     began: Instant,
     gives_up: Instant,
-    /// The SIGKILLs that its containers had got before.
+    /// The containers' kills before the stop.
     kills: BTreeMap<String, Vec<api::Kills>>,
-    /// What was said of its containers last.
+    /// The last printed state of each container.
     states: BTreeMap<String, String>,
 }
 
-/// How often it is looked how far the pods are.
+/// Interval at which the pods' progress is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Pods on their way to their ends.
+/// A run of the command.
 struct Stops<'a> {
     node: &'a Node,
     request: api::StopRequest,
     began: Instant,
     answer_within: Duration,
     has_asked: bool,
-    /// The sockets of those whose shims are still to be asked.
+    /// The sockets of shims that have not answered yet.
     unasked: Vec<PathBuf>,
     stopping: BTreeMap<PathBuf, Stopping>,
     is_well: bool,
@@ -118,7 +118,7 @@ fn title(pod: &api::Pod) -> String {
 }
 
 impl Stops<'_> {
-    /// Asks all shims that have not answered yet. One that is silent does not keep the others.
+    /// Asks all shims that have not answered yet, at the same time.
     fn ask(&mut self, stdout: &mut Stdout) -> Result<(), Failure> {
         let gives_up = self.began.elapsed() >= self.answer_within;
         let is_first = !std::mem::replace(&mut self.has_asked, true);
@@ -126,20 +126,20 @@ impl Stops<'_> {
         for (socket, answer) in self.node.stop(sockets, &self.request) {
             match answer {
                 Ok(asked) => self.asked(socket, asked, stdout)?,
-                // There is nothing any more that could be stopped.
-                Err(Silence::Over | Silence::Died) => {}
-                Err(Silence::Because(why)) if gives_up => {
+                // No pod is left to stop.
+                Err(NoAnswer::Ended | NoAnswer::Died) => {}
+                Err(NoAnswer::Unresponsive(why)) if gives_up => {
                     self.is_well = false;
                     warn(&format!(
-                        "{}: its pod is not stopped",
+                        "{}; its pod is not stopped",
                         complaint(&socket, &why)
                     ));
                 }
-                Err(Silence::Because(why)) => {
+                Err(NoAnswer::Unresponsive(why)) => {
                     if is_first {
                         let long = time::span(self.answer_within.as_secs_f64());
                         let why = complaint(&socket, &why);
-                        warn(&format!("{why}: it is asked again for {long}"));
+                        warn(&format!("{why}; retrying for {long}"));
                     }
                     self.unasked.push(socket);
                 }
@@ -151,7 +151,7 @@ impl Stops<'_> {
     fn asked(
         &mut self,
         socket: PathBuf,
-        AskedToStop { pod, answer }: AskedToStop,
+        StopAnswer { pod, answer }: StopAnswer,
         stdout: &mut Stdout,
     ) -> Result<(), Failure> {
         let response = match answer {
@@ -161,7 +161,7 @@ impl Stops<'_> {
                 return Ok(());
             }
             Ok(response) if response.containers.is_empty() => {
-                return stdout.text(format!("{}: nothing runs\n", title(&pod)));
+                return stdout.text(format!("{}: no container runs\n", title(&pod)));
             }
             Ok(response) => response,
         };
@@ -178,7 +178,7 @@ impl Stops<'_> {
         Ok(())
     }
 
-    /// Says what has become of those that were asked, and forgets those that are over.
+    /// Prints the progress of the stopping pods, and drops those that have stopped.
     fn follow(&mut self, stdout: &mut Stdout) -> Result<(), Failure> {
         let sockets: Vec<_> = self.stopping.keys().cloned().collect();
         for socket in sockets {
@@ -190,15 +190,15 @@ impl Stops<'_> {
                     one.show(&pod, stdout)?;
                     pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATED)
                 }
-                // With its last container the shim has nothing to tell any more.
-                Err(Silence::Over) => true,
-                Err(Silence::Died) => {
+                // The shim exits after its last container.
+                Err(NoAnswer::Ended) => true,
+                Err(NoAnswer::Died) => {
                     self.is_well = false;
                     warn(&format!("{}: its shim has died", one.title));
                     self.stopping.remove(&socket);
                     continue;
                 }
-                Err(Silence::Because(_)) => false,
+                Err(NoAnswer::Unresponsive(_)) => false,
             };
             if is_over {
                 let took = time::span(one.began.elapsed().as_secs_f64());
@@ -219,7 +219,7 @@ impl Stops<'_> {
 }
 
 impl Stopping {
-    /// The stop of a pod as it is, within `limit` and what a busy machine takes.
+    /// A stop of a pod that takes at most `limit` on an idle machine.
     fn new(pod: api::Pod, limit: Duration) -> Stopping {
         let began = Instant::now();
         let limit = limit.saturating_add(BEYOND_GRACE);
@@ -232,12 +232,12 @@ impl Stopping {
             gives_up: began.checked_add(limit).unwrap_or(began),
             states: BTreeMap::new(),
         };
-        // Containers that ended before are no news.
+        // Records the present states, so that only later changes are printed.
         one.news(&pod);
         one
     }
 
-    /// Why a container has got SIGKILL, if it has since this began.
+    /// The reason for the container's SIGKILL since the stop began, if any.
     fn killed(&self, container: &api::Container) -> Option<&'static str> {
         let before = self.kills.get(&container.name);
         let before = |why| {
@@ -251,7 +251,7 @@ impl Stopping {
         Some(words::why(since.why))
     }
 
-    /// Writes a line for each container that has news.
+    /// Prints a line for each container whose state has changed.
     fn show(&mut self, pod: &api::Pod, stdout: &mut Stdout) -> Result<(), Failure> {
         for (name, news) in self.news(pod) {
             let after = time::span(self.began.elapsed().as_secs_f64());
@@ -261,7 +261,7 @@ impl Stopping {
         Ok(())
     }
 
-    /// The containers of which something is to be said that was not said before, each with that.
+    /// The containers whose state has changed since the last call, with the new state.
     fn news(&mut self, pod: &api::Pod) -> Vec<(String, String)> {
         use api::State::*;
         let sandbox = Ok(api::Role::ROLE_SANDBOX);
@@ -271,14 +271,14 @@ impl Stopping {
             let news = match (state, container.exit_code) {
                 (STATE_STOPPING, _) => match self.killed(container) {
                     Some(why) => format!("is killed: {why}"),
-                    None => "is told to stop".to_owned(),
+                    None => "is stopping".to_owned(),
                 },
-                (STATE_STOPPED | STATE_GONE, Some(0)) => "has exited with 0".to_owned(),
+                (STATE_STOPPED | STATE_GONE, Some(0)) => "exited with 0".to_owned(),
                 (STATE_STOPPED | STATE_GONE, Some(code)) => {
                     let code = styled(BAD, code);
                     match self.killed(container) {
-                        Some(why) => format!("has exited with {code}, killed: {why}"),
-                        None => format!("has exited with {code}"),
+                        Some(why) => format!("exited with {code}, killed: {why}"),
+                        None => format!("exited with {code}"),
                     }
                 }
                 _ => continue,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_that_ended_before_the_stop_are_no_news() {
+    fn containers_that_ended_before_the_stop_are_not_printed() {
         use api::State::{STATE_RUNNING, STATE_STOPPED, STATE_STOPPING};
         let pod = |state, code| api::Pod {
             name: "shop".to_owned(),
@@ -323,8 +323,8 @@ mod tests {
             news.collect::<Vec<_>>()
         };
         assert_eq!(news(STATE_RUNNING, None), Vec::<String>::new());
-        assert_eq!(news(STATE_STOPPING, None), ["app is told to stop"]);
-        assert_eq!(news(STATE_STOPPED, Some(0)), ["app has exited with 0"]);
+        assert_eq!(news(STATE_STOPPING, None), ["app is stopping"]);
+        assert_eq!(news(STATE_STOPPED, Some(0)), ["app exited with 0"]);
         assert_eq!(news(STATE_STOPPED, Some(0)), Vec::<String>::new());
     }
 }

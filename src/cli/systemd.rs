@@ -1,4 +1,4 @@
-//! systemd, as far as commands of usher ask it.
+//! Calls of systemctl.
 
 use std::process::{Command, Stdio};
 
@@ -8,13 +8,13 @@ use super::output::warn;
 pub(super) fn has_systemd() -> bool {
     let mut systemctl = Command::new("systemctl");
     systemctl.arg("is-system-running").stdin(Stdio::null());
-    // It fails where systemd runs and has something to complain of, too.
+    // The exit status does not tell: it is also nonzero if a running systemd has failed units.
     systemctl
         .output()
         .is_ok_and(|output| output.stdout.trim_ascii() != b"offline")
 }
 
-/// True if systemctl succeeds with these words. Its errors go to standard error, and nothing to standard output.
+/// Runs systemctl and returns true if it succeeds. Its errors go to standard error.
 pub(super) fn systemctl(words: &[&str]) -> bool {
     let mut command = Command::new("systemctl");
     command
@@ -24,7 +24,7 @@ pub(super) fn systemctl(words: &[&str]) -> bool {
     match command.status() {
         Ok(status) => status.success(),
         Err(error) => {
-            warn(&format!("systemctl cannot be run: {error}"));
+            warn(&format!("cannot run systemctl: {error}"));
             false
         }
     }

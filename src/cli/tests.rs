@@ -1,4 +1,4 @@
-//! The command line itself: what clap can check, help, completion, man pages.
+//! Tests of the command line: clap's own checks, help and completion.
 
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
@@ -7,12 +7,12 @@ use super::output::Table;
 use super::{Usher, completion, output};
 
 #[test]
-fn the_command_line_contradicts_itself_nowhere() {
+fn the_command_line_definition_is_valid() {
     Usher::command().debug_assert();
 }
 
 #[test]
-fn every_command_and_argument_says_what_it_is_for() {
+fn every_command_and_argument_has_a_help_text() {
     let mut usher = Usher::command();
     usher.build();
     for command in usher.get_subcommands() {
@@ -56,7 +56,7 @@ fn completion_offers_the_names_of_pods_and_executes_none() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_status_2() {
+fn an_unknown_command_is_refused_with_status_2() {
     let refused = Usher::try_parse_from(["usher", "mak"]).unwrap_err();
     assert_eq!(refused.exit_code(), 2);
     assert_eq!(
@@ -68,15 +68,15 @@ fn what_makes_no_sense_is_refused_with_status_2() {
 }
 
 #[test]
-fn help_for_what_is_no_command_makes_no_sense() {
+fn help_for_an_unknown_command_is_a_usage_error() {
     for name in ["nosuch", "hel"] {
-        let asked = super::help::asked(Some(name)).err().unwrap();
-        assert!(matches!(asked, output::Failure::Senseless(_)), "{name}");
+        let asked = super::help::help_topic(Some(name)).err().unwrap();
+        assert!(matches!(asked, output::Failure::Usage(_)), "{name}");
     }
 }
 
 #[test]
-fn a_table_is_as_wide_as_its_text_whatever_its_colours() {
+fn colors_do_not_change_a_tables_width() {
     let mut table = Table::new(["NAME", "ROLE"]);
     table.row([output::styled(output::GOOD, "web"), "app".to_owned()]);
     table.row(["longer-name", "sidecar"]);

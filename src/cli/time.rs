@@ -1,4 +1,4 @@
-//! Times as people read them.
+//! Times in messages and in text output.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,25 +8,26 @@ use protobuf::well_known_types::timestamp::Timestamp;
 
 use crate::api;
 
-/// A point in time of a message, in seconds since 1970.
+/// A message's timestamp, in seconds since 1970.
 pub(super) fn seconds(at: &MessageField<Timestamp>) -> Option<f64> {
     at.as_ref()
         .map(|at| at.seconds as f64 + f64::from(at.nanos) / 1e9)
 }
 
-/// A point in time as seconds since 1970.
+/// The present time, in seconds since 1970.
 pub(super) fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// When a pod is looked at: of one that lives when its shim said so, by the clock of its node.
-pub(super) fn look(pod: &api::Pod) -> f64 {
+/// The time to which ages of a pod refer: the time of the shim's answer by its node's clock, or now
+/// for an ended pod.
+pub(super) fn observed(pod: &api::Pod) -> f64 {
     let said = seconds(&pod.now).filter(|_| pod.ended.is_none());
     said.unwrap_or_else(now)
 }
 
-/// A duration of a message.
+/// A message's duration, in seconds.
 pub(super) fn duration(duration: &MessageField<DurationMessage>) -> Option<f64> {
     duration
         .as_ref()
@@ -38,7 +39,7 @@ pub(super) fn message(duration: Duration) -> DurationMessage {
     DurationMessage::from(duration)
 }
 
-/// An age as kubectl writes it: in ever coarser units.
+/// An age in kubectl's format, with coarser units for longer ones.
 pub(super) fn age(seconds: f64) -> String {
     let total = seconds.max(0.0) as u64;
     let (minutes, hours) = (total / 60, total / 3600);
@@ -55,7 +56,8 @@ pub(super) fn age(seconds: f64) -> String {
     }
 }
 
-/// A span of time with three digits that matter: 4.2ms, 310ms, 1.25s, 12.3s, then as an age.
+/// A span of time with up to three significant digits: 4.2ms, 310ms, 1.25s, 12.3s; from 100 s on as
+/// an age.
 pub(super) fn span(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     match seconds {
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_those_of_kubectl() {
+    fn ages_have_kubectls_format() {
         let ages: Vec<_> = [
             0.4, 119.0, 120.0, 150.0, 599.0, 600.0, 11_100.0, 90_000.0, 2e6,
         ]
@@ -86,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_the_digits_that_matter() {
+    fn spans_have_up_to_three_significant_digits() {
         let spans: Vec<_> = [-1.0, 0.0042, 0.31, 1.25, 12.34, 75.0, 3700.0]
             .into_iter()
             .map(span)

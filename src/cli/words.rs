@@ -1,7 +1,6 @@
-//! What shims tell, in words: the one place where it becomes a word for scripts or a sentence for
-//! people.
+//! Conversion of values in the shims' answers to words for scripts and sentences for people.
 //!
-//! A value that is not known here comes from a newer shim: its word is `unknown`.
+//! A value that this version does not know comes from a newer shim; its word is `unknown`.
 
 use protobuf::reflect::EnumDescriptor;
 use protobuf::{Enum, EnumFull, EnumOrUnknown};
@@ -9,17 +8,18 @@ use protobuf::{Enum, EnumFull, EnumOrUnknown};
 use crate::api;
 use crate::plan::Signal;
 
-/// How the name of each enum's value 0 ends; before that comes what all names of the enum begin with.
+/// The end of the name of each enum's value 0. The part before it is the prefix of the enum's
+/// names.
 const UNKNOWN: &str = "UNKNOWN";
 
 // === words ===
 
-/// A value as a word: `backing-off`.
+/// The word for a value, such as `backing-off`.
 pub(super) fn word<E: EnumFull>(value: EnumOrUnknown<E>) -> String {
     word_in(&E::enum_descriptor(), value.value())
 }
 
-/// The word for a number of an enum.
+/// The word for the value of an enum with this number.
 pub(super) fn word_in(all: &EnumDescriptor, number: i32) -> String {
     let (unknown, value) = (all.default_value(), all.value_by_number_or_default(number));
     let prefix = unknown.name().trim_end_matches(UNKNOWN);
@@ -32,7 +32,7 @@ pub(super) fn word_in(all: &EnumDescriptor, number: i32) -> String {
     }
 }
 
-/// The number of an enum that a word is for; that of what is unknown if it is for none.
+/// The number of the enum value with this word, or that of the unknown value.
 pub(super) fn number_in(all: &EnumDescriptor, word: &str) -> i32 {
     let mut numbers = all.values().map(|value| value.value());
     let number = numbers.find(|number| word_in(all, *number) == word);
@@ -45,7 +45,7 @@ fn capital(word: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// What a pod does, as `kubectl get pods` has it: `Init:1/2`, `Running`, `Completed`.
+/// The pod's status in the format of `kubectl get pods`: `Init:1/2`, `Running`, `Completed`.
 pub(super) fn status(status: &api::Status) -> String {
     let word = capital(&word(status.doing));
     match status.doing.enum_value_or_default() {
@@ -57,7 +57,7 @@ pub(super) fn status(status: &api::Status) -> String {
     }
 }
 
-/// The status that is said so.
+/// Parses the text of [`status`].
 pub(super) fn status_of(said: &str) -> api::Status {
     let counts = said.split_once(':').and_then(|(_, counts)| {
         let (done, total) = counts.split_once('/')?;
@@ -81,9 +81,9 @@ pub(super) fn signal(number: u32) -> String {
     signal.map_or_else(|| number.to_string(), |signal| signal.to_string())
 }
 
-// === what is so ===
+// === properties ===
 
-/// Whether what the pod does is bad.
+/// True if the status is an error.
 pub(super) fn is_bad(status: &api::Status) -> bool {
     matches!(
         status.doing.enum_value_or_default(),
@@ -91,7 +91,7 @@ pub(super) fn is_bad(status: &api::Status) -> bool {
     )
 }
 
-/// Whether a container of this role runs when its pod terminates.
+/// True for roles that run during the pod's termination.
 pub(super) fn is_defer(role: EnumOrUnknown<api::Role>) -> bool {
     matches!(
         role.enum_value_or_default(),
@@ -101,7 +101,7 @@ pub(super) fn is_defer(role: EnumOrUnknown<api::Role>) -> bool {
 
 // === sentences ===
 
-/// One thing that is waited for.
+/// A thing that a container waits for.
 pub(super) fn obstacle(obstacle: &api::Obstacle) -> String {
     let missing = missing(obstacle);
     match obstacle.container.as_str() {
@@ -121,48 +121,51 @@ fn missing(obstacle: &api::Obstacle) -> String {
     let failures = obstacle.failures.unwrap_or_default();
     let sentence = match obstacle.missing.enum_value_or_default() {
         MISSING_START => "the caller's Start",
-        MISSING_BACK_OFF => "the back-off of its restart in place",
+        MISSING_BACK_OFF => "the back-off before its restart in place",
         MISSING_STARTUP_PROBE if failures == 0 => "its startup probe, which has not succeeded yet",
         MISSING_STARTUP_PROBE => {
             let threshold = obstacle.threshold.unwrap_or_default();
             return format!("its startup probe, which has failed {failures} of {threshold} times");
         }
-        MISSING_EXIT => "its exit: it has got its stop signal",
+        MISSING_EXIT => "its exit after its stop signal",
         MISSING_TURN_TO_STOP => {
             let step = step(obstacle.step.unwrap_or_default());
-            return format!("its turn to stop: it is that of the {step}");
+            return format!("its turn to stop; it is now the turn of the {step}");
         }
         MISSING_TURN_AT_THE_END => match obstacle.step {
             Some(step) => {
-                return format!("its turn to run: it is that of the {}", self::step(step));
+                return format!(
+                    "its turn to run; it is now the turn of the {}",
+                    self::step(step)
+                );
             }
-            None => "its turn when the pod terminates",
+            None => "its turn during the pod's termination",
         },
         MISSING_TERMINATION_WINDOW => {
-            "the end of the termination window: is it the end of the pod?"
+            "the end of the termination window, which shows whether the pod ends"
         }
-        MISSING_WORK => "its own work",
+        MISSING_WORK => "its program to finish",
         MISSING_NOT_EXECUTED => return state(obstacle.state.unwrap_or_default()),
         MISSING_UNKNOWN
         | MISSING_NEVER_CREATED
         | MISSING_ENDED
         | MISSING_NOT_STARTED
         | MISSING_NOT_DONE
-        | MISSING_STARTED => "something that this usher does not know",
+        | MISSING_STARTED => "something that this version of usher does not know",
     };
     sentence.to_owned()
 }
 
-/// An annotation that may be missing, and what it would change.
+/// A sentence about an annotation that may be missing, and its effect.
 pub(super) fn remedy(remedy: &api::Remedy) -> String {
     let (annotation, value) = (&remedy.annotation, &remedy.value);
     api::remedy_of(remedy).map_or_else(
-        || format!("the annotation {annotation}: {value} may be missing"),
+        || format!("perhaps the pod needs the annotation {annotation}: {value}"),
         |remedy| remedy.to_string(),
     )
 }
 
-/// The same where several containers wait: a line for each annotation.
+/// The sentences for several waiting containers, one for each annotation.
 pub(super) fn remedies(all: &[&api::Remedy]) -> Vec<String> {
     use api::RemedyFor::*;
     let of = |helps: api::RemedyFor| {
@@ -174,42 +177,40 @@ pub(super) fn remedies(all: &[&api::Remedy]) -> Vec<String> {
     let native = of(REMEDY_FOR_NATIVE_INIT).join(", ");
     let native = (!native.is_empty()).then(|| {
         format!(
-            "those of {native} that are the pod's own initContainers run at once where the annotation \
-             usher/native-init names them"
+            "the annotation usher/native-init lets those of {native} run at once that are the pod's own \
+             initContainers, if it names them"
         )
     });
     let guest = (!of(REMEDY_FOR_GUEST).is_empty()).then(|| {
-        "what was added to the pod (kubectl debug) runs at once where the annotation usher/apps names the \
-         pod's apps, and nothing else"
+        "the annotation usher/apps lets containers that were added to the pod (kubectl debug) run at once, \
+         if it names only the pod's apps"
             .to_owned()
     });
     native.into_iter().chain(guest).collect()
 }
 
-/// A state within a sentence.
+/// A container state within a sentence.
 pub(super) fn state(state: EnumOrUnknown<api::State>) -> String {
     let known = api::state_of(state.enum_value_or_default());
     known.map_or_else(|| word(state), |state| state.to_string())
 }
 
-/// What ends a wait.
+/// The end of a wait, as a clause.
 pub(super) fn then(then: EnumOrUnknown<api::Then>) -> &'static str {
     match then.enum_value_or_default() {
         api::Then::THEN_START_FAILS => "its Start fails",
-        api::Then::THEN_HELD => "its Start is answered with the program held",
-        api::Then::THEN_ENDED => "it is ended with exit code 1 (usher/startup-timeout)",
-        api::Then::THEN_EXECUTED_ANEW => "its program is executed anew",
+        api::Then::THEN_HELD => "its Start succeeds, but its program stays held",
+        api::Then::THEN_ENDED => "it ends with exit code 1 (usher/startup-timeout)",
+        api::Then::THEN_EXECUTED_ANEW => "its program is executed again",
         api::Then::THEN_STOPPED => "it is stopped, since its startup probe has failed too often",
         api::Then::THEN_STOP_SIGNAL => "it gets its stop signal",
-        api::Then::THEN_LAST_SIGNAL => {
-            "it gets a last signal, and SIGKILL two seconds later at the latest"
-        }
+        api::Then::THEN_LAST_SIGNAL => "it gets a last signal, and SIGKILL within two seconds",
         api::Then::THEN_KILLED => "it is killed",
         api::Then::THEN_ITS_TURN => "its program is executed",
         api::Then::THEN_LEFT_OUT => {
             "its program is never executed, since too little of the grace period is left"
         }
-        api::Then::THEN_UNKNOWN => "something happens that this usher does not know",
+        api::Then::THEN_UNKNOWN => "something happens that this version of usher does not know",
     }
 }
 
@@ -218,16 +219,18 @@ fn step(step: EnumOrUnknown<api::StepName>) -> String {
     known.map_or_else(|| word(step), |step| step.to_string())
 }
 
-/// The exit code as it was, and as containerd was told where that differs.
+/// The exit code, and the code reported to containerd if it is different.
 pub(super) fn exit(container: &api::Container) -> String {
     match (container.exit_code, container.reported_code) {
         (None, None) => "-".to_owned(),
-        (Some(code), Some(told)) if code != told => format!("{code}, told as {told}"),
+        (Some(code), Some(reported)) if code != reported => {
+            format!("{code}, reported as {reported}")
+        }
         (Some(code), _) | (None, Some(code)) => code.to_string(),
     }
 }
 
-/// The version of a pod's shim, for people.
+/// The version of a pod's shim, or `unknown`.
 pub(super) fn shim_version(pod: &api::Pod) -> &str {
     match pod.shim_version.as_str() {
         "" => "unknown",
@@ -235,37 +238,34 @@ pub(super) fn shim_version(pod: &api::Pod) -> &str {
     }
 }
 
-/// Why a pod terminates.
+/// The reason why a pod terminates.
 pub(super) fn because(cause: EnumOrUnknown<api::Cause>, failed: Option<&str>, code: u32) -> String {
     let cause = api::cause_of(
         cause.enum_value_or_default(),
         failed.unwrap_or_default(),
         code,
     );
-    cause.map_or_else(
-        || "this usher does not know why".to_owned(),
-        |cause| cause.to_string(),
-    )
+    cause.map_or_else(|| "unknown reason".to_owned(), |cause| cause.to_string())
 }
 
-/// Why a signal was sent.
+/// The reason for a signal.
 pub(super) fn why(why: EnumOrUnknown<api::Why>) -> &'static str {
     match why.enum_value_or_default() {
-        api::Why::WHY_CALLER => "by its caller",
-        api::Why::WHY_ALONE => "its caller stops it alone",
+        api::Why::WHY_CALLER => "requested by its caller",
+        api::Why::WHY_ALONE => "its caller stops only this container",
         api::Why::WHY_TURN => "its turn has come",
-        api::Why::WHY_TIME_SHORT => "SIGKILL follows in a moment",
+        api::Why::WHY_TIME_SHORT => "SIGKILL follows soon",
         api::Why::WHY_GRACE_OVER => "the grace period was over",
         api::Why::WHY_HELD => "its program was not executed",
         api::Why::WHY_STARTUP_PROBE_FAILED => "its startup probe has failed",
         api::Why::WHY_LIVENESS_PROBE_FAILED => "its liveness probe has failed",
         api::Why::WHY_POST_START_FAILED => "its postStart handler has failed",
         api::Why::WHY_STARTS_ANEW => "its pod starts again",
-        api::Why::WHY_UNKNOWN => "this usher does not know why",
+        api::Why::WHY_UNKNOWN => "unknown reason",
     }
 }
 
-/// Which handler.
+/// The name of a hook.
 pub(super) fn hook(hook: EnumOrUnknown<api::Hook>) -> String {
     let told = hook.enum_value_or_default();
     match (api::hook_of(told), told) {
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use crate::lifecycle::Step;
 
-    /// The words of all values of an enum, those that are not told left out.
+    /// The words of all values of an enum except the unknown one.
     fn words<E: EnumFull>() -> Vec<String> {
         let known = E::VALUES.iter().filter(|value| value.value() != 0);
         known
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_that_scripts_know() {
+    fn the_words_for_scripts_are_stable() {
         let phases = ["Initializing", "Running", "Terminating", "Terminated"];
         assert_eq!(words::<api::Phase>(), phases);
         let roles = [
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_has_a_name_that_is_its_enums() {
+    fn every_value_has_the_prefix_of_its_enum() {
         let file = api::Phase::enum_descriptor();
         let file = file.full_name();
         assert_eq!(file, "usher.v1.Phase");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_shim_says_is_unknown_and_makes_sentences_all_the_same() {
+    fn values_of_a_newer_shim_are_unknown_and_fit_into_sentences() {
         assert_eq!(word(EnumOrUnknown::<api::State>::from_i32(99)), "unknown");
         assert_eq!(word(EnumOrUnknown::<api::Phase>::from_i32(-1)), "Unknown");
         let status = api::Status {
@@ -378,10 +378,10 @@ mod tests {
         };
         assert_eq!(
             super::obstacle(&obstacle),
-            "unknown web (something that this usher does not know)"
+            "unknown web (something that this version of usher does not know)"
         );
         let because = because(EnumOrUnknown::from_i32(99), Some("web"), 1);
-        assert_eq!(because, "this usher does not know why");
+        assert_eq!(because, "unknown reason");
         assert!(!then(EnumOrUnknown::from_i32(99)).is_empty());
         assert!(!why(EnumOrUnknown::from_i32(99)).is_empty());
         assert_eq!(hook(EnumOrUnknown::from_i32(99)), "unknown handler");
@@ -391,12 +391,12 @@ mod tests {
             value: "a, b".to_owned(),
             ..api::Remedy::new()
         };
-        let expected = "the annotation usher/new: a, b may be missing";
+        let expected = "perhaps the pod needs the annotation usher/new: a, b";
         assert_eq!(remedy(&told), expected);
     }
 
     #[test]
-    fn what_is_waited_for_is_said_in_a_sentence() {
+    fn obstacles_have_sentences() {
         let of = |missing: api::Missing| api::Obstacle {
             missing: missing.into(),
             ..api::Obstacle::new()
@@ -428,7 +428,7 @@ mod tests {
             ..of(api::Missing::MISSING_TURN_AT_THE_END)
         };
         for (told, sentence) in [
-            (to_run, "its turn to run: it is that of the apps"),
+            (to_run, "its turn to run; it is now the turn of the apps"),
             (
                 sidecar(of(api::Missing::MISSING_NEVER_CREATED)),
                 "sidecar proxy (never created)",
@@ -438,7 +438,7 @@ mod tests {
             (probed, "its startup probe, which has failed 2 of 30 times"),
             (
                 turn,
-                "its turn to stop: it is that of the pre-exit containers",
+                "its turn to stop; it is now the turn of the pre-exit containers",
             ),
         ] {
             assert_eq!(obstacle(&told), sentence);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_names_the_container_whose_end_it_is() {
+    fn a_cause_names_its_container() {
         let because = |cause: api::Cause| because(cause.into(), Some("proxy"), 3);
         assert_eq!(
             because(api::Cause::CAUSE_SIDECAR_FAILED),
@@ -454,7 +454,7 @@ mod tests {
         );
         assert_eq!(
             because(api::Cause::CAUSE_STOPPED),
-            "it was asked for by hand"
+            "usher stop requested it"
         );
     }
 

@@ -1,4 +1,4 @@
-//! Whether containerd passes the annotations on.
+//! Checks that containerd passes annotations on to the shim.
 
 use glob::{MatchOptions, Pattern};
 use toml::{Table, Value};
@@ -12,7 +12,7 @@ use super::runtime::{is_pauseless, ours};
 
 const ANNOTATIONS: Subject = Subject::new(Group::Runtime, "annotations");
 
-/// Kubelet's own, which the shim reads where they come.
+/// kubelet's annotations that the shim reads if containerd passes them on.
 const KUBELETS: [&str; 5] = [
     "io.kubernetes.pod.terminationGracePeriod",
     "io.kubernetes.container.preStopHandler",
@@ -33,7 +33,7 @@ fn of_runtime(cures: &Cures, name: &str, runtime: &Table) -> Vec<Finding> {
         cures.runtime(name, &line, is_pauseless(runtime))
     };
     let mut findings = Vec::new();
-    // A shim that makes the sandbox is told all of the pod.
+    // A shim that makes the sandbox gets the pod's whole configuration.
     if !is_pauseless(runtime)
         && let Some(key) = not_passed(runtime, "pod_annotations", &ushers())
     {
@@ -53,8 +53,8 @@ fn of_runtime(cures: &Cures, name: &str, runtime: &Table) -> Vec<Finding> {
                 .warning(
                     Code::ContainerAnnotations,
                     format!(
-                        "containerd does not pass kubelet's {key:?} on to {name}: grace periods, preStop \
-                         handlers and named ports are not known"
+                        "containerd does not pass kubelet's {key:?} on to {name}, so usher does not know grace \
+                         periods, preStop handlers and named ports"
                     ),
                 )
                 .cure(with("container_annotations", CONTAINER_ANNOTATIONS)),
@@ -62,20 +62,20 @@ fn of_runtime(cures: &Cures, name: &str, runtime: &Table) -> Vec<Finding> {
     }
     if findings.is_empty() {
         findings.push(ANNOTATIONS.ok(format!(
-            "containerd passes usher's and kubelet's on to {name}"
+            "containerd passes those of usher and kubelet on to {name}"
         )));
     }
     findings
 }
 
-/// One key of each kind there is.
+/// A key for each setting of usher.
 fn ushers() -> Vec<String> {
     let pod = PodSetting::words().map(|word| format!("usher/{word}"));
     let container = ContainerSetting::words().map(|word| format!("{word}.usher/proxy"));
     pod.chain(container).collect()
 }
 
-/// The first of the `keys` that none of the patterns lets pass.
+/// The first of the `keys` that no pattern of the list matches.
 fn not_passed<'a>(runtime: &Table, list: &str, keys: &'a [String]) -> Option<&'a str> {
     let patterns = runtime.get(list).and_then(Value::as_array);
     let patterns: Vec<Pattern> = patterns
@@ -84,7 +84,7 @@ fn not_passed<'a>(runtime: &Table, list: &str, keys: &'a [String]) -> Option<&'a
         .filter_map(Value::as_str)
         .filter_map(|pattern| Pattern::new(pattern).ok())
         .collect();
-    // As Go's path.Match, by which containerd goes: no wildcard matches a slash.
+    // containerd uses Go's path.Match, in which no wildcard matches a slash.
     let options = MatchOptions {
         case_sensitive: true,
         require_literal_separator: true,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_readme_says_is_all_right() {
+    fn the_installers_patterns_and_wider_ones_pass_all_annotations() {
         let lines = format!(
             "pod_annotations = {POD_ANNOTATIONS}\ncontainer_annotations = {CONTAINER_ANNOTATIONS}"
         );
@@ -122,12 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_passed_on_is_a_problem_and_kubelets_a_warning() {
+    fn a_missing_pattern_for_usher_is_a_problem_and_one_for_kubelet_a_warning() {
         assert_eq!(levels(""), [Level::Problem, Level::Warning]);
-        // A star stops at the slash.
+        // The star does not match the slash.
         let lines = "pod_annotations = ['*']\ncontainer_annotations = ['io.kubernetes.*']";
         assert_eq!(levels(lines), [Level::Problem]);
-        // Settings of single containers are missing.
+        // No pattern matches settings of single containers.
         let lines = "pod_annotations = ['usher/*']\ncontainer_annotations = ['io.kubernetes.*']";
         assert_eq!(levels(lines), [Level::Problem]);
     }

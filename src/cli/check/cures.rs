@@ -1,4 +1,4 @@
-//! Commands and lines that put findings right, as this node needs them.
+//! Commands and configuration lines that cure findings, made for this node.
 
 use std::path::{Path, PathBuf};
 
@@ -14,23 +14,24 @@ use super::finding::Cure;
 pub(super) struct Cures {
     main: PathBuf,
     files: Vec<ConfigFile>,
-    /// Options by which the same containerd is found, each after a blank.
+    /// Options with which another command finds the same containerd, each after a space.
     options: String,
-    /// The unit by which systemd restarts containerd, where systemd runs.
+    /// The systemd unit of containerd, if systemd runs.
     unit: Option<&'static str>,
     place: Place,
-    /// containerd's CRI plugin is on, without which the installer refuses.
+    /// True if containerd's CRI plugin is on; the installer refuses to run without it.
     has_cri: bool,
 }
 
-/// The way by which the installer puts the shim where containerd looks for programs.
+/// The way to put the shim where containerd looks for programs.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Without an option: the usual directory is one of those, or containerd is told the path.
+    /// Without an option: containerd searches the default directory, or its configuration has the
+    /// path.
     Usual,
-    /// By the parent of a directory called bin.
+    /// With `--prefix`, the parent of a directory named `bin`.
     Prefix(PathBuf),
-    /// Not at all: no directory is called bin. The shim is copied into this one before.
+    /// With a copy into this directory first, since no directory is named `bin`.
     Copied(PathBuf),
 }
 
@@ -64,7 +65,7 @@ impl Cures {
         &self.files
     }
 
-    /// Installs usher, and has containerd load it.
+    /// The command that installs usher and restarts containerd.
     pub(super) fn install(&self) -> Cure {
         match self.has_cri {
             true => Cure::run(self.install_with("")),
@@ -106,12 +107,13 @@ impl Cures {
         self.unit.map_or_else(Cure::default, command)
     }
 
-    /// The sentence's end for a containerd that nothing here restarts.
+    /// The end of a sentence that asks for a restart, if systemd cannot do it.
     pub(super) fn by_hand(&self) -> &'static str {
         self.unit.map_or(" the way you usually start it", |_| "")
     }
 
-    /// Replaces keys in the table of a runtime: by the installer if it has written the table, else by hand.
+    /// Sets keys of a runtime's table: with the installer if it wrote the table, else as lines to
+    /// add.
     pub(super) fn runtime(&self, name: &str, lines: &str, is_pauseless: bool) -> Cure {
         let is_installers = |file: &ConfigFile| name == NAME && install::has_written(&file.text);
         match self.file_of(name) {
@@ -123,7 +125,7 @@ impl Cures {
         }
     }
 
-    /// Replaces keys that the installer does not write, in a table below that of a runtime.
+    /// Sets keys that the installer does not write, in the runtime's table or one below it.
     pub(super) fn keys(&self, name: &str, below: &str, lines: &str) -> Cure {
         self.file_of(name).map_or_else(Cure::default, |file| {
             let table = runtime_table(file.cri_name(), name);
@@ -135,7 +137,7 @@ impl Cures {
         self.files.iter().rfind(|file| file.has_runtime(name))
     }
 
-    /// The file in which the CRI plugin is configured, and the name by which its layout knows the plugin.
+    /// The file that configures the CRI plugin, and the plugin's name in that file's layout.
     pub(super) fn cri(&self, usual: &'static str) -> (PathBuf, &'static str) {
         let with_part = self
             .files
@@ -154,7 +156,7 @@ impl Place {
         let beside = node.program.as_deref().ok().and_then(Path::parent);
         let directories = node.path.split(':').map(Path::new).chain(beside);
         let directories = || directories.clone().filter(|it| it.is_absolute());
-        // containerd 2 is told the path.
+        // containerd 2 gets the path from its configuration.
         if !node.is_1() || directories().any(|it| it == usual) {
             return Place::Usual;
         }
@@ -168,7 +170,7 @@ impl Place {
     }
 }
 
-/// A word for a shell.
+/// A word quoted for a shell, if it needs quotes.
 fn quoted(word: &str) -> String {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "/._-:+,=@%".contains(char);
     match !word.is_empty() && word.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! containerd itself, and the kernel below it.
+//! Checks of containerd itself, its capabilities and the node's cgroups.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::cgroup::Layout;
 
 use super::super::containerd::{
-    CRI_2, ConfigFile, Effective, Node, RUNC_TYPE, Untold, runtime_table, text,
+    CRI_2, ConfigFile, Effective, Node, RUNC_TYPE, StatusError, runtime_table, text,
 };
 use super::cures::Cures;
 use super::finding::{Code, Cure, Finding, Group, Subject};
@@ -40,7 +40,7 @@ fn program(node: &Node, cures: &Cures) -> Finding {
     let Some(version) = &node.version else {
         return CONTAINERD.warning(
             Code::ContainerdVersion,
-            format!("{program} does not say its version; expected 1.6 or later"),
+            format!("{program} does not print its version; expected 1.6 or later"),
         );
     };
     let text = &version.text;
@@ -52,12 +52,12 @@ fn program(node: &Node, cures: &Cures) -> Finding {
     }
     match node.pid {
         Some(pid) => CONTAINERD.ok(format!(
-            "{program}, version {text}; it runs as process {pid}"
+            "{program}, version {text}, running as process {pid}"
         )),
         None => {
             let by_hand = cures.by_hand();
             let says = format!(
-                "{program}, version {text}; it does not run, or cannot be seen from here: start it{by_hand}"
+                "{program}, version {text}, is not running, or not visible from here: start it{by_hand}"
             );
             CONTAINERD
                 .warning(Code::ContainerdStopped, says)
@@ -67,10 +67,10 @@ fn program(node: &Node, cures: &Cures) -> Finding {
 }
 
 fn configuration(node: &Node, cures: &Cures) -> Vec<Finding> {
-    // Some versions take the defaults when they are asked for their configuration, and do not start.
+    // Some versions dump their defaults for a missing file, but do not start with it.
     if node.lacks_config {
         let says = format!(
-            "{} is not there, and containerd does not start with it; expected containerd's configuration \
+            "{} does not exist, so containerd does not start with it; expected containerd's configuration \
              file (--config)",
             node.config.display()
         );
@@ -91,8 +91,8 @@ fn configuration(node: &Node, cures: &Cures) -> Vec<Finding> {
     findings
 }
 
-/// The running containerd has its configuration from when it was started. With a file that is not sound it
-/// would not come back: no restart is advised then.
+/// Compares the file with the configuration that the running containerd loaded at its start.
+/// Advises no restart if the file has problems, since containerd might not start again.
 fn loaded(node: &Node, cures: &Cures, is_sound: bool) -> Option<Finding> {
     let (pid, by_hand) = (node.pid?, cures.by_hand());
     let file = node.config.display();
@@ -100,29 +100,29 @@ fn loaded(node: &Node, cures: &Cures, is_sound: bool) -> Option<Finding> {
         true => (cures.restart(), "restart containerd"),
         false => (
             Cure::default(),
-            "solve the problems of the file, then restart containerd",
+            "solve the problems of the file and restart containerd",
         ),
     };
-    let unloaded = match node.told.as_ref()? {
-        Err(Untold::Because(error)) => {
+    let unloaded = match node.cri_status.as_ref()? {
+        Err(StatusError::Failed(error)) => {
             let says = format!(
-                "the containerd that runs (process {pid}) does not say what it has loaded: {error}"
+                "the running containerd (process {pid}) does not report its configuration: {error}"
             );
             return Some(LOADED.warning(Code::CriSilent, says));
         }
-        Err(Untold::NoCri) => LOADED.problem(
+        Err(StatusError::NoPlugin) => LOADED.problem(
             Code::CriFailed,
             format!(
-                "the containerd that runs (process {pid}) has no CRI plugin, so kubelet cannot use it: the \
-                 plugin was off or has failed, and containerd's log says why: {restart}{by_hand}"
+                "the running containerd (process {pid}) has no CRI plugin, so kubelet cannot use it: the \
+                 plugin was off or failed to load; see containerd's log, then {restart}{by_hand}"
             ),
         ),
         Ok(_) => match node.unloaded() {
-            None => return Some(LOADED.ok(format!("the containerd that runs has loaded {file}"))),
+            None => return Some(LOADED.ok(format!("the running containerd has loaded {file}"))),
             Some(difference) => LOADED.problem(
                 Code::ContainerdStale,
                 format!(
-                    "the containerd that runs (process {pid}) has not loaded {file} as it is now, {difference}: \
+                    "the running containerd (process {pid}) has not loaded the present {file}: {difference}; \
                      {restart}{by_hand}"
                 ),
             ),
@@ -131,14 +131,14 @@ fn loaded(node: &Node, cures: &Cures, is_sound: bool) -> Option<Finding> {
     Some(unloaded.cure(cure))
 }
 
-/// The CRI plugin is what kubelet talks to; some packages of containerd switch it off.
+/// Checks that the CRI plugin, which kubelet needs, is on; some packages of containerd disable it.
 fn cri(node: &Node, dump: &Effective) -> Finding {
     match node.disabled_cri(dump) {
         Some(name) => CRI.problem(
             Code::CriDisabled,
             format!(
                 "disabled_plugins in {} has {name:?}: kubelet cannot use this containerd; expected \
-                 a list without it. A node for Docker alone needs no CRI plugin, and no usher install: see \
+                 a list without it. A node with only Docker needs neither the CRI plugin nor usher install: see \
                  docs/docker.md",
                 node.config.display()
             ),
@@ -147,7 +147,8 @@ fn cri(node: &Node, dump: &Effective) -> Finding {
     }
 }
 
-/// Of several files with a part for the CRI plugin, containerd 1.x takes the last one's whole part.
+/// Warns if containerd 1.x would ignore a file: it reads the CRI plugin's table of the last file
+/// only.
 fn files(node: &Node, files: &[ConfigFile]) -> Option<Finding> {
     let with_part = files.iter().filter(|file| file.has_plugin(CRI_2));
     let names: Vec<String> = with_part
@@ -159,14 +160,15 @@ fn files(node: &Node, files: &[ConfigFile]) -> Option<Finding> {
     Some(FILES.warning(
         Code::ConfigParts,
         format!(
-            "{} all have a part for the CRI plugin, and containerd 1.x takes the last one's alone: \
-             keep everything of that plugin in one file",
+            "{} all configure the CRI plugin, and containerd 1.x reads only the last of them: \
+             put all of the plugin's settings into one file",
             names.join(", ")
         ),
     ))
 }
 
-/// containerd 1.x has its own entry for runc only as long as the file names no runtime.
+/// Checks that the default runtime has an entry. containerd 1.x drops its built-in entry for runc
+/// once the file names any runtime.
 fn default_runtime(node: &Node, cures: &Cures) -> Option<Finding> {
     let (usual, part) = node.cri()?;
     let wanted =
@@ -182,31 +184,31 @@ fn default_runtime(node: &Node, cures: &Cures) -> Option<Finding> {
         DEFAULT_RUNTIME
             .problem(
                 Code::DefaultRuntime,
-                format!("{wanted} is not there: containerd starts without its CRI plugin, and no pod runs"),
+                format!("{wanted} has no entry: containerd starts without its CRI plugin, and no pod runs"),
             )
             .cure(Cure::table(file, format!("[{table}]\n  runtime_type = \"{RUNC_TYPE}\""))),
     )
 }
 
-/// Whether OOM scores below containerd's own can be set: sidecars get those of the apps.
+/// Checks that the shim can set OOM scores below containerd's own: sidecars get those of the apps.
 fn oom_score(node: &Node, cures: &Cures) -> Option<Finding> {
     let process = node.pid.map_or("self".to_owned(), |pid| pid.to_string());
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     if capabilities(&status)? & (1 << CAP_SYS_RESOURCE) != 0 {
         return Some(OOM_SCORE.ok("can be lowered (CAP_SYS_RESOURCE)"));
     }
-    let who = match node.pid {
+    let subject = match node.pid {
         Some(_) => "containerd has",
         None => "this command has",
     };
     let restricted = node
         .cri()
         .and_then(|(_, part)| part.get("restrict_oom_score_adj")?.as_bool());
-    let says = format!("{who} no CAP_SYS_RESOURCE: they cannot be lowered");
+    let says = format!("{subject} no CAP_SYS_RESOURCE, so nothing can lower them");
     match restricted {
         None | Some(true) => Some(OOM_SCORE.warning(Code::OomScores, says)),
         Some(false) => {
-            let says = format!("{says}, and pods of guaranteed quality do not start");
+            let says = format!("{says}, and pods of QoS class Guaranteed do not start");
             let (file, cri) = cures.cri(node.cri_name());
             let table = format!("plugins.\"{cri}\"");
             let line = "restrict_oom_score_adj = true";
@@ -216,7 +218,7 @@ fn oom_score(node: &Node, cures: &Cures) -> Option<Finding> {
     }
 }
 
-/// The effective capabilities in a `/proc/PID/status`.
+/// The effective capabilities, from the text of `/proc/PID/status`.
 fn capabilities(status: &str) -> Option<u64> {
     let line = status
         .lines()
@@ -224,29 +226,29 @@ fn capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Which cgroups there are, and who makes them.
+/// Reports the version of cgroups, and whether systemd can manage them.
 fn cgroups(mount: &Path) -> Finding {
     let version = match Layout::at(mount) {
         Some(Layout::V2) => "version 2",
         Some(Layout::Hybrid) => "version 1, with a hierarchy of version 2 beside it (hybrid)",
         Some(Layout::V1) => "version 1",
         None => {
-            let says = format!("none are mounted on {}", mount.display());
+            let says = format!("no cgroup file system is mounted on {}", mount.display());
             return CGROUPS.problem(Code::Cgroups, says);
         }
     };
     let systemd = Path::new("/run/systemd/system").is_dir();
     CGROUPS.ok(match systemd {
         true => {
-            format!("{version}; systemd runs, so both drivers work: kubelet's choice counts")
+            format!("{version}; systemd runs, so both cgroup drivers work: use kubelet's")
         }
-        false => format!("{version}; systemd does not run, so the driver is cgroupfs"),
+        false => format!("{version}; systemd does not run: the cgroup driver is cgroupfs"),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::containerd::{Told, configuration_files};
+    use super::super::super::containerd::{CriStatus, configuration_files};
     use super::super::finding::Level;
     use super::*;
 
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containerd_that_does_not_run_is_a_warning_with_the_command_that_starts_it() {
+    fn a_stopped_containerd_is_a_warning_with_the_command_that_starts_it() {
         let mut node = Node::with("1.7.24", "");
         let stopped = program(&node, &cures(&node));
         assert_eq!(stopped.level, Level::Warning);
@@ -280,17 +282,17 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_is_not_loaded_is_a_problem_with_the_command_that_loads_it() {
+    fn an_unloaded_configuration_is_a_problem_with_the_command_that_restarts_containerd() {
         let dump = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.usher]\n\
             runtime_type = 'io.containerd.usher.v2'";
         let mut node = Node::with("2.1.4", dump);
         node.pid = Some(7);
         let mut with = |told| {
-            node.told = Some(told);
+            node.cri_status = Some(told);
             loaded(&node, &cures(&node), true).unwrap()
         };
         let config = serde_json::json!({"containerd": {"runtimes": {}}});
-        let told = Told {
+        let told = CriStatus {
             handlers: Vec::new(),
             config: Some(config),
         };
@@ -300,24 +302,24 @@ mod tests {
             (stale.level, stale.code, &stale.cure.run),
             (Level::Problem, Some(Code::ContainerdStale), &restart)
         );
-        assert!(stale.says.contains("does not know the runtime usher"));
-        let failed = with(Err(Untold::NoCri));
+        assert!(stale.says.contains("it lacks the runtime usher"));
+        let failed = with(Err(StatusError::NoPlugin));
         assert_eq!(
             (failed.level, failed.code, &failed.cure.run),
             (Level::Problem, Some(Code::CriFailed), &restart)
         );
-        let silent = with(Err(Untold::Because("no".to_owned())));
+        let silent = with(Err(StatusError::Failed("no".to_owned())));
         assert_eq!(silent.level, Level::Warning);
     }
 
     #[test]
-    fn no_restart_is_advised_with_a_file_that_is_not_sound() {
+    fn no_restart_is_advised_while_the_file_has_problems() {
         let lost = "[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'runc'\n\
             [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.usher]\n\
             runtime_type = 'io.containerd.usher.v2'";
         let mut node = Node::with("1.6.20", lost);
         node.pid = Some(7);
-        node.told = Some(Err(Untold::NoCri));
+        node.cri_status = Some(Err(StatusError::NoPlugin));
         let findings = configuration(&node, &cures(&node));
         let of = |code| findings.iter().find(|it| it.code == Some(code)).unwrap();
         assert!(of(Code::DefaultRuntime).cure.add.is_some());
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_file_that_is_missing_is_told_from_one_that_is_refused() {
+    fn a_missing_and_a_refused_configuration_file_have_different_codes() {
         let mut node = Node::with("1.7.24", "");
         node.dump = Err("open /nowhere/config.toml: no such file or directory".to_owned());
         let code = |node: &Node| configuration(node, &cures(node))[0].code;
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_entry_for_the_default_runtime_is_a_problem() {
+    fn a_missing_entry_for_the_default_runtime_is_a_problem() {
         let with = |runtimes: &str| {
             let dump = format!(
                 "[plugins.'io.containerd.grpc.v1.cri'.containerd]\n\
@@ -379,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn two_files_with_a_part_for_the_cri_plugin_are_one_too_many_for_1_x() {
+    fn two_files_that_configure_the_cri_plugin_are_a_warning_for_containerd_1() {
         let directory = tempfile::tempdir().unwrap();
         let main = directory.path().join("config.toml");
         let part = "[plugins.'io.containerd.grpc.v1.cri']\nenable_selinux = false\n";

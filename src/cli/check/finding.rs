@@ -1,4 +1,4 @@
-//! Findings: subjects of `usher check`, their levels, codes and cures.
+//! Findings of `usher check`, with their subjects, levels, codes and cures.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use serde::{Serialize, Serializer};
 
 use super::super::output::{self, styled};
 
-/// The page that explains each code under a heading of its own.
+/// The manual page with a heading for each code.
 const PAGE: &str = "docs/troubleshooting.md";
 
-/// Subjects that belong together, in the order of the report.
+/// Groups of subjects, in the order of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Group {
@@ -20,20 +20,20 @@ pub(super) enum Group {
     Configuration,
 }
 
-/// A question of `usher check`.
+/// The thing that a check looks at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject {
     pub(super) group: Group,
     pub(super) about: &'static str,
 }
 
-/// Something that is as it should be, or is not.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(in crate::cli) struct Finding {
     pub(super) group: Group,
     pub(super) about: &'static str,
     pub(super) level: Level,
-    /// None if all is well.
+    /// None if the level is [`Level::Ok`].
     pub(super) code: Option<Code>,
     pub(super) says: String,
     #[serde(flatten)]
@@ -47,26 +47,25 @@ pub(in crate::cli) struct Finding {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Ok,
-    /// Pods run, but not with everything.
+    /// Pods run, but lack something.
     Warning,
     /// Pods do not run, or usher has no effect.
     Problem,
 }
 
-/// Steps that put a finding right.
+/// Steps that solve the problem.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Cure {
-    /// A command.
     pub(super) run: Option<String>,
-    /// The configuration file in which `add` belongs.
+    /// The configuration file to which `add` belongs.
     pub(super) file: Option<PathBuf>,
-    /// The table of that file in which `add` belongs; none if `add` has a table of its own.
+    /// The table of that file to which `add` belongs; none if `add` contains its own table.
     pub(super) table: Option<String>,
-    /// Lines.
+    /// Configuration lines.
     pub(super) add: Option<String>,
 }
 
-/// Stable names of all that can be wrong; each is a heading of the manual.
+/// Stable names of problems; each is a heading in the manual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Code {
@@ -146,7 +145,7 @@ impl Cure {
         }
     }
 
-    /// Lines for a table that the file may have already.
+    /// Lines to add to a table of the file.
     pub(super) fn keys(file: PathBuf, table: String, lines: impl Into<String>) -> Cure {
         Cure {
             file: Some(file),
@@ -156,7 +155,7 @@ impl Cure {
         }
     }
 
-    /// A table that the file does not have.
+    /// A new table at the end of the file.
     pub(super) fn table(file: PathBuf, lines: impl Into<String>) -> Cure {
         Cure {
             file: Some(file),
@@ -178,7 +177,7 @@ impl Finding {
         self.level == Level::Problem
     }
 
-    /// For people: a line, and below it the cure and where to read more.
+    /// The text output: a line, and below it the cure and the place in the manual.
     pub(in crate::cli) fn text(&self) -> String {
         let (word, style) = match self.level {
             Level::Ok => ("ok     ", output::GOOD),

@@ -1,4 +1,4 @@
-//! The runtime: containerd's entry for it, and the OCI runtime below it.
+//! Checks of containerd's entries for usher, and of the OCI runtime that the shim runs.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,8 +8,8 @@ use toml::{Table, Value};
 use crate::engine::oci::options;
 
 use super::super::containerd::{
-    BY_THE_SHIM, Handler, KnownAs, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, SANDBOXER, TYPE, find,
-    is_ours, output, text,
+    BY_THE_SHIM, Handler, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, Registration, SANDBOXER, TYPE,
+    find, is_ours, output, text,
 };
 use super::super::manifest;
 use super::cures::Cures;
@@ -20,9 +20,9 @@ const RUNTIME: Subject = Subject::new(Group::Runtime, "runtime");
 const SANDBOX: Subject = Subject::new(Group::Runtime, "sandboxes");
 const OCI_RUNTIME: Subject = Subject::new(Group::Runtime, "OCI runtime");
 const DRIVER: Subject = Subject::new(Group::Runtime, "cgroup driver");
-const KUBELET_IS_TOLD: Subject = Subject::new(Group::Runtime, "kubelet is told");
+const KUBELET_FEATURES: Subject = Subject::new(Group::Runtime, "features for kubelet");
 
-/// Kubelet's configuration file, as kubeadm places it.
+/// kubelet's configuration file, where kubeadm writes it.
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 
 pub(super) fn findings(node: &Node, cures: &Cures) -> Vec<Finding> {
@@ -31,31 +31,32 @@ pub(super) fn findings(node: &Node, cures: &Cures) -> Vec<Finding> {
         findings.push(entry(node, cures));
     }
     for (name, runtime) in ours(node) {
-        findings.extend(how_known(node, cures, name, runtime));
+        findings.extend(registration(node, cures, name, runtime));
         findings.extend(sandboxes(node, cures, name, runtime));
-        findings.extend(told_of(node, name));
+        findings.extend(reported_features(node, name));
         findings.extend(driver(node, cures, Path::new(KUBELET), name, runtime));
     }
     findings.push(oci_runtime(node));
     findings
 }
 
-/// The entries of containerd's configuration that run pods with our shim.
+/// The runtimes in containerd's configuration whose pods run under usher's shim.
 pub(super) fn ours(node: &Node) -> impl Iterator<Item = (&str, &Table)> {
     node.runtimes().filter(|(_, runtime)| is_ours(runtime))
 }
 
-/// What containerd makes of an entry of ours with this type and path.
-fn how_known(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<Finding> {
+/// Checks an entry's `runtime_type` and `runtime_path` against what this containerd supports for
+/// them.
+fn registration(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<Finding> {
     let version = node.version.as_ref()?;
     let is_by_path = text(runtime, "runtime_path").is_some_and(|path| !path.is_empty());
     let is_runcs = text(runtime, "runtime_type") == Some(RUNC_TYPE);
     if is_by_path && version.release == (1, 6) {
         let says = format!(
-            "containerd {} does not look at runtime_path, so {name} runs another shim",
+            "containerd {} ignores runtime_path, so {name} runs another shim",
             version.text
         );
-        let lines = KnownAs::OwnType.to_string();
+        let lines = Registration::OwnType.to_string();
         let cure = cures.runtime(name, &lines, false);
         return Some(RUNTIME.problem(Code::RuntimePath, says).cure(cure));
     }
@@ -65,42 +66,44 @@ fn how_known(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<
     let options = runtime.get("options").and_then(Value::as_table);
     let has_options = options.is_some_and(|options| !options.is_empty());
     if is_pauseless(runtime) {
-        // It cannot be known otherwise.
+        // No other type is possible for it.
         return has_options.then(|| {
             let says = format!(
-                "{name} cannot start pods with a user namespace, as it has options and its sandboxes are \
-                 the shim's; expected none"
+                "{name} cannot start pods with a user namespace, since it has options and its shim makes the \
+                 sandboxes; expected no options"
             );
             RUNTIME.warning(Code::RuntimeType, says)
         });
     }
-    let what = if has_options {
-        "cannot start pods with a user namespace, as it has options"
+    let lacks = if has_options {
+        "cannot start pods with a user namespace, since it has options"
     } else if version.release < (2, 3) {
-        "has neither user namespaces nor recursive read-only mounts, as kubelet is told"
+        "has neither user namespaces nor recursive read-only mounts for kubelet"
     } else {
         return None;
     };
-    let says = format!("of type {TYPE}, {name} {what}; expected type {RUNC_TYPE} and the path");
+    let says = format!(
+        "{name} has runtime_type {TYPE} and {lacks}; expected {RUNC_TYPE} and a runtime_path"
+    );
     let program = node.shim(PROGRAM);
     let program = program.unwrap_or_else(|| Path::new("/usr/local/bin").join(PROGRAM));
-    let lines = KnownAs::Path(program).to_string();
+    let lines = Registration::Path(program).to_string();
     let cure = cures.runtime(name, &lines, false);
     Some(RUNTIME.warning(Code::RuntimeType, says).cure(cure))
 }
 
-/// Whether the shim makes the sandboxes of its pods itself.
+/// True if the shim itself makes the sandboxes of its pods, which then have no pause container.
 pub(super) fn is_pauseless(runtime: &Table) -> bool {
     text(runtime, SANDBOXER) == Some(BY_THE_SHIM)
 }
 
-/// Who makes the sandboxes, where that is not containerd.
+/// Checks the entry of a runtime whose shim makes the sandboxes.
 fn sandboxes(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<Finding> {
     if !is_pauseless(runtime) {
         return None;
     }
-    let known_as = match KnownAs::pauseless(node) {
-        Ok(known_as) => known_as,
+    let registration = match Registration::pauseless(node) {
+        Ok(registration) => registration,
         Err(error) => {
             let says = format!("for {name}, {error}");
             return Some(SANDBOX.problem(Code::Sandboxer, says));
@@ -108,39 +111,39 @@ fn sandboxes(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<
     };
     if text(runtime, "runtime_type") != Some(TYPE) {
         let says = format!(
-            "containerd looks at no runtime_path of a runtime whose sandboxes the shim makes, so those of \
-             {name} are another shim's; expected type {TYPE}"
+            "containerd ignores the runtime_path of a runtime with sandboxer = \"shim\", so another shim makes \
+             the sandboxes of {name}; expected runtime_type {TYPE}"
         );
-        let cure = cures.runtime(name, &known_as.to_string(), true);
+        let cure = cures.runtime(name, &registration.to_string(), true);
         return Some(SANDBOX.problem(Code::Sandboxer, says).cure(cure));
     }
     let pulls = runtime.get(NO_IMAGE).and_then(Value::as_bool) == Some(false);
     Some(match pulls {
         true => {
             let says = format!(
-                "pods of {name} have no pause container, and containerd pulls its image all the same"
+                "pods of {name} have no pause container, but containerd pulls its image anyway"
             );
             let line = format!("{NO_IMAGE} = true");
             let cure = cures.runtime(name, &line, true);
             SANDBOX.warning(Code::PauseImage, says).cure(cure)
         }
         false => SANDBOX.ok(format!(
-            "pods of {name} have no pause container, which is experimental"
+            "pods of {name} have no pause container (experimental)"
         )),
     })
 }
 
-/// What kubelet is told of the runtime, by the containerd that runs with this configuration.
-fn told_of(node: &Node, name: &str) -> Option<Finding> {
-    let told_kubelet = node.told.as_ref()?.as_ref().ok()?;
-    told(&told_kubelet.handlers, name)
+/// Checks the features of the runtime that the running containerd reports to kubelet.
+fn reported_features(node: &Node, name: &str) -> Option<Finding> {
+    let reported = node.cri_status.as_ref()?.as_ref().ok()?;
+    features(&reported.handlers, name)
 }
 
-fn told(handlers: &[Handler], name: &str) -> Option<Finding> {
-    // containerd 1 names none, and kubelet expects nothing of them.
+fn features(handlers: &[Handler], name: &str) -> Option<Finding> {
+    // containerd 1 reports no runtimes, and kubelet then requires no features.
     let of_runc = handlers.iter().find(|handler| handler.name == "runc");
     let of_any = of_runc.or(handlers.first())?;
-    // A runtime that is not loaded yet is a finding of its own.
+    // Another finding reports a runtime that is not loaded.
     let ours = handlers.iter().find(|handler| handler.name == name)?;
     let features = [
         (
@@ -167,9 +170,9 @@ fn told(handlers: &[Handler], name: &str) -> Option<Finding> {
     if !missing.is_empty() {
         let other = &of_any.name;
         let says = format!(
-            "that {name} has no {missing}, and that {other} has: pods that want them are refused"
+            "{name} has no {missing}, which {other} has: kubelet refuses pods that need them"
         );
-        return Some(KUBELET_IS_TOLD.warning(Code::KubeletFeatures, says));
+        return Some(KUBELET_FEATURES.warning(Code::KubeletFeatures, says));
     }
     let has = match join(&|ours, _| ours) {
         none if none.is_empty() => {
@@ -177,32 +180,32 @@ fn told(handlers: &[Handler], name: &str) -> Option<Finding> {
         }
         has => has,
     };
-    Some(KUBELET_IS_TOLD.ok(format!("that {name} has {has}")))
+    Some(KUBELET_FEATURES.ok(format!("{name} has {has}")))
 }
 
 fn entry(node: &Node, cures: &Cures) -> Finding {
     let names: Vec<&str> = ours(node).map(|(name, _)| name).collect();
     if !names.is_empty() {
-        let said = format!(
-            "containerd is configured to run pods with it as {}",
-            names.join(", ")
-        );
+        let said = format!("containerd has an entry for usher: {}", names.join(", "));
         return match names.contains(&NAME) {
             true => RUNTIME.ok(said),
-            false => RUNTIME.ok(format!("{said}: the RuntimeClass's handler")),
+            false => RUNTIME.ok(format!(
+                "{said}: use this name as the RuntimeClass's handler"
+            )),
         };
     }
-    // No lines: alone they would have containerd 1 forget its built-in runtime.
+    // No lines to add: with them alone containerd 1 would drop its built-in runtime.
     let says = format!(
-        "containerd knows no runtime of type {TYPE} or with the path of {PROGRAM}; expected in {}",
+        "containerd has no runtime of type {TYPE} or with a runtime_path to {PROGRAM}; expected one in {}",
         node.config.display()
     );
     let finding = RUNTIME.problem(Code::RuntimeMissing, says);
     finding.cure(cures.install())
 }
 
-/// Pods of one kubelet have one kind of cgroup path, so all runtimes have to agree on it. Where no
-/// options are given the shim goes by the path itself.
+/// Checks that the runtime's cgroup driver is kubelet's or that of the other runtimes: all pods of
+/// a kubelet have cgroup paths of one kind. Without options the shim tells the driver from the
+/// path.
 fn driver(
     node: &Node,
     cures: &Cures,
@@ -211,7 +214,7 @@ fn driver(
     runtime: &Table,
 ) -> Option<Finding> {
     let given = systemd(runtime)?;
-    let (other, theirs) = kubelets(kubelet)
+    let (other, theirs) = kubelet_uses_systemd(kubelet)
         .map(|driver| ("kubelet", driver))
         .or_else(|| {
             node.runtimes().find_map(|(other, runtime)| {
@@ -219,7 +222,7 @@ fn driver(
             })
         })?;
     if node.version.as_ref().is_some_and(|it| it.release == (1, 6)) {
-        // Options are not passed on.
+        // containerd 1.6 does not pass options on.
         return None;
     }
     let shown = |systemd| if systemd { "systemd" } else { "cgroupfs" };
@@ -227,14 +230,14 @@ fn driver(
     if given == theirs {
         return Some(DRIVER.ok(format!("{driver} for {name} and for {other}")));
     }
-    let says = format!("{driver} for {name}, and {other_driver} for {other}");
+    let says = format!("{driver} for {name}, but {other_driver} for {other}");
     let line = format!("SystemdCgroup = {theirs}");
     let cure = cures.keys(name, ".options", &line);
     Some(DRIVER.warning(Code::CgroupDriver, says).cure(cure))
 }
 
-/// Whether kubelet leaves cgroups to systemd, as its configuration file says.
-fn kubelets(file: &Path) -> Option<bool> {
+/// True if kubelet's configuration file selects the cgroup driver systemd.
+fn kubelet_uses_systemd(file: &Path) -> Option<bool> {
     let text = std::fs::read_to_string(file).ok()?;
     let documents = manifest::parse(&text).ok()?;
     let driver = documents.first()?.text_of("cgroupDriver")?;
@@ -245,7 +248,6 @@ fn systemd(runtime: &Table) -> Option<bool> {
     runtime.get("options")?.get("SystemdCgroup")?.as_bool()
 }
 
-/// The program below the shim.
 fn oci_runtime(node: &Node) -> Finding {
     if let Some(refusal) = ours(node).find_map(|(_, runtime)| refusal(runtime)) {
         return OCI_RUNTIME.problem(Code::OciRuntimeRemoved, refusal);
@@ -275,14 +277,14 @@ fn binary_name(runtime: &Table) -> Option<String> {
     program.map(str::to_owned)
 }
 
-/// Why the shim refuses the runtime's options, if they choose an OCI runtime that was removed.
+/// The shim's refusal of options that choose a removed OCI runtime.
 fn refusal(runtime: &Table) -> Option<String> {
     let options = options_of(runtime)?;
     let mut options = options.iter();
     options.find_map(|(key, value)| options::refusal(key, value.as_str().unwrap_or_default()))
 }
 
-/// The runtime's options, or those of the file that they name.
+/// The runtime's options, or those in the file that `ConfigPath` names.
 fn options_of(runtime: &Table) -> Option<Table> {
     let options = runtime.get("options")?.as_table()?;
     let file = text(options, "ConfigPath").map(Path::new);
@@ -305,14 +307,14 @@ mod tests {
     const V3: &str = super::super::super::containerd::CRI;
 
     #[test]
-    fn a_runtime_that_containerd_does_not_know_comes_with_the_command_that_installs_it() {
+    fn a_missing_runtime_comes_with_the_command_that_installs_it() {
         for (version, plugin) in [("1.6.20", V2), ("1.7.24", V2), ("2.1.4", V3)] {
             let mut node = Node::with(version, &format!("[plugins.'{plugin}'.containerd]\nx = 1"));
             node.path = "/sbin:/usr/local/bin:/bin".to_owned();
             let finding = entry(&node, &cures(&node));
             assert_eq!(finding.level, Level::Problem, "{version}");
             assert_eq!(finding.cure, Cure::run("usher install --restart"));
-            // Nothing here restarts it.
+            // Without systemd no command restarts containerd.
             let without = entry(&node, &Cures::with(&node, &[], false));
             assert_eq!(without.cure, Cure::run("usher install"));
             let options = [
@@ -327,7 +329,7 @@ mod tests {
 
     /// containerd 1 looks for the shim on its PATH, and beside itself.
     #[test]
-    fn the_command_that_installs_puts_the_shim_where_containerd_looks() {
+    fn the_install_command_puts_the_shim_where_containerd_looks() {
         let command = |version: &str, path: &str| {
             let mut node = Node::with(version, &format!("[plugins.'{V2}'.containerd]\nx = 1"));
             node.program = Ok("/opt/containerd/containerd".into());
@@ -351,12 +353,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_containerd_treats_worse_than_runcs_is_judged_by_its_version() {
+    fn the_expected_runtime_type_depends_on_containerds_version() {
         let level = |version: &str, plugin: &str, lines: &str| {
             let dump = format!("[plugins.'{plugin}'.containerd.runtimes.usher]\n{lines}");
             let node = Node::with(version, &dump);
             let (name, runtime) = ours(&node).next().unwrap();
-            how_known(&node, &cures(&node), name, runtime).map(|finding| finding.level)
+            registration(&node, &cures(&node), name, runtime).map(|finding| finding.level)
         };
         let own = format!("runtime_type = '{TYPE}'\n");
         let options = format!(
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_the_sandboxes_is_judged_by_what_containerd_can() {
+    fn a_sandboxer_that_containerd_does_not_support_is_a_problem() {
         let level = |version: &str, plugin: &str, lines: &str| {
             let dump = format!(
                 "[plugins.'{plugin}'.containerd.runtimes.usher]\nruntime_type = '{TYPE}'\n{lines}"
@@ -409,21 +411,21 @@ mod tests {
     }
 
     #[test]
-    fn what_kubelet_is_told_is_compared_with_what_it_is_told_of_runc() {
+    fn features_that_runc_has_and_usher_lacks_are_a_warning() {
         let handler = |name: &str, has: bool| Handler {
             name: name.to_owned(),
             user_namespaces: has,
             recursive_read_only_mounts: has,
         };
-        let level = |handlers: &[Handler]| told(handlers, NAME).map(|finding| finding.level);
-        // containerd 1 says nothing.
+        let level = |handlers: &[Handler]| features(handlers, NAME).map(|finding| finding.level);
+        // containerd 1 reports no runtimes.
         assert_eq!(level(&[]), None);
-        // The other findings say that the runtime is not loaded.
+        // Another finding reports that the runtime is not loaded.
         assert_eq!(level(&[handler("runc", true)]), None);
         for (runcs, ours, expected) in [
             (true, true, Level::Ok),
             (true, false, Level::Warning),
-            // The kernel has none of it.
+            // The kernel lacks the features.
             (false, false, Level::Ok),
         ] {
             let handlers = [
@@ -462,7 +464,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let of = |text: &str| {
             std::fs::write(file.path(), text).unwrap();
-            kubelets(file.path())
+            kubelet_uses_systemd(file.path())
         };
         assert_eq!(
             of("kind: KubeletConfiguration\ncgroupDriver: systemd\n"),
@@ -473,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn an_oci_runtime_is_the_one_of_the_options() {
+    fn the_oci_runtime_is_the_one_in_the_options() {
         let dump = format!(
             "[plugins.'{V3}'.containerd.runtimes.usher]\nruntime_type = '{TYPE}'\n\
              [plugins.'{V3}'.containerd.runtimes.usher.options]\nBinaryName = '/no/such/crun'\n"
@@ -484,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_choose_the_removed_runtime_are_a_problem() {
+    fn options_that_choose_a_removed_runtime_are_a_problem() {
         let finding = |options: &str| {
             let dump = format!(
                 "[plugins.'{V3}'.containerd.runtimes.usher]\nruntime_type = '{TYPE}'\n\

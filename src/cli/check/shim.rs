@@ -1,4 +1,4 @@
-//! The shim's program.
+//! Checks of the shim's program.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use super::runtime::ours;
 
 const SHIM: Subject = Subject::new(Group::Runtime, "shim");
 
-/// The shim that containerd would run; it should be of this version.
+/// Checks that the shim that containerd would run has this command's version.
 pub(super) fn finding(node: &Node, cures: &Cures) -> Finding {
     let named = ours(node).find_map(|(_, runtime)| text(runtime, "runtime_path"));
     let program = match named {
@@ -28,18 +28,18 @@ pub(super) fn finding(node: &Node, cures: &Cures) -> Finding {
             Some(VERSION) => return SHIM.ok(format!("{shown}, version {VERSION}")),
             Some(other) => SHIM.warning(
                 Code::ShimVersion,
-                format!("{shown} is version {other}, and this command {VERSION}"),
+                format!("{shown} is version {other}, but this command is version {VERSION}"),
             ),
             None => SHIM.problem(
                 Code::ShimFails,
-                format!("{shown} does not say that it is usher's"),
+                format!("{shown} -v does not print usher's version; expected usher's shim"),
             ),
         },
     };
     finding.cure(cures.install())
 }
 
-/// The finding for a shim that is not there, or cannot be executed.
+/// The finding for a missing shim, or one that is not executable.
 fn no_shim(node: &Node, cures: &Cures, named: Option<&str>) -> Finding {
     let file = match named {
         Some(path) => find_file("", path),
@@ -51,13 +51,13 @@ fn no_shim(node: &Node, cures: &Cures, named: Option<&str>) -> Finding {
         return finding.cure(Cure::run(format!("chmod 755 {file}")));
     }
     let says = match named {
-        Some(path) => format!("{path}, which runtime_path names, is not there"),
+        Some(path) => format!("runtime_path names {path}, which does not exist"),
         None => format!("{PROGRAM} is not on {}", node.whose_path()),
     };
     SHIM.problem(Code::ShimMissing, says).cure(cures.install())
 }
 
-/// From what `containerd-shim-usher-v2 -v` says.
+/// The version in the output of `containerd-shim-usher-v2 -v`.
 fn version(said: &str) -> Option<&str> {
     said.lines()
         .find_map(|line| line.trim().strip_prefix("Version:"))
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shim_that_cannot_be_executed_is_named_with_the_command_that_mends_it() {
+    fn a_shim_that_is_not_executable_comes_with_the_command_that_makes_it_so() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join(PROGRAM);
         fs::write(&file, "#!/bin/sh\necho Version: 0\n").unwrap();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shims_version_is_read_from_what_it_says() {
+    fn the_shims_version_is_read_from_its_output() {
         let said = "containerd-shim-usher-v2:\n  Version:  0.1.0\n  Revision: abc\n";
         assert_eq!(version(said), Some("0.1.0"));
         assert_eq!(version("something else"), None);

@@ -8,7 +8,7 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn a_cure_stands_below_its_sentence_and_names_the_file() {
+fn a_cure_stands_below_its_finding_and_names_the_file() {
     let finding = SUBJECT.problem(Code::RuntimePath, "it is missing");
     let lines = Cure::keys("/c.toml".into(), "a.b".to_owned(), "c = 1");
     assert_eq!(
@@ -24,7 +24,7 @@ fn a_cure_stands_below_its_sentence_and_names_the_file() {
 }
 
 #[test]
-fn the_names_of_json_fields_are_as_documented() {
+fn json_fields_have_the_documented_names() {
     let finding = SUBJECT.warning(Code::ShimVersion, "is old");
     let json = serde_json::to_value(&finding).unwrap();
     assert_eq!(
@@ -43,7 +43,7 @@ fn the_names_of_json_fields_are_as_documented() {
 }
 
 #[test]
-fn a_node_without_usher_is_told_the_command_that_installs_it_first_of_all() {
+fn the_headline_of_a_node_without_usher_is_the_install_command() {
     let dump = "[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'runc'\n\
         [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'";
     let mut node = Node::with("1.6.20", dump);
@@ -51,12 +51,12 @@ fn a_node_without_usher_is_told_the_command_that_installs_it_first_of_all() {
     let report = Report::of(&node, &Cures::with(&node, &[], true));
     assert!(!report.ok);
     let text = plain(&report.text());
-    let begin = "This node is not ready for usher. First of all run\n\n    usher install --restart\n\ncontainerd\n";
+    let begin = "This node is not ready for usher. First run\n\n    usher install --restart\n\ncontainerd\n";
     assert!(text.starts_with(begin), "{text}");
     let names_runtime = text.contains("runtimes.usher]");
     assert!(
         !names_runtime,
-        "lines by which containerd 1 forgets runc: {text}"
+        "these lines alone would have containerd 1 drop runc: {text}"
     );
 }
 
@@ -96,33 +96,34 @@ fn a_problem_that_no_command_solves_is_the_headline() {
         text.lines().take(3).collect::<Vec<_>>().join("\n")
     };
     let stale = SUBJECT.problem(Code::ContainerdStale, "restart containerd");
-    let expected = "This node is not ready for usher. First of all containerd-stale:\n\n    restart containerd";
+    let expected =
+        "This node is not ready for usher. First solve containerd-stale:\n\n    restart containerd";
     assert_eq!(headline(vec![stale]), expected);
     let missing = SUBJECT.problem(Code::ConfigMissing, "x is not there");
     let install = SUBJECT
         .problem(Code::ShimMissing, "x")
         .cure(Cure::run("usher install --config x"));
     let expected =
-        "This node is not ready for usher. First of all config-missing:\n\n    x is not there";
+        "This node is not ready for usher. First solve config-missing:\n\n    x is not there";
     assert_eq!(headline(vec![missing, install]), expected);
     let warning = SUBJECT.warning(Code::ContainerdStopped, "x");
     assert!(!headline(vec![warning]).contains("not ready"));
 }
 
-/// The installer refuses a containerd without the plugin, as one for Docker alone is.
+/// The installer refuses a containerd without the plugin, such as Docker's.
 #[test]
-fn no_install_is_advised_where_the_cri_plugin_is_off() {
+fn no_install_is_advised_while_the_cri_plugin_is_off() {
     let node = Node::with("1.7.24", "disabled_plugins = ['cri']");
     let report = Report::of(&node, &Cures::with(&node, &[], true));
     let text = plain(&report.text());
-    let begin = "This node is not ready for usher. First of all cri-disabled:\n";
+    let begin = "This node is not ready for usher. First solve cri-disabled:\n";
     assert!(text.starts_with(begin), "{text}");
     assert!(text.contains("docs/docker.md"), "{text}");
     assert!(!text.contains("run: usher install"), "{text}");
 }
 
 #[test]
-fn each_code_is_a_heading_of_the_manual_and_no_heading_is_left_over() {
+fn the_codes_are_exactly_the_headings_of_the_manual() {
     let page = include_str!("../../../docs/troubleshooting.md");
     let (_, part) = page.split_once("\n## What `usher check` finds\n").unwrap();
     let part = part.split("\n## ").next().unwrap();
@@ -138,7 +139,7 @@ fn each_code_is_a_heading_of_the_manual_and_no_heading_is_left_over() {
 }
 
 #[test]
-fn a_kernel_without_lists_of_children_is_warned_of_by_the_name_of_its_setting() {
+fn the_warning_about_a_kernel_without_lists_of_children_names_its_setting() {
     assert_eq!(kernel(Path::new("/proc/thread-self/status")), None);
     let finding = kernel(Path::new("/proc/thread-self/no-such-list")).unwrap();
     assert_eq!(finding.level, Level::Warning);

@@ -1,10 +1,10 @@
-//! The effective configuration: all that containerd makes of its files, in its own words.
+//! The effective configuration: containerd's files merged with its defaults.
 
 use toml::{Table, Value};
 
 use super::{CRI, CRI_2};
 
-/// What `containerd config dump` prints.
+/// The output of `containerd config dump`.
 #[derive(Debug, Clone)]
 pub(in crate::cli) struct Effective {
     text: String,
@@ -14,18 +14,18 @@ pub(in crate::cli) struct Effective {
 impl Effective {
     /// # Errors
     ///
-    /// One sentence, if it is no TOML.
+    /// A sentence, if the text is not TOML.
     pub(in crate::cli) fn parse(text: String) -> Result<Effective, String> {
         match text.parse() {
             Ok(table) => Ok(Effective { text, table }),
             Err(error) => Err(format!(
-                "its configuration cannot be read: {}",
+                "the output of config dump is not TOML: {}",
                 toml::de::Error::message(&error)
             )),
         }
     }
 
-    /// One that nobody has printed.
+    /// A configuration without its text.
     #[cfg(test)]
     pub(in crate::cli) fn of(table: Table) -> Effective {
         Effective {
@@ -42,7 +42,7 @@ impl Effective {
         &self.table
     }
 
-    /// The CRI plugin that has the runtimes: its name, and its part.
+    /// The CRI plugin that has the runtimes: its name and its table.
     pub(in crate::cli) fn cri(&self) -> Option<(&'static str, &Table)> {
         let plugins = self.table.get("plugins")?.as_table()?;
         [CRI, CRI_2].into_iter().find_map(|name| {
@@ -51,7 +51,7 @@ impl Effective {
         })
     }
 
-    /// All runtimes that the CRI plugin knows, by their handlers' names.
+    /// The CRI plugin's runtimes, each with its name.
     pub(in crate::cli) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
         let runtimes = self
             .cri()
@@ -69,7 +69,7 @@ impl Effective {
                 .get("plugins")?
                 .get("io.containerd.server.v1.grpc")
         };
-        // From 2.4 on what listens is a plugin.
+        // From 2.4 on a plugin has the address.
         let listeners = [plugin(), self.table.get("grpc")];
         let mut addresses = listeners.into_iter().flatten();
         addresses.find_map(|listener| {
@@ -80,7 +80,7 @@ impl Effective {
         })
     }
 
-    /// All but a runtime, and but the names of the files that were read.
+    /// The configuration without one runtime and without the names of the imported files.
     pub(in crate::cli) fn without(&self, runtime: &str) -> Table {
         let mut rest = self.table.clone();
         rest.remove("imports");

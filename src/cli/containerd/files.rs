@@ -1,4 +1,4 @@
-//! Configuration files of containerd: the main one and those that it imports.
+//! Configuration files of containerd: the main file and its imports.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::cri_of_layout;
 
-/// A configuration file that can be read.
+/// A configuration file.
 #[derive(Debug)]
 pub(in crate::cli) struct ConfigFile {
     pub(in crate::cli) path: PathBuf,
@@ -15,7 +15,7 @@ pub(in crate::cli) struct ConfigFile {
     table: Table,
 }
 
-/// The main file and those that it imports, in containerd's order; files that are no TOML are left out.
+/// The main file and its imports, in containerd's order, without those that are not TOML.
 pub(in crate::cli) fn configuration_files(main: &Path) -> Vec<ConfigFile> {
     let Some(first) = ConfigFile::read(main) else {
         return Vec::new();
@@ -48,19 +48,19 @@ impl ConfigFile {
         })
     }
 
-    /// The CRI plugin that has the runtimes, as this file's layout names it.
+    /// The plugin that has the runtimes in this file's layout.
     pub(in crate::cli) fn cri_name(&self) -> &'static str {
         let layout = self.table.get("version").and_then(Value::as_integer);
         cri_of_layout(layout.unwrap_or(1))
     }
 
-    /// True if the file has a part for the plugin of this name.
+    /// True if the file has a table for this plugin.
     pub(in crate::cli) fn has_plugin(&self, name: &str) -> bool {
         let plugins = self.table.get("plugins").and_then(Value::as_table);
         plugins.is_some_and(|plugins| plugins.contains_key(name))
     }
 
-    /// True if the file has a table for the runtime of this name.
+    /// True if the file has a table for this runtime.
     pub(in crate::cli) fn has_runtime(&self, name: &str) -> bool {
         let plugins = self.table.get("plugins");
         let runtime = plugins.and_then(|plugins| {

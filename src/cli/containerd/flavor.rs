@@ -1,4 +1,4 @@
-//! Distributions of Kubernetes with a containerd of their own, and where each keeps it.
+//! Kubernetes distributions with their own containerd, and its files in each.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::CONFIG;
 use super::node::version;
 use super::program::is_program;
 
-/// Owners of a node's containerd.
+/// The owner of a node's containerd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(in crate::cli) enum Flavor {
     /// A package or the administrator.
@@ -22,50 +22,50 @@ pub(in crate::cli) enum Flavor {
     Microk8s,
 }
 
-/// The flavor that the command line names; none is found by looking at the node.
+/// The flavor that the command line names; with None the node's files decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::cli) struct Wanted(pub(in crate::cli) Option<Flavor>);
+pub(in crate::cli) struct FlavorArgument(pub(in crate::cli) Option<Flavor>);
 
-/// The places of a flavor, as its manual has them.
+/// A flavor's paths and units, from its manual.
 struct Layout {
-    /// All that is the flavor's lies below.
+    /// The directory of all files of the flavor.
     root: &'static str,
     config: &'static str,
-    /// Directory of containerd and ctr, if they are on no PATH.
+    /// The directory of containerd and ctr, if they are on no PATH.
     programs: Option<&'static str>,
-    /// Units of systemd, of which a node has one.
+    /// The possible systemd units; a node has one of them.
     units: &'static [&'static str],
 }
 
-/// A file of which a flavor makes containerd's configuration at each start.
+/// A file from which a flavor generates containerd's configuration at each start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct Source {
     pub(in crate::cli) file: PathBuf,
     pub(in crate::cli) form: SourceForm,
 }
 
-/// The relation of a [`Source`] to the configuration that is made of it.
+/// The relation of a [`Source`] to the configuration generated from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum SourceForm {
-    /// A template of the whole, which may begin with the flavor's own by a line.
+    /// A template of the whole configuration; a line can include the flavor's own template.
     Template,
-    /// The whole, which is there.
+    /// The whole configuration; the file always exists.
     Whole,
-    /// A file of our own that is merged with others.
+    /// A file of our own that the flavor merges with others.
     OwnFile,
 }
 
-// === impl Wanted ===
+// === impl FlavorArgument ===
 
-impl ValueEnum for Wanted {
-    fn value_variants<'a>() -> &'a [Wanted] {
+impl ValueEnum for FlavorArgument {
+    fn value_variants<'a>() -> &'a [FlavorArgument] {
         &[
-            Wanted(None),
-            Wanted(Some(Flavor::Containerd)),
-            Wanted(Some(Flavor::K3s)),
-            Wanted(Some(Flavor::Rke2)),
-            Wanted(Some(Flavor::K0s)),
-            Wanted(Some(Flavor::Microk8s)),
+            FlavorArgument(None),
+            FlavorArgument(Some(Flavor::Containerd)),
+            FlavorArgument(Some(Flavor::K3s)),
+            FlavorArgument(Some(Flavor::Rke2)),
+            FlavorArgument(Some(Flavor::K0s)),
+            FlavorArgument(Some(Flavor::Microk8s)),
         ]
     }
 
@@ -130,7 +130,7 @@ impl Flavor {
         Flavor::first(|flavor| flavor.is_generated() && config.starts_with(flavor.layout().root))
     }
 
-    /// The flavor of which a node that runs no containerd has files.
+    /// The flavor whose files exist on a node that runs no containerd.
     pub(super) fn on_disk() -> Flavor {
         Flavor::first(|flavor| flavor.config().exists())
     }
@@ -145,18 +145,18 @@ impl Flavor {
         Path::new(self.layout().config)
     }
 
-    /// The flavor's own containerd, if it is there.
+    /// The flavor's own containerd program, if it exists.
     pub(super) fn program(self) -> Option<PathBuf> {
         let program = Path::new(self.layout().programs?).join("containerd");
         is_program(&program).then_some(program)
     }
 
-    /// True if the flavor writes containerd's configuration file anew at each start.
+    /// True if the flavor generates containerd's configuration file at each start.
     pub(in crate::cli) fn is_generated(self) -> bool {
         self != Flavor::Containerd
     }
 
-    /// The unit by which systemd restarts containerd: the first that is active.
+    /// The systemd unit of containerd: the first active one.
     pub(in crate::cli) fn unit(self) -> &'static str {
         let units = self.layout().units;
         let (first, others) = units.split_first().unwrap_or((&"containerd", &[]));
@@ -167,7 +167,7 @@ impl Flavor {
         active.next().unwrap_or(first)
     }
 
-    /// The administrator's file of which the flavor makes containerd's configuration, for a layout of that.
+    /// The administrator's file from which the flavor generates a configuration of this layout.
     pub(in crate::cli) fn source(self, config: &Path, layout: i64) -> Option<Source> {
         let (name, form) = match self {
             Flavor::Containerd => return None,
@@ -185,7 +185,8 @@ impl Flavor {
     }
 }
 
-/// The program of a process called containerd: distributions link it to a program of many names.
+/// The path under which a process's program is named containerd: distributions link that name to a
+/// program of many names.
 pub(super) fn by_its_name(program: PathBuf) -> PathBuf {
     let named = program.with_file_name("containerd");
     match program != named && is_program(&named) && version(&named).is_some() {
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_file_tells_the_flavor() {
+    fn the_flavor_follows_from_the_configuration_file() {
         for (config, flavor) in [
             ("/etc/containerd/config.toml", Flavor::Containerd),
             ("/home/me/config.toml", Flavor::Containerd),
@@ -212,7 +213,7 @@ mod tests {
                 Flavor::Rke2,
             ),
             ("/etc/k0s/containerd.toml", Flavor::K0s),
-            // Snaps name the directory of their revision.
+            // A snap's path contains its revision.
             (
                 "/var/snap/microk8s/7731/args/containerd.toml",
                 Flavor::Microk8s,
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_of_a_configuration_is_that_of_the_flavors_manual() {
+    fn each_flavors_source_is_the_one_in_its_manual() {
         let k3s = "/var/lib/rancher/k3s/agent/etc/containerd";
         for (flavor, layout, source, form) in [
             (
@@ -270,22 +271,22 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_many_names_is_called_by_that_of_containerd() {
+    fn a_program_of_many_names_is_run_by_the_name_containerd() {
         let directory = tempfile::tempdir().unwrap();
         let many = directory.path().join("many");
         std::fs::copy("/bin/true", &many).unwrap();
-        // Nothing else is there.
+        // No other name exists.
         assert_eq!(by_its_name(many.clone()), many);
     }
 
     #[test]
     fn every_flavor_can_be_named() {
-        let named: Vec<_> = Wanted::value_variants()
+        let named: Vec<_> = FlavorArgument::value_variants()
             .iter()
             .filter_map(|it| it.0)
             .collect();
         assert_eq!(named, Flavor::value_variants());
-        let auto = Wanted::from_str("auto", false);
-        assert_eq!(auto, Ok(Wanted(None)));
+        let auto = FlavorArgument::from_str("auto", false);
+        assert_eq!(auto, Ok(FlavorArgument(None)));
     }
 }

@@ -1,4 +1,5 @@
-//! What kubelet is told of the runtimes by the containerd that runs.
+//! The running containerd's answer to kubelet's `Status` request, with the features of its
+//! runtimes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,12 +9,12 @@ use tokio::net::UnixStream;
 use crate::cri::{StatusRequest, StatusResponse};
 use crate::grpc::Call;
 
-/// How long containerd may take to answer.
+/// Time limit for containerd's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is taken of its answer, in bytes. It has some hundred for each runtime.
+/// Size limit of the answer, in bytes; each runtime takes some hundred.
 const MAX_BODY: usize = 1024 * 1024;
 
-/// A runtime, as kubelet is told of it: pods that want what it does not have are refused.
+/// A runtime and its features. kubelet refuses pods that need a feature their runtime lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct Handler {
     pub(in crate::cli) name: String,
@@ -21,46 +22,42 @@ pub(in crate::cli) struct Handler {
     pub(in crate::cli) recursive_read_only_mounts: bool,
 }
 
-/// The answer of a running containerd to kubelet's question for its status.
+/// The runtimes and the configuration that a running containerd reports.
 #[derive(Debug)]
-pub(in crate::cli) struct Told {
-    /// containerd 1 names no runtime.
+pub(in crate::cli) struct CriStatus {
+    /// Empty with containerd 1.
     pub(in crate::cli) handlers: Vec<Handler>,
-    /// The configuration that its CRI plugin has loaded, if it reports one.
+    /// The configuration that the CRI plugin has loaded, if it reports one.
     pub(in crate::cli) config: Option<serde_json::Value>,
 }
 
-/// Why a containerd has not answered kubelet's question.
+/// The reason why containerd reported no status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) enum Untold {
+pub(in crate::cli) enum StatusError {
     /// The CRI plugin is off, or has failed.
-    NoCri,
-    /// A clause.
-    Because(String),
+    NoPlugin,
+    /// Any other reason, as a clause.
+    Failed(String),
 }
 
-/// `UNIMPLEMENTED`, the answer of a gRPC server that does not have the service.
+/// gRPC's status `UNIMPLEMENTED`: the server does not have the service.
 const UNIMPLEMENTED: &str = "12";
-/// The entry of a verbose status that has the plugin's configuration.
+/// The key of the plugin's configuration in a verbose status.
 const CONFIG: &str = "config";
 
-/// Asks as kubelet does (`RuntimeService/Status` of the Container Runtime Interface), and for the plugin's
-/// configuration besides.
-///
-/// # Errors
-///
-/// Why there is no answer.
-pub(in crate::cli) fn status(socket: &Path) -> Result<Told, Untold> {
+/// Calls `RuntimeService/Status` of the Container Runtime Interface, as kubelet does, and asks for
+/// the plugin's configuration as well.
+pub(in crate::cli) fn status(socket: &Path) -> Result<CriStatus, StatusError> {
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Untold::Because(format!("this process cannot wait: {error}")))?;
+        .map_err(|error| StatusError::Failed(format!("tokio does not start: {error}")))?;
     let answer = tokio.block_on(async {
         tokio::time::timeout(PATIENCE, ask(socket))
             .await
             .unwrap_or_else(|_| {
                 let seconds = PATIENCE.as_secs();
-                Err(Untold::Because(format!("no answer within {seconds} s")))
+                Err(StatusError::Failed(format!("no answer within {seconds} s")))
             })
     })?;
     let config = answer.info.get(CONFIG);
@@ -70,15 +67,15 @@ pub(in crate::cli) fn status(socket: &Path) -> Result<Told, Untold> {
         user_namespaces: handler.features.user_namespaces,
         recursive_read_only_mounts: handler.features.recursive_read_only_mounts,
     });
-    Ok(Told {
+    Ok(CriStatus {
         handlers: handlers.collect(),
         config,
     })
 }
 
-async fn ask(socket: &Path) -> Result<StatusResponse, Untold> {
+async fn ask(socket: &Path) -> Result<StatusResponse, StatusError> {
     let connection = UnixStream::connect(socket).await;
-    let connection = connection.map_err(|error| Untold::Because(error.to_string()))?;
+    let connection = connection.map_err(|error| StatusError::Failed(error.to_string()))?;
     let call = Call {
         authority: "localhost",
         method: "runtime.v1.RuntimeService/Status",
@@ -88,14 +85,14 @@ async fn ask(socket: &Path) -> Result<StatusResponse, Untold> {
     let mut question = StatusRequest::new();
     question.verbose = true;
     let asked = call.ask(connection, &question).await;
-    let answer = asked.map_err(Untold::Because)?;
+    let answer = asked.map_err(StatusError::Failed)?;
     if answer.status() == Some(UNIMPLEMENTED) {
-        return Err(Untold::NoCri);
+        return Err(StatusError::NoPlugin);
     }
     answer.succeeded().map_err(|status| {
         let reason = answer.reason().map(|reason| format!(": {reason}"));
-        Untold::Because(format!("it answers {status}{}", reason.unwrap_or_default()))
+        StatusError::Failed(format!("it answers {status}{}", reason.unwrap_or_default()))
     })?;
     let message = answer.message();
-    message.ok_or_else(|| Untold::Because("something else than a StatusResponse".to_owned()))
+    message.ok_or_else(|| StatusError::Failed("its answer is not a StatusResponse".to_owned()))
 }

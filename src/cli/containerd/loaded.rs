@@ -5,7 +5,7 @@ use toml::{Table, Value};
 
 use super::{Effective, PROGRAM, TYPE, text};
 
-/// Keys of a runtime's table, and their names in the configuration that the CRI plugin reports.
+/// Keys of a runtime's table, each with its name in the configuration that the CRI plugin reports.
 const KEYS: [(&str, &str); 6] = [
     ("runtime_type", "runtimeType"),
     ("runtime_path", "runtimePath"),
@@ -15,7 +15,7 @@ const KEYS: [(&str, &str); 6] = [
     ("options", "options"),
 ];
 
-/// The sandboxer that containerd fills in where the file names none.
+/// containerd's default sandboxer.
 const USUAL_SANDBOXER: &str = "podsandbox";
 
 /// True if pods of this runtime run under the shim.
@@ -24,17 +24,17 @@ pub(in crate::cli) fn is_ours(runtime: &Table) -> bool {
         || text(runtime, "runtime_path").is_some_and(|path| path.ends_with(PROGRAM))
 }
 
-/// The first difference between the shim's runtimes in the file and those that are loaded: a clause about the
-/// running containerd. `loaded` is the configuration that the CRI plugin reports.
+/// The first difference between usher's runtimes in the file and in the loaded configuration, as a
+/// clause about the running containerd. `loaded` is the CRI plugin's report.
 pub(in crate::cli) fn difference(file: &Effective, loaded: &Json) -> Option<String> {
     let loaded = loaded.get("containerd")?.get("runtimes")?.as_object()?;
     let ours = || file.runtimes().filter(|(_, runtime)| is_ours(runtime));
     for (name, runtime) in ours() {
         let Some(other) = loaded.get(name) else {
-            return Some(format!("it does not know the runtime {name}"));
+            return Some(format!("it lacks the runtime {name}"));
         };
         if let Some((key, _)) = KEYS.iter().find(|key| differs(key, runtime, other)) {
-            return Some(format!("it has another {key} for {name}"));
+            return Some(format!("its {key} for {name} is different"));
         }
     }
     let is_in_file = |name: &str| file.runtimes().any(|(other, _)| other == name);
@@ -49,7 +49,7 @@ fn is_loaded_ours(runtime: &Json) -> bool {
     text("runtimeType") == TYPE || text("runtimePath").ends_with(PROGRAM)
 }
 
-/// Keys that this containerd does not report are taken for equal.
+/// True if the values of a key differ. A key that this containerd does not report counts as equal.
 fn differs((key, reported): &(&str, &str), runtime: &Table, loaded: &Json) -> bool {
     let Some(loaded) = loaded.get(reported) else {
         return false;
@@ -68,7 +68,6 @@ fn differs((key, reported): &(&str, &str), runtime: &Table, loaded: &Json) -> bo
     }
 }
 
-/// The same value in JSON.
 fn json(value: &Value) -> Json {
     serde_json::to_value(value).unwrap_or_default()
 }
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_is_loaded_as_the_file_has_it_is_no_difference() {
+    fn a_runtime_loaded_as_in_the_file_is_no_difference() {
         let lines = format!(
             "runtime_type = '{TYPE}'\nruntime_path = ''\npod_annotations = ['usher/*']\n\
              options = {{ SystemdCgroup = true }}"
@@ -109,15 +108,15 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_is_loaded_otherwise_or_not_at_all_is_a_difference() {
+    fn a_runtime_loaded_with_other_values_or_not_at_all_is_a_difference() {
         let own = file(&format!("runtime_type = '{TYPE}'"));
         let none = json!({"containerd": {"runtimes": {"runc": {"runtimeType": RUNC_TYPE}}}});
         let said = |file: &Effective, loaded: &Json| difference(file, loaded).unwrap();
-        assert_eq!(said(&own, &none), "it does not know the runtime usher");
+        assert_eq!(said(&own, &none), "it lacks the runtime usher");
         let annotated = json!({"runtimeType": TYPE, "PodAnnotations": ["usher/*"]});
         assert_eq!(
             said(&own, &loaded(annotated)),
-            "it has another pod_annotations for usher"
+            "its pod_annotations for usher is different"
         );
         let of_runc = file(&format!("runtime_type = '{RUNC_TYPE}'"));
         let by_path = json!({"runtimeType": RUNC_TYPE, "runtimePath": format!("/opt/{PROGRAM}")});

@@ -1,4 +1,5 @@
-//! What there is to look at: containerd, where it looks for programs, its effective configuration.
+//! The node as `usher check` and `usher install` see it: containerd, its PATH and its
+//! configuration.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,42 +13,40 @@ use toml::{Table, Value};
 use super::flavor::{Flavor, by_its_name};
 use super::kubelet::status;
 use super::program::{find, is_program, output};
-use super::{CONFIG, CRI, CRI_2, Effective, Told, Untold, loaded};
+use super::{CONFIG, CRI, CRI_2, CriStatus, Effective, StatusError, loaded};
 
-/// A node, as far as it can be seen.
+/// A node's containerd.
 #[derive(Debug)]
 pub(in crate::cli) struct Node {
-    /// The containerd program; why it was not found.
+    /// The program, or the reason why it was not found.
     pub(in crate::cli) program: Result<PathBuf, String>,
-    /// What it says of its version.
     pub(in crate::cli) version: Option<Version>,
-    /// Its configuration file.
     pub(in crate::cli) config: PathBuf,
-    /// The file is not there, and it is not the usual one, which may be missing.
+    /// True if the configuration file is missing and is not the default one, which may be missing.
     pub(in crate::cli) lacks_config: bool,
-    /// The owner of that file.
+    /// The owner of the configuration file.
     pub(in crate::cli) flavor: Flavor,
-    /// Its effective configuration; why it cannot be had.
+    /// The effective configuration, or the reason why there is none.
     pub(in crate::cli) dump: Result<Effective, String>,
-    /// Where it looks for programs.
+    /// The PATH of containerd.
     pub(in crate::cli) path: String,
-    /// Whether that is the running one's own.
+    /// True if `path` comes from the running containerd or the command line; else it is our own.
     pub(in crate::cli) path_is_known: bool,
-    /// The process, where it runs.
+    /// The running containerd's process.
     pub(in crate::cli) pid: Option<u32>,
-    /// The answer of that process to kubelet's question for its status; none where it was not asked.
-    pub(in crate::cli) told: Option<Result<Told, Untold>>,
+    /// The process's answer to kubelet's `Status` request, if it was asked.
+    pub(in crate::cli) cri_status: Option<Result<CriStatus, StatusError>>,
 }
 
 /// The version of a containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct Version {
     pub(in crate::cli) text: String,
-    /// Its first two numbers: 1.7 comes before 1.10.
+    /// The first two numbers, so that 1.7 comes before 1.10.
     pub(in crate::cli) release: (u32, u32),
 }
 
-/// What of it the report says.
+/// The part of [`Node`] that stands in the report.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct Facts {
     program: Option<PathBuf>,
@@ -56,7 +55,7 @@ pub(in crate::cli) struct Facts {
     pid: Option<u32>,
 }
 
-/// A containerd that runs in our mount namespace.
+/// A running containerd in our mount namespace.
 #[derive(Debug, Default)]
 struct Running {
     pid: u32,
@@ -68,8 +67,8 @@ struct Running {
 // === impl Node ===
 
 impl Node {
-    /// Looks at the node. What was named is taken; the rest is that of the running containerd with
-    /// this configuration file, if there is one.
+    /// Looks at the node. Values not given come from the running containerd with this configuration
+    /// file, if there is one.
     pub(in crate::cli) fn look(
         program: Option<PathBuf>,
         config: Option<PathBuf>,
@@ -92,22 +91,22 @@ impl Node {
         let path = path
             .or(running.path)
             .unwrap_or_else(|| std::env::var("PATH").unwrap_or_default());
-        // The file of one that runs may have been replaced.
+        // The program's file may have been replaced since containerd started.
         let running = running.program.filter(|program| is_program(program));
         let running = running.map(by_its_name).or_else(|| flavor.program());
         let program = match program.or(running) {
             Some(program) if is_program(&program) => Ok(program),
-            Some(program) => Err(format!("{} is no program", program.display())),
+            Some(program) => Err(format!("{} is not a program", program.display())),
             None => find(&path, "containerd")
-                .ok_or_else(|| format!("containerd is not found on the PATH {path}")),
+                .ok_or_else(|| format!("containerd is not on the PATH {path}")),
         };
         let version = program.as_deref().ok().and_then(version);
         let dump = match &program {
             Ok(program) => dump(program, &config),
-            Err(_) => Err("containerd is not found".to_owned()),
+            Err(_) => Err("containerd was not found".to_owned()),
         };
         let socket = dump.as_ref().ok().and_then(Effective::socket);
-        let told = pid.and(socket).map(|socket| status(Path::new(socket)));
+        let cri_status = pid.and(socket).map(|socket| status(Path::new(socket)));
         Node {
             program,
             version,
@@ -118,17 +117,17 @@ impl Node {
             path,
             path_is_known,
             pid,
-            told,
+            cri_status,
         }
     }
 
-    /// Why the running containerd does not run with its configuration file as it is now: a clause about it.
-    /// None if it does, if it does not run, or if it does not say.
+    /// The difference between the configuration file and what the running containerd has loaded, as
+    /// a clause about containerd. None if there is no difference or if it is unknown.
     pub(in crate::cli) fn unloaded(&self) -> Option<String> {
-        match self.told.as_ref()? {
-            Ok(told) => loaded::difference(self.dump.as_ref().ok()?, told.config.as_ref()?),
-            // So it is configured, for Docker say.
-            Err(Untold::NoCri)
+        match self.cri_status.as_ref()? {
+            Ok(status) => loaded::difference(self.dump.as_ref().ok()?, status.config.as_ref()?),
+            // The file disables the plugin, as Docker's does.
+            Err(StatusError::NoPlugin)
                 if self
                     .dump
                     .as_ref()
@@ -136,12 +135,12 @@ impl Node {
             {
                 None
             }
-            Err(Untold::NoCri) => Some("it has no CRI plugin".to_owned()),
-            Err(Untold::Because(_)) => None,
+            Err(StatusError::NoPlugin) => Some("it has no CRI plugin".to_owned()),
+            Err(StatusError::Failed(_)) => None,
         }
     }
 
-    /// The name by which a configuration switches the CRI plugin off, if it does.
+    /// The entry of `disabled_plugins` that disables the CRI plugin.
     pub(in crate::cli) fn disabled_cri<'a>(&self, dump: &'a Effective) -> Option<&'a str> {
         let disabled = dump.table().get("disabled_plugins");
         let names = disabled.and_then(Value::as_array).into_iter().flatten();
@@ -165,12 +164,13 @@ impl Node {
         }
     }
 
-    /// The CRI plugin that has the runtimes: its name, and its part of the configuration.
+    /// The CRI plugin that has the runtimes: its name and its table.
     pub(in crate::cli) fn cri(&self) -> Option<(&'static str, &Table)> {
         self.dump.as_ref().ok()?.cri()
     }
 
-    /// The name of the CRI plugin that has the runtimes, for lines to add.
+    /// The name of the CRI plugin that has the runtimes, by containerd's version if it has no
+    /// table.
     pub(in crate::cli) fn cri_name(&self) -> &'static str {
         match self.cri() {
             Some((name, _)) => name,
@@ -179,12 +179,13 @@ impl Node {
         }
     }
 
-    /// All runtimes that the CRI plugin knows, by their handlers' names.
+    /// The CRI plugin's runtimes, each with its name.
     pub(in crate::cli) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
         self.dump.iter().flat_map(Effective::runtimes)
     }
 
-    /// The program of this name that containerd would run: on its PATH, else beside itself
+    /// The shim program that containerd would run: the one on its PATH, else the one beside
+    /// containerd
     /// (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/shim_manager.go>).
     pub(in crate::cli) fn shim(&self, name: &str) -> Option<PathBuf> {
         find(&self.path, name).or_else(|| {
@@ -193,16 +194,19 @@ impl Node {
         })
     }
 
-    /// All of `path`, for sentences.
+    /// The PATH and its owner, for sentences.
     pub(in crate::cli) fn whose_path(&self) -> String {
         match self.path_is_known {
             true => format!("containerd's PATH {}", self.path),
-            false => format!("the PATH {} (containerd's own is not known)", self.path),
+            false => format!(
+                "this command's PATH {} (containerd's is unknown)",
+                self.path
+            ),
         }
     }
 }
 
-/// A table's text, or none if it is empty or no text.
+/// A key's text, or None if it is empty or not a text.
 pub(in crate::cli) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
     table
         .get(key)
@@ -216,7 +220,7 @@ pub(super) fn version(program: &Path) -> Option<Version> {
 }
 
 impl Version {
-    /// From `containerd <where it is from> v1.7.24 <revision>`.
+    /// Parses `containerd <source> v1.7.24 <revision>`.
     fn read(said: &str) -> Option<Version> {
         let text = said.split_whitespace().nth(2)?.trim_start_matches('v');
         let mut numbers = text.split('.').map(|part| {
@@ -233,11 +237,11 @@ impl Version {
     }
 }
 
-/// All of the configuration that containerd makes of a file.
+/// The effective configuration that containerd makes of a file.
 ///
 /// # Errors
 ///
-/// What it says against the file, in one line.
+/// containerd's complaint about the file, in one line.
 pub(in crate::cli) fn dump(program: &Path, config: &Path) -> Result<Effective, String> {
     let said = output(
         Command::new(program)
@@ -256,9 +260,9 @@ impl Running {
     }
 }
 
-/// All processes of containerd that see the files that we see and run as we do, as root: its program and
-/// its PATH are executed, and anybody may call a program of theirs so. One with the usual configuration
-/// file comes first.
+/// All processes named containerd in our mount namespace that run as the same user, so as root: we
+/// execute their program and those on their PATH, and any user can name a program containerd. A
+/// process with the default configuration file comes first.
 fn running_daemons() -> Vec<Running> {
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
     let us = users(Path::new("/proc/self"));
@@ -277,8 +281,8 @@ fn running_daemons() -> Vec<Running> {
     found
 }
 
-/// The users that a process runs as (`proc_pid_status(5)`). The owner of its directory is no proof: that
-/// is root for whatever does not let itself be looked into.
+/// The line of a process's user ids (`proc_pid_status(5)`). The owner of its directory in /proc is
+/// no substitute: it is root for every process that is not dumpable.
 fn users(directory: &Path) -> Option<String> {
     let status = fs::read_to_string(directory.join("status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("Uid:"))?;
@@ -336,7 +340,7 @@ impl Node {
             path: "/nowhere".to_owned(),
             path_is_known: true,
             pid: None,
-            told: None,
+            cri_status: None,
         }
     }
 }
@@ -348,22 +352,22 @@ mod tests {
 
     use super::*;
 
-    /// As root its program would be executed, and what is on its PATH.
+    /// Root would execute that process's program, and those on its PATH.
     #[test]
-    fn what_somebody_else_calls_containerd_is_not_believed() {
+    fn another_users_process_named_containerd_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("containerd");
-        // A process is called what the path is called that it was executed by.
+        // A process has the name of the path by which it was executed.
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let is_believed = |user: Option<u32>| {
+        let is_found = |user: Option<u32>| {
             let mut command = Command::new(&program);
             command.arg("1000");
             if let Some(user) = user {
                 command.uid(user).gid(user);
             }
             let mut process = command.spawn().unwrap();
-            // It has its name a moment after it is there.
+            // The process gets its name a moment after it exists.
             let comm = format!("/proc/{}/comm", process.id());
             while fs::read_to_string(&comm).unwrap().trim_end() != "containerd" {
                 std::thread::yield_now();
@@ -373,12 +377,12 @@ mod tests {
             process.wait().unwrap();
             found.iter().any(|daemon| daemon.pid == process.id())
         };
-        assert!(is_believed(None));
-        assert!(!is_believed(Some(65534)));
+        assert!(is_found(None));
+        assert!(!is_found(Some(65534)));
     }
 
     #[test]
-    fn a_version_is_read_from_what_containerd_says() {
+    fn the_version_is_read_from_containerds_output() {
         for (said, text, release) in [
             (
                 "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3\n",

@@ -1,4 +1,4 @@
-//! Programs of the node: found on a PATH, and asked for a few lines.
+//! Finds programs on a PATH, and runs them for a few lines of output.
 
 use std::fs;
 use std::io::Read;
@@ -9,17 +9,17 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for a program that is asked for a few lines.
+/// Time limit for a program that prints a few lines.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Pause between two looks for the end of such a program.
+/// Interval at which such a program's exit is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// The program `name` in one of the directories of `path`; itself if it is a path.
+/// The first program `name` in the directories of `path`; `name` itself if it is a path.
 pub(in crate::cli) fn find(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, is_program)
 }
 
-/// The file `name` in one of the directories of `path`, whether or not it can be executed; itself if it is a path.
+/// As [`find`], but the file need not be executable.
 pub(in crate::cli) fn find_file(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, Path::is_file)
 }
@@ -38,11 +38,11 @@ pub(in crate::cli) fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// The standard output of a program that succeeds in time.
+/// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
 ///
-/// The last line of its standard error, or how it ended. A program that hangs is killed.
+/// The last line of its standard error, or else its exit status. A program that hangs is killed.
 pub(in crate::cli) fn output(command: &mut Command) -> Result<String, String> {
     output_within(command, ANSWERS_WITHIN)
 }
@@ -69,7 +69,7 @@ fn output_within(command: &mut Command, patience: Duration) -> Result<String, St
             Err(error) => return Err(error.to_string()),
         }
     };
-    // A child of its own may hold the pipes longer.
+    // A child of the program can hold the pipes open longer.
     let rest = |stream: Receiver<Vec<u8>>| {
         let bytes = stream.recv_timeout(patience.saturating_sub(begin.elapsed()));
         bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -84,7 +84,7 @@ fn output_within(command: &mut Command, patience: Duration) -> Result<String, St
     }
 }
 
-/// All that comes from a pipe, once it is closed.
+/// Reads a pipe to its end in a thread.
 fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -102,14 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_hangs_is_killed_and_named_so() {
+    fn a_program_that_hangs_is_killed_and_the_error_says_so() {
         let hangs = |script: &str| {
             let mut command = Command::new("/bin/sh");
             output_within(command.args(["-c", script]), Duration::from_millis(300))
         };
         let expected = Err("it does not answer within 0.3 s".to_owned());
         assert_eq!(hangs("exec sleep 600"), expected);
-        // Its child keeps the pipe.
+        // The program's child keeps the pipe open.
         assert_eq!(hangs("timeout 5 sleep 600 &"), expected);
         let mut fails = Command::new("/bin/sh");
         let said = output(fails.args(["-c", "echo one >&2; echo two >&2; exit 3"]));
@@ -117,11 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_found_on_a_path_or_by_its_own() {
+    fn a_program_is_found_by_its_name_on_a_path_or_by_its_own_path() {
         assert_eq!(find("/nowhere:/bin", "sh"), Some(PathBuf::from("/bin/sh")));
         assert_eq!(find("", "/bin/sh"), Some(PathBuf::from("/bin/sh")));
         assert_eq!(find("/bin", "no-such-program"), None);
-        // A directory is none, and what is not executable is none.
+        // Neither a directory nor a file that is not executable is a program.
         assert_eq!(find("/:/etc", "etc"), None);
         assert_eq!(find("/etc", "passwd"), None);
         let file = find_file("/nowhere:/etc", "passwd");

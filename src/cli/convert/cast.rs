@@ -1,16 +1,17 @@
-//! Who is who in a pod of another API.
+//! Roles of the containers in a pod of another API.
 
 use super::super::manifest::Node;
-use super::Wish;
+use super::Options;
 
-/// A pod's containers, taken apart by what they are. Each list is in the order of the manifest.
+/// A pod's containers by role, each list in the order of the manifest.
 #[derive(Debug, Default)]
 pub(super) struct Cast {
-    /// Init containers that kubelet goes on to look after: those before the first sidecar.
+    /// Init containers that stay init containers: those before the first native sidecar.
     pub(super) native: Vec<Node>,
-    /// Native sidecars and the init containers behind them, which start one after another.
+    /// Native sidecars and the init containers after the first of them, which start one after
+    /// another.
     pub(super) serial: Vec<(Starting, Node)>,
-    /// Sidecars that start side by side.
+    /// Sidecars that start in parallel.
     pub(super) sidecars: Vec<Node>,
     pub(super) apps: Vec<Node>,
     pub(super) defers: Vec<Node>,
@@ -22,7 +23,7 @@ pub(super) enum Starting {
     Sidecar,
 }
 
-/// The pod-wide fields of the proposals beside the lists.
+/// The proposals' pod-wide fields about defer containers.
 const DEFER_FIELDS: [&str; 5] = [
     "deferContainerGracePeriodExtension",
     "deferContainerGracePeriodExtensionInterval",
@@ -31,8 +32,8 @@ const DEFER_FIELDS: [&str; 5] = [
     "prePullDeferImages",
 ];
 
-/// Whether anything in a pod's spec is to be converted.
-pub(super) fn is_for_us(spec: &Node, wish: &Wish) -> bool {
+/// True if a pod's spec has anything to convert.
+pub(super) fn has_foreign_fields(spec: &Node, options: &Options) -> bool {
     let containers = items(spec, "containers");
     let init = items(spec, "initContainers");
     spec.get("deferContainers").is_some()
@@ -44,7 +45,7 @@ pub(super) fn is_for_us(spec: &Node, wish: &Wish) -> bool {
                     .any(|field| container.get(field).is_some())
                 || container.at(&["lifecycle", "terminationHook"]).is_some()
         })
-        || (wish.legacy && init.iter().any(is_native_sidecar))
+        || (options.legacy && init.iter().any(is_native_sidecar))
 }
 
 /// `lifecycle.type: Sidecar` of KEP-753's draft.
@@ -65,11 +66,11 @@ pub(super) fn items<'a>(spec: &'a Node, list: &str) -> &'a [Node] {
 // === impl Cast ===
 
 impl Cast {
-    pub(super) fn of(spec: &Node, wish: &Wish) -> Cast {
+    pub(super) fn of(spec: &Node, options: &Options) -> Cast {
         let mut cast = Cast::default();
         for container in items(spec, "initContainers") {
             let container = container.clone();
-            match (wish.legacy, is_native_sidecar(&container)) {
+            match (options.legacy, is_native_sidecar(&container)) {
                 (true, true) => cast.serial.push((Starting::Sidecar, container)),
                 (true, false) if !cast.serial.is_empty() => {
                     cast.serial.push((Starting::Init, container));
@@ -79,7 +80,7 @@ impl Cast {
         }
         for container in items(spec, "containers") {
             let name = container.text_of("name").unwrap_or_default();
-            match is_sidecar(container) || wish.rules.roles.is_sidecar(name) {
+            match is_sidecar(container) || options.rules.roles.is_sidecar(name) {
                 true => cast.sidecars.push(container.clone()),
                 false => cast.apps.push(container.clone()),
             }
@@ -88,7 +89,7 @@ impl Cast {
         cast
     }
 
-    /// All of them, in the order of the pod's end result.
+    /// All containers, in the order of the converted pod.
     pub(super) fn all(&self) -> impl Iterator<Item = &Node> {
         let serial = self.serial.iter().map(|(_, container)| container);
         self.native

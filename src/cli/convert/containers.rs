@@ -1,4 +1,4 @@
-//! Fields of single containers that become annotations.
+//! Conversion of single containers: fields become annotations.
 
 use serde_json::{Map, Value, json};
 
@@ -9,25 +9,24 @@ use crate::plan::{RestartPolicy, Role, Word};
 use super::super::manifest::Node;
 use super::cast::is_native_sidecar;
 
-/// As long as a sidecar may take to become ready, in seconds: the shim's startup timeout.
+/// The shim's startup timeout in seconds, within which sidecars have to become ready.
 const READY_WITHIN: u64 = 300;
 
-/// What is written beside the lists while containers are rewritten.
+/// The results of rewriting containers, besides the lists.
 #[derive(Debug, Default)]
 pub(super) struct Rewrite {
-    /// Keys and values.
     pub(super) annotations: Vec<(String, String)>,
     pub(super) essential: Vec<String>,
-    /// What could not be expressed, and what else should be known.
+    /// Sentences about fields that could not be converted, and other remarks.
     pub(super) notes: Vec<String>,
 }
 
-/// From when on a sidecar counts as started.
+/// The probe that tells when a sidecar is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Started {
-    /// By its startup probe alone: native sidecars.
+    /// The startup probe only, as for native sidecars.
     ByStartupProbe,
-    /// "Sidecars become ready": the draft. Its readiness probe if it has no startup probe.
+    /// The startup probe, or else the readiness probe, as in the draft ("sidecars become ready").
     ByReadiness,
 }
 
@@ -41,8 +40,8 @@ impl Rewrite {
         self.notes.push(format!("{name}: {says}"));
     }
 
-    /// What any container can have: a hook, a stop signal, and that its failure is fatal. Not every
-    /// role has a use for them.
+    /// Converts the fields that every container can have: hook, stop signal and fatal failure.
+    /// Drops those that the container's role does not support, with a note.
     pub(super) fn common(&mut self, container: &mut Node, role: Role) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if role != Role::NativeInit {
@@ -88,7 +87,8 @@ impl Rewrite {
         }
     }
 
-    /// What kubelet sends, for when nobody has asked for a signal. Kubelet's own is left to it.
+    /// Repeats kubelet's stop signal as an annotation, for stops by the shim. The field stays for
+    /// kubelet.
     fn stop_signal(&mut self, container: &Node, name: &str) {
         let signal = container.at(&["lifecycle", "stopSignal"]);
         let Some(signal) = signal.and_then(Node::as_text) else {
@@ -100,8 +100,8 @@ impl Rewrite {
         }
     }
 
-    /// A sidecar: its probe tells when it is started, and another one when it is to be started again.
-    /// Unless kubelet `restarts` what fails that one, it is usher that has to ask.
+    /// Converts a sidecar: its startup probe becomes an annotation. So does its liveness probe,
+    /// unless kubelet `restarts` containers that it has stopped.
     pub(super) fn sidecar(&mut self, container: &mut Node, started: Started, restarts: bool) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if is_native_sidecar(container) {
@@ -126,8 +126,8 @@ impl Rewrite {
         self.annotate("startup-probe", &name, probe);
     }
 
-    /// An init container that becomes an ordinary one. It keeps a policy of its own, and rules beside one,
-    /// as far as ordinary containers may have them.
+    /// Converts an init container to an ordinary container. Keeps its own restart policy, with
+    /// rules, if ordinary containers can have it.
     pub(super) fn init(&mut self, container: &mut Node) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         let policy = container.text_of("restartPolicy");
@@ -137,24 +137,25 @@ impl Rewrite {
         if container.take("restartPolicy").is_some() {
             self.note(
                 &name,
-                "its restartPolicy is dropped: the pod's holds; expected Always, OnFailure or Never",
+                "its restartPolicy is dropped, so that the pod's applies; expected Always, OnFailure or Never",
             );
         }
         self.drop_rules(container, &name);
     }
 
-    /// Rules make sense beside a policy of the container's own only; the API server refuses others.
+    /// Drops rules from a container without its own policy, since the API server refuses them.
     fn drop_rules(&mut self, container: &mut Node, name: &str) {
         if container.take("restartPolicyRules").is_some() {
             self.note(
                 name,
-                "its restartPolicyRules are dropped: it has no restartPolicy of its own beside them",
+                "its restartPolicyRules are dropped: rules need a restartPolicy in the same container",
             );
         }
     }
 
-    /// Writes after which exits kubelet creates an app or init container again, where the policy
-    /// `of_pod` does not tell. kubelet restarts a native sidecar after every exit.
+    /// Writes annotations for the exits after which kubelet creates an app or init container again,
+    /// if they differ from the pod's policy `of_pod`. kubelet restarts a native sidecar after every
+    /// exit.
     pub(super) fn restarts(&mut self, container: &Node, of_pod: RestartPolicy) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         let fields = ["restartPolicy", "restartPolicyRules"].into_iter();
@@ -169,12 +170,13 @@ impl Rewrite {
             }
             Err(error) => self.note(
                 &name,
-                &format!("its restartPolicyRules are not said to usher: {error}"),
+                &format!("its restartPolicyRules get no annotation: {error}"),
             ),
         }
     }
 
-    /// A defer container: held nearly all its life, so that no probe of kubelet's may be left.
+    /// Converts a defer container. Removes all of kubelet's probes, since it is held most of the
+    /// time.
     pub(super) fn defer(&mut self, container: &mut Node) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if let Some(probe) = container.take("livenessProbe") {
@@ -185,7 +187,9 @@ impl Rewrite {
             if container.take(field).is_some() {
                 self.note(
                     &name,
-                    &format!("its {field} is dropped: kubelet would ask while it is held"),
+                    &format!(
+                        "its {field} is dropped: kubelet would run it while the container is held"
+                    ),
                 );
             }
         }
@@ -207,7 +211,7 @@ impl Rewrite {
         }
     }
 
-    /// A probe as the shim takes it.
+    /// Converts a probe to the shim's format.
     fn probe(&mut self, name: &str, field: &str, probe: Value) -> Value {
         let (probe, lost) = judgement::probe(field, probe);
         for sentence in lost {
@@ -217,7 +221,8 @@ impl Rewrite {
     }
 }
 
-/// A readiness probe may fail for as long as it likes; a startup probe is given up on.
+/// Raises the failure threshold of a readiness probe that becomes a startup probe: only the latter
+/// has a limit of failures.
 fn outlast(probe: &mut Value) {
     let empty = &mut Map::new();
     let fields = probe.as_object_mut().unwrap_or(empty);

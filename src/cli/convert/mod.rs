@@ -1,4 +1,5 @@
-//! `usher convert`: a manifest that any cluster takes, from one in an API that it may not have.
+//! `usher convert`: converts manifests in proposed or unsupported APIs to manifests with usher's
+//! annotations.
 
 mod cast;
 mod containers;
@@ -20,43 +21,43 @@ use crate::plan::Rules;
 use super::manifest::{self, Node};
 use super::output::{self, Failure, Stdout};
 
-/// Makes a manifest for usher out of one in another API
+/// Converts a manifest in another API to one for usher
 ///
-/// From the API that was proposed for Kubernetes: `lifecycle.type: Sidecar`, `deferContainers`,
-/// `terminationHook`, `fatalToPod`; with `--legacy` also from native sidecars (init containers with
-/// `restartPolicy: Always`), for clusters that do not have them.
+/// Converts the API that was proposed for Kubernetes: `lifecycle.type: Sidecar`, `deferContainers`,
+/// `terminationHook`, `fatalToPod`; with `--legacy` also native sidecars (init containers with
+/// `restartPolicy: Always`), for clusters that do not support them.
 ///
-/// What comes out is for any cluster: containers in the order of their start, with those last that
-/// run at the end; annotations with all lists; the pod's restart policy; startup probes and hooks
-/// as annotations; and a runtimeClassName. Everything else stays as it is and where it is, but
-/// comments are lost. What cannot be expressed is said on standard error, and so is what `usher
-/// explain` warns of. Nothing is printed if the shim would refuse a pod of it, if Kubernetes would
-/// refuse a quantity in it, or if it is in a form that nobody knows: a bare `pod:`, `sidecar: true`,
-/// `dependsOn`, `startupOrder`, `primaryContainer` and their like.
+/// The result works on any cluster. It has the containers in the order of their start, with cleanup
+/// containers last; annotations with all lists, the pod's restart policy, startup probes and hooks;
+/// and a runtimeClassName. Everything else stays in its place, except comments, which are lost.
+/// Warnings name what could not be converted, and include those of `usher explain`. Prints nothing
+/// if the shim would refuse a pod, if Kubernetes would refuse a quantity, or if the manifest has an
+/// unknown form: a bare `pod:`, `sidecar: true`, `dependsOn`, `startupOrder`, `primaryContainer`
+/// and similar.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0, or 1 if nothing was printed.")]
 pub(super) struct Convert {
     /// Manifests in YAML or JSON, each with any number of documents; - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Convert native sidecars too, and the init containers behind them
+    /// Also converts native sidecars, and the init containers after them
     #[arg(long)]
     legacy: bool,
     /// The RuntimeClass of converted pods
     #[arg(long, value_name = "NAME", default_value = "usher")]
     runtime_class: String,
-    /// A node's /etc/usher/config.toml: what its roles name are sidecars, and pods are judged by it
-    /// [default: no rules of a node]
+    /// A node's /etc/usher/config.toml, whose rules apply, including its sidecars [default: no
+    /// rules of a node]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// What is to be done.
+/// Options of a conversion.
 #[derive(Debug, Clone)]
-pub(super) struct Wish {
+pub(super) struct Options {
     pub(super) legacy: bool,
     pub(super) runtime_class: String,
-    /// Those of the node.
+    /// The node's rules.
     pub(super) rules: Rules,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Wish {
 
 impl Convert {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
-        let wish = Wish {
+        let options = Options {
             legacy: self.legacy,
             runtime_class: self.runtime_class,
             rules: match &self.config {
@@ -75,7 +76,7 @@ impl Convert {
         let mut documents = Vec::new();
         for file in &self.files {
             let mut converted = manifest::read(file)?;
-            let said = convert(&mut converted, &wish)
+            let said = convert(&mut converted, &options)
                 .map_err(|error| Failure::because(format!("{}: {error}", file.display())))?;
             for sentence in said {
                 output::warn(&format!("{}: {sentence}", file.display()));
@@ -88,12 +89,12 @@ impl Convert {
     }
 }
 
-/// Converts every pod of the documents; tells what should be known about it, in sentences.
+/// Converts all pods of the documents and returns notes and warnings about them.
 ///
 /// # Errors
 ///
-/// Why one of them cannot be converted, or the shim would refuse it.
-pub(super) fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>, String> {
+/// The first reason why a pod cannot be converted, or why the shim would refuse it.
+pub(super) fn convert(documents: &mut [Node], options: &Options) -> Result<Vec<String>, String> {
     let mut said = Vec::new();
     let mut refused = None;
     for document in documents {
@@ -102,8 +103,8 @@ pub(super) fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>
         }
         manifest::for_each_pod(document, &mut |owner, pod| {
             let name = format!("{} {}", owner.kind, owner.name);
-            match pod::convert(pod, wish).and_then(|notes| {
-                let warnings = judged(owner, pod, &wish.rules)?;
+            match pod::convert(pod, options).and_then(|notes| {
+                let warnings = judged(owner, pod, &options.rules)?;
                 Ok(notes.into_iter().chain(warnings).collect::<Vec<_>>())
             }) {
                 Ok(notes) => said.extend(notes.into_iter().map(|it| format!("{name}: {it}"))),
@@ -119,28 +120,29 @@ pub(super) fn convert(documents: &mut [Node], wish: &Wish) -> Result<Vec<String>
     }
 }
 
-/// What is said of a pod with a field that was discussed for Kubernetes and that nobody has.
+/// A sentence about a field that was discussed for Kubernetes and that nothing supports, if the pod
+/// has one.
 pub(super) fn unknown_form(pod: &Node) -> Option<String> {
     unknown::in_spec(pod.get("spec")?)
 }
 
-/// Whether a pod has fields of the API that was proposed for Kubernetes.
+/// True if a pod has fields of the API that was proposed for Kubernetes.
 pub(super) fn is_of_proposals(pod: &Node) -> bool {
-    let wish = Wish {
+    let options = Options {
         legacy: false,
         runtime_class: String::new(),
         rules: Rules::default(),
     };
     pod.get("spec")
-        .is_some_and(|spec| cast::is_for_us(spec, &wish))
+        .is_some_and(|spec| cast::has_foreign_fields(spec, &options))
 }
 
-/// What the shim says to the result, and what should be known about it.
+/// Judges the converted pod: fails if the shim would refuse it, and returns warnings.
 fn judged(owner: &Owner, pod: &Node, rules: &Rules) -> Result<Vec<String>, String> {
     let pod = Pod::read(owner, &pod.json())?;
     let judgement = Judgement::of(&pod, rules);
     if let Some(error) = judgement.refused {
-        return Err(format!("the shim would refuse what came of it: {error}"));
+        return Err(format!("the shim would refuse the converted pod: {error}"));
     }
     Ok(judgement.warnings.iter().map(Warning::to_string).collect())
 }

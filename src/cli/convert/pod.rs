@@ -1,16 +1,16 @@
-//! One pod: its containers in their new order, and the annotations.
+//! Conversion of a pod: orders its containers and writes its annotations.
 
 use serde_json::json;
 
 use crate::plan::{DeferTurn, RestartPolicy, Role, Word};
 
 use super::super::manifest::Node;
-use super::Wish;
-use super::cast::{Cast, Starting, is_for_us, is_native_sidecar, items, names};
+use super::Options;
+use super::cast::{Cast, Starting, has_foreign_fields, is_native_sidecar, items, names};
 use super::containers::{Rewrite, Started};
 use super::unknown;
 
-/// Lists of roles; a pod that has some of them is a pod for usher already.
+/// Lists of roles. A pod that has one is already written for usher.
 const LISTS: [&str; 6] = [
     "usher/init",
     "usher/sidecars",
@@ -20,12 +20,12 @@ const LISTS: [&str; 6] = [
     "usher/startup-order",
 ];
 
-/// Converts a pod in its place, if there is anything to convert in it; tells what should be known.
+/// Converts a pod in place, if it has anything to convert, and returns notes.
 ///
 /// # Errors
 ///
-/// One sentence if it makes no sense, or says two things at once.
-pub(super) fn convert(pod: &mut Node, wish: &Wish) -> Result<Vec<String>, String> {
+/// A sentence if the pod is invalid or contradicts itself.
+pub(super) fn convert(pod: &mut Node, options: &Options) -> Result<Vec<String>, String> {
     let Some(spec) = pod.get("spec") else {
         return Ok(Vec::new());
     };
@@ -33,34 +33,34 @@ pub(super) fn convert(pod: &mut Node, wish: &Wish) -> Result<Vec<String>, String
         return Err(sentence);
     }
     let has_native_sidecars = items(spec, "initContainers").iter().any(is_native_sidecar);
-    if !is_for_us(spec, wish) {
+    if !has_foreign_fields(spec, options) {
         let hint = match has_native_sidecars {
             true => "; --legacy converts its native sidecars",
             false => "",
         };
-        return Ok(vec![format!("there is nothing to convert in it{hint}")]);
+        return Ok(vec![format!("it has nothing to convert{hint}")]);
     }
     let annotation = |key| pod.at(&["metadata", "annotations", key]);
     if let Some(list) = LISTS.iter().find(|list| annotation(list).is_some()) {
         return Err(format!(
-            "it has the annotation {list} and fields to be converted; expected one of the two"
+            "it has both the annotation {list} and fields to convert; expected only one of them"
         ));
     }
-    let mut cast = Cast::of(spec, wish);
+    let mut cast = Cast::of(spec, options);
     if cast.apps.is_empty() {
-        return Err("none of its containers is an app; expected one that is no sidecar".to_owned());
+        return Err("it has no app; expected a container that is not a sidecar".to_owned());
     }
     check_names(&cast)?;
 
     let mut rewrite = Rewrite::default();
     let lists = lists(&cast);
-    if has_native_sidecars && !wish.legacy {
+    if has_native_sidecars && !options.legacy {
         rewrite.notes.push(
-            "its native sidecars are left to kubelet, which stops them; --legacy converts them too"
+            "its native sidecars stay, and kubelet starts and stops them; --legacy converts them as well"
                 .to_owned(),
         );
     }
-    // The API server refuses any other word.
+    // The API server refuses other words.
     let of_pod = RestartPolicy::from_word(policy(spec)).unwrap_or_default();
     rewrite_containers(&mut cast, of_pod, &mut rewrite);
     let settings = settings(spec, &cast, &mut rewrite);
@@ -76,12 +76,12 @@ pub(super) fn convert(pod: &mut Node, wish: &Wish) -> Result<Vec<String>, String
     annotations.append(&mut rewrite.annotations);
     annotate(pod, annotations, &mut rewrite)?;
     if let Some(spec) = pod.get_mut("spec") {
-        write_spec(spec, cast, wish, &mut rewrite);
+        write_spec(spec, cast, options, &mut rewrite);
     }
     Ok(rewrite.notes)
 }
 
-/// Lists name containers, so that each needs a name of its own.
+/// Fails unless each container has a unique name, since lists contain names.
 fn check_names(cast: &Cast) -> Result<(), String> {
     let all: Vec<_> = cast.all().map(|it| it.text_of("name")).collect();
     if all.contains(&None) {
@@ -101,7 +101,7 @@ fn lists(cast: &Cast) -> Vec<(&'static str, Vec<String>)> {
     };
     let order = match cast.serial.is_empty() {
         true => Vec::new(),
-        // As kubelet starts them, one after another; those of the draft come last.
+        // kubelet starts native sidecars one after another. The draft's sidecars come last.
         false => names(cast.serial.iter().map(|(_, it)| it).chain(&cast.sidecars)),
     };
     vec![
@@ -117,14 +117,14 @@ fn lists(cast: &Cast) -> Vec<(&'static str, Vec<String>)> {
     ]
 }
 
-/// As the API server fills it in.
+/// The pod's restart policy, with the API server's default.
 fn policy(spec: &Node) -> &str {
     spec.text_of("restartPolicy").unwrap_or("Always")
 }
 
-/// `of_pod` is the pod's policy.
+/// Rewrites all containers; `of_pod` is the pod's restart policy.
 fn rewrite_containers(cast: &mut Cast, of_pod: RestartPolicy, rewrite: &mut Rewrite) {
-    // kubelet starts again what it has stopped.
+    // Under Always kubelet starts containers that it has stopped again.
     let restarts = of_pod == RestartPolicy::Always;
     for container in &mut cast.native {
         rewrite.common(container, Role::NativeInit);
@@ -159,11 +159,11 @@ fn rewrite_containers(cast: &mut Cast, of_pod: RestartPolicy, rewrite: &mut Rewr
     }
 }
 
-/// Pod-wide settings that are no lists.
+/// Pod-wide settings other than lists.
 fn settings(spec: &Node, cast: &Cast, rewrite: &mut Rewrite) -> Vec<(&'static str, String)> {
     let mut settings = vec![("restart-policy", policy(spec).to_owned())];
     if cast.serial.is_empty() && cast.sidecars.len() > 1 {
-        // The draft asks all of them at once; KEP-753 as built, one after another.
+        // The draft stops them in parallel; KEP-753 as built stops them one after another.
         settings.push(("sidecar-stop-order", "Parallel".to_owned()));
     }
     let field = |names: &[&str]| {
@@ -181,7 +181,7 @@ fn settings(spec: &Node, cast: &Cast, rewrite: &mut Rewrite) -> Vec<(&'static st
             settings.push(("grace-extension", json!({"probe": true}).to_string()));
             if interval.is_some() || count.is_some() {
                 rewrite.notes.push(
-                    "grace extensions by interval are dropped: it has them by probe already"
+                    "grace extensions by interval are dropped: the pod has them by probe"
                         .to_owned(),
                 );
             }
@@ -203,7 +203,7 @@ fn settings(spec: &Node, cast: &Cast, rewrite: &mut Rewrite) -> Vec<(&'static st
     settings
 }
 
-/// Writes annotations behind those that are there.
+/// Adds annotations after the existing ones.
 fn annotate(
     pod: &mut Node,
     annotations: Vec<(String, String)>,
@@ -213,7 +213,7 @@ fn annotate(
         pod.take("metadata");
         pod.set_before("spec", "metadata", Node::Map(Vec::new()));
     }
-    let wrong = "metadata is no map of fields";
+    let wrong = "metadata is not a map";
     let metadata = pod.get_mut("metadata").ok_or(wrong)?;
     if metadata.get("annotations").is_none() {
         metadata.set("annotations", Node::Map(Vec::new()));
@@ -222,8 +222,7 @@ fn annotate(
     for (key, value) in annotations {
         match written.get(&key) {
             Some(old) if *old != Node::text(&value) => rewrite.notes.push(format!(
-                "the annotation {key} was there already and is left as it was; from its fields it \
-                 would be {value}"
+                "the existing annotation {key} stays; the pod's fields would make it {value}"
             )),
             Some(_) => {}
             None => written.set(&key, Node::Text(value)),
@@ -232,7 +231,7 @@ fn annotate(
     Ok(())
 }
 
-fn write_spec(spec: &mut Node, cast: Cast, wish: &Wish, rewrite: &mut Rewrite) {
+fn write_spec(spec: &mut Node, cast: Cast, options: &Options, rewrite: &mut Rewrite) {
     for field in [
         "deferContainers",
         "deferContainerGracePeriodExtension",
@@ -246,7 +245,7 @@ fn write_spec(spec: &mut Node, cast: Cast, wish: &Wish, rewrite: &mut Rewrite) {
     if let Some(period) = spec.take("terminationGracePeriod")
         && spec.get("terminationGracePeriodSeconds").is_none()
     {
-        // As the defer proposal's examples call it.
+        // The defer proposal's examples use this name.
         spec.set("terminationGracePeriodSeconds", period);
     }
     match cast.native.is_empty() {
@@ -261,10 +260,10 @@ fn write_spec(spec: &mut Node, cast: Cast, wish: &Wish, rewrite: &mut Rewrite) {
         .collect();
     spec.set("containers", Node::List(containers));
     let class = spec.text_of("runtimeClassName").map(str::to_owned);
-    if let Some(other) = class.filter(|class| *class != wish.runtime_class) {
+    if let Some(other) = class.filter(|class| *class != options.runtime_class) {
         rewrite.notes.push(format!(
             "its runtimeClassName {other} is replaced by {}",
-            wish.runtime_class
+            options.runtime_class
         ));
     }
     let first = spec
@@ -272,5 +271,9 @@ fn write_spec(spec: &mut Node, cast: Cast, wish: &Wish, rewrite: &mut Rewrite) {
         .first()
         .map_or("", |(name, _)| name)
         .to_owned();
-    spec.set_before(&first, "runtimeClassName", Node::text(&wish.runtime_class));
+    spec.set_before(
+        &first,
+        "runtimeClassName",
+        Node::text(&options.runtime_class),
+    );
 }

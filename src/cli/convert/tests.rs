@@ -5,8 +5,8 @@ use super::cast::Starting;
 use super::*;
 use crate::plan::{Plan, RestartPolicy, Role, Stage};
 
-fn wish(legacy: bool) -> Wish {
-    Wish {
+fn options(legacy: bool) -> Options {
+    Options {
         legacy,
         runtime_class: "usher".to_owned(),
         rules: Rules::default(),
@@ -14,16 +14,16 @@ fn wish(legacy: bool) -> Wish {
 }
 
 #[test]
-fn what_the_nodes_roles_name_is_a_sidecar_of_what_is_converted() {
+fn sidecars_of_the_nodes_rules_become_sidecars() {
     let text = "kind: Pod\nspec: {containers: [{name: web}, {name: istio-proxy}, \
         {name: logs, lifecycle: {type: Sidecar}}]}";
     let mut document = parse(text).unwrap().remove(0);
     let roles = "[roles]\nsidecars = ['istio-*']";
-    let wish = Wish {
+    let options = Options {
         rules: usher_core::config::parse(roles).unwrap(),
-        ..wish(false)
+        ..options(false)
     };
-    pod::convert(&mut document, &wish).unwrap();
+    pod::convert(&mut document, &options).unwrap();
     assert_eq!(
         annotation(&document, "usher/sidecars"),
         Some("istio-proxy,logs")
@@ -31,10 +31,10 @@ fn what_the_nodes_roles_name_is_a_sidecar_of_what_is_converted() {
     assert_eq!(annotation(&document, "usher/apps"), Some("web"));
 }
 
-/// What comes of one pod, and what is said about it.
+/// A converted pod and the notes about it.
 fn converted(text: &str, legacy: bool) -> (Node, Vec<String>) {
     let mut document = parse(text).unwrap().remove(0);
-    let notes = pod::convert(&mut document, &wish(legacy)).unwrap();
+    let notes = pod::convert(&mut document, &options(legacy)).unwrap();
     (document, notes)
 }
 
@@ -134,7 +134,7 @@ fn native_sidecars_become_containers_in_the_order_of_their_start() {
     assert_eq!(notes, Vec::<String>::new());
 }
 
-/// Containers with policies of their own (KEP-5307), and rules.
+/// Containers with their own restart policies (KEP-5307) and rules.
 const OWN_POLICIES: &str = r#"
 kind: Pod
 spec:
@@ -158,7 +158,7 @@ spec:
 "#;
 
 #[test]
-fn the_policy_and_the_rules_of_a_container_become_annotations() {
+fn a_containers_restart_policy_and_rules_become_annotations() {
     let (pod, notes) = converted(OWN_POLICIES, true);
     for (key, value) in [
         ("usher/restart-policy", Some("Never")),
@@ -182,7 +182,7 @@ fn the_policy_and_the_rules_of_a_container_become_annotations() {
         let fields = ["restartPolicy", "restartPolicyRules"];
         fields.map(|field| container.get(field).is_some())
     };
-    // An ordinary container may have a policy, and rules beside one.
+    // An ordinary container keeps a policy, and rules beside a policy.
     assert_eq!(of("migrate"), [true, true]);
     assert_eq!(of("app"), [true, true]);
     for name in ["proxy", "odd", "other"] {
@@ -197,7 +197,7 @@ fn the_policy_and_the_rules_of_a_container_become_annotations() {
 }
 
 #[test]
-fn native_sidecars_stay_unless_they_are_asked_for() {
+fn native_sidecars_stay_without_legacy() {
     let (pod, notes) = converted(NATIVE, false);
     assert_eq!(pod, parse(NATIVE).unwrap().remove(0));
     assert_eq!(notes.len(), 1);
@@ -217,7 +217,7 @@ spec:
 "#;
 
 #[test]
-fn defer_containers_come_last_and_nobody_probes_them_while_they_are_held() {
+fn defer_containers_come_last_and_keep_no_probe_of_kubelet() {
     let (pod, notes) = converted(DEFERS, false);
     assert_eq!(names(&pod, "containers"), ["app", "drain", "bye"]);
     for (key, value) in [
@@ -248,13 +248,13 @@ fn defer_containers_come_last_and_nobody_probes_them_while_they_are_held() {
         assert!(!text.contains(gone), "{gone} is left in:\n{text}");
     }
     assert_eq!(notes.len(), 2, "{notes:?}");
-    // The shim takes it, and nothing more is to be said about it.
+    // The shim accepts the result, without further warnings.
     let mut documents = parse(DEFERS).unwrap();
-    assert_eq!(convert(&mut documents, &wish(false)).unwrap().len(), 2);
+    assert_eq!(convert(&mut documents, &options(false)).unwrap().len(), 2);
 }
 
 #[test]
-fn what_a_role_has_no_use_for_is_dropped_and_said() {
+fn fields_that_a_role_does_not_support_are_dropped_with_a_note() {
     let fields = "fatalToPod: true, terminationHook: {sleep: {seconds: 1}}, \
                   lifecycle: {type: Sidecar}";
     let (pod, notes) = converted(
@@ -284,22 +284,22 @@ fn what_a_role_has_no_use_for_is_dropped_and_said() {
 }
 
 #[test]
-fn what_the_shim_would_refuse_is_not_printed() {
+fn a_pod_that_the_shim_would_refuse_is_an_error() {
     let text = "kind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: app}, {name: proxy, \
                 lifecycle: {type: Sidecar}, startupProbe: {httpGet: {port: 1, host: a.example}}}]}";
     let mut documents = parse(text).unwrap();
-    let error = convert(&mut documents, &wish(false)).unwrap_err();
+    let error = convert(&mut documents, &options(false)).unwrap_err();
     for word in ["Pod x", "would refuse", "a.example", "IP literal"] {
         assert!(error.contains(word), "{error}");
     }
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_pods_are_refused() {
     for (text, words) in [
         (
             "containers: [{name: a, lifecycle: {type: Sidecar}}]",
-            "is an app",
+            "has no app",
         ),
         (
             "containers: [{name: a}, {name: a, lifecycle: {type: Sidecar}}]",
@@ -311,23 +311,23 @@ fn what_makes_no_sense_is_refused() {
         ),
     ] {
         let mut documents = parse(&format!("kind: Pod\nspec:\n  {text}")).unwrap();
-        let error = convert(&mut documents, &wish(false)).unwrap_err();
+        let error = convert(&mut documents, &options(false)).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
 }
 
 #[test]
-fn what_is_no_pod_is_as_it_was() {
+fn documents_without_anything_to_convert_stay() {
     let text = "kind: Service\nspec: {deferContainers: [], type: Sidecar}\n---\nkind: Pod\nspec: \
                 {containers: [{name: a}]}\n";
     let mut documents = parse(text).unwrap();
-    let said = convert(&mut documents, &wish(false)).unwrap();
+    let said = convert(&mut documents, &options(false)).unwrap();
     assert_eq!(documents, parse(text).unwrap());
     assert_eq!(said.len(), 1);
 }
 
 #[test]
-fn a_form_that_is_not_known_is_refused_and_not_passed_on() {
+fn unknown_forms_are_refused() {
     for (text, words) in [
         (
             "pod: {spec: {containers: [{name: a}]}}",
@@ -370,7 +370,7 @@ fn a_form_that_is_not_known_is_refused_and_not_passed_on() {
             "kind: Job\nspec: {primaryContainer: a, template: {spec: {containers: [{name: a}]}}}",
             ["primaryContainer", "lifecycle.type: Sidecar"],
         ),
-        // Beside one that is known.
+        // Beside a known field.
         (
             "kind: Pod\nspec: {containers: [{name: a, dependsOn: b}, {name: b, lifecycle: {type: \
              Sidecar}}]}",
@@ -378,7 +378,7 @@ fn a_form_that_is_not_known_is_refused_and_not_passed_on() {
         ),
     ] {
         let mut documents = parse(text).unwrap();
-        let error = convert(&mut documents, &wish(false)).expect_err(text);
+        let error = convert(&mut documents, &options(false)).expect_err(text);
         for word in words {
             assert!(error.contains(word), "{word:?} is missing in: {error}");
         }
@@ -387,7 +387,7 @@ fn a_form_that_is_not_known_is_refused_and_not_passed_on() {
 }
 
 #[test]
-fn a_stop_signal_is_written_for_whom_the_shim_stops() {
+fn containers_that_the_shim_stops_get_their_stop_signal_as_an_annotation() {
     let signal = |name: &str| format!("lifecycle: {{stopSignal: {name}}}");
     let text = format!(
         "kind: Pod\nspec:\n  initContainers: [{{name: i, {}}}]\n  containers: [{{name: a, {}}}, \
@@ -408,19 +408,19 @@ fn a_stop_signal_is_written_for_whom_the_shim_stops() {
     ] {
         assert_eq!(annotation(&pod, key), value, "{key}");
     }
-    // Kubelet's own signal is as it was.
+    // The fields stay for kubelet.
     assert_eq!(print(&[pod]).unwrap().matches("stopSignal").count(), 5);
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("k: its stopSignal SIGKILL"), "{notes:?}");
-    // The other is about the init container, which runs before the sidecar.
+    // The second warning is about the init container, which runs before the sidecar.
     assert_eq!(
-        convert(&mut parse(&text).unwrap(), &wish(false)).map(|said| said.len()),
+        convert(&mut parse(&text).unwrap(), &options(false)).map(|said| said.len()),
         Ok(2)
     );
 }
 
 #[test]
-fn a_sidecars_liveness_probe_is_ushers_where_kubelet_would_stop_it_for_good() {
+fn a_sidecars_liveness_probe_becomes_an_annotation_unless_kubelet_restarts_it() {
     let text = |policy: &str| {
         format!(
             "kind: Pod\nspec:\n  restartPolicy: {policy}\n  containers: [{{name: a}}, {{name: p, \
@@ -446,7 +446,7 @@ fn a_sidecars_liveness_probe_is_ushers_where_kubelet_would_stop_it_for_good() {
 }
 
 #[test]
-fn what_is_waited_for_is_no_longer_than_the_startup_timeout() {
+fn a_converted_readiness_probe_fails_within_the_startup_timeout() {
     for (probe, threshold) in [
         ("periodSeconds: 7", 42),
         ("periodSeconds: 10, initialDelaySeconds: 30", 27),
@@ -464,23 +464,23 @@ fn what_is_waited_for_is_no_longer_than_the_startup_timeout() {
 }
 
 #[test]
-fn a_quantity_that_kubernetes_refuses_is_not_printed() {
+fn a_quantity_that_kubernetes_refuses_is_an_error() {
     let text = "kind: Pod\nspec: {containers: [{name: app, resources: {limits: {memory: 1GiB}}}, \
                 {name: p, lifecycle: {type: Sidecar}}]}";
-    let error = convert(&mut parse(text).unwrap(), &wish(false)).unwrap_err();
+    let error = convert(&mut parse(text).unwrap(), &options(false)).unwrap_err();
     for word in ["app", "memory", "1GiB", "expected one such as"] {
         assert!(error.contains(word), "{word:?} is missing in: {error}");
     }
 }
 
-// === any pod ===
+// === random pods ===
 
-/// A pod in the terms of the proposals.
+/// A random pod of the proposals' API.
 #[derive(Debug, Clone)]
 struct Model {
     init: usize,
     serial: Vec<Starting>,
-    /// In the order of the manifest; a sidecar is true.
+    /// True for a sidecar, in the order of the manifest.
     containers: Vec<bool>,
     defers: usize,
     policy: RestartPolicy,
@@ -504,7 +504,7 @@ fn models() -> impl Strategy<Value = Model> {
     )
         .prop_map(
             |(init, mut serial, mut containers, defers, policy, essential)| {
-                // One before the first sidecar is kubelet's.
+                // Init containers before the first sidecar stay with kubelet.
                 let first = serial.iter().position(|it| *it == Starting::Sidecar);
                 let before = first.unwrap_or(serial.len());
                 let serial = serial.split_off(before);
@@ -538,7 +538,7 @@ impl Model {
         (0..count).map(|n| format!("{what}-{n}")).collect()
     }
 
-    /// Its manifest in the proposals' API.
+    /// The manifest in the proposals' API.
     fn manifest(&self) -> String {
         let mut text = format!("kind: Pod\nspec:\n  restartPolicy: {}\n", self.policy);
         text += "  initContainers:\n";
@@ -570,7 +570,7 @@ impl Model {
         text
     }
 
-    fn is_for_us(&self) -> bool {
+    fn has_foreign_fields(&self) -> bool {
         !self.serial.is_empty()
             || self.containers.contains(&true)
             || self.defers > 0
@@ -582,12 +582,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_plan_of_what_comes_out_is_that_of_what_went_in(model in models()) {
+    fn the_converted_pod_has_the_plan_of_the_original(model in models()) {
         let (document, _) = converted(&model.manifest(), true);
-        // What is printed is what is meant.
+        // The printed text is parsed back to the same document.
         let printed = print(std::slice::from_ref(&document)).unwrap();
         prop_assert_eq!(&parse(&printed).unwrap()[0], &document);
-        if !model.is_for_us() {
+        if !model.has_foreign_fields() {
             prop_assert!(annotation(&document, "usher/apps").is_none());
             return Ok(());
         }
@@ -619,7 +619,8 @@ proptest! {
         prop_assert_eq!(plan.settings().restart_policy, model.policy);
         prop_assert_eq!(plan.settings().essential.len(), usize::from(model.essential));
 
-        // Each behind all that it waits for, so that nothing is warned of but what fails the pod.
+        // Each container comes after those that it waits for. The only warnings are about essential
+        // containers, and about init containers before sidecars.
         let order = [serial, sidecars, apps, defers].concat();
         prop_assert_eq!(names(&document, "containers"), order);
         let warnings = Judgement::of(&pod, &Rules::default()).warnings;

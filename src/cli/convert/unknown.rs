@@ -1,14 +1,14 @@
-//! Forms in which order has been asked for elsewhere, and which usher does not convert. To pass them on
-//! would look as if they meant something.
+//! Other forms in which manifests ask for an order, and which usher does not convert. They are
+//! errors, since to pass them on would look as if they had an effect.
 
 use super::super::manifest::Node;
 use super::cast::items;
 
-const SIDECAR: &str = "lifecycle.type: Sidecar of what starts first and stops last";
-const OTHERS: &str = "lifecycle.type: Sidecar of all others";
+const SIDECAR: &str = "lifecycle.type: Sidecar in the containers that start first and stop last";
+const OTHERS: &str = "lifecycle.type: Sidecar in all other containers";
 const ORDER: &str = "the annotation usher/startup-order, or containers in the order of their start";
 
-/// Fields of containers, and what is to be written instead.
+/// Unknown fields of containers, each with its replacement.
 const OF_CONTAINERS: [(&str, &str); 6] = [
     ("sidecar", SIDECAR),
     ("dependsOn", SIDECAR),
@@ -18,24 +18,24 @@ const OF_CONTAINERS: [(&str, &str); 6] = [
     ("StartupPhase", ORDER),
 ];
 
-/// Fields of pods, and of what makes pods.
+/// Unknown fields of pods and of objects that make pods, each with its replacement.
 const OF_PODS: [(&str, &str); 2] = [("sidecarContainers", SIDECAR), ("primaryContainer", OTHERS)];
 
-/// Where pods and what makes them have their fields.
+/// The places of the fields of pods and of objects that make pods.
 const SPECS: [&[&str]; 2] = [&["spec"], &["spec", "jobTemplate", "spec"]];
 
-/// The lists of containers that a pod may have.
+/// The possible lists of a pod's containers.
 const LISTS: [&str; 3] = ["initContainers", "containers", "deferContainers"];
 
-/// What is said of a document that is no object of Kubernetes but looks like a pod, or whose fields
-/// beside its template nobody knows.
+/// A sentence about a document that looks like a pod but is not a Kubernetes object, or about an
+/// unknown field beside a pod template.
 pub(super) fn in_document(document: &Node) -> Option<String> {
     if document.get("kind").is_none() {
         let found = ["pod", "spec"]
             .into_iter()
             .find(|key| document.get(key).is_some())?;
         return Some(format!(
-            "it has {found} and no kind, so that it is no pod to any cluster; expected kind: Pod, \
+            "it has {found} but no kind, so it is not a pod in any cluster; expected kind: Pod, \
              with metadata and spec"
         ));
     }
@@ -47,7 +47,7 @@ pub(super) fn in_document(document: &Node) -> Option<String> {
         .or_else(|| items.iter().find_map(in_document))
 }
 
-/// What is said of the first such field of a pod's spec.
+/// A sentence about the first unknown field of a pod's spec.
 pub(super) fn in_spec(spec: &Node) -> Option<String> {
     let containers = LISTS.into_iter().flat_map(|list| items(spec, list));
     in_fields(spec).or_else(|| containers.into_iter().find_map(in_container))
@@ -68,7 +68,7 @@ fn in_container(container: &Node) -> Option<String> {
     let sentence = match (found, kind) {
         (Some((field, instead)), _) => unknown(field, instead),
         (None, Some(kind)) if !is_known(kind) => {
-            "lifecycle.type is neither Sidecar nor Standard; expected one of them".to_owned()
+            "unknown lifecycle.type; expected Sidecar or Standard".to_owned()
         }
         _ => return None,
     };
@@ -76,5 +76,5 @@ fn in_container(container: &Node) -> Option<String> {
 }
 
 fn unknown(field: &str, instead: &str) -> String {
-    format!("{field} is no field that usher knows, nor Kubernetes; expected {instead}")
+    format!("{field} is a field of neither Kubernetes nor usher; expected {instead}")
 }

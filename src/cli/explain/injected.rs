@@ -1,5 +1,5 @@
-//! Pods in the form that injectors leave them in (`integration/injected_pods`): what the judgement makes of
-//! them when it has completed them, as one table.
+//! Tests with pods as injectors leave them (`integration/injected_pods`): completes and judges
+//! them, and compares the results as one table.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,12 +12,12 @@ use crate::judgement::{Entry, Held, Judgement, complete, entries};
 use crate::manifest::Pod;
 use crate::plan::Rules;
 
-/// The node's: in all pods, so that one without annotations is among them.
+/// A node's configuration that applies to all pods, also to those without annotations.
 const NODE: &str = "[roles]\nsidecars = ['datadog-agent-*']\neverywhere = true";
 
 const COLUMNS: [&str; 6] = ["POD", "CONTAINER", "ROLE", "BY", "WAITS FOR", "HELD"];
 
-/// The pod of a file, as its author and the injectors leave it.
+/// Reads the pod of a file.
 fn read(path: &Path) -> Pod {
     let documents: Vec<Node> = parse(&fs::read_to_string(path).unwrap()).unwrap();
     let mut found: Vec<_> = documents.iter().flat_map(pods).collect();
@@ -48,7 +48,8 @@ fn row(pod: &Pod, entry: &Entry) -> [String; 6] {
     ]
 }
 
-/// The rows of all pods, and below each what is written into it, what is taken out, and what is said.
+/// The rows of all pods, and below them, for each pod, the added annotations, the removed probes
+/// and the warnings.
 fn table(rules: &Rules) -> String {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected_pods");
     let files = fs::read_dir(directory).unwrap();
@@ -93,7 +94,7 @@ fn table(rules: &Rules) -> String {
 }
 
 #[test]
-fn what_injectors_leave_is_ordered() {
+fn injected_pods_have_the_expected_plans() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected_pods/plans.txt");
     let table = table(&config::parse(NODE).unwrap());
     let expected = fs::read_to_string(&path).unwrap_or_default();

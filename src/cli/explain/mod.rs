@@ -1,6 +1,6 @@
-//! `usher explain`: what the shim would do with a pod, from its manifest.
+//! `usher explain`: shows from a pod's manifest how the shim would run it.
 //!
-//! Nothing is decided here: all of it is the one judgement ([`crate::judgement`]).
+//! Only formats the results of [`crate::judgement`].
 
 mod text;
 
@@ -21,26 +21,27 @@ use super::convert;
 use super::manifest::{self, Node};
 use super::output::{self, Failure, Output, Stdout};
 
-/// Tells what the shim would do with the pods of a manifest
+/// Shows how the shim would run the pods of a manifest
 ///
-/// For each pod, also of Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and
-/// lists: in which order its containers start, and what each waits for; in which order they stop,
-/// and how long that takes at worst; how large the pod is in each phase, and its QoS class; and
-/// whatever in it does not do what it looks like. An annotation that the shim would refuse is
-/// refused here in the same words, with all others that it would be refused for then, and a quantity
-/// (`1GiB`) that Kubernetes would refuse is an error.
+/// For each pod, also in Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and
+/// lists, shows the order in which its containers start, and what each waits for; the order in
+/// which they stop, and the longest time that takes; the size of the pod in each phase, and its QoS
+/// class; and warnings about settings that do not do what they seem to do. Annotations that the
+/// shim would refuse are all shown, in the shim's words. A quantity (`1GiB`) that Kubernetes would
+/// refuse is an error.
 ///
 /// Fields with `-o json`: `pods`, each with `file`, `kind`, `name`, `namespace`, `refused` (a
-/// sentence, or null), `alsoRefused` (more of them), `start` (`container`, `role`, `origin`, by what it has it (`list`, `node`, `nobody`),
-/// `optional`, `missing`, true if the manifest has no such container, `step`, `waitsFor`, `held`, `remedy`,
-/// the annotation for want of which it is held, `done`, and `liveness`, what a liveness probe of usher's does),
-/// `addedLater` (the same of what `kubectl debug` adds, where it would wait, or null), `stop`
+/// sentence, or null), `alsoRefused` (further ones), `start` (`container`, `role`, `origin` of the
+/// role (`list`, `node` or `nobody`), `optional`, `missing` (true if the manifest has no such
+/// container), `step`, `waitsFor`, `held`, `remedy` (the missing annotation without which it is
+/// held), `done`, and `liveness` (the effect of its liveness probe by usher)), `addedLater` (the
+/// same fields for a container that `kubectl debug` adds, or null if it would not wait), `stop`
 /// (`policy`, `gracePeriodSeconds`, `worstCaseSeconds`, `steps` with `step`, `containers`,
 /// `inTurn`, `overAfterSeconds`, and `runAgain`, the defer containers that are run again while they
-/// fail, with `container`, `untilSeconds`, `capSeconds`, `behind`), `resources` (`qosClass`, and `phases` with `phase`,
-/// `requests` and `limits`, both with `cpuMillis` and `memoryBytes`; a limit that is null is
-/// none), and `warnings` (`container`, which may be null, and `says`). Without usher annotations
-/// `start` and `stop` are null: kubelet's order counts.
+/// fail, with `container`, `untilSeconds`, `capSeconds`, `behind`), `resources` (`qosClass`, and
+/// `phases` with `phase`, `requests` and `limits`, both with `cpuMillis` and `memoryBytes`, null if
+/// unlimited), and `warnings` (`container`, which may be null, and `says`). Without usher
+/// annotations `start` and `stop` are null: kubelet's order applies.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0, or 1 if the shim would refuse one of the pods, or with --strict if there is \
@@ -50,27 +51,27 @@ pub(super) struct Explain {
     /// Manifests in YAML or JSON, each with any number of documents; - is standard input
     #[arg(required_unless_present = "filenames", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The same, as kubectl has it: a file, or a directory of .yaml, .yml and .json files
+    /// A file, or a directory of .yaml, .yml and .json files, as with kubectl
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
     filenames: Vec<PathBuf>,
     #[command(flatten)]
     how: How,
 }
 
-/// By what pods are judged, and how the judgement is shown.
+/// Options of the judgement and its output.
 #[derive(Debug, Args)]
 pub struct How {
-    /// A node's /etc/usher/config.toml, by which pods are judged [default: no rules of a node]
+    /// A node's /etc/usher/config.toml, whose rules apply [default: no rules of a node]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Takes a warning for a failure: the exit status is 1
+    /// Fails on warnings: the exit status is 1
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
     output: Output,
 }
 
-/// Pods that the sentence of `--strict` names.
+/// Most pods that the note of `--strict` names.
 const SHOWN_PODS: usize = 4;
 
 #[derive(Debug, Serialize)]
@@ -78,20 +79,20 @@ struct Report {
     pods: Vec<Explanation>,
 }
 
-/// What is to be said about one pod.
+/// The explanation of one pod.
 #[derive(Debug, Serialize)]
 pub(super) struct Explanation {
     file: String,
     kind: String,
     name: String,
     namespace: Option<String>,
-    /// Why the shim would refuse it.
+    /// The reason why the shim would refuse the pod.
     refused: Option<String>,
-    /// Further reasons, for which it would refuse the pod when that is mended.
+    /// Further reasons, which the shim would give once the first one is corrected.
     #[serde(rename = "alsoRefused")]
     also_refused: Vec<String>,
     start: Option<Vec<Entry>>,
-    /// What is added to the pod when it is there, where it would wait for its turn.
+    /// A container that is added to the running pod, if it would wait for its turn.
     #[serde(rename = "addedLater")]
     added_later: Option<Entry>,
     stop: Option<Termination>,
@@ -111,12 +112,11 @@ impl Explain {
 // === impl How ===
 
 impl How {
-    /// Tells what the shim would do with the pods of these files, and of those in directories; `-` is
-    /// standard input.
+    /// Explains the pods of files and of directories of files; `-` is standard input.
     ///
     /// # Errors
     ///
-    /// If one cannot be read, or there is no pod in them.
+    /// If a file cannot be read, or the files have no pod.
     pub fn files(&self, files: &[PathBuf], stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let mut documents = Vec::new();
         for file in manifest::files(files)? {
@@ -125,11 +125,11 @@ impl How {
         self.tell(&documents, stdout)
     }
 
-    /// Tells what the shim would do with the pods of an object, which is found in `place`.
+    /// Explains the pods of an object's text, which comes from `place`.
     ///
     /// # Errors
     ///
-    /// If it is none, or has no pod in it.
+    /// If it is not an object, or has no pod.
     pub fn object(
         &self,
         place: &str,
@@ -158,7 +158,7 @@ impl How {
         }
         if pods.is_empty() {
             return Err(Failure::because(
-                "there is no pod in it; expected a Pod, a Deployment, a Job or the like",
+                "found no pod; expected a Pod, a Deployment, a Job or the like",
             ));
         }
         let report = Report { pods };
@@ -185,7 +185,7 @@ impl How {
     }
 }
 
-/// The sentence by which `--strict` fails.
+/// The note with which `--strict` fails.
 fn warned(pods: &[Explanation]) -> Option<String> {
     let warned: Vec<_> = pods.iter().filter(|pod| !pod.warnings.is_empty()).collect();
     let warnings: usize = warned.iter().map(|pod| pod.warnings.len()).sum();
@@ -198,9 +198,8 @@ fn warned(pods: &[Explanation]) -> Option<String> {
     }
     let plural = if warnings == 1 { "" } else { "s" };
     let names = names.join(", ");
-    (warnings > 0).then(|| {
-        format!("{warnings} warning{plural} ({names}): --strict takes a warning for a failure")
-    })
+    (warnings > 0)
+        .then(|| format!("{warnings} warning{plural} ({names}); --strict fails on warnings"))
 }
 
 pub(super) fn explain(
@@ -235,15 +234,15 @@ pub(super) fn explain(
     })
 }
 
-/// Fields that no cluster has, which are dropped or refused there, and mean nothing to usher.
+/// A warning about fields that no cluster and no usher supports.
 fn of_other_apis(pod: &Node) -> Option<Warning> {
     if let Some(sentence) = convert::unknown_form(pod) {
         return Some(Warning::about_pod(sentence));
     }
     convert::is_of_proposals(pod).then(|| {
         Warning::about_pod(
-            "it has fields of an API that Kubernetes does not have; expected what usher convert \
-             makes of it",
+            "it has fields of an API that was proposed for Kubernetes and does not exist; convert it \
+             with usher convert",
         )
     })
 }

@@ -1,4 +1,4 @@
-//! The text of an explanation, the files that it is about, and its exit status.
+//! Tests of an explanation's text, its files and its exit status.
 
 use super::tests::{BOTH, REVERSED, explained, pod, warnings};
 use super::*;
@@ -10,7 +10,7 @@ fn text(manifest: &str, width: Option<usize>) -> String {
 }
 
 #[test]
-fn all_that_is_refused_is_told_in_one_run_and_no_size_below_it() {
+fn all_refusals_are_shown_at_once_and_without_a_size() {
     let refused = pod(
         ", usher/grace-period: soon, usher/start-mode: Later",
         "",
@@ -53,7 +53,7 @@ fn an_explanation_fits_the_terminal() {
 }
 
 #[test]
-fn a_name_that_no_container_has_is_warned_of_beside_refusals_and_marked_in_the_plan() {
+fn a_name_without_a_container_is_a_warning_and_is_marked_in_the_plan() {
     let containers = "  - {name: proxi}\n  - {name: app}\n";
     let misspelt = pod(", usher/post-exit: clean-up", "", containers);
     let plan = text(&misspelt, None);
@@ -65,8 +65,8 @@ fn a_name_that_no_container_has_is_warned_of_beside_refusals_and_marked_in_the_p
         assert!(plan.contains(line), "{plan}");
     }
     assert!(plan.contains("sidecars    proxy (missing)"), "{plan}");
-    let said = "proxy: usher/sidecars lists it, and the pod has no such container: what waits for it never \
-        runs, unless an injector adds it; did you mean proxi?";
+    let said = "proxy: usher/sidecars lists it, but the pod has no such container: containers that wait for it \
+        never run, unless an injector adds it; did you mean proxi?";
     assert!(plan.contains(said), "{plan}");
     let refused = text(&pod(", usher/grace-period: soon", "", containers), None);
     assert!(refused.contains("refused: usher/grace-period"), "{refused}");
@@ -74,7 +74,7 @@ fn a_name_that_no_container_has_is_warned_of_beside_refusals_and_marked_in_the_p
 }
 
 #[test]
-fn strict_says_which_pods_it_fails_for() {
+fn strict_names_the_pods_with_warnings() {
     let pods = |manifests: &[String]| {
         let explained = manifests.iter().map(|it| explained(it));
         explained.collect::<Vec<_>>()
@@ -82,7 +82,7 @@ fn strict_says_which_pods_it_fails_for() {
     let good = pod("", "", BOTH);
     let warned = pod("", "", REVERSED);
     assert_eq!(super::warned(&pods(std::slice::from_ref(&good))), None);
-    let expected = "1 warning (Pod shop): --strict takes a warning for a failure";
+    let expected = "1 warning (Pod shop); --strict fails on warnings";
     let said = super::warned(&pods(&[good, warned.clone()]));
     assert_eq!(said.as_deref(), Some(expected));
     let many = super::warned(&pods(&vec![warned; 6]));
@@ -111,11 +111,11 @@ fn status(words: &[&str]) -> Result<ExitCode, String> {
 }
 
 #[test]
-fn a_directory_is_all_manifests_in_it_and_strict_fails_for_a_warning() {
+fn a_directory_stands_for_its_manifests_and_strict_fails_on_a_warning() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
     let empty = status(&["-f", place]).unwrap_err();
-    assert!(empty.contains("there is no manifest in it"), "{empty}");
+    assert!(empty.contains("has no manifest"), "{empty}");
     let put = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
     put("a.yaml", &pod("", "", BOTH));
     put("b.txt", "kind: [");

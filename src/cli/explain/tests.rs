@@ -8,7 +8,7 @@ pub(super) fn explained(text: &str) -> Explanation {
     explain("pod.yaml", &owner, &pod, &Rules::default()).unwrap()
 }
 
-/// What is said about a container; of the whole pod under "pod".
+/// The warnings, each with its container, or with "pod" if it is about the whole pod.
 pub(super) fn warnings(text: &str) -> Vec<(String, String)> {
     let about = |warning: &Warning| warning.container.clone().unwrap_or("pod".to_owned());
     let warnings = explained(text).warnings;
@@ -18,7 +18,7 @@ pub(super) fn warnings(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether exactly one warning about `container` has these words in it, and no other is there.
+/// Checks that there is exactly one warning, and that it is about `container` and has these words.
 #[track_caller]
 fn only_warning(text: &str, container: &str, words: &str) {
     let warnings = warnings(text);
@@ -28,7 +28,7 @@ fn only_warning(text: &str, container: &str, words: &str) {
     assert!(says.contains(words), "{says}");
 }
 
-/// A pod that nothing is to be said about, with more annotations and fields of its spec.
+/// A pod that causes no warning, with further annotations and fields of its spec.
 pub(super) fn pod(annotations: &str, spec: &str, containers: &str) -> String {
     format!(
         "kind: Pod\nmetadata:\n  name: shop\n  annotations: {{usher/sidecars: proxy{annotations}}}\n\
@@ -78,7 +78,7 @@ fn the_grace_period_is_the_annotations_else_the_manifests() {
 }
 
 #[test]
-fn what_the_shim_refuses_is_refused_in_its_words() {
+fn a_refusal_has_the_shims_words() {
     let said = explained(&pod(", usher/start-mode: Slow", "", BOTH));
     assert_eq!(
         said.refused.as_deref(),
@@ -88,7 +88,7 @@ fn what_the_shim_refuses_is_refused_in_its_words() {
 }
 
 #[test]
-fn a_nodes_rules_are_the_shims() {
+fn a_nodes_rules_apply() {
     let text = pod(", usher/startup-timeout: 1h", "", BOTH);
     let document = parse(&text).unwrap().remove(0);
     let (owner, node) = pods(&document).remove(0);
@@ -99,7 +99,7 @@ fn a_nodes_rules_are_the_shims() {
 }
 
 #[test]
-fn a_pod_without_annotations_is_kubelets() {
+fn a_pod_without_annotations_has_no_plan() {
     let said = explained("kind: Pod\nspec:\n  containers: [{name: a}]\n");
     assert_eq!((said.refused, said.start, said.stop), (None, None, None));
     assert_eq!(said.warnings, []);
@@ -111,11 +111,11 @@ fn an_app_before_its_sidecar_reads_ready_too_early() {
     let probed = "  - {name: app, readinessProbe: {exec: {command: [a]}}}\n  - {name: proxy}\n";
     only_warning(&pod("", "", probed), "app", "reads Running before it runs");
     let blocked = pod(", usher/start-mode: Block", "", REVERSED);
-    only_warning(&blocked, "app", "never does");
+    only_warning(&blocked, "app", "only after this Start");
 }
 
 #[test]
-fn a_probe_or_post_start_of_a_held_app_is_warned_of() {
+fn a_probe_or_post_start_handler_of_a_held_app_is_a_warning() {
     let app = |more: &str| {
         let containers = format!("  - {{name: app, {more}}}\n  - {{name: proxy}}\n");
         warnings(&pod("", "", &containers)).len()
@@ -127,13 +127,13 @@ fn a_probe_or_post_start_of_a_held_app_is_warned_of() {
 }
 
 #[test]
-fn fields_of_the_proposals_are_warned_of() {
+fn fields_of_the_proposed_api_are_a_warning() {
     let text = "kind: Pod\nspec: {containers: [{name: a}, {name: b, lifecycle: {type: Sidecar}}]}";
     only_warning(text, "pod", "usher convert");
 }
 
 #[test]
-fn a_restart_policy_that_usher_does_not_know_is_warned_of() {
+fn a_missing_or_different_restart_policy_is_a_warning() {
     let job = |policy: &str| {
         format!(
             "kind: Job\nmetadata: {{name: j}}\nspec:\n  template:\n    metadata:\n      annotations: \
@@ -152,7 +152,7 @@ fn a_restart_policy_that_usher_does_not_know_is_warned_of() {
 }
 
 #[test]
-fn reserve_needs_six_seconds_of_the_manifest_too() {
+fn reserve_needs_six_seconds_of_the_manifests_grace_period() {
     let text = pod(
         ", usher/grace-policy: Reserve",
         "  terminationGracePeriodSeconds: 5\n",
@@ -162,7 +162,7 @@ fn reserve_needs_six_seconds_of_the_manifest_too() {
 }
 
 #[test]
-fn a_grace_period_beyond_kubelets_is_warned_of() {
+fn a_grace_period_longer_than_kubelets_is_a_warning() {
     only_warning(
         &pod(", usher/grace-period: 1m", "", BOTH),
         "pod",
@@ -171,13 +171,13 @@ fn a_grace_period_beyond_kubelets_is_warned_of() {
 }
 
 #[test]
-fn a_missing_runtime_class_is_warned_of() {
+fn a_missing_runtime_class_is_a_warning() {
     let text = pod("", "", BOTH).replace("  runtimeClassName: usher\n", "");
     only_warning(&text, "pod", "runtimeClassName is missing");
 }
 
 #[test]
-fn names_that_do_not_fit_the_manifest_are_warned_of() {
+fn names_that_do_not_fit_the_manifest_are_warnings() {
     only_warning(
         &pod("", "  initContainers: [{name: setup}]\n", BOTH),
         "setup",
@@ -213,7 +213,7 @@ fn names_that_do_not_fit_the_manifest_are_warned_of() {
 }
 
 #[test]
-fn a_startup_probe_that_usher_does_not_see_is_warned_of() {
+fn a_startup_probe_without_its_annotation_is_a_warning() {
     let containers = "  - {name: proxy, startupProbe: {tcpSocket: {port: 1}}}\n  - {name: app}\n";
     only_warning(
         &pod("", "", containers),
@@ -223,7 +223,7 @@ fn a_startup_probe_that_usher_does_not_see_is_warned_of() {
 }
 
 #[test]
-fn sizes_are_those_of_each_phase() {
+fn each_phase_has_its_size() {
     let said = explained(
         r#"
 kind: Pod
@@ -265,7 +265,7 @@ spec:
 }
 
 #[test]
-fn the_qos_class_is_kubelets() {
+fn the_qos_class_is_computed_as_by_kubelet() {
     let of = |resources: &str| {
         let containers =
             format!("  - {{name: proxy}}\n  - {{name: app, resources: {resources}}}\n");
@@ -277,7 +277,7 @@ fn the_qos_class_is_kubelets() {
 }
 
 #[test]
-fn the_text_has_everything_in_it() {
+fn the_text_has_all_parts() {
     let said = explained(&pod("", "", REVERSED));
     let text = anstream::adapter::strip_str(&said.text(None)).to_string();
     for part in [
@@ -292,9 +292,9 @@ fn the_text_has_everything_in_it() {
     }
 }
 
-// === what hangs where a list is missing ===
+// === missing lists ===
 
-/// The row of the table about a container, with single blanks.
+/// The row of a container in the table, with single spaces.
 fn row(text: &str, container: &str) -> String {
     let text = anstream::adapter::strip_str(&explained(text).text(None)).to_string();
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -306,7 +306,7 @@ fn row(text: &str, container: &str) -> String {
 }
 
 #[test]
-fn the_table_says_that_an_unlisted_init_container_never_starts_and_what_is_missing() {
+fn an_unlisted_init_container_never_starts_and_its_row_names_the_missing_annotation() {
     let init = "  initContainers: [{name: fetch}, {name: migrate}]\n";
     assert_eq!(
         row(&pod("", init, BOTH), "migrate"),
@@ -331,7 +331,7 @@ fn the_table_says_that_an_unlisted_init_container_never_starts_and_what_is_missi
     );
     let missing = Some("usher/native-init: fetch, migrate");
     assert_eq!(start[1].remedy.as_deref(), missing);
-    // Where the apps are listed it is a guest, and where nothing comes before the apps nothing is waited for.
+    // With listed apps it is a guest. If no container starts before the apps, it waits for none.
     let listed = pod(", usher/apps: app", init, BOTH);
     assert!(row(&listed, "fetch").starts_with("1 fetch guest at once"));
     let nothing_before = "kind: Pod\nmetadata: {annotations: {usher/post-exit: bye}}\nspec:\n  \
@@ -340,7 +340,7 @@ fn the_table_says_that_an_unlisted_init_container_never_starts_and_what_is_missi
 }
 
 #[test]
-fn the_table_says_that_an_init_container_never_starts_that_usher_is_to_hold() {
+fn an_init_container_that_usher_has_to_hold_never_starts() {
     let text = |annotations: &str| {
         format!(
             "kind: Pod\nmetadata: {{annotations: {{{annotations}}}}}\nspec:\n  \
@@ -352,13 +352,13 @@ fn the_table_says_that_an_init_container_never_starts_that_usher_is_to_hold() {
     assert!(row(&behind, "proxy").contains("never: it is held for migrate, and kubelet waits"));
     let cleanup = text("usher/post-exit: fetch, usher/native-init: proxy");
     assert!(row(&cleanup, "fetch").contains("never: it is held until the pod terminates"));
-    // Kubelet creates them in this order, too.
+    // kubelet creates them in the same order.
     let before = text("usher/sidecars: proxy, usher/native-init: fetch");
     assert!(row(&before, "proxy").starts_with("2 proxy sidecar at once"));
 }
 
 #[test]
-fn the_table_says_what_is_added_to_a_pod_that_waits_and_what_is_missing() {
+fn a_container_added_later_waits_and_its_row_names_the_missing_annotation() {
     assert_eq!(
         row(&pod("", "", BOTH), "(added later)"),
         "- (added later) app after proxy; its Start waits (at once with usher/apps: app) -"
@@ -375,7 +375,7 @@ fn the_table_says_what_is_added_to_a_pod_that_waits_and_what_is_missing() {
 }
 
 #[test]
-fn the_table_says_when_a_run_is_complete() {
+fn the_table_shows_when_a_run_is_complete() {
     let done = |annotations: &str, policy: &str| {
         let annotations = format!(", usher/restart-policy: {policy}{annotations}");
         let spec = format!("  restartPolicy: {policy}\n");
@@ -391,9 +391,9 @@ fn the_table_says_when_a_run_is_complete() {
     assert_eq!(done("", "Never").unwrap(), format!("{all}{late}"));
 }
 
-// === what is not what it looks like, beside the order ===
+// === warnings about other settings ===
 
-/// What is said about one container, or under "pod" about all of it.
+/// The warnings about one container, or about the whole pod under "pod".
 fn said_of(text: &str, container: &str) -> Vec<String> {
     let warnings = warnings(text).into_iter();
     warnings
@@ -401,7 +401,7 @@ fn said_of(text: &str, container: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether one sentence about `container`, and only one, has all these words in it.
+/// Checks that exactly one warning about `container` has all these words.
 #[track_caller]
 fn says(text: &str, container: &str, words: &[&str]) {
     let said = said_of(text, container);
@@ -411,7 +411,7 @@ fn says(text: &str, container: &str, words: &[&str]) {
     assert_eq!(with.count(), 1, "{words:?} in {said:#?}");
 }
 
-/// A pod of these lists and other annotations, under a restart policy that usher knows.
+/// A pod with these annotations, listed apps and a restart policy that the annotations repeat.
 fn listed(annotations: &str, policy: &str, spec: &str, containers: &str) -> String {
     format!(
         "kind: Pod\nmetadata:\n  name: shop\n  annotations: {{usher/apps: app, \
@@ -421,7 +421,7 @@ fn listed(annotations: &str, policy: &str, spec: &str, containers: &str) -> Stri
 }
 
 #[test]
-fn probes_and_post_start_of_an_app_behind_an_init_container_are_warned_of() {
+fn probes_and_post_start_handlers_of_an_app_behind_an_init_container_are_warnings() {
     let app = |mode: &str, more: &str| {
         let containers = format!("  - {{name: setup}}\n  - {{name: app{more}}}\n");
         listed(
@@ -453,7 +453,7 @@ fn probes_and_post_start_of_an_app_behind_an_init_container_are_warned_of() {
         let text = app("Auto", &more);
         says(&text, "app", &words);
         assert_eq!(warnings(&text).len(), 1, "{more}");
-        // There it does not run before its turn, and nobody asks it anything.
+        // With Block the Start waits, so kubelet runs no probe before its turn.
         assert_eq!(warnings(&app("Block", &more)), [], "{more}");
     }
     for harmless in [
@@ -483,7 +483,7 @@ fn a_grace_period_of_two_seconds_is_too_short_for_defers() {
 }
 
 #[test]
-fn what_becomes_of_a_pod_whose_essential_container_fails_is_said() {
+fn the_effect_of_a_failed_essential_container_is_shown() {
     let pod = |policy: &str| {
         listed(
             "usher/essential: app, usher/sidecars: proxy",
@@ -504,7 +504,7 @@ fn what_becomes_of_a_pod_whose_essential_container_fails_is_said() {
 }
 
 #[test]
-fn a_liveness_probe_by_which_kubelet_stops_a_sidecar_for_good_is_warned_of() {
+fn a_liveness_probe_with_which_kubelet_stops_a_sidecar_for_good_is_a_warning() {
     let pod = |annotation: &str, policy: &str| {
         listed(
             &format!("usher/sidecars: proxy{annotation}"),
@@ -523,7 +523,7 @@ fn a_liveness_probe_by_which_kubelet_stops_a_sidecar_for_good_is_warned_of() {
 }
 
 #[test]
-fn a_startup_probe_beyond_the_startup_timeout_is_warned_of() {
+fn a_startup_probe_longer_than_the_startup_timeout_is_a_warning() {
     let pod = |timeout: &str| {
         let probe = r#"{"tcpSocket": {"port": 1}, "initialDelaySeconds": 10, "periodSeconds": 10}"#;
         listed(
@@ -544,7 +544,7 @@ fn a_startup_probe_beyond_the_startup_timeout_is_warned_of() {
     assert_eq!(warnings(&pod("40s")), []);
 }
 
-/// Rules by which kubelet creates a container again with one exit code, and with any but two.
+/// Rules with which kubelet creates a container again after one exit code, or after all but two.
 const RULES: &str = ", restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: \
                      {operator: In, values: [42]}}]";
 const RULES_FOR_ALL: &str = ", restartPolicy: Never, restartPolicyRules: [{action: \
@@ -552,7 +552,7 @@ const RULES_FOR_ALL: &str = ", restartPolicy: Never, restartPolicyRules: [{actio
                              {action: Restart, exitCodes: {operator: In, values: [1, -1]}}]";
 
 #[test]
-fn a_restart_policy_of_a_containers_own_is_warned_of_until_an_annotation_repeats_it() {
+fn a_containers_own_restart_policy_is_a_warning_until_an_annotation_repeats_it() {
     let pod = |annotations: &str, policy: &str, app: &str, proxy: &str| {
         listed(
             &format!("usher/sidecars: proxy{annotations}"),
@@ -582,12 +582,16 @@ fn a_restart_policy_of_a_containers_own_is_warned_of_until_an_annotation_repeats
         says(&pod("", policy, app, ""), "app", &words);
         let repeated = pod(&format!(", {annotation}"), policy, app, "");
         assert_eq!(warnings(&repeated), [], "{annotation}");
-        // It is not so, or not any more.
+        // The spec has no such policy.
         let other = pod(&format!(", {annotation}"), policy, "", "");
-        says(&other, "app", &["says something else", "expected none"]);
+        says(
+            &other,
+            "app",
+            &["differs from", "expected no such annotation"],
+        );
     }
     for (more, field) in [
-        (&*own("Always"), "restartPolicy of"),
+        (&*own("Always"), "its own restartPolicy"),
         (RULES, "restartPolicyRules"),
     ] {
         let words = [field, "does not see", "restart.usher/proxy"];
@@ -605,7 +609,7 @@ fn a_restart_policy_of_a_containers_own_is_warned_of_until_an_annotation_repeats
 }
 
 #[test]
-fn an_init_container_that_kubelet_never_starts_again_is_warned_of() {
+fn an_init_container_that_kubelet_never_starts_again_is_a_warning() {
     let pod = |policy: &str, setup: &str| {
         listed(
             "usher/init: setup",
@@ -616,16 +620,16 @@ fn an_init_container_that_kubelet_never_starts_again_is_warned_of() {
     };
     let never = ", restartPolicy: Never";
     for policy in ["Always", "OnFailure"] {
-        let words = ["nobody starts it again", "what waits for it never runs"];
+        let words = ["does not start it again", "wait for it never run"];
         says(&pod(policy, never), "setup", &words);
-        // kubelet starts it again after some failures alone.
+        // kubelet starts it again only after some failures.
         says(&pod(policy, RULES), "setup", &words);
         assert_eq!(said_of(&pod(policy, ""), "setup"), Vec::<String>::new());
     }
 }
 
 #[test]
-fn the_examples_do_what_they_look_like() {
+fn the_examples_cause_no_warnings() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kubernetes/examples");
     let files = std::fs::read_dir(directory).unwrap();
     let files = files.map(|file| file.unwrap().path()).collect::<Vec<_>>();
@@ -639,7 +643,7 @@ fn the_examples_do_what_they_look_like() {
 }
 
 #[test]
-fn the_table_says_with_which_exit_codes_a_run_is_complete() {
+fn the_table_shows_with_which_exit_codes_a_run_is_complete() {
     let done = |annotations: &str, policy: &str| {
         let text = format!(
             "kind: Pod\nmetadata: {{annotations: {{usher/apps: \"app, report\", \
@@ -661,13 +665,13 @@ fn the_table_says_with_which_exit_codes_a_run_is_complete() {
         done(", caller-restarts.usher/app: '!0, 3'", "Never").unwrap(),
         "the run, when all apps have ended (app: exited with 0, 3; report: exited)"
     );
-    // kubelet starts it again for ever.
+    // kubelet always starts it again.
     assert_eq!(done(", restart-policy.usher/report: Always", "Never"), None);
     assert_eq!(done(", caller-restarts.usher/app: '!'", "OnFailure"), None);
     assert_eq!(done(", restart-policy.usher/report: Never", "Always"), None);
 }
 
-/// The end of each step at worst, of a pod with these caps.
+/// The latest end of each step of a pod with these caps.
 fn ends(annotations: &str, containers: &str) -> Vec<(String, f64)> {
     let text = listed(
         &format!("usher/sidecars: 'proxy, logs', usher/post-exit: 'save, bye'{annotations}"),
@@ -689,14 +693,15 @@ fn caps_shorten_the_worst_case() {
         ends.map(|(_, end)| end).collect::<Vec<_>>()
     };
     assert_eq!(of(""), [32.0, 32.0, 32.0]);
-    // A defer has its cap from its release to its signal, and two seconds more; defers go one by one.
+    // A defer container has its cap from its release to its signal, and two seconds more. Defer
+    // containers run one after another.
     let app = ", grace-period.usher/app: 5s";
     let both = ", grace-period.usher/save: 4s, grace-period.usher/bye: 1s";
     assert_eq!(of(app), [5.0, 32.0, 32.0]);
     assert_eq!(of(&format!("{app}{both}")), [5.0, 14.0, 32.0]);
     let one = ", grace-period.usher/save: 4s";
     assert_eq!(of(&format!("{app}{one}")), [5.0, 32.0, 32.0]);
-    // Sidecars go one by one, or together.
+    // Sidecars stop one after another, or together.
     let sidecars = ", grace-period.usher/proxy: 3s, grace-period.usher/logs: 2s";
     let all = format!("{app}{both}{sidecars}");
     assert_eq!(of(&all), [5.0, 14.0, 19.0]);
@@ -711,7 +716,7 @@ fn caps_shorten_the_worst_case() {
 }
 
 #[test]
-fn a_defer_that_is_run_again_says_what_it_costs() {
+fn a_defer_container_that_is_run_again_shows_its_time() {
     let pod = |annotations: &str| {
         listed(
             &format!(
@@ -730,11 +735,11 @@ fn a_defer_that_is_run_again_says_what_it_costs() {
     };
     for policy in ["OnFailure", "Always"] {
         let line = "save is run again while it fails, after 0, 1, 2, then every 4 s, until 22s have \
-                    gone (2s each are left for its last run, bye, the apps, the sidecars)";
+                    passed (reserving 2s each for its last run, bye, the apps, the sidecars)";
         let save = format!(", restart.usher/save: {policy}");
         assert_eq!(said(&save), [line]);
         let line = "bye is run again while it fails, after 0, 1, 2, then every 4 s, until 26s have \
-                    gone, and for 9s at most (2s each are left for its last run, the sidecars)";
+                    passed, and for 9s at most (reserving 2s each for its last run, the sidecars)";
         let bye = format!(", restart.usher/bye: {policy}, grace-period.usher/bye: 9s");
         assert_eq!(said(&bye), [line]);
         assert_eq!(warnings(&pod(&save)), []);
@@ -743,7 +748,7 @@ fn a_defer_that_is_run_again_says_what_it_costs() {
 }
 
 #[test]
-fn a_container_that_keeps_a_complete_pod_alive_is_named() {
+fn a_container_that_keeps_a_complete_pod_running_is_a_warning() {
     let pod = |policy: &str, annotations: &str| {
         listed(
             &format!("usher/sidecars: proxy{annotations}"),
@@ -754,7 +759,7 @@ fn a_container_that_keeps_a_complete_pod_alive_is_named() {
     };
     for policy in ["Never", "OnFailure"] {
         let words = [
-            "keeps the pod alive",
+            "keeps the pod running",
             "role guest",
             "expected agent in usher/sidecars",
         ];
@@ -763,16 +768,16 @@ fn a_container_that_keeps_a_complete_pod_alive_is_named() {
         says(
             &native,
             "agent",
-            &["keeps the pod alive", "role native-init"],
+            &["keeps the pod running", "role native-init"],
         );
     }
     // This run is never complete.
     let said = said_of(&pod("Always", ""), "agent");
-    assert!(!said.concat().contains("keeps the pod alive"), "{said:?}");
+    assert!(!said.concat().contains("keeps the pod running"), "{said:?}");
 }
 
 #[test]
-fn an_init_container_that_runs_before_the_sidecars_is_warned_of() {
+fn an_init_container_that_runs_before_the_sidecars_is_a_warning() {
     let pod = |annotations: &str, init: &str, containers: &str| {
         pod(
             &format!(", usher/native-init: 'redirect, fetch'{annotations}"),
@@ -786,8 +791,8 @@ fn an_init_container_that_runs_before_the_sidecars_is_warned_of() {
     only_warning(
         &pod("", "", BOTH),
         "fetch",
-        "runs before proxy: if it needs that, it fails, and the pod with it; expected then proxy \
-         ahead of it in initContainers (restartPolicy: Always) and in usher/native-init, or fetch \
+        "runs before proxy: if it needs proxy, it fails, and so does the pod; expected in that case \
+         proxy ahead of it in initContainers (restartPolicy: Always) and in usher/native-init, or fetch \
          among the containers, with usher/init: fetch and usher/startup-order: proxy, fetch",
     );
     let setup = format!("  - {{name: setup}}\n{BOTH}");
@@ -800,7 +805,7 @@ fn an_init_container_that_runs_before_the_sidecars_is_warned_of() {
 }
 
 #[test]
-fn resources_of_the_pod_as_a_whole_count() {
+fn resources_of_the_whole_pod_count() {
     let said = |annotations: &str, pod: &str, app: &str| {
         let text = format!(
             "kind: Pod\nmetadata: {{annotations: {{{annotations}}}}}\nspec:\n  runtimeClassName: \
@@ -811,21 +816,21 @@ fn resources_of_the_pod_as_a_whole_count() {
     };
     let both = "{cpu: 2, memory: 1Gi}";
     for annotations in ["", "usher/sidecars: proxy"] {
-        // Requests are the limits where no container asks for anything.
+        // Without requests of containers the pod's limits are its requests.
         let whole = said(annotations, &format!("{{limits: {both}}}"), "{}");
         assert_eq!(whole.qos_class, "Guaranteed");
         let effective = whole.phases.last().unwrap();
         assert_eq!(effective.requests.cpu_millis, Some(2010));
         assert_eq!(effective.limits.cpu_millis, Some(2010));
         assert_eq!(effective.limits.memory_bytes, Some(1 << 30));
-        // No container has more than its pod.
+        // A phase's limits are at most the pod's.
         let running = whole
             .phases
             .iter()
             .find(|it| it.phase == "running")
             .unwrap();
         assert_eq!(running.limits.cpu_millis, Some(2000));
-        // Else what they ask for.
+        // Requests of containers count first.
         let asked = said(
             annotations,
             &format!("{{limits: {both}}}"),
@@ -844,7 +849,7 @@ fn resources_of_the_pod_as_a_whole_count() {
 }
 
 #[test]
-fn a_share_of_cpu_that_a_pod_asks_for_as_a_whole_and_is_not_given_is_warned_of() {
+fn a_cpu_request_of_the_whole_pod_that_usher_lowers_is_a_warning() {
     let pod = |annotations: &str, resources: &str| {
         listed(
             &format!("usher/init: setup, usher/sidecars: proxy{annotations}"),
@@ -861,14 +866,14 @@ fn a_share_of_cpu_that_a_pod_asks_for_as_a_whole_and_is_not_given_is_warned_of()
         &["spec.resources", "2", "any time, 1", "cgroup-sizing"],
     );
     assert_eq!(warnings(&pod(", usher/cgroup-sizing: \"Off\"", two)), []);
-    // The pod keeps what it asks for beyond its containers.
+    // A larger request than that of the containers stays.
     assert_eq!(warnings(&pod("", "{requests: {cpu: 3}}")), []);
-    // It says nothing of its own.
+    // The pod has no request of its own.
     assert_eq!(warnings(&pod("", "{limits: {cpu: 2}}")), []);
 }
 
 #[test]
-fn a_quantity_that_kubernetes_refuses_is_refused() {
+fn a_quantity_that_kubernetes_refuses_is_an_error() {
     let amount = "{limits: {memory: 1GiB}}";
     for (text, place) in [
         (
@@ -895,7 +900,7 @@ fn a_quantity_that_kubernetes_refuses_is_refused() {
 }
 
 #[test]
-fn a_liveness_probe_of_ushers_is_shown() {
+fn liveness_probes_of_usher_are_shown() {
     let probe = r#"{"tcpSocket": {"port": 1}, "periodSeconds": 5}"#;
     let text = listed(
         &format!(
@@ -918,7 +923,7 @@ fn a_liveness_probe_of_ushers_is_shown() {
 }
 
 #[test]
-fn forms_that_nobody_knows_are_warned_of() {
+fn unknown_forms_are_a_warning() {
     let text = "kind: Pod\nspec: {containers: [{name: a}, {name: b, sidecar: true}]}";
     only_warning(text, "pod", "sidecar");
 }

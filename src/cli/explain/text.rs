@@ -1,4 +1,4 @@
-//! An explanation for people.
+//! The text of an explanation.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::super::output::{self, Table, styled, wrapped};
 use super::Explanation;
 
 impl Explanation {
-    /// The explanation in lines of at most so many columns, where there is a bound.
+    /// The explanation, wrapped to `width` columns if given.
     pub(in super::super) fn text(&self, width: Option<usize>) -> String {
         let name = match &self.namespace {
             Some(namespace) => format!("{namespace}/{}", self.name),
@@ -33,11 +33,11 @@ impl Explanation {
                 }
             }
             None if self.refused.is_none() => {
-                text.push_str("\nIt has no annotation of usher: kubelet's order counts.\n");
+                text.push_str("\nThe pod has no annotations of usher: kubelet's order applies.\n");
             }
             None => {}
         }
-        // A pod that is not created has no size.
+        // A refused pod is never created and has no size.
         if self.refused.is_none() {
             text.push_str(&self.sizes(width));
         }
@@ -85,7 +85,7 @@ impl Explanation {
     }
 }
 
-/// A sentence about something, whose further lines are indented.
+/// A sentence about something, with further lines indented.
 fn about(what: &str, style: Style, sentence: &str, width: Option<usize>) -> String {
     let lines = wrapped(&format!("{what}: {sentence}"), width, "  ");
     lines.replacen(what, &styled(style, what), 1) + "\n"
@@ -108,7 +108,7 @@ impl<'a> Missing<'a> {
         Missing(missing.map(|entry| entry.container.as_str()).collect())
     }
 
-    /// A name as the plan shows it.
+    /// The name, with a mark if no container has it.
     fn mark(&self, name: &str) -> String {
         match self.0.contains(name) {
             true => format!("{name} (missing)"),
@@ -163,7 +163,7 @@ fn start(
     text
 }
 
-/// With what is special about how it comes to it.
+/// The role, and its origin if that is special.
 fn role(entry: &Entry) -> String {
     let role = &entry.role;
     match entry.origin {
@@ -197,10 +197,10 @@ fn stop(stop: &Termination, missing: &Missing<'_>, width: Option<usize>) -> Stri
     text
 }
 
-/// One line about a defer container that is run again while it fails.
+/// The line about a defer container that is run again while it fails.
 fn run_again(defer: &RunAgain) -> String {
     let mut line = format!(
-        "{} is run again while it fails, after 0, 1, 2, then every 4 s, until {} have gone",
+        "{} is run again while it fails, after 0, 1, 2, then every 4 s, until {} have passed",
         defer.container,
         seconds(defer.until_seconds)
     );
@@ -209,7 +209,7 @@ fn run_again(defer: &RunAgain) -> String {
     }
     if !defer.behind.is_empty() {
         let behind = defer.behind.join(", ");
-        line.push_str(&format!(" (2s each are left for its last run, {behind})"));
+        line.push_str(&format!(" (reserving 2s each for its last run, {behind})"));
     }
     line
 }

@@ -52,19 +52,20 @@ fn held() -> api::Pod {
 }
 
 #[test]
-fn the_first_lines_say_what_it_waits_for_since_when_and_what_ends_the_wait() {
+fn the_first_lines_describe_the_wait_and_its_end() {
     let text = plain(&text(&held(), None, 1012.0));
     let lines: Vec<&str> = text.lines().take(3).collect();
     let expected = [
         "shop waits: Sidecar:0/1 (web)",
         "  app web is held for 12.0s, waiting for sidecar proxy (not started yet)",
-        "    otherwise in 4m48s: it is ended with exit code 1 (usher/startup-timeout); or: usher release shop web",
+        "    in 4m48s at the latest it ends with exit code 1 (usher/startup-timeout); to run it now: usher release \
+         shop web",
     ];
     assert_eq!(lines, expected);
 }
 
 #[test]
-fn what_may_be_missing_so_that_a_container_need_not_wait_comes_with_its_wait() {
+fn a_wait_comes_with_the_annotation_that_may_be_missing() {
     let mut pod = held();
     if let Some(wait) = pod.containers[0].wait.as_mut() {
         let remedy = Remedy::NativeInit {
@@ -73,14 +74,14 @@ fn what_may_be_missing_so_that_a_container_need_not_wait_comes_with_its_wait() {
         };
         wait.remedies = vec![api::Remedy::from(&remedy)];
     }
-    let expected = "    if web is one of the pod's own initContainers, it runs at once where the pod \
-        has the annotation usher/native-init: fetch, web";
+    let expected = "    if web is one of the pod's own initContainers, the annotation \
+        usher/native-init: fetch, web lets it run at once";
     let text = plain(&text(&pod, None, 1012.0));
     assert_eq!(text.lines().nth(3), Some(expected), "{text}");
 }
 
 #[test]
-fn what_helps_several_and_whose_name_may_be_misspelt_is_said_once() {
+fn advice_for_several_containers_is_given_once() {
     let mut pod = held();
     pod.containers.push(pod.containers[0].clone());
     pod.containers[1].name = "proxi".to_owned();
@@ -102,17 +103,17 @@ fn what_helps_several_and_whose_name_may_be_misspelt_is_said_once() {
         }
     }
     let text = plain(&text(&pod, None, 1012.0));
-    let expected = "  those of web, proxi that are the pod's own initContainers run at once where the \
-        annotation usher/native-init names them\n  \
-        what was added to the pod (kubectl debug) runs at once where the annotation usher/apps names \
-        the pod's apps, and nothing else\n  \
-        never created: proxy; created so far: web, proxi; are the names those of the pod's spec?\n";
+    let expected = "  the annotation usher/native-init lets those of web, proxi run at once that are the \
+        pod's own initContainers, if it names them\n  \
+        the annotation usher/apps lets containers that were added to the pod (kubectl debug) run at \
+        once, if it names only the pod's apps\n  \
+        never created: proxy; created so far: web, proxi; compare the names with the pod's spec\n";
     assert!(text.contains(expected), "{text}");
     assert_eq!(text.matches("initContainers").count(), 1, "{text}");
 }
 
 #[test]
-fn a_run_that_is_late_says_so_first() {
+fn a_late_run_is_named_first() {
     let list = vec!["web".to_owned()];
     let mut pod = held();
     pod.containers.clear();
@@ -124,15 +125,15 @@ fn a_run_that_is_late_says_so_first() {
     let text = plain(&text(&pod, None, 1012.0));
     let lines: Vec<&str> = text.lines().take(2).collect();
     let expected = [
-        "shop waits for apps that may still come: Sidecar:0/1",
-        "  all apps have ended, and the run is complete in 8.00s, unless another container is \
-         created: it is complete at once where the pod has the annotation usher/apps: web",
+        "shop waits for apps that may still be created: Sidecar:0/1",
+        "  all apps have ended; the run is complete in 8.00s unless another container is \
+         created; the annotation usher/apps: web completes it at once",
     ];
     assert_eq!(lines, expected);
 }
 
 #[test]
-fn a_pod_that_a_guest_keeps_alive_says_so_first() {
+fn guests_that_keep_a_pod_running_are_named_first() {
     let mut pod = held();
     pod.containers.clear();
     pod.kept = MessageField::some(api::Kept {
@@ -144,14 +145,14 @@ fn a_pod_that_a_guest_keeps_alive_says_so_first() {
     let lines: Vec<&str> = text.lines().take(2).collect();
     let expected = [
         "shop cannot end by itself: Sidecar:0/1",
-        "  the run was over 12.0s ago, and the pod is kept alive by agent, debug, which usher does \
-         not stop; expected in usher/sidecars what does not exit by itself",
+        "  the run ended 12.0s ago, but the pod still runs because of agent, debug, which usher does \
+         not stop; list containers that do not exit by themselves in usher/sidecars",
     ];
     assert_eq!(lines, expected);
 }
 
 #[test]
-fn a_pod_that_terminates_says_why_and_how_far_it_is() {
+fn a_terminating_pod_shows_the_cause_and_the_step() {
     let termination = api::Termination {
         cause: api::Cause::CAUSE_SIDECAR_FAILED.into(),
         failed: Some("proxy".to_owned()),
@@ -208,7 +209,7 @@ fn cleaning_up(sidecars: &[&str]) -> api::Pod {
 }
 
 #[test]
-fn a_cleanup_that_hangs_is_named_once_with_its_own_time_and_those_that_wait_for_it() {
+fn a_cleanup_under_way_has_one_line_with_its_time_and_the_containers_that_wait_for_it() {
     let mut pod = cleaning_up(&["proxy", "logs"]);
     let expected = "  clean-up (post-exit) has run for 4.20s of its 16.0s; proxy and logs wait for it; \
         killed in 11.8s";
@@ -216,7 +217,7 @@ fn a_cleanup_that_hangs_is_named_once_with_its_own_time_and_those_that_wait_for_
     let wait = pod.containers[2].wait.as_mut().unwrap();
     wait.obstacles[0].missing = api::Missing::MISSING_EXIT.into();
     let expected = "  clean-up (post-exit) has run for 4.20s of its 16.0s; proxy and logs wait for it; \
-        it has got its stop signal; killed in 11.8s";
+        it got its stop signal; killed in 11.8s";
     assert_eq!(waits_of(&pod), [expected]);
     let expected = "  clean-up (post-exit) has run for 4.20s of its 16.0s; proxy waits for it; \
         killed in 11.8s";
@@ -225,7 +226,7 @@ fn a_cleanup_that_hangs_is_named_once_with_its_own_time_and_those_that_wait_for_
     assert_eq!(waits_of(&cleaning_up(&[])), [expected]);
 }
 
-/// The lines about the waits of a pod that terminates.
+/// The lines about waits.
 fn waits_of(pod: &api::Pod) -> Vec<String> {
     let text = plain(&text(pod, None, 1008.2));
     let lines = text.lines().skip(1).take_while(|line| !line.is_empty());
@@ -233,7 +234,7 @@ fn waits_of(pod: &api::Pod) -> Vec<String> {
 }
 
 #[test]
-fn an_app_that_ignores_its_signal_and_the_cleanup_behind_it_say_what_ends_their_waits() {
+fn an_app_that_ignores_its_signal_and_the_cleanup_after_it_show_the_ends_of_their_waits() {
     let mut pod = cleaning_up(&[]);
     pod.containers.push(pod.containers[0].clone());
     let [app, cleanup] = &mut pod.containers[..] else {
@@ -253,16 +254,16 @@ fn an_app_that_ignores_its_signal_and_the_cleanup_behind_it_say_what_ends_their_
     wait.obstacles[0].missing = api::Missing::MISSING_TURN_AT_THE_END.into();
     wait.obstacles[0].step = Some(api::StepName::STEP_APPS.into());
     let expected = [
-        "  app web is stopping for 8.20s, waiting for its exit: it has got its stop signal",
-        "    otherwise in 11.8s: it gets a last signal, and SIGKILL two seconds later at the latest",
-        "  post-exit clean-up is held for 8.20s, waiting for its turn to run: it is that of the apps",
-        "    otherwise in 11.8s: its program is never executed, since too little of the grace period is left",
+        "  app web is stopping for 8.20s, waiting for its exit after its stop signal",
+        "    in 11.8s at the latest it gets a last signal, and SIGKILL within two seconds",
+        "  post-exit clean-up is held for 8.20s, waiting for its turn to run; it is now the turn of the apps",
+        "    in 11.8s at the latest its program is never executed, since too little of the grace period is left",
     ];
     assert_eq!(waits_of(&pod), expected);
 }
 
 #[test]
-fn cleanups_behind_one_that_hangs_are_among_those_that_wait_for_it() {
+fn a_later_cleanup_is_among_the_containers_that_wait_for_the_present_one() {
     let mut pod = cleaning_up(&["proxy"]);
     pod.containers[0].state = api::State::STATE_HELD.into();
     pod.containers[0].role = api::Role::ROLE_POST_EXIT.into();
@@ -288,12 +289,12 @@ fn the_version_of_a_pods_shim_is_shown() {
     assert!(plain(&shim("0.0.9")).ends_with("process 7, version 0.0.9"));
     assert!(shim("0.0.9").contains(&WARNING.to_string()));
     assert!(!shim(crate::VERSION).contains(&WARNING.to_string()));
-    // That of a shim from before the field.
+    // An older shim does not send its version.
     assert!(plain(&shim("")).ends_with("process 7, version unknown"));
 }
 
 #[test]
-fn who_was_killed_is_named_with_the_reason() {
+fn killed_containers_are_named_with_the_reason() {
     let kills = |why: api::Why, count| api::Kills {
         why: why.into(),
         count,
@@ -311,7 +312,7 @@ fn who_was_killed_is_named_with_the_reason() {
 }
 
 #[test]
-fn why_a_probe_fails_is_said_where_it_is_waited_for_and_else_at_the_end() {
+fn a_failed_probe_stands_with_the_wait_for_it_or_else_at_the_end() {
     let mut pod = held();
     let web = &mut pod.containers[0];
     web.failed_probe = MessageField::some(api::FailedProbe {
@@ -320,20 +321,20 @@ fn why_a_probe_fails_is_said_where_it_is_waited_for_and_else_at_the_end() {
         reason: "connection refused".to_owned(),
         ..api::FailedProbe::new()
     });
-    let said = "its startup probe failed last 2.00s ago: connection refused";
+    let said = "its startup probe last failed 2.00s ago: connection refused";
     let lines = |pod: &api::Pod| {
         let text = plain(&text(pod, None, 1012.0));
         let lines = text.lines().enumerate();
-        let lines = lines.filter(|(_, line)| line.contains("probe failed"));
+        let lines = lines.filter(|(_, line)| line.contains("probe last failed"));
         Vec::from_iter(lines.map(|(number, line)| (number, line.to_owned())))
     };
-    // Stopped for it, say.
+    // The container does not wait for the probe.
     let expected = format!("web: {said}");
     assert_eq!(lines(&pod), [(12, expected)]);
     let wait = pod.containers[0].wait.as_mut().unwrap();
     wait.obstacles[0].missing = api::Missing::MISSING_STARTUP_PROBE.into();
     assert_eq!(lines(&pod), [(3, format!("    {said}"))]);
-    // It has succeeded since.
+    // The probe has succeeded since.
     pod.containers[0].wait = MessageField::none();
     pod.containers[0].ready = true;
     assert_eq!(lines(&pod), []);
@@ -343,7 +344,7 @@ fn why_a_probe_fails_is_said_where_it_is_waited_for_and_else_at_the_end() {
 }
 
 #[test]
-fn a_sidecar_that_its_startup_probe_has_ended_is_named_where_it_is_waited_for() {
+fn a_wait_for_a_sidecar_names_its_failed_startup_probe() {
     let mut pod = held();
     let reason = "connection refused";
     let failed = api::FailedProbe {
@@ -362,9 +363,9 @@ fn a_sidecar_that_its_startup_probe_has_ended_is_named_where_it_is_waited_for() 
     pod.containers.push(proxy);
     let said = plain(&text(&pod, None, 1012.0));
     let lines: Vec<&str> = said.lines().filter(|line| line.contains(reason)).collect();
-    let expected = "    proxy: its startup probe failed last 2.00s ago: connection refused";
+    let expected = "    proxy: its startup probe last failed 2.00s ago: connection refused";
     assert_eq!(lines, [expected], "{said}");
-    // It is being stopped for that, and does not heed its signal.
+    // The sidecar is being stopped for that, but ignores its signal.
     let obstacle = api::Obstacle {
         missing: api::Missing::MISSING_EXIT.into(),
         ..api::Obstacle::new()
@@ -376,12 +377,12 @@ fn a_sidecar_that_its_startup_probe_has_ended_is_named_where_it_is_waited_for() 
     });
     let said = plain(&text(&pod, None, 1012.0));
     let lines: Vec<&str> = said.lines().filter(|line| line.contains(reason)).collect();
-    let expected = "    its startup probe failed last 2.00s ago: connection refused";
+    let expected = "    its startup probe last failed 2.00s ago: connection refused";
     assert_eq!(lines, [expected], "{said}");
 }
 
 #[test]
-fn a_role_comes_with_who_has_given_it() {
+fn a_role_is_shown_with_its_origin() {
     let mut pod = held();
     let row = |pod: &api::Pod| {
         let text = plain(&text(pod, None, 1012.0));
@@ -399,12 +400,12 @@ fn a_role_comes_with_who_has_given_it() {
 }
 
 #[test]
-fn an_exit_code_that_was_told_as_another_shows_both() {
+fn a_different_reported_exit_code_is_shown_as_well() {
     let mut container = api::Container::new();
     assert_eq!(words::exit(&container), "-");
     container.exit_code = Some(143);
     container.reported_code = Some(0);
-    assert_eq!(words::exit(&container), "143, told as 0");
+    assert_eq!(words::exit(&container), "143, reported as 0");
     container.reported_code = Some(143);
     assert_eq!(words::exit(&container), "143");
 }

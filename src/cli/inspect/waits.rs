@@ -1,4 +1,4 @@
-//! Waits of a pod's containers: the first lines of `usher inspect`.
+//! The first lines of `usher inspect`: waits of the pod's containers.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use super::super::time::{self, span};
 use super::super::{ps, words};
 use crate::api;
 
-/// In one line: how the pod is, and whether it waits for anything.
+/// The first line: the pod's status, and whether it waits for anything.
 pub(super) fn answer(pod: &api::Pod) -> String {
     let name = styled(BOLD, &pod.name);
     let waiting: Vec<_> = waiting(pod)
@@ -17,7 +17,7 @@ pub(super) fn answer(pod: &api::Pod) -> String {
     match (pod.ended.as_ref(), waiting.as_slice()) {
         (None, []) if pod.late.is_some() => {
             format!(
-                "{name} waits for apps that may still come: {}",
+                "{name} waits for apps that may still be created: {}",
                 ps::status(pod)
             )
         }
@@ -32,7 +32,7 @@ pub(super) fn answer(pod: &api::Pod) -> String {
 
 fn waiting(pod: &api::Pod) -> impl Iterator<Item = (&api::Container, &api::Wait)> {
     let containers = pod.containers.iter();
-    // A defer container waits for the end of the pod: that is no trouble.
+    // A defer container that waits for the pod's termination is no problem.
     containers.filter_map(|container| {
         let is_idle = words::is_defer(container.role) && !is_terminating(pod);
         let wait = container.wait.as_ref().filter(|_| !is_idle)?;
@@ -44,10 +44,10 @@ fn is_terminating(pod: &api::Pod) -> bool {
     pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATING)
 }
 
-/// For each container that waits: for what, since when, and what would end the wait.
+/// The lines about waits: of each container, what it waits for, since when, and what ends the wait.
 pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     let mut lines = Vec::new();
-    // What helps several is said once.
+    // Advice for several containers is given once.
     let helped = waiting(pod).filter(|(_, wait)| !wait.remedies.is_empty());
     let are_several = helped.count() > 1;
     let remedies: Vec<_> = waiting(pod).flat_map(|(_, wait)| &wait.remedies).collect();
@@ -71,7 +71,7 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
             styled(BOLD, &container.name),
             words::state(container.state),
             match obstacles.is_empty() {
-                true => "nothing any more".to_owned(),
+                true => "nothing".to_owned(),
                 false => styled(WARNING, obstacles.join(", ")),
             }
         ));
@@ -79,19 +79,22 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         let then = match until {
             Some(until) => {
                 let then = words::then(wait.then.unwrap_or_default());
-                format!("otherwise in {until}: {then}")
+                format!("in {until} at the latest {then}")
             }
             None => "nothing else ends this wait".to_owned(),
         };
-        let by_hand = match container.state.enum_value_or_default() {
+        let release = match container.state.enum_value_or_default() {
             api::State::STATE_HELD | api::State::STATE_STARTING
                 if !words::is_defer(container.role) =>
             {
-                format!("; or: usher release {} {}", pod.name, container.name)
+                format!(
+                    "; to run it now: usher release {} {}",
+                    pod.name, container.name
+                )
             }
             _ => String::new(),
         };
-        lines.push(styled(FAINT, format!("  {then}{by_hand}")));
+        lines.push(styled(FAINT, format!("  {then}{release}")));
         if has_failed_to_start(container) {
             let failed = failed_probe(container, now);
             lines.extend(failed.map(|failed| format!("  {failed}")));
@@ -130,14 +133,14 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     lines
 }
 
-/// A defer container that runs in its turn, or that has its stop signal there.
+/// True for a defer container that runs in its turn, or got its stop signal then.
 fn is_cleanup_under_way(container: &api::Container) -> bool {
     let is_under_way =
-        |wait: &api::Wait| waits_for(wait, api::Missing::MISSING_WORK) || is_told(wait);
+        |wait: &api::Wait| waits_for(wait, api::Missing::MISSING_WORK) || is_signaled(wait);
     words::is_defer(container.role) && container.wait.as_ref().is_some_and(is_under_way)
 }
 
-fn is_told(wait: &api::Wait) -> bool {
+fn is_signaled(wait: &api::Wait) -> bool {
     waits_for(wait, api::Missing::MISSING_EXIT)
 }
 
@@ -146,7 +149,7 @@ fn waits_for(wait: &api::Wait, missing: api::Missing) -> bool {
     obstacles.any(|obstacle| obstacle.missing.enum_value() == Ok(missing))
 }
 
-/// True if the turn to stop or to run is all that is waited for, and the turn is that of the container of this name.
+/// True if the container waits only for its turn, which comes after the container of this name.
 fn waits_only_for(wait: &api::Wait, name: &str) -> bool {
     use api::Missing::{MISSING_TURN_AT_THE_END, MISSING_TURN_TO_STOP};
     let turns = [MISSING_TURN_TO_STOP, MISSING_TURN_AT_THE_END].map(Ok);
@@ -156,7 +159,7 @@ fn waits_only_for(wait: &api::Wait, name: &str) -> bool {
     })
 }
 
-/// The line about a cleanup: how much of its time it has run, which containers wait for it, and what ends it.
+/// The line about a cleanup: its running time, its limit, and the containers that wait for it.
 fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now: f64) -> String {
     let since = time::seconds(&wait.since).or(time::seconds(&cleanup.executed));
     let since = since.unwrap_or(now);
@@ -180,8 +183,8 @@ fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now:
     if !names.is_empty() {
         let _ = write!(line, "; {names} {waits} for it");
     }
-    if is_told(wait) {
-        line.push_str("; it has got its stop signal");
+    if is_signaled(wait) {
+        line.push_str("; it got its stop signal");
     }
     if let Some(until) = until {
         let _ = write!(line, "; killed in {}", span(until - now));
@@ -189,7 +192,7 @@ fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now:
     line
 }
 
-/// The names for whom others wait and of which no container was created: misspelt ones are among them.
+/// The line about names without a container that others wait for; a name may be misspelt.
 fn never_created(pod: &api::Pod) -> Option<String> {
     let never = api::Missing::MISSING_NEVER_CREATED;
     let obstacles = waiting(pod).flat_map(|(_, wait)| &wait.obstacles);
@@ -199,44 +202,46 @@ fn never_created(pod: &api::Pod) -> Option<String> {
     let never = Vec::from_iter(never).join(", ");
     let created = created.join(", ");
     (!never.is_empty()).then(|| {
-        format!("never created: {never}; created so far: {created}; are the names those of the pod's spec?")
+        format!(
+            "never created: {never}; created so far: {created}; compare the names with the pod's spec"
+        )
     })
 }
 
-/// A run that is not complete though all its apps have ended: until when, and why.
+/// The line about a run that is not complete yet although all apps have ended.
 fn late(pod: &api::Pod, now: f64) -> Option<String> {
     let late = pod.late.as_ref()?;
     let until = time::seconds(&late.until).unwrap_or(now);
     let remedy = late.remedy.as_ref().map(words::remedy).unwrap_or_default();
     Some(format!(
-        "all apps have ended, and the run is complete in {}, unless another container is created: {remedy}",
+        "all apps have ended; the run is complete in {} unless another container is created; {remedy}",
         span(until - now)
     ))
 }
 
-/// The containers that keep the pod alive whose run is over, which usher does not stop.
+/// The line about containers that usher does not stop and that still run after the end of the run.
 fn kept(pod: &api::Pod, now: f64) -> Option<String> {
     let kept = pod.kept.as_ref().filter(|_| pod.ended.is_none())?;
     let since = time::seconds(&kept.since).unwrap_or(now);
     let names: Vec<String> = kept.by.iter().map(|name| styled(WARNING, name)).collect();
     Some(format!(
-        "the run was over {} ago, and the pod is kept alive by {}, which usher does not stop; expected \
-         in usher/sidecars what does not exit by itself",
+        "the run ended {} ago, but the pod still runs because of {}, which usher does not stop; list containers \
+         that do not exit by themselves in usher/sidecars",
         span(now - since),
         names.join(", ")
     ))
 }
 
-/// True if it waits for its startup probe, or is stopped since the probe has failed too often.
+/// True if the container waits for its startup probe, or is being stopped because the probe failed.
 fn has_failed_to_start(container: &api::Container) -> bool {
     let is_probed = |wait: &api::Wait| {
         waits_for(wait, api::Missing::MISSING_STARTUP_PROBE)
-            || is_told(wait) && is_not_up(container)
+            || is_signaled(wait) && is_not_up(container)
     };
     container.wait.as_ref().is_some_and(is_probed)
 }
 
-/// True of a container that was never started, whose startup probe has failed.
+/// True if the container's startup probe failed and the container never became ready.
 fn is_not_up(container: &api::Container) -> bool {
     let failed = container.failed_probe.as_ref();
     let is_startup =
@@ -244,7 +249,7 @@ fn is_not_up(container: &api::Container) -> bool {
     is_startup && !container.ready
 }
 
-/// The containers for which one waits, and which their startup probe has ended.
+/// The containers that the wait needs and that were stopped because of their startup probe.
 fn culprits<'a>(
     pod: &'a api::Pod,
     wait: &'a api::Wait,
@@ -257,19 +262,19 @@ fn culprits<'a>(
     })
 }
 
-/// True if the lines about waits say why the container's probe failed.
-pub(super) fn is_said_with_a_wait(pod: &api::Pod, container: &api::Container) -> bool {
+/// True if a line about a wait gives the reason why the container's probe failed.
+pub(super) fn is_shown_with_a_wait(pod: &api::Pod, container: &api::Container) -> bool {
     let is_culprit = |wait| culprits(pod, wait).any(|it| it.name == container.name);
     has_failed_to_start(container) || waiting(pod).any(|(_, wait)| is_culprit(wait))
 }
 
-/// Why a probe of it failed when one did for the last time.
+/// The sentence about the container's last failed probe, with the reason.
 pub(super) fn failed_probe(container: &api::Container, now: f64) -> Option<String> {
     let failed = container.failed_probe.as_ref()?;
     let ago = time::seconds(&failed.at).map_or(0.0, |at| now - at);
     let probe = words::word(failed.probe);
     Some(format!(
-        "its {probe} probe failed last {} ago: {}",
+        "its {probe} probe last failed {} ago: {}",
         span(ago),
         styled(WARNING, &failed.reason)
     ))

@@ -1,20 +1,20 @@
-//! The files that a configuration imports.
+//! The `imports` of a configuration file.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml_edit::{Document, Value};
 
-/// One that all files of a directory are imported by, which is where packages and installers put theirs.
+/// The pattern that imports all files of a directory, which packages and installers use.
 const ALL_OF_IT: &str = "*.toml";
 
-/// A pattern of files, and where it stands in the text.
+/// A pattern of files, and its span in the text.
 struct Import {
     pattern: PathBuf,
     span: Range<usize>,
 }
 
-/// The first directory all of whose files are imported by the configuration file at `config`.
+/// The first directory of which the configuration file at `config` imports all files.
 pub(super) fn directory(text: &str, config: &Path) -> Option<PathBuf> {
     let imports = imports(text, config).into_iter();
     let mut directories = imports.filter_map(|import| {
@@ -26,8 +26,8 @@ pub(super) fn directory(text: &str, config: &Path) -> Option<PathBuf> {
     directories.next()
 }
 
-/// The same text for a file that lies elsewhere: it imports the same files, but for those of one directory,
-/// in the place of which it imports another.
+/// The text for a copy of the file in another directory: it imports the same files, except that
+/// `instead` replaces one directory by another.
 pub(super) fn moved(text: &str, config: &Path, instead: Option<(&Path, &Path)>) -> String {
     let mut text = text.to_owned();
     for import in imports(&text, config).into_iter().rev() {
@@ -41,7 +41,7 @@ pub(super) fn moved(text: &str, config: &Path, instead: Option<(&Path, &Path)>) 
     text
 }
 
-/// In the order of the text. What is no TOML imports nothing.
+/// The imports in the order of the text; none if it is not TOML.
 fn imports(text: &str, config: &Path) -> Vec<Import> {
     let Ok(document) = Document::parse(text) else {
         return Vec::new();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_one_whose_files_are_all_imported() {
+    fn only_a_pattern_for_all_files_of_one_directory_names_a_directory() {
         for (imports, expected) in [
             ("['/etc/conf.d/*.toml']", Some("/etc/conf.d")),
             (
@@ -92,7 +92,7 @@ mod tests {
                 "{imports}"
             );
         }
-        // It is a key of the file, not of a table in it.
+        // A key of a table does not count.
         assert_eq!(
             directory_of("[a]\nimports = ['/etc/conf.d/*.toml']\n"),
             None
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_a_file_imports_what_it_did() {
+    fn a_copy_in_another_directory_imports_the_same_files() {
         let text =
             "imports = [\n  'one.toml', # the first\n  'b/*.toml', '/c.toml']\nroot = 'b/*.toml'\n";
         let (from, to) = (Path::new("/etc/containerd/b"), Path::new("/tmp/b"));

@@ -1,7 +1,7 @@
-//! `usher install`: takes usher into this node, or out of it.
+//! `usher install`: installs usher on this node, or removes it.
 //!
-//! What is to be changed is decided first, from texts ([`plan`]); then it is tried, and only then put into
-//! place.
+//! First decides the changes, from texts ([`plan`]); then tries the new configuration; then writes
+//! the files.
 
 mod imports;
 mod ours;
@@ -23,87 +23,88 @@ use std::process::ExitCode;
 use clap::Args;
 use similar::TextDiff;
 
-use super::containerd::{KnownAs, NAME, Node, PROGRAM, Wanted, find};
+use super::containerd::{FlavorArgument, NAME, Node, PROGRAM, Registration, find};
 use super::output::{Failure, Stdout, note};
 use super::systemd::{has_systemd, systemctl};
-use plan::{Found, Planned, Texts, Wish};
+use plan::{Found, Goal, Planned, Texts};
 use source::SourceText;
 use stage::{ask, find_texts, scratch};
 use trial::Programs;
 
 pub(super) use ours::has_written;
 
-/// Installs usher to this node: its programs, and the runtime in containerd's configuration
+/// Installs usher on this node: its programs, and the runtime in containerd's configuration
 ///
-/// Twice is the same as once, and `--remove` takes both away again. The runtime goes into a file of its own
-/// where containerd 2 imports a directory, else between two comments at the end of containerd's
-/// configuration; not a byte of the rest is touched. A new configuration is put into place only if
-/// containerd takes it for the old one and this runtime, nothing else, and has started with it, on
-/// directories and sockets of its own. In the end `usher check` looks at all of it.
+/// A second run changes nothing, and `--remove` removes both. The runtime goes into its own file if
+/// containerd 2 imports a directory, else between two comments at the end of containerd's
+/// configuration file; every other byte of the file stays. The new configuration is written only if
+/// containerd reads it as the old one plus this runtime, and has started with it once, with other
+/// directories and sockets. At the end the checks of `usher check` run.
 ///
-/// containerd 2 is told of the shim as the program of a runtime of runc's type (`runtime_path`): so kubelet
-/// hears that pods may have user namespaces and recursive read-only mounts. containerd 1 knows it by its
-/// own name.
+/// With containerd 2 the runtime has runc's type and the path of the shim (`runtime_path`), so that
+/// kubelet allows user namespaces and recursive read-only mounts. With containerd 1 it has usher's
+/// own type.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 #[command(after_help = "\
 Examples:
-  usher install --dry-run    what would be changed, as a diff
+  usher install --dry-run    shows the changes as a diff
   usher install --restart    installs, and restarts containerd where its configuration changes
   usher install --pauseless --restart
-                             the same, and its pods have no pause container
-  usher install --remove     the node is as it was before
+                             the same, for pods without a pause container
+  usher install --remove     removes usher and restores the configuration
 
-Exit status: 0 if usher is installed and its pods would run, or is taken away; 3 if that is so once the
-containerd that runs is restarted, which is left to you without --restart; 1 otherwise.")]
+Exit status: 0 if usher is installed and its pods would run, or is removed; 3 if you have to restart the
+running containerd for that, as without --restart; 1 otherwise.")]
 pub(super) struct Install {
-    /// Takes usher away again, unless pods still run under it
+    /// Removes usher, unless pods still run under it
     #[arg(long, visible_alias = "uninstall")]
     remove: bool,
-    /// Takes it away although pods still run under it
+    /// Removes usher even if pods still run under it
     #[arg(long, requires = "remove")]
     force: bool,
-    /// Prints what would be changed, as a diff; changes nothing
+    /// Prints the changes as a diff, and changes nothing
     #[arg(long)]
     dry_run: bool,
-    /// Restarts containerd through systemd when its configuration has changed; pods go on
+    /// Restarts containerd through systemd if its configuration changes; pods keep running
     #[arg(long)]
     restart: bool,
-    /// Installs and enables usher-stop.service too, by which systemd stops the pods in their order when
-    /// the node goes down; once there it goes with --remove
+    /// Also installs and enables usher-stop.service, which stops the pods in their order when the
+    /// node shuts down; --remove removes it
     #[arg(long)]
     stop_unit: bool,
-    /// Has the shim make the sandboxes of its pods, without a pause container; experimental, and needs
+    /// Has the shim make the sandboxes of its pods, without a pause container; experimental, needs
     /// containerd 2.3 or later
     #[arg(long, conflicts_with = "remove")]
     pauseless: bool,
-    /// Where the programs are [default: where this one is]
+    /// The directory with the programs to install [default: that of this program]
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
-    /// The programs go to DIR/bin [default: /usr where this one is in /usr/bin, as a package puts it there,
+    /// The programs go to DIR/bin [default: /usr if this program is in /usr/bin, from a package;
     /// else /usr/local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
-    /// The owner of containerd, which tells where its configuration, programs and unit are. None but
-    /// containerd itself has been tried for real
+    /// The owner of containerd, which decides the paths of its configuration and programs, and its
+    /// unit. Only plain containerd has been tried for real
     #[arg(long, value_enum, default_value = "auto")]
-    flavor: Wanted,
+    flavor: FlavorArgument,
     /// containerd's configuration file [default: that of the running containerd, else
     /// /etc/containerd/config.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The containerd program, its ctr beside it [default: the running one, else the one on the PATH]
+    /// The containerd program, with ctr beside it [default: the running one, else the one on the
+    /// PATH]
     #[arg(long, value_name = "PATH")]
     containerd: Option<PathBuf>,
-    /// Where containerd looks for programs [default: the running one's PATH, else this command's]
+    /// containerd's PATH [default: that of the running containerd, else this command's]
     #[arg(long, value_name = "DIR:DIR…")]
     path: Option<String>,
-    /// Where systemd looks for units of the administrator's
+    /// systemd's directory for the administrator's units
     #[arg(long, value_name = "DIR", default_value = "/etc/systemd/system")]
     units: PathBuf,
 }
 
-/// A node, and what is to be changed on it.
+/// The node and the changes to make on it.
 struct Installer {
     wanted: Install,
     node: Node,
@@ -120,7 +121,7 @@ impl Install {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         if !self.dry_run && !nix::unistd::geteuid().is_root() {
             return Err(Failure::because(
-                "containerd's configuration is root's: run this as root",
+                "usher install changes containerd's configuration; run it as root",
             ));
         }
         let (is_removed, is_dry) = (self.remove, self.dry_run);
@@ -136,7 +137,7 @@ impl Install {
         Ok(installer.conclude())
     }
 
-    /// Where the programs go; `own` is the directory of this one.
+    /// The prefix of the installed programs; `own` is the directory of this program.
     fn prefix(&self, own: Option<&Path>) -> &Path {
         self.prefix.as_deref().unwrap_or(usual_prefix(own))
     }
@@ -148,7 +149,7 @@ pub(super) fn own_directory() -> Option<PathBuf> {
     Some(own.parent()?.to_owned())
 }
 
-/// The prefix where none is named; `own` is the directory of this program.
+/// The default prefix; `own` is the directory of this program.
 pub(super) fn usual_prefix(own: Option<&Path>) -> &'static Path {
     let of_packages = own == Some(Path::new("/usr/bin"));
     Path::new(if of_packages { "/usr" } else { "/usr/local" })
@@ -157,7 +158,7 @@ pub(super) fn usual_prefix(own: Option<&Path>) -> &'static Path {
 // === impl Installer ===
 
 impl Installer {
-    /// Looks at the node, and plans.
+    /// Reads the node's state and plans the changes.
     fn look(wanted: Install) -> Result<Installer, String> {
         let node = Node::look(
             wanted.containerd.clone(),
@@ -172,9 +173,9 @@ impl Installer {
             refuse_while_needed(&bin.join(PROGRAM))?;
         }
         let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
-        // A link is followed: the file that it leads to is the one to change.
+        // Links are followed, so that their target changes and not the link.
         let found = find_texts(place::resolve(&node.config), &containerd)?;
-        // Where a directory is imported a file of our own is in it, whoever makes the rest.
+        // An imported directory takes a file of our own, even if the rest is generated.
         let source = node.flavor.source(&node.config, found.layout());
         let found = match source.filter(|_| found.part_file.is_none()) {
             Some(source) => {
@@ -190,15 +191,15 @@ impl Installer {
                 found.with_directories(missing)
             }
         };
-        let wish = match wanted.remove {
-            true => Wish::Removed,
-            false if wanted.pauseless => Wish::Installed(KnownAs::pauseless(&node)?),
-            false => Wish::Installed(KnownAs::to(&node, &bin.join(PROGRAM))),
+        let goal = match wanted.remove {
+            true => Goal::Removed,
+            false if wanted.pauseless => Goal::Installed(Registration::pauseless(&node)?),
+            false => Goal::Installed(Registration::best_for(&node, &bin.join(PROGRAM))),
         };
         let planned = {
             let scratch = scratch()?;
             let ask = &mut |found: &Found, texts: &Texts| ask(&containerd, &scratch, found, texts);
-            found.plan(&wish, ask)?
+            found.plan(&goal, ask)?
         };
         Ok(Installer {
             wanted,
@@ -211,53 +212,53 @@ impl Installer {
         })
     }
 
-    /// Puts all into place.
+    /// Makes the changes.
     fn install(&self) -> Result<(), String> {
         let outdated = programs::outdated(&self.binaries, &self.bin)?;
-        self.need_systemd()?;
-        self.try_it()?;
+        self.check_systemd()?;
+        self.try_configuration()?;
         for program in programs::install(&outdated, &self.binaries, &self.bin)? {
-            note(&format!("{} is in place", program.display()));
+            note(&format!("installed: {}", program.display()));
         }
         self.configure()?;
         if self.wanted.stop_unit {
             units::install(&units::outdated(&self.wanted.units, &self.bin))?;
             note(
-                "usher-stop.service stops the pods of this node when it goes down; systemctl edit \
-                 usher-stop.service changes how long that may take",
+                "usher-stop.service stops the pods of this node when it shuts down; change its time limit \
+                 with systemctl edit usher-stop.service",
             );
         }
-        // What is made of a source has us after the restart.
-        let is_made_later = self.is_changed() || self.found.is_to_be_made_anew();
-        if self.found.source.is_none() || self.wanted.restart || !is_made_later {
+        // A generated configuration has the runtime only after the restart.
+        let is_generated_later = self.is_changed() || self.found.awaits_generation();
+        if self.found.source.is_none() || self.wanted.restart || !is_generated_later {
             self.check()?;
         }
-        let older = programs::running_shims(&self.bin.join(PROGRAM)).of_older;
+        let older = programs::running_shims(&self.bin.join(PROGRAM)).outdated;
         if !older.is_empty() {
-            note(&keep_the_older(&older));
+            note(&note_on_old_shims(&older));
         }
         Ok(())
     }
 
     fn remove(&self) -> Result<(), String> {
-        self.need_systemd()?;
-        self.try_it()?;
+        self.check_systemd()?;
+        self.try_configuration()?;
         let shim = self.bin.join(PROGRAM);
         let shims = programs::running_shims(&shim).all;
         units::remove(&self.wanted.units, shims > 0)?;
         self.configure()?;
-        // A containerd that does not find it drops the pods, whose processes run on.
+        // Without the shim containerd would drop the pods, while their processes keep running.
         let is_needed = |program: &Path| shims > 0 && program == shim;
         if shims > 0 {
             note(&format!(
-                "{} stays as long as pods run under it (shims: {shims}); the next --remove takes it away",
+                "{} stays while pods run under it (shims: {shims}); run --remove again once they have ended",
                 shim.display()
             ));
         }
         let programs = programs::remove(&self.bin, is_needed)?;
         for program in &programs.of_packages {
             let program = program.display();
-            note(&format!("{program} stays: it belongs to a package"));
+            note(&format!("{program} stays, since it belongs to a package"));
         }
         let directories = place::remove_empty(self.found.made_directories());
         for removed in programs.removed.iter().chain(&directories) {
@@ -266,42 +267,43 @@ impl Installer {
         Ok(())
     }
 
-    /// Where systemd is needed, is there one? Asked before anything is changed.
-    fn need_systemd(&self) -> Result<(), String> {
-        let is_changed = self.is_changed() || self.is_to_be_restarted();
+    /// Fails if an option needs systemd and it does not run; called before any change.
+    fn check_systemd(&self) -> Result<(), String> {
+        let is_changed = self.is_changed() || self.needs_restart();
         let (option, instead) = match () {
             () if self.wanted.restart && is_changed => (
                 "--restart",
-                "leave it out, and restart containerd the way you usually start it",
+                "leave the option out, and restart containerd the way you usually start it",
             ),
-            () if self.wanted.stop_unit => ("--stop-unit", "leave it out"),
+            () if self.wanted.stop_unit => ("--stop-unit", "leave the option out"),
             () => return Ok(()),
         };
         match has_systemd() {
             true => Ok(()),
             false => Err(format!(
-                "{option} needs systemd, and this machine does not run it: {instead}"
+                "{option} needs systemd, which does not run on this machine: {instead}"
             )),
         }
     }
 
-    /// The file that says that containerd is to be restarted.
-    fn restart_wanted(&self) -> PathBuf {
+    /// The file that exists while a restart of containerd is due.
+    fn restart_marker(&self) -> PathBuf {
         place::beside(&self.found.config, "restart")
     }
 
-    /// True if the running containerd has to be restarted though its configuration file stays as it is.
-    fn is_to_be_restarted(&self) -> bool {
-        self.restart_wanted().exists()
+    /// True if the running containerd needs a restart even without a change of its configuration
+    /// file.
+    fn needs_restart(&self) -> bool {
+        self.restart_marker().exists()
             || self.node.unloaded().is_some()
-            || !self.wanted.remove && self.found.is_to_be_made_anew()
+            || !self.wanted.remove && self.found.awaits_generation()
     }
 
     fn is_changed(&self) -> bool {
         self.planned.texts != self.found.texts
     }
 
-    /// The file that is changed, or would be, and its text then.
+    /// The file to change, and its new text.
     fn file(&self) -> (&Path, Option<&str>) {
         let (old, new) = (&self.found.texts, &self.planned.texts);
         let (file, text) = match (&self.found.source, &self.found.part_file) {
@@ -312,55 +314,55 @@ impl Installer {
         (file, text.as_deref())
     }
 
-    /// The sentence about the file that was changed.
+    /// The note about the changed file.
     fn changed(&self) -> String {
         let (file, text) = self.file();
         let file = file.display();
         match (self.wanted.remove, text) {
             (false, _) => format!("configured: {file}"),
-            (true, Some(_)) => format!("the runtime is taken out of {file}"),
+            (true, Some(_)) => format!("removed the runtime from {file}"),
             (true, None) => format!("removed: {file}"),
         }
     }
 
-    /// Puts the planned configuration into place. If containerd does not come back with it, although it
-    /// started when tried, the old one comes back.
+    /// Writes the planned configuration. If containerd does not start again with it, although it
+    /// did in the trial, restores the old one.
     fn configure(&self) -> Result<(), String> {
-        let restart_wanted = self.restart_wanted();
+        let restart_marker = self.restart_marker();
         if !self.is_changed() {
             note(&format!("{} needs no change", self.file().0.display()));
-            if !self.wanted.restart || !self.is_to_be_restarted() {
+            if !self.wanted.restart || !self.needs_restart() {
                 return Ok(());
             }
-            return match restart(self.node.flavor.unit(), &restart_wanted) {
+            return match restart(self.node.flavor.unit(), &restart_marker) {
                 true => Ok(()),
                 false => Err("containerd did not start again".to_owned()),
             };
         }
         if self.wanted.restart {
-            place::put(&restart_wanted, Some(""))?;
+            place::put(&restart_marker, Some(""))?;
         }
         self.put(&self.planned.texts)?;
         note(&self.changed());
         if !self.wanted.remove && !self.wanted.pauseless && !self.node.is_1() {
             note(
-                "containerd knows it as a program of runc's type, so that kubelet hears of user namespaces \
+                "the runtime has runc's type and usher's path, so that kubelet allows user namespaces \
                  and recursive read-only mounts",
             );
         }
         if !self.wanted.restart {
             return Ok(());
         }
-        if restart(self.node.flavor.unit(), &restart_wanted) {
+        if restart(self.node.flavor.unit(), &restart_marker) {
             return Ok(());
         }
         self.put(&self.found.texts)?;
-        restart(self.node.flavor.unit(), &restart_wanted);
-        Err("containerd did not start again; it has got back its old configuration".to_owned())
+        restart(self.node.flavor.unit(), &restart_marker);
+        Err("containerd did not start again; its old configuration is restored".to_owned())
     }
 
-    /// Does containerd start with what is planned?
-    fn try_it(&self) -> Result<(), String> {
+    /// Fails if containerd does not start with the planned configuration.
+    fn try_configuration(&self) -> Result<(), String> {
         if self.planned.tried == self.found.texts {
             return Ok(());
         }
@@ -375,11 +377,11 @@ impl Installer {
         });
         started.map_err(|error| {
             let with = match self.wanted.remove {
-                true => format!("with {NAME} taken out of"),
+                true => format!("with {NAME} removed from"),
                 false => "with".to_owned(),
             };
             format!(
-                "containerd, or its CRI plugin, does not start {with} {}: {error}; nothing was changed",
+                "containerd or its CRI plugin does not start {with} {}: {error}; nothing was changed",
                 self.found.config.display()
             )
         })
@@ -395,7 +397,7 @@ impl Installer {
         place::put(&self.found.config, texts.main.as_deref())
     }
 
-    /// Prints what would be changed.
+    /// Prints the changes that an installation would make.
     fn show(&self, stdout: &mut Stdout) -> Result<(), Failure> {
         let (old, new) = (&self.found.texts, &self.planned.texts);
         if let Some(SourceText { file, .. }) = &self.found.source {
@@ -407,8 +409,8 @@ impl Installer {
         }
         let config = &self.found.config;
         stdout.text(difference(config, old.main.as_deref(), new.main.as_deref()))?;
-        if self.wanted.restart && (new != old || self.is_to_be_restarted()) {
-            stdout.text("containerd would be restarted\n")?;
+        if self.wanted.restart && (new != old || self.needs_restart()) {
+            stdout.text("would restart containerd\n")?;
         }
         let mut says =
             |what: &str, file: &Path| stdout.text(format!("{what} {}\n", file.display()));
@@ -418,25 +420,25 @@ impl Installer {
                 .into_iter()
                 .filter(|program| program.exists() && !programs::is_of_package(program));
             for file in there.chain(units::installed(&self.wanted.units)) {
-                says("would be removed:", &file)?;
+                says("would remove:", &file)?;
             }
             return Ok(());
         }
         let outdated = programs::outdated(&self.binaries, &self.bin).map_err(Failure::Because)?;
         for program in outdated {
-            says("would be put into place:", &self.bin.join(program))?;
+            says("would install:", &self.bin.join(program))?;
         }
         if self.wanted.stop_unit {
             for (file, _) in units::outdated(&self.wanted.units, &self.bin) {
-                says("would be put into place:", &file)?;
+                says("would install:", &file)?;
             }
         }
         Ok(())
     }
 }
 
-/// The sentence about pods whose shims are of the version before.
-fn keep_the_older(shims: &[u32]) -> String {
+/// The note about pods whose shims still run the old program.
+fn note_on_old_shims(shims: &[u32]) -> String {
     const SHOWN: usize = 8;
     let count = shims.len();
     let mut shown: Vec<_> = shims.iter().take(SHOWN).map(u32::to_string).collect();
@@ -445,12 +447,12 @@ fn keep_the_older(shims: &[u32]) -> String {
     }
     let shown = shown.join(", ");
     format!(
-        "pods that keep the shim of before until they end: {count} (processes {shown}); usher ps -o wide \
-         shows the version of each"
+        "pods that keep their old shim until they end: {count} (shim processes: {shown}); usher ps -o wide \
+         shows each one's version"
     )
 }
 
-/// The directories that have to be made for the programs and for any of the files.
+/// The directories to create for the programs and the files.
 fn missing_directories(found: &Found, bin: &Path) -> Vec<PathBuf> {
     let source = found.source.as_ref().map(|source| &source.file);
     let files = [Some(&found.config), found.part_file.as_ref(), source];
@@ -467,7 +469,7 @@ fn missing_directories(found: &Found, bin: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// As patch(1) reads it.
+/// A unified diff.
 fn difference(file: &Path, old: Option<&str>, new: Option<&str>) -> String {
     let name =
         |text: Option<&str>| text.map_or("/dev/null".to_owned(), |_| file.display().to_string());
@@ -480,24 +482,26 @@ fn refuse_while_needed(shim: &Path) -> Result<(), String> {
     match programs::running_shims(shim).all {
         0 => Ok(()),
         shims => Err(format!(
-            "pods run under {NAME} (shims: {shims}) and need it to end; drain the node, or say --force"
+            "pods run under {NAME} (shims: {shims}) and need it to end; drain the node, or use --force"
         )),
     }
 }
 
-/// The program that tells whether containerd has started.
+/// The program ctr, with which the trial asks containerd for its plugins.
 fn find_ctr(containerd: &Path, node: &Node) -> Result<PathBuf, String> {
     let beside = containerd.with_file_name("ctr");
     let ctr = find("", &beside.to_string_lossy()).or_else(|| find(&node.path, "ctr"));
     ctr.ok_or_else(|| {
         let (beside, path) = (beside.display(), node.whose_path());
-        format!("{beside} is not there, which tells whether containerd has started, nor is ctr on {path}")
+        format!(
+            "ctr, which tells whether containerd has started, is neither {beside} nor on {path}"
+        )
     })
 }
 
-/// Until containerd has been restarted a file says that it is to be: whoever ends this command may not end
-/// it between the two.
-fn restart(unit: &str, wanted: &Path) -> bool {
-    note("restarting containerd; pods go on running");
-    systemctl(&["restart", unit]) && place::remove(wanted).is_ok()
+/// Restarts containerd, then removes the marker file: if this command dies before, the next one
+/// restarts containerd.
+fn restart(unit: &str, marker: &Path) -> bool {
+    note("restarting containerd; pods keep running");
+    systemctl(&["restart", unit]) && place::remove(marker).is_ok()
 }

@@ -1,56 +1,58 @@
-//! What of a configuration file is ours: whole lines between two comments, so that every other byte of it
-//! is as whoever wrote it has left it.
+//! The installer's lines in a configuration file: whole lines between two comments, so that every
+//! other byte stays as its author wrote it.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The line before what is ours in a file.
+/// The line before ours.
 const FIRST: &str = "# >>> usher: from here to its end written by `usher install`";
-/// What it begins with, in what earlier installers have written too.
+/// The beginning of that line in files of every version of the installer.
 const FIRST_BEGINS: &str = "# >>> usher:";
-/// The line after it.
+/// The line after ours.
 const LAST: &str = "# <<< usher";
-/// A file with this line we have made; when nothing else is left in it, it goes.
+/// The first line of a file that the installer made. It removes the file if nothing else is left in
+/// it.
 const MADE: &str = "# made by `usher install`";
-/// The same by an earlier installer.
+/// The same line in files of an earlier installer.
 const MADE_EARLIER: &str = "# made by scripts/install of usher";
-/// What stands below a last line that had no end.
+/// The comment below a last line that had no newline.
 const UNFINISHED: &str = "# usher: the line above had no end";
 
-/// The begin of a line among ours that names a directory made by the installer. `--remove` removes it if it is empty.
+/// The beginning of a line of ours that names a directory which the installer made. `--remove`
+/// removes that directory if it is empty.
 const DIRECTORY: &str = "# directory made by `usher install`: ";
 
-/// A file's text as it is without us.
+/// A file's text without our lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bare {
     pub(super) text: String,
-    /// Whether the file is there because we have made it.
+    /// True if the installer made the file.
     pub(super) is_made: bool,
 }
 
-/// What is ours has been cut off.
+/// An error: our lines begin, but their last line is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "line {line}: what usher has written begins here and does not end; expected a line {LAST:?}"
+    "line {line}: the lines of usher install begin here and do not end; expected a line {LAST:?}"
 )]
 pub(super) struct NoEnd {
-    /// Where it begins; the first line is 1.
+    /// The number of the first line, counted from 1.
     pub(super) line: usize,
 }
 
-/// Takes out of a text what is ours.
+/// Removes our lines from a text.
 ///
 /// # Errors
 ///
-/// Where it begins and does not end, so that nobody can say what is whose.
+/// [`NoEnd`], if it is unclear which lines are ours.
 pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
     let mut bare = Bare {
         text: String::with_capacity(text.len()),
         is_made: false,
     };
     let mut begins = None;
-    // How long the text was, with the end of its last line that we have given it.
+    // The text's length with the newline that we added to its last line, and that newline.
     let mut unfinished = None;
     for (at, line) in text.split_inclusive('\n').enumerate() {
         let content = content(line);
@@ -66,7 +68,7 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
     if let Some(line) = begins {
         return Err(NoEnd { line });
     }
-    // What somebody has written below us needs the end of the line above.
+    // Lines that somebody added below ours need that newline.
     if let Some((_, end)) = unfinished.filter(|(length, _)| *length == bare.text.len()) {
         let finished = bare.text.strip_suffix(end).map(str::len);
         bare.text.truncate(finished.unwrap_or(bare.text.len()));
@@ -80,25 +82,23 @@ pub(in crate::cli) fn has_written(text: &str) -> bool {
         .is_ok_and(|bare| bare.is_made || names_runtime(text) && !names_runtime(&bare.text))
 }
 
-/// True if a text has the runtime's table, whoever has written it.
+/// True if a text has the runtime's table, from any author.
 pub(super) fn names_runtime(text: &str) -> bool {
     text.contains(".containerd.runtimes.usher")
 }
 
-/// # Errors
-///
-/// One sentence, if a file that would be ours is there and somebody else's.
+/// Refuses a file at the place of ours that the installer did not make.
 pub(super) fn expect_made(file: &Path, is_made: bool) -> Result<(), String> {
     match is_made {
         true => Ok(()),
         false => Err(format!(
-            "{} is there, and `usher install` has not made it; expected no such file",
+            "{} exists, but `usher install` did not create it; expected no such file",
             file.display()
         )),
     }
 }
 
-/// The text with tables of ours at its end, and with what tells that the file is ours, if it is.
+/// The text with our tables at its end, and with the line [`MADE`] if the installer made the file.
 pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
     let end = usual_end(&bare.text);
     let mut text = made(bare);
@@ -112,7 +112,7 @@ pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
     text
 }
 
-/// Returns the tables with a line before them for each directory that the installer makes.
+/// The tables, below a line for each directory that the installer makes.
 pub(super) fn with_directories(directories: &[PathBuf], tables: &str) -> String {
     let names = directories.iter().filter_map(|path| path.to_str());
     // A line break would end the comment.
@@ -127,7 +127,7 @@ pub(super) fn directories(text: &str) -> impl Iterator<Item = PathBuf> {
     names.map(PathBuf::from)
 }
 
-/// The tables of ours in a text.
+/// Our tables in a text.
 pub(super) fn tables(text: &str) -> String {
     let lines = text.lines();
     let lines = lines
@@ -137,12 +137,12 @@ pub(super) fn tables(text: &str) -> String {
     lines.join("\n")
 }
 
-/// A file of our own.
+/// The text of a file that has only our tables.
 pub(super) fn own_file(version: i64, tables: &str) -> String {
     format!("{MADE}\nversion = {version}\n{tables}\n")
 }
 
-/// The text of a file without tables of ours.
+/// The text of a file without our tables.
 pub(super) fn with_nothing(bare: &Bare) -> String {
     made(bare) + &bare.text
 }
@@ -154,7 +154,7 @@ fn made(bare: &Bare) -> String {
     }
 }
 
-/// How lines of a text end.
+/// The line ending of a text's first line.
 fn usual_end(text: &str) -> &'static str {
     text.split_inclusive('\n').next().map_or("\n", end)
 }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_text_ends_with_it_comes_back() {
+    fn a_text_with_any_ending_is_restored_exactly() {
         for text in [
             "",
             "\n",
@@ -209,19 +209,19 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_as_the_files_own() {
+    fn our_lines_have_the_files_line_endings() {
         let with = with_ours(&bare("a = 1\r\nb = 2"), TABLES);
         assert_eq!(with.matches('\n').count(), with.matches("\r\n").count());
     }
 
     #[test]
-    fn what_was_written_below_stays_and_keeps_the_line_above() {
+    fn lines_added_below_ours_stay_on_their_own_line() {
         let with = with_ours(&bare("a = 1"), TABLES) + "[debug]\n";
         assert_eq!(without_ours(&with), Ok(bare("a = 1\n[debug]\n")));
     }
 
     #[test]
-    fn what_an_earlier_installer_wrote_is_ours() {
+    fn lines_of_an_earlier_installer_are_ours() {
         let text = "# made by scripts/install of usher\nversion = 2\n\
             # >>> usher: from here to its end written by its scripts/install\n[x]\n# <<< usher\n";
         let found = without_ours(text).unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_the_installers_is_told_from_one_of_somebody_elses() {
+    fn a_table_from_another_author_is_not_ours() {
         let table = "[plugins.x.containerd.runtimes.usher]\n  a = 1\n";
         assert!(has_written(&with_ours(&bare("b = 2\n"), table)));
         assert!(has_written(&own_file(2, table)));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_were_made_are_named_among_ours() {
+    fn our_lines_name_the_directories_that_the_installer_made() {
         let made = ["/opt/a b".into(), "/opt/a b/bin".into()];
         let tables = with_directories(&made, TABLES);
         for text in [with_ours(&bare("a = 1\n"), &tables), own_file(2, &tables)] {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn where_our_end_is_missing_nothing_is_taken_for_ours() {
+    fn a_missing_last_line_of_ours_is_an_error() {
         let with = with_ours(&bare("a = 1\n"), TABLES);
         let cut = with.replace(LAST, "b = 2");
         assert_eq!(without_ours(&cut), Err(NoEnd { line: 2 }));

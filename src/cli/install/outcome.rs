@@ -1,22 +1,22 @@
-//! The last sentence of `usher install`, and its exit status.
+//! The last note of `usher install`, and its exit status.
 
 use std::process::ExitCode;
 
 use super::super::check;
-use super::super::containerd::{NAME, Node, Untold};
+use super::super::containerd::{NAME, Node, StatusError};
 use super::super::output::note;
 use super::super::systemd::has_systemd;
 use super::Installer;
 
-/// The exit status where a restart of containerd is left to the caller.
+/// The exit status if the user has to restart containerd.
 const RESTART_WANTED: u8 = 3;
 
 impl Installer {
-    /// The last sentence, and the exit status that agrees with it.
+    /// Prints the last note and returns the exit status that agrees with it.
     pub(super) fn conclude(&self) -> ExitCode {
         let (done, meanwhile) = match self.wanted.remove {
-            true => ("taken away", "still knows it"),
-            false => ("in place", "does not know it yet, so its pods fail"),
+            true => ("removed", "still has it loaded"),
+            false => ("installed", "has not loaded it yet, so its pods fail"),
         };
         if let Some(pid) = self.awaits_restart() {
             let how = match has_systemd() {
@@ -24,33 +24,33 @@ impl Installer {
                 false => " the way you usually start it".to_owned(),
             };
             note(&format!(
-                "{NAME} is {done}, and the containerd that runs (process {pid}) {meanwhile}; restart containerd{how}"
+                "{NAME} is {done}, but the running containerd (process {pid}) {meanwhile}; restart containerd{how}"
             ));
             return ExitCode::from(RESTART_WANTED);
         }
         note(&match self.wanted.remove {
-            true => format!("{NAME} is taken away"),
+            true => format!("{NAME} is removed"),
             false => format!(
-                "{NAME} is installed; in Kubernetes a RuntimeClass with the handler {NAME} selects it"
+                "{NAME} is installed; in Kubernetes select it with a RuntimeClass whose handler is {NAME}"
             ),
         });
         ExitCode::SUCCESS
     }
 
-    /// The process of the running containerd, if it is left to the caller to restart it.
+    /// The running containerd's process, if the user has to restart it.
     fn awaits_restart(&self) -> Option<u32> {
         if self.wanted.restart {
             return None;
         }
         let node = self.look_again();
-        // Its configuration is made of the source when it starts.
-        let is_made_later = self.found.source.is_some()
-            && (self.is_changed() || !self.wanted.remove && self.found.is_to_be_made_anew());
-        let is_unloaded = match node.told.as_ref()? {
-            Err(Untold::Because(_)) => self.is_changed(),
+        // The flavor generates the configuration from the source when containerd starts.
+        let is_generated_later = self.found.source.is_some()
+            && (self.is_changed() || !self.wanted.remove && self.found.awaits_generation());
+        let is_unloaded = match node.cri_status.as_ref()? {
+            Err(StatusError::Failed(_)) => self.is_changed(),
             _ => node.unloaded().is_some(),
         };
-        node.pid.filter(|_| is_made_later || is_unloaded)
+        node.pid.filter(|_| is_generated_later || is_unloaded)
     }
 
     fn look_again(&self) -> Node {
@@ -62,18 +62,18 @@ impl Installer {
         )
     }
 
-    /// Whether pods would run now, as `usher check` sees it.
+    /// Runs the checks of `usher check`, and fails if pods would not run.
     pub(super) fn check(&self) -> Result<(), String> {
         let report = check::Report::of_installed(&self.look_again());
         // Without --restart the administrator restarts containerd.
-        if report.ok || !self.wanted.restart && report.wants_a_restart_alone() {
+        if report.ok || !self.wanted.restart && report.needs_only_a_restart() {
             return Ok(());
         }
         for finding in &report.findings {
             note(finding.text().trim_end());
         }
         Err(format!(
-            "{NAME} is in place, but its pods would not run yet, see above"
+            "{NAME} is installed, but its pods would not run yet; see above"
         ))
     }
 }

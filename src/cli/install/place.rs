@@ -1,4 +1,4 @@
-//! Files that are put into place in one step: whoever reads one finds the old one or the new one, whole.
+//! Writes files atomically: a reader sees the old text or the new one, each whole.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
@@ -9,21 +9,21 @@ use crate::linux::files::{self, Replacement};
 
 use super::super::containerd::NAME;
 
-/// The mode of a file that was not there before.
+/// The mode of a new file.
 const MODE: u32 = 0o644;
 
-/// The name of a file of ours beside another one.
+/// The path of a file of ours beside another file.
 pub(super) fn beside(file: &Path, what: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(format!(".{NAME}-{what}"));
     PathBuf::from(name)
 }
 
-/// The file's text, if the file is there.
+/// The file's text, or None if the file does not exist.
 ///
 /// # Errors
 ///
-/// One sentence, if it cannot be read, or is no text.
+/// A sentence, if the file cannot be read or is not text.
 pub(super) fn read(file: &Path) -> Result<Option<String>, String> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
@@ -32,11 +32,11 @@ pub(super) fn read(file: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Gives a file this text, with the mode and the owner that it has; without a text it goes away.
+/// Replaces a file's text and keeps its mode and owner; removes the file if there is no text.
 ///
 /// # Errors
 ///
-/// One sentence. The file is as it was then.
+/// A sentence. The file is unchanged then.
 pub(super) fn put(file: &Path, text: Option<&str>) -> Result<(), String> {
     let done = match text {
         None => remove(file),
@@ -45,7 +45,7 @@ pub(super) fn put(file: &Path, text: Option<&str>) -> Result<(), String> {
     done.map_err(|error| format!("{} cannot be changed: {error}", file.display()))
 }
 
-/// The directories that have to be made for a file or a directory in them, the outermost first.
+/// The directories to create so that this one exists, the outermost first.
 pub(super) fn missing_directories(directory: &Path) -> Vec<PathBuf> {
     let missing = directory.ancestors().take_while(|it| !it.exists());
     let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
@@ -53,7 +53,7 @@ pub(super) fn missing_directories(directory: &Path) -> Vec<PathBuf> {
     missing
 }
 
-/// Removes those of the directories that are empty, the innermost first, and returns them.
+/// Removes the empty ones of the directories, the innermost first, and returns them.
 pub(super) fn remove_empty(mut directories: Vec<PathBuf>) -> Vec<PathBuf> {
     directories.sort();
     directories.dedup();
@@ -62,7 +62,7 @@ pub(super) fn remove_empty(mut directories: Vec<PathBuf>) -> Vec<PathBuf> {
     directories
 }
 
-/// It may have gone before.
+/// Removes a file; succeeds if it does not exist.
 pub(super) fn remove(file: &Path) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -83,7 +83,7 @@ fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     files::replace(file, bytes, by)
 }
 
-/// Copies a program beside its place, so that it can be tried there.
+/// Copies a program beside its destination, where it can be tried.
 pub(super) fn copy_program(from: &Path, to: &Path) -> io::Result<PathBuf> {
     if let Some(directory) = to.parent() {
         fs::create_dir_all(directory)?;
@@ -95,7 +95,7 @@ pub(super) fn copy_program(from: &Path, to: &Path) -> io::Result<PathBuf> {
     Ok(new)
 }
 
-/// The file at the end of links; what is not there is where it would be.
+/// The path without links, also of a file that does not exist yet.
 pub(super) fn resolve(file: &Path) -> PathBuf {
     const MOST_LINKS: usize = 40;
     let mut rest = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_replaced_keeps_its_mode_and_leaves_nothing_beside_it() {
+    fn a_replaced_file_keeps_its_mode_and_leaves_no_other_file() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("etc/config.toml");
         put(&file, Some("a = 1\n")).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_are_made_go_again_if_they_are_empty() {
+    fn made_directories_are_removed_once_they_are_empty() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path();
         let made = missing_directories(&top.join("a/b"));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_to_what_is_not_there_yet() {
+    fn links_are_followed_to_files_that_do_not_exist_yet() {
         let directory = tempfile::tempdir().unwrap();
         let top = fs::canonicalize(directory.path()).unwrap();
         fs::create_dir(top.join("real")).unwrap();

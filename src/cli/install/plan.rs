@@ -1,72 +1,72 @@
-//! What is to be in containerd's configuration: decided from texts, without a file being touched.
+//! Plans containerd's new configuration from texts, without touching a file.
 
 use std::path::PathBuf;
 
 use toml::{Table, Value};
 use toml_edit::{Document, DocumentMut, Item, Key};
 
-use super::super::containerd::{Effective, KnownAs, NAME, cri_of_layout, entry};
+use super::super::containerd::{Effective, NAME, Registration, cri_of_layout, entry};
 use super::imports;
 use super::ours::{self, Bare, without_ours};
 use super::source::SourceText;
 
-/// The texts of the two files that may have something of ours; none where no file is.
+/// The texts of the files that can have lines of ours; None if a file does not exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Texts {
     /// containerd's configuration file.
     pub(super) main: Option<String>,
-    /// A file of ours in the directory that it imports.
+    /// Our own file in the directory that the configuration imports.
     pub(super) part: Option<String>,
-    /// The file of which a distribution makes the configuration, which is then never written itself.
+    /// The file from which a distribution generates the configuration, which we then never write.
     pub(super) source: Option<String>,
 }
 
-/// What is to be put into place.
+/// The planned change.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) texts: Texts,
-    /// What containerd is tried with: where the configuration is made of a [source](Texts::source), what it
-    /// will be then.
+    /// The texts for the trial: with a [source](Texts::source), the configuration that the
+    /// distribution will generate.
     pub(super) tried: Texts,
 }
 
-/// The two files, and what is in them.
+/// The files as they are now.
 #[derive(Debug)]
 pub(super) struct Found {
     /// containerd's configuration file.
     pub(super) config: PathBuf,
-    /// The file of our own, where a directory is imported.
+    /// The path of our own file, if the configuration imports a directory.
     pub(super) part_file: Option<PathBuf>,
     pub(super) texts: Texts,
-    /// The configuration file without us. A file that is not there yet has its `version` alone.
+    /// The configuration file without our lines; only a `version` if the file does not exist.
     bare: Bare,
-    /// Other files that the configuration imports, and their texts.
+    /// The other imported files and their texts.
     pub(super) imported: Vec<(PathBuf, String)>,
     pub(super) source: Option<SourceText>,
-    /// Directories that are not there yet, and those that were made when it was installed before.
+    /// Directories to create, and those that an earlier installation created.
     directories: Vec<PathBuf>,
 }
 
-/// What is wanted of containerd's configuration.
+/// The wanted state of containerd's configuration.
 #[derive(Debug)]
-pub(super) enum Wish {
-    /// That it has our runtime, known so.
-    Installed(KnownAs),
-    /// That it has nothing of ours.
+pub(super) enum Goal {
+    /// The configuration has our runtime with this registration.
+    Installed(Registration),
+    /// The configuration has no lines of ours.
     Removed,
 }
 
-/// What containerd makes of texts, or why it does not take them.
+/// Asks containerd for the effective configuration of texts, or its reason to reject them.
 pub(super) type Ask<'a> = dyn FnMut(&Found, &Texts) -> Result<Effective, String> + 'a;
 
 // === impl Found ===
 
 impl Found {
-    /// From what is in the configuration file, if it is there, and else the `version` that it would have.
+    /// Takes the configuration file's text, or the `version` for a new file.
     ///
     /// # Errors
     ///
-    /// One sentence, where what is ours cannot be told from the rest.
+    /// A sentence, if it is unclear which lines are ours.
     pub(super) fn new(
         config: PathBuf,
         main: Option<String>,
@@ -97,11 +97,11 @@ impl Found {
         })
     }
 
-    /// With what is in the file that would be our own.
+    /// Adds the text at the path of our own file.
     ///
     /// # Errors
     ///
-    /// One sentence, if it is somebody else's.
+    /// A sentence, if the installer did not make that file.
     pub(super) fn with_part(mut self, part: Option<String>) -> Result<Found, String> {
         if let (Some(file), Some(text)) = (&self.part_file, &part) {
             let is_made = without_ours(text).is_ok_and(|bare| bare.is_made);
@@ -111,12 +111,12 @@ impl Found {
         Ok(self)
     }
 
-    /// The layout that the configuration is written in.
+    /// The layout (`version`) of the configuration.
     pub(super) fn layout(&self) -> i64 {
         version(&self.bare.text)
     }
 
-    /// Both files without us, as containerd is to be asked about them.
+    /// The texts without our lines.
     fn without_ours(&self) -> Texts {
         Texts {
             main: Some(self.bare.text.clone()),
@@ -124,34 +124,34 @@ impl Found {
         }
     }
 
-    /// With the file of which the configuration is made.
+    /// Adds the file from which the configuration is generated.
     pub(super) fn with_source(mut self, source: SourceText) -> Found {
         self.texts.source = source.text().map(str::to_owned);
         self.source = Some(source);
         self
     }
 
-    /// Adds directories that are to be made to those that were made before.
+    /// Adds directories to create to those that an earlier installation created.
     pub(super) fn with_directories(mut self, missing: Vec<PathBuf>) -> Found {
         self.directories = self.made_directories();
         self.directories.extend(missing);
         self
     }
 
-    /// The directories that were made when it was installed.
+    /// The directories that an earlier installation created.
     pub(super) fn made_directories(&self) -> Vec<PathBuf> {
         let Texts { main, part, source } = &self.texts;
         let texts = [main, part, source].into_iter().flatten();
         texts.flat_map(|text| ours::directories(text)).collect()
     }
 
-    /// The tables of the runtime, and what is to be remembered with them.
-    fn tables(&self, cri: &str, known_as: &KnownAs) -> String {
-        ours::with_directories(&self.directories, &entry(cri, NAME, known_as))
+    /// The runtime's table, below the lines that name created directories.
+    fn tables(&self, cri: &str, registration: &Registration) -> String {
+        ours::with_directories(&self.directories, &entry(cri, NAME, registration))
     }
 
-    /// True if the file of which the configuration is made has the runtime, and the configuration has not.
-    pub(super) fn is_to_be_made_anew(&self) -> bool {
+    /// True if the source has the runtime, but the configuration generated from it does not yet.
+    pub(super) fn awaits_generation(&self) -> bool {
         let mut texts = self
             .imported
             .iter()
@@ -161,15 +161,15 @@ impl Found {
             && !texts.any(|text| ours::names_runtime(text))
     }
 
-    /// What is to be there, and what containerd would make of it.
+    /// Plans the change for `goal`.
     ///
     /// # Errors
     ///
-    /// One sentence: containerd does not take the configuration as it is, or with us in it, or would be
-    /// configured differently in something else than our runtime.
-    pub(super) fn plan(&self, wish: &Wish, ask: &mut Ask) -> Result<Planned, String> {
+    /// A sentence: containerd rejects the present configuration, or the new one, or the new one
+    /// would change more than our runtime.
+    pub(super) fn plan(&self, goal: &Goal, ask: &mut Ask) -> Result<Planned, String> {
         let Some(source) = &self.source else {
-            let texts = self.plan_configuration(wish, ask)?;
+            let texts = self.plan_configuration(goal, ask)?;
             let tried = texts.clone();
             return Ok(Planned { texts, tried });
         };
@@ -178,16 +178,16 @@ impl Found {
             ..self.texts.clone()
         };
         let layout = self.layout();
-        let (text, tried) = match wish {
-            Wish::Removed => (source.without_ours(), None),
-            // What was made of it has the runtime already, maybe without the comments that tell it is ours.
-            Wish::Installed(known_as) if source.has_ours() => {
-                let mut tables = self.tables(cri_of_layout(layout), known_as);
+        let (text, tried) = match goal {
+            Goal::Removed => (source.without_ours(), None),
+            // The generated configuration has the runtime already, maybe without our comments.
+            Goal::Installed(registration) if source.has_ours() => {
+                let mut tables = self.tables(cri_of_layout(layout), registration);
                 tables.push_str(&built_in_of(&source.tables()));
                 (Some(source.with_ours(layout, &tables)), None)
             }
-            Wish::Installed(_) => {
-                let tried = self.plan_configuration(wish, ask)?;
+            Goal::Installed(_) => {
+                let tried = self.plan_configuration(goal, ask)?;
                 let tables = ours::tables(tried.main.as_deref().unwrap_or_default());
                 (Some(source.with_ours(layout, &tables)), Some(tried))
             }
@@ -197,16 +197,16 @@ impl Found {
         Ok(Planned { texts, tried })
     }
 
-    fn plan_configuration(&self, wish: &Wish, ask: &mut Ask) -> Result<Texts, String> {
+    fn plan_configuration(&self, goal: &Goal, ask: &mut Ask) -> Result<Texts, String> {
         let before = ask(self, &self.without_ours()).map_err(|error| {
             let file = self.config.display();
-            format!("containerd does not take {file} as it is: {error}; nothing was changed")
+            format!("containerd rejects the present {file}: {error}; nothing was changed")
         })?;
-        let planned = match wish {
-            Wish::Removed => self.removed(),
-            Wish::Installed(known_as) => self.installed(&before, known_as, ask)?,
+        let planned = match goal {
+            Goal::Removed => self.removed(),
+            Goal::Installed(registration) => self.installed(&before, registration, ask)?,
         };
-        Ok(self.unless_the_same(planned))
+        Ok(self.keep_equal_texts(planned))
     }
 
     fn removed(&self) -> Texts {
@@ -224,7 +224,7 @@ impl Found {
     fn installed(
         &self,
         before: &Effective,
-        known_as: &KnownAs,
+        registration: &Registration,
         ask: &mut Ask,
     ) -> Result<Texts, String> {
         let config = self.config.display();
@@ -247,38 +247,38 @@ impl Found {
                 files.find_map(|(file, text)| Some((file.display(), line_of_runtime(text)?)));
             let place = match named {
                 Some((file, line)) => format!("{file}, line {line},"),
-                None => format!("what {config} imports"),
+                None => format!("a file that {config} imports"),
             };
             return Err(format!(
-                "{place} names the runtime {NAME} already, and `usher install` has not written it; expected \
-                 it to be taken out; nothing was changed"
+                "{place} already has a runtime {NAME} that `usher install` did not write; remove it first; \
+                 nothing was changed"
             ));
         }
         let mut why = String::new();
-        for candidate in self.candidates(before, known_as) {
+        for candidate in self.candidates(before, registration) {
             match ask(self, &candidate).and_then(|after| adds_usher(before, &after)) {
                 Ok(()) => return Ok(candidate),
                 Err(error) => why = error,
             }
         }
-        if let Some((line, table)) = self.table_in_braces() {
+        if let Some((line, table)) = self.inline_table() {
             return Err(format!(
-                "{config}, line {line}: {table} is a table in braces, to which no lines can add a runtime; \
-                 expected [{table}] with its keys below; nothing was changed"
+                "{config}, line {line}: {table} is an inline table, which other lines cannot extend; \
+                 expected [{table}] with its keys below it; nothing was changed"
             ));
         }
         Err(format!(
-            "with the runtime {NAME} added to {config} containerd would not be configured as before: {why}; \
+            "the runtime {NAME} in {config} would change more of containerd's configuration: {why}; \
              nothing was changed"
         ))
     }
 
-    /// What may be tried, the best first: a file of our own; lines in the configuration; the same with the
-    /// runtime that containerd 1 knows by itself and forgets as soon as a configuration names another.
-    fn candidates(&self, before: &Effective, known_as: &KnownAs) -> Vec<Texts> {
+    /// The texts to try, the best first: our own file; lines in the configuration; the same with
+    /// the built-in runtime, which containerd 1 drops once a configuration names another.
+    fn candidates(&self, before: &Effective, registration: &Registration) -> Vec<Texts> {
         let version = version(&self.bare.text);
         let cri = cri_of_layout(version);
-        let ours = self.tables(cri, known_as);
+        let ours = self.tables(cri, registration);
         let beside = self.part_file.is_some().then(|| Texts {
             main: Some(ours::with_nothing(&self.bare)),
             part: Some(ours::own_file(version, &ours)),
@@ -294,9 +294,9 @@ impl Found {
         all.chain(with_built_in).collect()
     }
 
-    /// What is there already stays as it is where the new text says the same: no containerd is restarted
-    /// for the words of a comment, or for lines that somebody has added below ours.
-    fn unless_the_same(&self, planned: Texts) -> Texts {
+    /// Keeps a present text if the new one has the same values, so that no containerd restarts for
+    /// a changed comment or for lines added below ours.
+    fn keep_equal_texts(&self, planned: Texts) -> Texts {
         type Alike = fn(&str, &str) -> bool;
         let either = |old: &Option<String>, new: Option<String>, alike: Alike| match (old, new) {
             (Some(old), Some(new)) if alike(old, &new) => Some(old.clone()),
@@ -309,8 +309,9 @@ impl Found {
         }
     }
 
-    /// The line and the name of a table that has the runtimes, or is to have them, and is written in braces.
-    fn table_in_braces(&self) -> Option<(usize, String)> {
+    /// The line and the name of a table on the way to the runtimes that is written as an inline
+    /// table.
+    fn inline_table(&self) -> Option<(usize, String)> {
         let document = Document::parse(self.bare.text.as_str()).ok()?;
         let mut item = document.as_item();
         let mut name = Vec::new();
@@ -325,7 +326,7 @@ impl Found {
     }
 }
 
-/// The line of a text in which the table of a runtime of our name stands.
+/// The line with the table of a runtime of our name.
 fn line_of_runtime(text: &str) -> Option<usize> {
     let document = Document::parse(text).ok()?;
     let mut path = runtimes(text).into_iter().chain([NAME]);
@@ -348,14 +349,14 @@ fn line(text: &str, item: &Item) -> Option<usize> {
     Some(before.matches('\n').count().saturating_add(1))
 }
 
-/// The layout that a configuration is written in.
+/// The layout (`version`) of a configuration.
 fn version(text: &str) -> i64 {
     let document = Document::parse(text).ok();
     let version = document.and_then(|document| document.get("version")?.as_integer());
     version.unwrap_or(1)
 }
 
-/// Whether two texts of the configuration have the same lines of others, and the same values of ours.
+/// True if two texts have the same lines besides ours, and the same values.
 fn are_alike(old: &str, new: &str) -> bool {
     without_ours(old) == without_ours(new) && have_the_same_values(old, new)
 }
@@ -365,7 +366,7 @@ fn have_the_same_values(old: &str, new: &str) -> bool {
     values(old).is_some_and(|old| Some(old) == values(new))
 }
 
-/// The tables of the runtime that containerd knows by itself, for a file in which the CRI plugin is `cri`.
+/// The tables of containerd's built-in runtime, for a file that calls the CRI plugin `cri`.
 fn built_in(cri: &str, before: &Effective) -> Option<String> {
     const RUNC: &str = "runc";
     let (dumped, _) = before.cri()?;
@@ -389,7 +390,7 @@ fn built_in(cri: &str, before: &Effective) -> Option<String> {
     Some(document.to_string())
 }
 
-/// The tables of the runtime that containerd knows by itself, if they are among ours.
+/// The tables of the built-in runtime among ours.
 fn built_in_of(ours: &str) -> String {
     let runc = ours.find(".containerd.runtimes.runc]");
     let begin = runc.and_then(|runc| ours.get(..runc)?.rfind('\n'));
@@ -397,21 +398,21 @@ fn built_in_of(ours: &str) -> String {
     tables.unwrap_or_default().to_owned()
 }
 
-/// Takes the dump's indentation from a table, and its empty lines.
+/// Removes the dump's indentation and empty lines from a table.
 fn flush_left(item: &mut Item) {
     let Some(table) = item.as_table_mut() else {
         return;
     };
     table.decor_mut().clear();
     for (mut key, value) in table.iter_mut() {
-        // The key of a table stands in its heading.
+        // A table's key is part of its heading.
         key.leaf_decor_mut()
             .set_prefix(if value.is_table() { "" } else { "  " });
         flush_left(value);
     }
 }
 
-/// Is this what was before, and our runtime besides?
+/// Checks that `after` is `before` plus our runtime.
 fn adds_usher(before: &Effective, after: &Effective) -> Result<(), String> {
     let (old, new) = (before.without(NAME), after.without(NAME));
     if let Some(difference) = difference("", &Value::Table(old), &Value::Table(new)) {
@@ -419,11 +420,11 @@ fn adds_usher(before: &Effective, after: &Effective) -> Result<(), String> {
     }
     match after.runtimes().any(|(name, _)| name == NAME) {
         true => Ok(()),
-        false => Err(format!("it does not find the runtime {NAME}")),
+        false => Err(format!("containerd does not find the runtime {NAME}")),
     }
 }
 
-/// The first value that differs, with its keys.
+/// The first difference between two values, as a clause.
 fn difference(place: &str, old: &Value, new: &Value) -> Option<String> {
     let (Value::Table(old), Value::Table(new)) = (old, new) else {
         return (old != new).then(|| format!("{place} would be {new:?} instead of {old:?}"));
@@ -437,7 +438,7 @@ fn difference(place: &str, old: &Value, new: &Value) -> Option<String> {
         None => Some(format!("{} would be missing", below(key))),
     });
     let added = || new.keys().find(|key| !old.contains_key(*key));
-    changed.or_else(|| added().map(|key| format!("{} would be there", below(key))))
+    changed.or_else(|| added().map(|key| format!("{} would be added", below(key))))
 }
 
 #[cfg(test)]
@@ -446,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headings_of_the_built_in_runtime_have_no_blanks() {
+    fn headings_of_the_built_in_runtime_are_not_indented() {
         let dump = format!(
             "[plugins]\n\n  [plugins.\"{CRI_2}\"]\n    [plugins.\"{CRI_2}\".containerd]\n\n      \
              [plugins.\"{CRI_2}\".containerd.runtimes]\n\n        \

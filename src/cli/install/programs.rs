@@ -1,4 +1,4 @@
-//! The programs of usher, and the shims that run.
+//! usher's programs, and the running shims.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,20 +7,20 @@ use std::process::{Command, Stdio};
 use super::super::containerd::{NAME, PROGRAM, is_program, output};
 use super::place;
 
-/// What is put into the prefix' `bin`.
+/// The installed programs.
 pub(super) const PROGRAMS: [&str; 2] = [PROGRAM, NAME];
 
-/// Those that are not there as they are to be.
+/// The programs in `bin` that are missing or differ from those in `from`.
 ///
 /// # Errors
 ///
-/// One sentence, if one is missing where they are to come from.
+/// A sentence, if `from` lacks a program.
 pub(super) fn outdated(from: &Path, bin: &Path) -> Result<Vec<&'static str>, String> {
     for program in PROGRAMS {
-        // Not whether it could be executed there: it need not, and in /run it often cannot.
+        // It need not be executable there: /run is often mounted noexec.
         if !from.join(program).is_file() {
             return Err(format!(
-                "{} has no {program}; expected the programs there (--binaries)",
+                "{} has no {program}; name the directory with the programs (--binaries)",
                 from.display()
             ));
         }
@@ -38,12 +38,13 @@ fn have_equal_bytes(one: &Path, other: &Path) -> bool {
     length(one) == length(other) && bytes(one).is_some_and(|one| Some(one) == bytes(other))
 }
 
-/// Puts programs into place, all or none, each in one step: a shim may be started at any time. Says which.
+/// Installs programs and returns their paths. Replaces each by a rename, since a shim may start at
+/// any time.
 ///
 /// # Errors
 ///
-/// One sentence, if one cannot be put there or does not run on this node, which may have an older C library,
-/// or another processor, than what they were built for.
+/// A sentence, if a program cannot be written, or does not run on this node, for instance because
+/// of an older C library or another processor.
 pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<PathBuf>, String> {
     let mut news = Vec::new();
     let directories = place::missing_directories(bin);
@@ -74,16 +75,16 @@ pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<
     }
 }
 
-/// Programs that were there when usher was taken away.
+/// The programs found by a removal.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct Removal {
     pub removed: Vec<PathBuf>,
     /// Programs that stay, since they belong to a package.
     pub of_packages: Vec<PathBuf>,
 }
 
-/// Removes all programs but those that are needed and those that belong to a package.
-pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Taken, String> {
+/// Removes the programs that are neither needed nor part of a package.
+pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Removal, String> {
     let files = PROGRAMS.map(|program| bin.join(program));
     let there = files
         .into_iter()
@@ -94,13 +95,13 @@ pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Ta
         place::remove(file)
             .map_err(|error| format!("{} cannot be removed: {error}", file.display()))?;
     }
-    Ok(Taken {
+    Ok(Removal {
         removed,
         of_packages,
     })
 }
 
-/// Has a Debian package brought this file, which takes it away when it goes?
+/// True if a Debian package owns the file; its removal then removes the file.
 pub(super) fn is_of_package(file: &Path) -> bool {
     let mut asking = Command::new("dpkg-query");
     asking.arg("--search").arg(file);
@@ -109,16 +110,16 @@ pub(super) fn is_of_package(file: &Path) -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// The shims that run a program.
+/// The running shims of a program.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Shims {
     pub all: usize,
-    /// The processes whose program has been replaced, or removed, since they started.
-    pub of_older: Vec<u32>,
+    /// The processes whose program was replaced or removed since they started.
+    pub outdated: Vec<u32>,
 }
 
-/// Counts the shims that run this program. They keep it when it is replaced, but need it to clear away after
-/// their pods.
+/// Counts the shims that run this program. They keep the old one when it is replaced, but need the
+/// file to clean up after their pods.
 pub(super) fn running_shims(shim: &Path) -> Shims {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = processes.filter_map(|process| {
@@ -138,7 +139,7 @@ fn count(programs: impl Iterator<Item = (u32, PathBuf)>, shim: &Path) -> Shims {
         };
         if Path::new(path) == shim {
             shims.all = shims.all.saturating_add(1);
-            shims.of_older.extend(is_older.then_some(pid));
+            shims.outdated.extend(is_older.then_some(pid));
         }
     }
     shims
@@ -155,7 +156,7 @@ mod tests {
         let shims = count(programs, Path::new("/a/shim"));
         let expected = Shims {
             all: 2,
-            of_older: vec![2],
+            outdated: vec![2],
         };
         assert_eq!(shims, expected);
     }

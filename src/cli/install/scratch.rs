@@ -1,5 +1,5 @@
-//! What is there for a while only: a directory, and a containerd that is tried in it. Neither stays when this
-//! command is ended by a signal.
+//! The trial's temporary directory and containerd. Neither outlives this command, even if a signal
+//! ends it.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use tempfile::TempDir;
 
-/// As long as it is there, signals that end this command are waited for.
+/// The directory and the containerd. While it exists, a thread handles the signals that end this
+/// command.
 pub(super) struct Scratch {
     path: PathBuf,
     content: Arc<Mutex<Content>>,
@@ -27,17 +28,17 @@ struct Content {
     directory: Option<TempDir>,
 }
 
-/// The thread that waits for signals, until its pipe is closed.
+/// The thread that waits for signals until `pipe` closes.
 struct Watcher {
     thread: JoinHandle<()>,
-    stays: OwnedFd,
+    pipe: OwnedFd,
     signals: SigSet,
 }
 
 // === impl Scratch ===
 
 impl Scratch {
-    /// In the directory that the environment names for such things, `TMPDIR`.
+    /// Makes a directory in `TMPDIR`.
     pub(super) fn new() -> io::Result<Scratch> {
         let content = Arc::new(Mutex::new(Content::default()));
         let watcher = Watcher::start(Arc::clone(&content))?;
@@ -57,12 +58,13 @@ impl Scratch {
         &self.path
     }
 
-    /// What the containerd writes to.
+    /// The path of containerd's log.
     pub(super) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// Starts a containerd. No signal comes between its start and that it is known.
+    /// Starts containerd under the lock, so that a signal never finds a process that is not yet
+    /// stored.
     pub(super) fn start(&self, start: impl FnOnce() -> io::Result<Child>) -> io::Result<()> {
         let mut content = lock(&self.content);
         content.containerd = Some(start()?);
@@ -89,7 +91,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The log of the containerd that is tried, to be written.
+/// Creates containerd's log.
 pub(super) fn log(scratch: &Scratch) -> io::Result<File> {
     File::create(scratch.log())
 }
@@ -124,24 +126,24 @@ impl Watcher {
         }
         signals.thread_block()?;
         let arrived = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
-        let (end, stays) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        let (end, pipe) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
         let thread = thread::spawn(move || watch(&arrived, &end, &content));
         Ok(Watcher {
             thread,
-            stays,
+            pipe,
             signals,
         })
     }
 
-    /// What arrives from now on, or has not been seen, does what it always does.
+    /// Ends the thread and restores the default action of the signals, of pending ones too.
     fn end(self) {
-        drop(self.stays);
+        drop(self.pipe);
         let _ = self.thread.join();
         let _ = self.signals.thread_unblock();
     }
 }
 
-/// Until the other end of the pipe is closed; or else a signal ends this command.
+/// Returns once the other end of the pipe closes; after a signal, cleans up and ends this command.
 fn watch(arrived: &SignalFd, end: &OwnedFd, content: &Mutex<Content>) {
     loop {
         let mut both = [end.as_fd(), arrived.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
@@ -155,7 +157,7 @@ fn watch(arrived: &SignalFd, end: &OwnedFd, content: &Mutex<Content>) {
         if signal && let Ok(Some(signal)) = arrived.read_signal() {
             lock(content).clear();
             let number = i32::try_from(signal.ssi_signo).unwrap_or_default();
-            // As shells tell of it.
+            // The exit status by which shells report a signal.
             std::process::exit(number.saturating_add(128));
         }
     }

@@ -1,11 +1,11 @@
-//! The file of which a distribution makes containerd's configuration: what is to be in it.
+//! The file from which a distribution generates containerd's configuration.
 
 use std::path::PathBuf;
 
 use super::super::containerd::{Source, SourceForm};
 use super::ours::{self, Bare, without_ours};
 
-/// A new template, which has all of the distribution's own.
+/// A new template, which includes the distribution's own.
 const TEMPLATE: &str = "{{ template \"base\" . }}\n";
 
 /// A [`Source`] and its text.
@@ -20,8 +20,8 @@ pub(super) struct SourceText {
 impl SourceText {
     /// # Errors
     ///
-    /// One sentence, if what is ours cannot be told from the rest, or if the file is somebody else's or
-    /// missing.
+    /// A sentence, if it is unclear which lines are ours, or if a file of ours has another author,
+    /// or if a file that always exists is missing.
     pub(super) fn new(source: Source, text: Option<String>) -> Result<SourceText, String> {
         let Source { file, form } = source;
         let place = file.display();
@@ -37,7 +37,7 @@ impl SourceText {
             },
             (None, SourceForm::Whole) => {
                 return Err(format!(
-                    "{place} is not there; expected the file of which containerd's configuration is made"
+                    "{place} does not exist; expected the file from which containerd's configuration is generated"
                 ));
             }
         };
@@ -56,12 +56,12 @@ impl SourceText {
         self.text.as_deref()
     }
 
-    /// True if the installer has written the runtime's table in it.
+    /// True if the text has the installer's runtime table.
     pub(super) fn has_ours(&self) -> bool {
         self.text().is_some_and(ours::has_written)
     }
 
-    /// The tables of ours in it.
+    /// Our tables in the text.
     pub(super) fn tables(&self) -> String {
         let text = self.text().unwrap_or_default();
         match self.form {
@@ -70,7 +70,7 @@ impl SourceText {
         }
     }
 
-    /// The text with tables of ours, in a configuration of this layout.
+    /// The text with our tables, for a configuration of this layout.
     pub(super) fn with_ours(&self, layout: i64, tables: &str) -> String {
         match self.form {
             SourceForm::OwnFile => ours::own_file(layout, tables),
@@ -78,7 +78,7 @@ impl SourceText {
         }
     }
 
-    /// The text without us; none if the file goes.
+    /// The text without our lines, or None to remove the file.
     pub(super) fn without_ours(&self) -> Option<String> {
         let is_empty = match self.form {
             SourceForm::OwnFile => true,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_template_begins_with_the_distributions_own_and_goes_with_us() {
+    fn a_new_template_includes_the_distributions_own_and_is_removed_with_ours() {
         let new = source(SourceForm::Template, None).unwrap();
         let text = new.with_ours(3, TABLES);
         assert!(text.contains(&format!("{TEMPLATE}# >>> usher")), "{text}");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_of_somebody_elses_comes_back_byte_by_byte() {
+    fn an_existing_template_is_restored_byte_by_byte() {
         for form in [SourceForm::Template, SourceForm::Whole] {
             let mine = "{{ template \"base\" . }}\n[debug]\n  level = \"info\"";
             let text = source(form, Some(mine)).unwrap().with_ours(2, TABLES);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_our_own_is_made_and_removed_and_never_somebody_elses() {
+    fn our_own_file_is_made_and_removed_and_never_replaces_anothers() {
         let new = source(SourceForm::OwnFile, None).unwrap();
         let text = new.with_ours(2, TABLES);
         assert!(text.contains("version = 2\n"), "{text}");
@@ -132,12 +132,12 @@ mod tests {
         assert!(there.has_ours());
         assert_eq!(there.without_ours(), None);
         let other = source(SourceForm::OwnFile, Some("version = 2\n")).unwrap_err();
-        assert!(other.contains("has not made it"), "{other}");
+        assert!(other.contains("did not create it"), "{other}");
     }
 
     #[test]
-    fn a_whole_that_is_missing_is_named() {
+    fn a_missing_whole_configuration_is_an_error() {
         let missing = source(SourceForm::Whole, None).unwrap_err();
-        assert!(missing.contains("/etc/source is not there"), "{missing}");
+        assert!(missing.contains("/etc/source does not exist"), "{missing}");
     }
 }

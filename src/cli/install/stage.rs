@@ -1,4 +1,4 @@
-//! containerd is asked what it makes of texts that are not in place.
+//! Asks containerd for its effective configuration from texts that are not installed yet.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use super::plan::{Found, Texts};
 use super::scratch::Scratch;
 use super::{imports, place};
 
-/// Where copies of the files are that are imported.
+/// The directory for copies of imported files.
 const PARTS: &str = "parts";
 
 pub(super) fn scratch() -> Result<Scratch, String> {
     Scratch::new().map_err(|error| {
         let directory = std::env::temp_dir();
         format!(
-            "no directory can be made in {}: {error}",
+            "cannot make a directory in {}: {error}",
             directory.display()
         )
     })
 }
 
-/// What is in the files that may have something of ours.
+/// Reads the files that can have lines of ours.
 pub(super) fn find_texts(config: PathBuf, containerd: &Path) -> Result<Found, String> {
     let main = place::read(&config)?;
     let found = Found::new(config, main, || layout(containerd))?;
@@ -34,22 +34,22 @@ pub(super) fn find_texts(config: PathBuf, containerd: &Path) -> Result<Found, St
     Ok(found)
 }
 
-/// The newest layout of a configuration that a containerd knows.
+/// The newest layout (`version`) that a containerd supports.
 fn layout(containerd: &Path) -> Result<i64, String> {
     let said = output(Command::new(containerd).args(["config", "default"]));
     let version = said.and_then(|said| {
         let table: Result<toml::Table, _> = said.parse();
         let table = table.map_err(|error| error.message().to_owned())?;
         let version = table.get("version").and_then(toml::Value::as_integer);
-        version.ok_or_else(|| "there is no version in it".to_owned())
+        version.ok_or_else(|| "it has no version".to_owned())
     });
     version.map_err(|error| {
         let containerd = containerd.display();
-        format!("the default configuration of {containerd} cannot be read: {error}")
+        format!("cannot read the default configuration of {containerd}: {error}")
     })
 }
 
-/// Asks containerd what it makes of texts, which are not in place.
+/// Asks containerd for the effective configuration of texts.
 pub(super) fn ask(
     containerd: &Path,
     scratch: &Scratch,
@@ -57,8 +57,8 @@ pub(super) fn ask(
     texts: &Texts,
 ) -> Result<Effective, String> {
     let config = stage(scratch.path(), found, texts)
-        .map_err(|error| format!("it cannot be written to be tried: {error}"))?;
-    // What it says names files as they are tried.
+        .map_err(|error| format!("cannot write it to a temporary directory: {error}"))?;
+    // containerd's errors name the temporary files.
     dump(containerd, &config).map_err(|error| {
         let tried = |path: &Path| path.to_string_lossy().into_owned();
         let error = error.replace(&tried(&config), &tried(&found.config));
@@ -69,8 +69,8 @@ pub(super) fn ask(
     })
 }
 
-/// Makes of texts a configuration that containerd can be asked about: it imports the same files, but for
-/// those of the directory that has a part of ours, of which it imports copies.
+/// Writes texts to a configuration in the temporary directory. It imports the same files, except
+/// for those in the directory of our own file, of which it imports copies.
 fn stage(scratch: &Path, found: &Found, texts: &Texts) -> std::io::Result<PathBuf> {
     let main = texts.main.clone().unwrap_or_default();
     let file = scratch.join("config.toml");

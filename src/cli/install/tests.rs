@@ -1,5 +1,5 @@
-//! What is planned for a configuration, whatever it looks like. What containerd makes of texts is here what
-//! they say; the integration tests ask containerd itself.
+//! Plans for configurations of any form. The effective configuration is here the texts' own values;
+//! the integration tests ask containerd itself.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use proptest::sample::subsequence;
 use toml::{Table, Value};
 
-use super::super::containerd::{CRI, Effective, KnownAs, NAME, RUNC_TYPE, Source, SourceForm};
-use super::plan::{Found, Texts, Wish};
+use super::super::containerd::{CRI, Effective, NAME, RUNC_TYPE, Registration, Source, SourceForm};
+use super::plan::{Found, Goal, Texts};
 use super::source::SourceText;
 
-/// A configuration as people have it, with the CRI plugin's part in one of the forms that TOML has for it.
+/// Runtimes of the CRI plugin, in each form that TOML has for them.
 const RUNTIMES: [&str; 5] = [
     "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\nruntime_type = 'x'\n",
     "[plugins.'io.containerd.cri.v1.runtime']\n  containerd.runtimes.runc.runtime_type = 'x' # dotted\n",
@@ -24,7 +24,7 @@ const RUNTIMES: [&str; 5] = [
 const IN_BRACES: &str = "[plugins.\"io.containerd.cri.v1.runtime\"]\n\
     containerd = { runtimes = { runc = { runtime_type = 'x' } } }\n";
 
-/// What may stand before and after it, in any order.
+/// Other parts of a configuration.
 const OTHERS: [&str; 8] = [
     "# a comment of mine\n\n",
     "[debug]\n  level = \"warn\"   # loud\n\n\n",
@@ -50,11 +50,11 @@ fn main_only(text: &str) -> Texts {
     }
 }
 
-fn installed() -> Wish {
-    Wish::Installed(KnownAs::Path("/opt/it's \"here\"/shim".into()))
+fn installed() -> Goal {
+    Goal::Installed(Registration::Path("/opt/it's \"here\"/shim".into()))
 }
 
-/// What the files say together.
+/// The merged values of the files.
 fn says(_: &Found, texts: &Texts) -> Result<Effective, String> {
     let parse = |text: &Option<String>| text.clone().unwrap_or_default().parse::<Table>();
     let both = parse(&texts.main).and_then(|main| Ok((main, parse(&texts.part)?)));
@@ -72,13 +72,13 @@ fn merge(into: &mut Table, from: Table) {
     }
 }
 
-fn plan(texts: &Texts, wish: &Wish) -> Result<Texts, String> {
-    let planned = found(texts).plan(wish, &mut says)?;
+fn plan(texts: &Texts, goal: &Goal) -> Result<Texts, String> {
+    let planned = found(texts).plan(goal, &mut says)?;
     assert_eq!(planned.texts, planned.tried);
     Ok(planned.texts)
 }
 
-/// Random configurations: the parts in any order, some of them, with either end of lines, or none at last.
+/// Random configurations: some parts in any order, with either line ending, or none at the end.
 fn configuration() -> impl Strategy<Value = String> {
     let others = subsequence(&OTHERS[..], 0..=OTHERS.len()).prop_shuffle();
     let ends = (any::<bool>(), any::<bool>());
@@ -115,17 +115,17 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn installed_and_removed_every_byte_is_as_it_was(text in configuration()) {
+    fn an_installation_and_its_removal_restore_every_byte(text in configuration()) {
         let before = main_only(&text);
         let with = match plan(&before, &installed()) {
-            // A table that stands within braces cannot be added to from outside.
+            // Other lines cannot extend an inline table.
             Err(error) => {
-                prop_assert!(error.contains("is a table in braces"), "{}", error);
+                prop_assert!(error.contains("is an inline table"), "{}", error);
                 return Ok(());
             }
             Ok(with) => with,
         };
-        // All of it is there in one piece, and says what it did.
+        // The old text is a prefix of the new one, with the same values.
         let main = with.main.clone().unwrap();
         prop_assert!(main.starts_with(&text));
         let (old, new) = (says(&found(&before), &before).unwrap(), says(&found(&with), &with).unwrap());
@@ -135,23 +135,23 @@ proptest! {
         prop_assert_eq!(&old_table, &new_table);
         new_table = new.table().clone();
         prop_assert!(new_table != old_table);
-        // Twice is the same as once, and removed it is the same as before.
+        // A second installation changes nothing, and a removal restores the text.
         prop_assert_eq!(&plan(&with, &installed()).unwrap(), &with);
-        prop_assert_eq!(&plan(&with, &Wish::Removed).unwrap(), &before);
-        prop_assert_eq!(&plan(&before, &Wish::Removed).unwrap(), &before);
+        prop_assert_eq!(&plan(&with, &Goal::Removed).unwrap(), &before);
+        prop_assert_eq!(&plan(&before, &Goal::Removed).unwrap(), &before);
     }
 
     #[test]
-    fn what_is_no_configuration_is_refused_or_comes_back(lines in vec("[ -~\n]{0,20}", 0..6)) {
+    fn an_arbitrary_text_is_refused_or_restored(lines in vec("[ -~\n]{0,20}", 0..6)) {
         let before = main_only(&lines.concat());
         if let Ok(with) = plan(&before, &installed()) {
-            prop_assert_eq!(&plan(&with, &Wish::Removed).unwrap(), &before);
+            prop_assert_eq!(&plan(&with, &Goal::Removed).unwrap(), &before);
         }
     }
 }
 
 #[test]
-fn where_a_directory_is_imported_the_configuration_is_not_touched() {
+fn a_configuration_that_imports_a_directory_stays_unchanged() {
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{}", RUNTIMES[0]);
     let with = plan(&main_only(&text), &installed()).unwrap();
     assert_eq!(with.main.as_deref(), Some(&*text));
@@ -166,19 +166,16 @@ fn where_a_directory_is_imported_the_configuration_is_not_touched() {
 }
 
 #[test]
-fn who_makes_the_sandboxes_is_said_as_far_as_containerd_knows_it() {
+fn a_pauseless_runtime_has_the_keys_that_containerd_supports() {
     let text = format!("version = 3\n{}", RUNTIMES[0]);
-    let pauseless = |may_do_without_image| {
-        Wish::Installed(KnownAs::Pauseless {
-            may_do_without_image,
-        })
-    };
-    for (wish, sandboxer, no_image) in [
+    let pauseless =
+        |has_no_image_key| Goal::Installed(Registration::Pauseless { has_no_image_key });
+    for (goal, sandboxer, no_image) in [
         (installed(), None, None),
         (pauseless(false), Some("shim"), None),
         (pauseless(true), Some("shim"), Some(true)),
     ] {
-        let with = plan(&main_only(&text), &wish).unwrap();
+        let with = plan(&main_only(&text), &goal).unwrap();
         let both = says(
             &Found::new("/x".into(), with.main.clone(), || Ok(3)).unwrap(),
             &with,
@@ -195,8 +192,8 @@ fn who_makes_the_sandboxes_is_said_as_far_as_containerd_knows_it() {
 }
 
 #[test]
-fn what_an_earlier_installer_wrote_stays_as_long_as_it_says_the_same() {
-    let by_its_own_name = Wish::Installed(KnownAs::OwnType);
+fn lines_of_an_earlier_installer_stay_while_their_values_are_the_same() {
+    let by_its_own_name = Goal::Installed(Registration::OwnType);
     let with = plan(&main_only(RUNTIMES[0]), &by_its_own_name);
     let text = format!("version = 3\n{}", RUNTIMES[0]);
     assert!(
@@ -214,24 +211,24 @@ fn what_an_earlier_installer_wrote_stays_as_long_as_it_says_the_same() {
     assert_ne!(earlier, with);
     let earlier = main_only(&earlier);
     assert_eq!(plan(&earlier, &by_its_own_name).unwrap(), earlier);
-    // It says something else.
+    // Other values replace the lines.
     let otherwise = plan(&earlier, &installed()).unwrap();
     assert_ne!(otherwise, earlier);
-    assert_eq!(plan(&otherwise, &Wish::Removed).unwrap(), main_only(&text));
+    assert_eq!(plan(&otherwise, &Goal::Removed).unwrap(), main_only(&text));
 }
 
 #[test]
-fn what_somebody_else_wrote_is_refused_with_its_place() {
+fn another_authors_runtime_is_refused_with_its_place() {
     let theirs = format!(
         "version = 3\n{}\n[plugins.'{CRI}'.containerd.runtimes.usher]\nruntime_type = 'y'\n",
         RUNTIMES[0]
     );
     let error = plan(&main_only(&theirs), &installed()).unwrap_err();
     assert!(
-        error.starts_with("/etc/containerd/config.toml, line 5, names the runtime usher already"),
+        error.starts_with("/etc/containerd/config.toml, line 5, already has a runtime usher"),
         "{error}"
     );
-    // The same in a file that is imported.
+    // The same in an imported file.
     let imported = (PathBuf::from("/x/theirs.toml"), theirs.clone());
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{}", RUNTIMES[0]);
     let mut found = found(&main_only(&text));
@@ -239,14 +236,14 @@ fn what_somebody_else_wrote_is_refused_with_its_place() {
     let mut with_theirs = |_: &Found, _: &Texts| Effective::parse(theirs.clone());
     let error = found.plan(&installed(), &mut with_theirs).unwrap_err();
     assert!(
-        error.starts_with("/x/theirs.toml, line 5, names the runtime usher already"),
+        error.starts_with("/x/theirs.toml, line 5, already has a runtime usher"),
         "{error}"
     );
     let cut = format!("{}# >>> usher: cut\n[x]\n", RUNTIMES[0]);
     let found = Found::new("/c.toml".into(), Some(cut), || Ok(3));
     let error = found.err().unwrap();
     assert!(
-        error.starts_with("/c.toml, line 3: what usher has written"),
+        error.starts_with("/c.toml, line 3: the lines of usher install begin here"),
         "{error}"
     );
     let part = Texts {
@@ -256,18 +253,18 @@ fn what_somebody_else_wrote_is_refused_with_its_place() {
     };
     let found = Found::new("/c.toml".into(), part.main, || Ok(3)).unwrap();
     let error = found.with_part(part.part).err().unwrap();
-    assert!(error.starts_with("/x/usher.toml is there, and"), "{error}");
+    assert!(error.starts_with("/x/usher.toml exists, but"), "{error}");
 }
 
 #[test]
-fn a_table_that_nothing_can_be_added_to_is_named() {
+fn an_inline_table_that_cannot_be_extended_is_named() {
     let text = format!("version = 3\n{}{IN_BRACES}", OTHERS[0]);
     let error = plan(&main_only(&text), &installed()).unwrap_err();
     let expected = format!(
-        "/etc/containerd/config.toml, line 5: plugins.\"{CRI}\".containerd is a table in braces"
+        "/etc/containerd/config.toml, line 5: plugins.\"{CRI}\".containerd is an inline table"
     );
     assert!(error.starts_with(&expected), "{error}");
-    // A file of its own needs no change of it.
+    // Our own file needs no change of the table.
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{IN_BRACES}");
     assert!(
         plan(&main_only(&text), &installed())
@@ -278,7 +275,7 @@ fn a_table_that_nothing_can_be_added_to_is_named() {
 }
 
 #[test]
-fn a_configuration_that_would_say_something_else_is_refused_with_what() {
+fn a_plan_that_would_change_another_value_is_refused_with_that_value() {
     let mut calls = 0;
     let mut forgets = |found: &Found, texts: &Texts| {
         calls += 1;
@@ -295,7 +292,7 @@ fn a_configuration_that_would_say_something_else_is_refused_with_what() {
 }
 
 #[test]
-fn a_file_that_was_made_for_it_goes_with_it_unless_somebody_has_written_into_it() {
+fn a_file_that_the_installer_made_is_removed_unless_it_has_other_lines() {
     let nothing = Texts::default();
     let mut knows_runc = |found: &Found, texts: &Texts| {
         let mut table = says(found, texts)?.table().clone();
@@ -306,14 +303,14 @@ fn a_file_that_was_made_for_it_goes_with_it_unless_somebody_has_written_into_it(
     let with = with.unwrap().texts;
     let main = with.main.clone().unwrap();
     assert!(main.contains("version = 3\n"), "{main}");
-    let removed = |texts: &Texts| plan(texts, &Wish::Removed).unwrap();
+    let removed = |texts: &Texts| plan(texts, &Goal::Removed).unwrap();
     assert_eq!(removed(&with), nothing);
     let more = main_only(&format!("{main}[debug]\n"));
     assert_eq!(removed(&more), main_only("version = 3\n[debug]\n"));
 }
 
 #[test]
-fn a_configuration_that_is_made_of_a_source_is_tried_and_only_the_source_is_changed() {
+fn a_generated_configuration_is_tried_and_only_its_source_is_changed() {
     let main = main_only(&format!("version = 3\n{}", RUNTIMES[0]));
     let with_source = |texts: &Texts, form| {
         let file = "/etc/source".into();
@@ -322,21 +319,24 @@ fn a_configuration_that_is_made_of_a_source_is_tried_and_only_the_source_is_chan
     };
     for form in [SourceForm::Template, SourceForm::OwnFile] {
         let new = with_source(&main, form);
-        assert!(!new.is_to_be_made_anew());
+        assert!(!new.awaits_generation());
         let planned = new.plan(&installed(), &mut says).unwrap();
         assert_eq!(planned.texts.main, main.main);
         assert!(planned.tried.main.unwrap().contains("runtimes.usher]"));
         let written = with_source(&planned.texts, form);
-        assert!(written.is_to_be_made_anew(), "it has not been made since");
-        // What is made of it may have lost the comments that tell whose the lines are.
+        assert!(
+            written.awaits_generation(),
+            "it has not been generated since"
+        );
+        // The generated configuration may lack our comments.
         let mut made = planned.texts.clone();
         made.main = made
             .main
             .map(|main| main + RUNTIMES[0].replace("runc", NAME).as_str());
         let made_of = with_source(&made, form);
-        assert!(!made_of.is_to_be_made_anew());
+        assert!(!made_of.awaits_generation());
         assert_eq!(made_of.plan(&installed(), &mut says).unwrap().texts, made);
-        // Other lines of ours are about the runtime that a containerd 1 would forget.
+        // Lines about the built-in runtime, which containerd 1 would drop, stay.
         let built_in = "\n[plugins.x.containerd.runtimes.runc]\n  a = 1\n# <<< usher";
         if form == SourceForm::Template {
             let text = made.source.take().unwrap();
@@ -344,7 +344,7 @@ fn a_configuration_that_is_made_of_a_source_is_tried_and_only_the_source_is_chan
             let made_of = with_source(&made, form);
             assert_eq!(made_of.plan(&installed(), &mut says).unwrap().texts, made);
         }
-        let removed = written.plan(&Wish::Removed, &mut says).unwrap();
+        let removed = written.plan(&Goal::Removed, &mut says).unwrap();
         assert_eq!(removed.texts, main);
     }
 }

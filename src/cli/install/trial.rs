@@ -1,5 +1,5 @@
-//! A containerd that is tried: with what the node's own would have, and on directories and sockets of its
-//! own.
+//! The trial: starts a containerd with the new configuration, but with other directories and
+//! sockets than the node's.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,30 +13,29 @@ use toml_edit::{DocumentMut, Item, Table, value};
 use super::super::containerd::output;
 use super::scratch::{Scratch, log};
 
-/// How long it may take until it answers.
+/// Time limit for containerd's first answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The plugins that are servers, from 2.4 on.
+/// The prefix of server plugins (2.4 and later).
 const SERVERS: &str = "io.containerd.server.v1.";
 
-/// The program, and the one by which it is asked.
 #[derive(Debug)]
 pub(super) struct Programs<'a> {
     pub(super) containerd: &'a Path,
     pub(super) ctr: &'a Path,
 }
 
-/// A configuration that leaves alone all that a running containerd uses, from what a `dump` says of one;
-/// its files are in `directory`.
+/// Changes a dumped configuration so that its containerd shares nothing with a running one and
+/// keeps its files in `directory`.
 ///
 /// # Errors
 ///
-/// One sentence, if it is no TOML.
+/// A sentence, if the dump is not TOML.
 pub(super) fn private(dump: &str, directory: &Path) -> Result<String, String> {
     let mut document: DocumentMut = dump
         .parse()
-        .map_err(|error| format!("its configuration cannot be read: {error}"))?;
+        .map_err(|error| format!("containerd's dump of the configuration is not TOML: {error}"))?;
     let at = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let top = document.as_table_mut();
     top.remove("imports");
@@ -45,7 +44,8 @@ pub(super) fn private(dump: &str, directory: &Path) -> Result<String, String> {
     }
     set(top, "temp", "");
     if let Some(score) = top.get_mut("oom_score") {
-        // Of a process that /proc may have another number for.
+        // containerd sets it by its PID, which in a /proc of another PID namespace is another
+        // process.
         *score = value(0);
     }
     let mut listeners = |name: &str, address: &str| {
@@ -98,9 +98,9 @@ fn table_at<'a>(table: &'a mut Table, path: &[&str]) -> Option<&'a mut Table> {
         .try_fold(table, |table, key| table.get_mut(key)?.as_table_mut())
 }
 
-/// What `ctr plugins ls` says of the plugins that kubelet talks to, one in containerd 1 and some in 2:
-/// whether all are well, and none if there are none.
-fn cri_is_well(listing: &str) -> Option<bool> {
+/// True if `ctr plugins ls` reports all CRI plugins as ok (containerd 1 has one, containerd 2
+/// several). None if it lists none.
+fn cri_is_ok(listing: &str) -> Option<bool> {
     let of_plugins = listing.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let is_one = words.first()?.contains(".cri.") || words.get(1) == Some(&"cri");
@@ -109,7 +109,7 @@ fn cri_is_well(listing: &str) -> Option<bool> {
     of_plugins.reduce(|all, one| all && one)
 }
 
-/// What a containerd complained of last, from its log.
+/// The last error in containerd's log.
 fn complaint(log: &str) -> Option<&str> {
     let is_one = |line: &&str| {
         ["level=error", "level=fatal"]
@@ -120,16 +120,16 @@ fn complaint(log: &str) -> Option<&str> {
     log.lines().rev().find(is_one)
 }
 
-/// Does containerd start with this configuration, a `dump`, and the plugins that kubelet talks to?
+/// Starts containerd with the configuration in `dump`, and checks that its CRI plugins run.
 ///
 /// # Errors
 ///
-/// What it complained of.
+/// containerd's last error.
 pub(super) fn starts(programs: &Programs, dump: &str, scratch: &Scratch) -> Result<(), String> {
     let directory = scratch.path().join("trial");
     let text = private(dump, &directory)?;
     let config = scratch.path().join("trial.toml");
-    let cannot = |error: std::io::Error| format!("it cannot be tried: {error}");
+    let cannot = |error: std::io::Error| format!("the trial cannot start: {error}");
     std::fs::create_dir(&directory).map_err(cannot)?;
     std::fs::write(&config, text).map_err(cannot)?;
     let mut command = Command::new(programs.containerd);
@@ -149,12 +149,13 @@ pub(super) fn starts(programs: &Programs, dump: &str, scratch: &Scratch) -> Resu
         _ => {
             let log = std::fs::read(scratch.log()).unwrap_or_default();
             let log = String::from_utf8_lossy(&log);
-            Err(complaint(&log).unwrap_or("it does not say why").to_owned())
+            Err(complaint(&log).unwrap_or("its log has no error").to_owned())
         }
     }
 }
 
-/// So that none of its mounts can stay: a thread may have mounts of its own, which its children share.
+/// Starts a command in a new mount namespace, so that its mounts go with it. A new thread enters
+/// the namespace, and its children inherit it.
 fn in_mounts_of_its_own(mut command: Command) -> std::io::Result<std::process::Child> {
     let start = move || {
         unshare(CloneFlags::CLONE_NEWNS)?;
@@ -163,7 +164,11 @@ fn in_mounts_of_its_own(mut command: Command) -> std::io::Result<std::process::C
         command.spawn()
     };
     let ended = thread::spawn(start).join();
-    ended.unwrap_or_else(|_| Err(std::io::Error::other("its thread has ended")))
+    ended.unwrap_or_else(|_| {
+        Err(std::io::Error::other(
+            "internal error: the starting thread panicked",
+        ))
+    })
 }
 
 fn await_plugins(programs: &Programs, socket: &Path, scratch: &Scratch) -> Option<bool> {
@@ -182,7 +187,7 @@ fn await_plugins(programs: &Programs, socket: &Path, scratch: &Scratch) -> Optio
         if socket.exists()
             && let Ok(listing) = output(&mut ctr)
         {
-            return cri_is_well(&listing);
+            return cri_is_ok(&listing);
         }
         if scratch.has_ended() {
             return None;
@@ -197,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_shares_nothing_with_the_containerd_that_runs() {
+    fn a_trial_shares_nothing_with_the_running_containerd() {
         let dump = "version = 3\nroot = '/var/lib/containerd'\nstate = '/run/containerd'\ntemp = '/t'\n\
             imports = ['/etc/containerd/conf.d/*.toml']\noom_score = -999\n\
             [grpc]\naddress = '/run/containerd/containerd.sock'\ntcp_address = '0.0.0.0:1'\n\
@@ -232,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn all_plugins_that_kubelet_talks_to_have_to_be_well() {
+    fn every_cri_plugin_has_to_be_ok() {
         let head = "TYPE ID PLATFORMS STATUS\nio.containerd.snapshotter.v1 zfs linux/amd64 skip\n";
         for (lines, expected) in [
             ("io.containerd.grpc.v1 cri linux/amd64 ok\n", Some(true)),
@@ -247,12 +252,12 @@ mod tests {
             ),
             ("", None),
         ] {
-            assert_eq!(cri_is_well(&format!("{head}{lines}")), expected, "{lines}");
+            assert_eq!(cri_is_ok(&format!("{head}{lines}")), expected, "{lines}");
         }
     }
 
     #[test]
-    fn a_complaint_is_the_last_that_matters() {
+    fn the_complaint_is_the_last_error_in_the_log() {
         let log =
             "time=1 level=error msg=first\ncontainerd: cannot listen\ntime=2 level=info msg=bye\n";
         assert_eq!(complaint(log), Some("containerd: cannot listen"));

@@ -1,5 +1,4 @@
-//! What systemd is told, beside containerd's own unit: that it stops the pods in their order when the node
-//! goes down.
+//! The systemd units by which the pods stop in their order when the node shuts down.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +9,7 @@ use super::place;
 
 const UNIT: &str = "usher-stop.service";
 
-/// Their places below systemd's directory, and their texts.
+/// The files' paths below systemd's directory, and their texts.
 const FILES: [(&str, &str); 2] = [
     (
         UNIT,
@@ -22,10 +21,10 @@ const FILES: [(&str, &str); 2] = [
     ),
 ];
 
-/// Where the texts say that programs are.
+/// The programs' directory in the texts.
 const BIN: &str = "/usr/local/bin/";
 
-/// The files that are not there as they are to be, and their texts.
+/// The files that are missing or different, with their new texts.
 pub(super) fn outdated(units: &Path, bin: &Path) -> Vec<(PathBuf, String)> {
     let files = FILES.into_iter().map(|(name, text)| {
         let text = text.replace(BIN, &format!("{}/", bin.display()));
@@ -37,27 +36,29 @@ pub(super) fn outdated(units: &Path, bin: &Path) -> Vec<(PathBuf, String)> {
     files.filter(is_outdated).collect()
 }
 
-/// Installs what is outdated, and enables the unit.
+/// Writes the outdated files and enables the unit.
 pub(super) fn install(outdated: &[(PathBuf, String)]) -> Result<(), String> {
     for (file, text) in outdated {
         place::put(file, Some(text))?;
     }
     if !outdated.is_empty() && !systemctl(&["daemon-reload"]) {
-        return Err("systemd does not read its units again".to_owned());
+        return Err("systemctl daemon-reload failed".to_owned());
     }
     match systemctl(&["enable", "--now", "--quiet", UNIT]) {
         true => Ok(()),
-        false => Err(format!("{UNIT} is in place, and systemd does not start it")),
+        false => Err(format!(
+            "{UNIT} is installed, but systemctl enable --now failed"
+        )),
     }
 }
 
-/// The files that are there.
+/// The existing files.
 pub(super) fn installed(units: &Path) -> Vec<PathBuf> {
     let files = FILES.into_iter().map(|(name, _)| units.join(name));
     files.filter(|file| file.exists()).collect()
 }
 
-/// The unit is stopped, which stops all pods, only where there are none.
+/// Disables and removes the units. Stops the unit only if no pod runs, as its stop stops all pods.
 pub(super) fn remove(units: &Path, has_pods: bool) -> Result<(), String> {
     if !units.join(UNIT).exists() {
         return Ok(());
@@ -65,13 +66,13 @@ pub(super) fn remove(units: &Path, has_pods: bool) -> Result<(), String> {
     let now: &[&str] = if has_pods { &[] } else { &["--now"] };
     if !systemctl(&[&["disable"], now, &["--quiet", UNIT]].concat()) {
         warn(&format!(
-            "systemd does not disable {UNIT}, which goes all the same"
+            "systemctl disable {UNIT} failed; its files are removed anyway"
         ));
     }
     for file in installed(units) {
         place::put(&file, None)?;
         if let Some(directory) = file.parent().filter(|directory| *directory != units) {
-            // Somebody else may have a file in it.
+            // The directory stays if it has another file.
             let _ = fs::remove_dir(directory);
         }
     }

@@ -1,4 +1,4 @@
-//! Kubernetes manifests: files of YAML or JSON documents, and the pods in them.
+//! Kubernetes manifests: reads YAML and JSON files, and finds the pods in them.
 
 mod node;
 #[cfg(test)]
@@ -14,10 +14,10 @@ use crate::manifest::{Owner, pod_path};
 
 use super::output::Failure;
 
-/// The endings of files in a directory that are manifests, as for kubectl.
+/// The extensions of manifests in a directory, as with kubectl.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// The files themselves, and those in directories, which are taken in the order of their names.
+/// Replaces directories by their manifests, sorted by name.
 pub(super) fn files(places: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for place in places {
@@ -42,7 +42,7 @@ fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     files.sort();
     match files.is_empty() {
         true => Err(Failure::because(format!(
-            "{}: there is no manifest in it; expected files that end in .yaml, .yml or .json",
+            "{} has no manifest; expected files that end in .yaml, .yml or .json",
             directory.display()
         ))),
         false => Ok(files),
@@ -63,7 +63,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
     parse(&text).map_err(|error| Failure::because(format!("{shown}: {error}")))
 }
 
-/// Reads documents as kubectl does it: by the rules of YAML 1.1 where they differ from 1.2.
+/// Parses documents as kubectl does: YAML 1.1 applies if it differs from 1.2.
 pub(super) fn parse(text: &str) -> Result<Vec<Node>, String> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
@@ -71,17 +71,17 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, String> {
     };
     let documents: Vec<Node> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| error.to_string().replace('\n', " "))?;
-    // A comment between two separators is no document.
+    // A comment between two separators is not a document.
     Ok(documents
         .into_iter()
         .filter(|it| *it != Node::Null)
         .collect())
 }
 
-/// Writes documents so that kubectl reads the same.
+/// Prints documents so that kubectl reads the same values.
 pub(super) fn print(documents: &[Node]) -> Result<String, String> {
     let options = serde_saphyr::ser_options! {
-        // A long line stays one: an annotation in JSON, a script.
+        // Long lines, such as JSON annotations, are not wrapped.
         folded_wrap_chars: usize::MAX,
     };
     let texts: Result<Vec<String>, _> = documents
@@ -93,18 +93,16 @@ pub(super) fn print(documents: &[Node]) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Every pod, and every template of pods, in a document, which may be a list of objects.
+/// All pods and pod templates in a document, which can be a list of objects.
 pub(super) fn pods(document: &Node) -> Vec<(Owner, Node)> {
     let mut found = Vec::new();
-    // What comes of the copy does not matter.
     for_each_pod(&mut document.clone(), &mut |owner, pod| {
         found.push((owner.clone(), pod.clone()));
     });
     found
 }
 
-/// Calls `change` with every pod, and every template of pods, in a document: with a map that has
-/// `metadata` and `spec`.
+/// Calls `change` with each pod and pod template in a document: a map with `metadata` and `spec`.
 pub(super) fn for_each_pod(document: &mut Node, change: &mut impl FnMut(&Owner, &mut Node)) {
     let kind = document.text_of("kind").unwrap_or_default().to_owned();
     if kind == "List" || (kind.ends_with("List") && document.get("items").is_some()) {

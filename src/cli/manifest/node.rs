@@ -1,4 +1,4 @@
-//! A piece of a manifest, whatever it says, with its fields in their order.
+//! A value in a manifest, with its fields in order.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub(crate) enum Node {
     Null,
     Bool(bool),
     Integer(i64),
-    /// Beyond what [`Node::Integer`] has.
+    /// A number too large for [`Node::Integer`].
     Large(u64),
     Float(f64),
     Text(String),
@@ -28,7 +28,7 @@ impl Node {
         Node::Text(text.into())
     }
 
-    /// A field of a map; none where it is null.
+    /// A field of a map, or None if it is null.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         let (_, value) = self.fields().iter().find(|(name, _)| name == key)?;
         (*value != Node::Null).then_some(value)
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// A field within fields.
+    /// A nested field.
     pub(crate) fn at(&self, path: &[&str]) -> Option<&Node> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
@@ -53,7 +53,7 @@ impl Node {
         path.iter().try_fold(self, |node, key| node.get_mut(key))
     }
 
-    /// The fields of a map; none of anything else.
+    /// The fields of a map; empty for other values.
     pub(crate) fn fields(&self) -> &[(String, Node)] {
         match self {
             Node::Map(fields) => fields,
@@ -61,7 +61,7 @@ impl Node {
         }
     }
 
-    /// The items of a list; none of anything else.
+    /// The items of a list; empty for other values.
     pub(crate) fn items(&self) -> &[Node] {
         match self {
             Node::List(items) => items,
@@ -81,7 +81,7 @@ impl Node {
         self.get(key).and_then(Node::as_text)
     }
 
-    /// Takes a field out; none where it is null.
+    /// Removes a field and returns it, or None if it is null.
     pub(crate) fn take(&mut self, key: &str) -> Option<Node> {
         let Node::Map(fields) = self else {
             return None;
@@ -91,7 +91,7 @@ impl Node {
         (value != Node::Null).then_some(value)
     }
 
-    /// Sets a field: in its place, or as the last one.
+    /// Sets a field in its place, or adds it at the end.
     pub(crate) fn set(&mut self, key: &str, value: Node) {
         let Node::Map(fields) = self else {
             return;
@@ -102,7 +102,7 @@ impl Node {
         }
     }
 
-    /// Sets a field: in its place, or before the field `other`, or as the last one.
+    /// Sets a field in its place, or adds it before the field `other`, or else at the end.
     pub(crate) fn set_before(&mut self, other: &str, key: &str, value: Node) {
         match self {
             Node::Map(fields) if !fields.iter().any(|(name, _)| name == key) => {
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// The same as JSON, in which the order of fields is lost, and those that are null.
+    /// The value as JSON, without the order of fields and without null fields.
     pub(crate) fn json(&self) -> Value {
         match self {
             Node::List(items) => items.iter().map(Node::json).collect(),

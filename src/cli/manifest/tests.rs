@@ -29,7 +29,7 @@ fn pods_are_found_in_every_kind_of_object() {
 }
 
 #[test]
-fn scalars_are_what_kubectl_takes_them_for() {
+fn scalars_have_the_types_that_kubectl_gives_them() {
     let document = &parse(
         "mode: 0644\nquoted: '0644'\nyes: yes\ntext: 'yes'\nnumber: 1.5\nnothing:\nport: 0x10\n",
     )
@@ -44,7 +44,7 @@ fn scalars_are_what_kubectl_takes_them_for() {
 }
 
 #[test]
-fn what_is_printed_reads_as_what_it_was() {
+fn printed_documents_are_parsed_back() {
     let text = r#"
 kind: ConfigMap
 data:
@@ -78,7 +78,7 @@ nothing: []
 }
 
 #[test]
-fn what_is_no_yaml_is_refused_with_its_place() {
+fn invalid_yaml_is_refused_with_its_line() {
     let error = parse("a: b\n c: [\n").unwrap_err();
     assert!(error.contains("line 2"), "{error}");
     assert!(!error.contains('\n'), "{error}");

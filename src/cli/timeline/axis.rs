@@ -1,43 +1,43 @@
-//! The axis: from points in time to places on a line, on which long quiet times are cut short.
+//! The time axis: maps times to places on a line, and shortens long times without events.
 
-/// A quiet time takes at most this share of the line.
+/// The greatest share of the line for a time without events.
 const QUIET_AT_MOST: f64 = 0.2;
 
-/// The line is cut where it would be longer than this share otherwise.
+/// A time without events is shortened if it would take more than this share of the line.
 const CUT_FROM: f64 = 0.45;
 
-/// More steps than a piece of the line has room for ticks.
+/// Limit of ticks tried for a piece of the line; more than it has room for.
 const STEPS_AT_MOST: u16 = 1000;
 
 /// Times on a line of length 1.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
     begin: f64,
-    /// From the first point in time to the last, without gaps.
+    /// The pieces in order, without gaps.
     pieces: Vec<Piece>,
 }
 
-/// A part of the line, on which time goes evenly.
+/// A part of the line with a linear scale.
 #[derive(Clone, Debug, PartialEq)]
 struct Piece {
     from: f64,
     to: f64,
-    /// Its share of the line, from where to where.
+    /// The place of its beginning on the line.
     start: f64,
     end: f64,
     is_cut: bool,
 }
 
-/// Something beside the axis.
+/// A label of the axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tick {
-    /// Where on the line, 0 to 1.
+    /// The place on the line, from 0 to 1.
     pub place: f64,
     pub text: String,
 }
 
 impl Axis {
-    /// An axis from `begin` to `end`, both in seconds, with something happening at `times`.
+    /// An axis from `begin` to `end`, in seconds, with events at `times`.
     pub(super) fn new(begin: f64, end: f64, mut times: Vec<f64>) -> Axis {
         let end = end.max(begin + 0.001);
         times.retain(|at| *at > begin && *at < end);
@@ -51,7 +51,7 @@ impl Axis {
             .collect();
         let mut widths: Vec<f64> = gaps.iter().map(|(from, to)| to - from).collect();
         let mut cut = vec![false; gaps.len()];
-        // The widest first: what is quiet depends on how long the rest is.
+        // The widest gap first, since its share depends on the width of the rest.
         let mut order: Vec<usize> = (0..gaps.len()).collect();
         let width = |index: &usize| widths.get(*index).copied().unwrap_or_default();
         order.sort_by(|one, other| width(other).total_cmp(&width(one)));
@@ -86,7 +86,7 @@ impl Axis {
         Axis { begin, pieces }
     }
 
-    /// Where on the line a point in time is, 0 to 1.
+    /// The place of a time on the line, from 0 to 1.
     pub(super) fn place(&self, at: f64) -> f64 {
         let piece = self.pieces.iter().find(|piece| at <= piece.to);
         let Some(piece) = piece.or(self.pieces.last()) else {
@@ -96,21 +96,21 @@ impl Axis {
         (piece.start + share * (piece.end - piece.start)).clamp(0.0, 1.0)
     }
 
-    /// Where the line is cut: in the middle of each quiet time.
+    /// The places where the axis is shortened: the middle of each such piece.
     pub(super) fn cuts(&self) -> Vec<f64> {
         let cut = self.pieces.iter().filter(|piece| piece.is_cut);
         cut.map(|piece| (piece.start + piece.end) / 2.0).collect()
     }
 
-    /// Round times since the beginning, at least `apart` on the line from each other. Where the line
-    /// is cut, both sides have one.
+    /// Labels at round times since the beginning, at least about `apart` from each other on the
+    /// line. None lies in a shortened piece.
     pub(super) fn ticks(&self, apart: f64) -> Vec<Tick> {
         let mut ticks: Vec<Tick> = Vec::new();
         for piece in self.pieces.iter().filter(|piece| !piece.is_cut) {
             let per_second = (piece.end - piece.start) / (piece.to - piece.from);
             let step = round_up(apart / per_second);
             let first = ((piece.from - self.begin) / step).ceil();
-            // Times so large that a step changes nothing would go on for ever.
+            // The limit ends the loop if times are so large that adding a step changes nothing.
             let steps = (0..STEPS_AT_MOST).map(|steps| (first + f64::from(steps)) * step);
             for at in steps.take_while(|at| self.begin + at <= piece.to) {
                 let place = self.place(self.begin + at);
@@ -129,8 +129,8 @@ impl Axis {
     }
 }
 
-/// The next round number of seconds: 1, 2 or 5 times a power of ten, and above a minute what a clock
-/// has.
+/// The next round number of seconds: 1, 2 or 5 times a power of ten, or for long times round
+/// minutes, hours or days.
 fn round_up(seconds: f64) -> f64 {
     const LONG: [f64; 12] = [
         60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14_400.0, 21_600.0, 43_200.0,
@@ -146,7 +146,7 @@ fn round_up(seconds: f64) -> f64 {
     step.unwrap_or(10.0 * power).min(60.0)
 }
 
-/// A time since the beginning, with as many digits as the step has.
+/// A time since the beginning, with the precision of the step.
 fn text(at: f64, step: f64) -> String {
     let whole = at.round() as u64;
     let (hours, minutes, seconds) = (whole / 3600, whole / 60 % 60, whole % 60);
@@ -181,26 +181,26 @@ mod tests {
     }
 
     #[test]
-    fn a_long_quiet_time_is_cut_short() {
+    fn a_long_time_without_events_is_shortened() {
         let axis = Axis::new(0.0, 3610.0, vec![1.0, 2.0, 3.0, 3603.0, 3605.0]);
         assert_eq!(axis.cuts().len(), 1);
         assert!(axis.place(3.0) > 0.15, "{axis:?}");
         assert!(axis.place(3603.0) - axis.place(3.0) < 0.25);
-        // The times of the axis tell.
+        // The labels of the axis show it.
         let texts: Vec<_> = axis.ticks(0.1).into_iter().map(|tick| tick.text).collect();
         assert_eq!(texts.first().unwrap(), "0");
         assert!(texts.iter().any(|text| text.starts_with("1h")), "{texts:?}");
     }
 
     #[test]
-    fn where_all_the_time_something_happens_nothing_is_cut() {
+    fn an_axis_with_evenly_spread_events_is_not_shortened() {
         let axis = Axis::new(0.0, 100.0, (0..20).map(|at| f64::from(at) * 5.0).collect());
         assert!(axis.cuts().is_empty());
         assert!((axis.place(50.0) - 0.5).abs() < 1e-9);
     }
 
     #[test]
-    fn ticks_are_round_and_apart() {
+    fn labels_are_round_and_do_not_overlap() {
         let axis = Axis::new(
             7.0,
             16.1,
@@ -215,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn times_that_no_step_changes_have_an_end() {
+    fn huge_times_have_few_labels() {
         let far = i64::MAX as f64;
         let axis = Axis::new(0.0, far, vec![far - 2048.0, far - 1024.0]);
         assert!(axis.ticks(0.1).len() < 20);
     }
 
     #[test]
-    fn an_instant_is_an_axis_too() {
+    fn an_axis_of_no_length_is_valid() {
         let axis = Axis::new(5.0, 5.0, vec![5.0, 5.0]);
         assert_eq!(axis.place(5.0), 0.0);
         assert!(!axis.ticks(0.1).is_empty());

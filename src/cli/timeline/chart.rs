@@ -1,4 +1,4 @@
-//! What is to be drawn: rows of spans and marks, made of what the shim has recorded.
+//! The chart: rows of spans and marks, made from the events that the shim recorded.
 
 use crate::api;
 
@@ -6,7 +6,7 @@ use super::super::choice::namespace;
 use super::super::{time, words};
 use super::axis::Axis;
 
-/// A bar that takes a smaller share of the line needs no explanation.
+/// The least share of the line with which a bar gets an entry in the legend.
 const SEEN_FROM: f64 = 0.002;
 
 /// A whole timeline.
@@ -15,7 +15,7 @@ pub(super) struct Chart {
     pub status: String,
     pub rows: Vec<Row>,
     pub axis: Axis,
-    /// Whether older events have been forgotten.
+    /// True if the shim has dropped older events.
     pub is_cut: bool,
 }
 
@@ -25,13 +25,13 @@ pub(super) struct Row {
     pub role: String,
     pub spans: Vec<Span>,
     pub marks: Vec<Mark>,
-    /// What has become of it.
+    /// The final state or exit code.
     pub end: String,
-    /// Whether that is bad.
+    /// True if `end` is an error.
     pub is_bad: bool,
 }
 
-/// From when to when it was what; in seconds since 1970.
+/// A bar: a state and its times, in seconds since 1970.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Span {
     pub from: f64,
@@ -39,7 +39,7 @@ pub(super) struct Span {
     pub state: State,
 }
 
-/// What a bar stands for.
+/// The meaning of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Held,
@@ -49,7 +49,7 @@ pub(super) enum State {
     BackOff,
 }
 
-/// Something that happened at one moment.
+/// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mark {
     pub at: f64,
@@ -57,7 +57,7 @@ pub(super) struct Mark {
     pub text: String,
 }
 
-/// What a mark stands for. Of those that fall together the later ones here are seen.
+/// The meaning of a mark. If marks overlap, the later kind in this list is visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Asked,
@@ -108,8 +108,8 @@ impl Kind {
         match self {
             Kind::Asked => "asked to stop",
             Kind::Ready => "ready",
-            Kind::Again => "once more",
-            Kind::Released => "released by hand",
+            Kind::Again => "again",
+            Kind::Released => "released",
             Kind::Signal => "signal",
             Kind::Exit => "exit 0",
             Kind::Failure => "failure",
@@ -120,7 +120,7 @@ impl Kind {
 }
 
 impl Chart {
-    /// What is known of a pod, which at `now` may still live.
+    /// The chart of a pod. Bars of a running pod end at the shim's time, or else at `now`.
     pub(super) fn of(pod: &api::Pod, now: f64) -> Chart {
         let end = time::seconds(&pod.ended)
             .or(time::seconds(&pod.now))
@@ -162,8 +162,9 @@ impl Chart {
         State::ALL.into_iter().filter(occurs).collect()
     }
 
-    /// The container that a held one waited for last, and the words for its part: the sidecar that became ready, or
-    /// the init container that ended, before the bar's end. `None` for a cleanup, which waits for the pod's end.
+    /// The container that a held one waited for last, and the event that released it: a sidecar
+    /// became ready, or an init container ended. `None` for a defer container, which waits for the
+    /// termination.
     pub(super) fn opener(&self, row: &Row, span: &Span) -> Option<(&str, &'static str)> {
         let waits_for_others = ["init", "sidecar", "app"].contains(&row.role.as_str());
         if span.state != State::Held || !waits_for_others {
@@ -192,7 +193,7 @@ impl Chart {
     }
 }
 
-/// The pod as a whole: starting, running, stopping.
+/// The row of the pod itself.
 fn pod_row(pod: &api::Pod, begin: f64, end: f64) -> Row {
     let mut pen = Pen::new(begin, State::Starting);
     let ready = time::seconds(&pod.became_ready);
@@ -206,7 +207,7 @@ fn pod_row(pod: &api::Pod, begin: f64, end: f64) -> Row {
     let first = events.first().map_or(end, |(at, _)| *at);
     if let Some(ready) = ready.filter(|ready| *ready <= first) {
         pen.change(ready, State::Running);
-        pen.mark(ready, Kind::Ready, "all is started".to_owned());
+        pen.mark(ready, Kind::Ready, "started".to_owned());
     }
     for (at, event) in events {
         match event.what.enum_value_or_default() {
@@ -218,17 +219,17 @@ fn pod_row(pod: &api::Pod, begin: f64, end: f64) -> Row {
             }
             api::What::WHAT_NOT_TERMINATING => {
                 pen.change(at, State::Running);
-                pen.mark(at, Kind::Again, "does not terminate".to_owned());
+                pen.mark(at, Kind::Again, "termination canceled".to_owned());
             }
             api::What::WHAT_STARTS_OVER => {
                 pen.change(at, State::Running);
-                pen.mark(at, Kind::Again, "starts over".to_owned());
+                pen.mark(at, Kind::Again, "starts again".to_owned());
             }
             api::What::WHAT_GRACE_OVER => {
                 pen.mark(at, Kind::Kill, "the grace period is over".to_owned());
             }
             api::What::WHAT_SANDBOX_KILLED => {
-                let text = "its sandbox is killed, so that all of it starts again";
+                let text = "its sandbox is killed, so that the whole pod starts again";
                 pen.mark(at, Kind::Kill, text.to_owned());
             }
             _ => {}
@@ -247,7 +248,7 @@ fn pod_row(pod: &api::Pod, begin: f64, end: f64) -> Row {
 
 fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row {
     let created = time::seconds(&container.created).unwrap_or(begin);
-    // What was there before the oldest event that is known is known by its last state alone.
+    // A container without recorded events is known only by its last state.
     let mut pen = Pen::nowhere();
     let is_probed = container.role.enum_value() == Ok(api::Role::ROLE_SIDECAR);
     let mut has_events = false;
@@ -285,8 +286,8 @@ fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row 
     }
 }
 
-/// Whether it is a sandbox that its caller has killed: no other way is known to end one, so nothing has
-/// gone wrong.
+/// True for a sandbox that its caller killed. Callers end every sandbox this way, so it is no
+/// error.
 fn is_sandbox_of_caller(container: &api::Container) -> bool {
     let mut whys = container
         .kills
@@ -297,8 +298,8 @@ fn is_sandbox_of_caller(container: &api::Container) -> bool {
         && whys.all(|why| why == api::Why::WHY_CALLER)
 }
 
-/// What has happened to a container, which is not started when its program is executed if it
-/// `is_probed`.
+/// Draws an event of a container. If the container `is_probed`, it is not started yet when its
+/// program is executed.
 fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
     use api::What::*;
     let is_stop = event.stops.unwrap_or_default();
@@ -314,7 +315,7 @@ fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
             pen.change(at, State::Running);
             pen.mark(at, Kind::Ready, "ready".to_owned());
         }
-        WHAT_RELEASED => pen.mark(at, Kind::Released, "released by hand".to_owned()),
+        WHAT_RELEASED => pen.mark(at, Kind::Released, "released".to_owned()),
         WHAT_ASKED if is_stop => {
             let signal = words::signal(event.number);
             pen.mark(at, Kind::Asked, format!("asked to stop: {signal}"));
@@ -330,7 +331,7 @@ fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
             pen.change(at, State::Stopping);
             pen.mark(at, Kind::Kill, format!("killed: {why}"));
         }
-        WHAT_OOM_KILLED => pen.mark(at, Kind::OutOfMemory, "memory ran out".to_owned()),
+        WHAT_OOM_KILLED => pen.mark(at, Kind::OutOfMemory, "out of memory".to_owned()),
         WHAT_BACKING_OFF => pen.change(at, State::BackOff),
         WHAT_NOT_RESTARTED => {
             let text = format!("could not be restarted: {reason}");
@@ -340,14 +341,14 @@ fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
             let probe = words::word(event.probe.unwrap_or_default());
             let (failures, threshold) = (event.number, event.threshold.unwrap_or_default());
             let mut text = format!("{probe} probe failed {failures} of {threshold} times");
-            // Shims of before do not say why.
+            // Older shims do not send the reason.
             if !reason.is_empty() {
                 text = format!("{text}: {reason}");
             }
             pen.mark(at, Kind::Failure, text);
         }
         WHAT_HOOK_OVER if is_post_start => {
-            let text = "postStart handler was executed once more";
+            let text = "postStart handler ran again";
             pen.mark(at, Kind::Again, text.to_owned());
         }
         WHAT_HOOK_FAILED => {
@@ -484,8 +485,8 @@ pub(super) mod tests {
         }
     }
 
-    /// The life of a pod with a probed sidecar, an app created before it, and an app that does not
-    /// heed its signal.
+    /// The history of a pod with a probed sidecar, an app created before it, and an app that
+    /// ignores its signal.
     pub(crate) fn pod() -> api::Pod {
         api::Pod {
             name: "shop".to_owned(),
@@ -540,7 +541,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_held_bar_names_what_opened_last_and_that_of_a_cleanup_names_nothing() {
+    fn a_held_bar_names_the_last_container_waited_for_but_not_that_of_a_defer_container() {
         let mut pod = pod();
         pod.containers
             .push(container("migrate", api::Role::ROLE_INIT, 0));
@@ -560,7 +561,7 @@ pub(super) mod tests {
         assert_eq!(opener("clean-up"), None);
     }
 
-    /// The row of a container that runs, to which this happens.
+    /// The row of a running container with these events.
     fn row_with(events: Vec<api::Event>) -> Row {
         let first = [
             event(100, "web", WHAT_CREATED),
@@ -585,7 +586,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_stopped_with_a_signal_of_its_own_is_drawn_as_stopping() {
+    fn a_container_that_gets_its_own_stop_signal_is_drawn_as_stopping() {
         use State::{Held, Running, Stopping};
         let asked = api::Event {
             number: 28,
@@ -601,13 +602,13 @@ pub(super) mod tests {
                 (Kind::Signal, "signal SIGWINCH: its turn has come")
             ]
         );
-        // One that only resizes its window goes on.
+        // The same signal is no stop signal here.
         let row = row_with(vec![signalled(310, "web", 28, false)]);
         assert_eq!(states(&row), [Held, Running]);
     }
 
     #[test]
-    fn probes_and_handlers_that_fail_leave_marks() {
+    fn failed_probes_and_handlers_leave_marks() {
         let probe = api::Event {
             probe: Some(api::Probe::PROBE_LIVENESS.into()),
             number: 3,
@@ -635,14 +636,14 @@ pub(super) mod tests {
                     Kind::Failure,
                     "liveness probe failed 3 of 3 times: connection refused"
                 ),
-                (Kind::Again, "postStart handler was executed once more"),
+                (Kind::Again, "postStart handler ran again"),
                 (Kind::Failure, "postStart handler failed: it exited with 1"),
             ]
         );
     }
 
     #[test]
-    fn a_pod_that_starts_again_says_how() {
+    fn a_pod_that_starts_again_shows_the_events() {
         let pod = api::Pod {
             events: vec![
                 terminating(4000),
@@ -658,18 +659,18 @@ pub(super) mod tests {
         assert_eq!(
             marks(row)[1..],
             [
-                (Kind::Asked, "terminates: it was asked for by hand"),
+                (Kind::Asked, "terminates: usher stop requested it"),
                 (
                     Kind::Kill,
-                    "its sandbox is killed, so that all of it starts again"
+                    "its sandbox is killed, so that the whole pod starts again"
                 ),
-                (Kind::Again, "starts over"),
+                (Kind::Again, "starts again"),
             ]
         );
     }
 
     #[test]
-    fn what_a_newer_shim_says_is_not_drawn() {
+    fn unknown_events_of_a_newer_shim_are_not_drawn() {
         use protobuf::EnumOrUnknown;
         let mut news = event(300, "web", WHAT_CREATED);
         news.what = EnumOrUnknown::from_i32(99);
@@ -679,7 +680,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_row_goes_through_the_states_that_were_recorded() {
+    fn a_row_shows_the_recorded_states() {
         let chart = Chart::of(&pod(), 0.0);
         let states = |name: &str| states(chart.rows.iter().find(|row| row.name == name).unwrap());
         use State::{Held, Running, Starting, Stopping};
@@ -695,18 +696,18 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_exit_code_that_was_told_as_another_shows_both() {
+    fn a_different_reported_exit_code_is_shown_as_well() {
         let mut pod = pod();
         pod.containers[1].exit_code = Some(137);
         pod.containers[1].reported_code = Some(0);
         pod.containers[2].reported_code = Some(137);
         let ends = Chart::of(&pod, 0.0).rows.into_iter().map(|row| row.end);
         let ends: Vec<_> = ends.skip(1).collect();
-        assert_eq!(ends, ["exit 0", "exit 137, told as 0", "exit 137"]);
+        assert_eq!(ends, ["exit 0", "exit 137, reported as 0", "exit 137"]);
     }
 
     #[test]
-    fn spans_follow_each_other_without_gaps_and_end_with_the_pod() {
+    fn spans_have_no_gaps_and_end_with_the_pod() {
         let chart = Chart::of(&pod(), 0.0);
         for row in &chart.rows {
             for pair in row.spans.windows(2) {
@@ -719,7 +720,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_its_caller_has_killed_has_ended_as_all_do_and_one_that_died_has_not() {
+    fn a_sandbox_killed_by_its_caller_is_no_error_but_one_that_died_is() {
         let kills = api::Kills {
             why: api::Why::WHY_CALLER.into(),
             count: 1,

@@ -1,4 +1,4 @@
-//! `usher timeline`: what happened to a pod when, as bars.
+//! `usher timeline`: draws the history of a pod as bars.
 
 mod axis;
 mod chart;
@@ -17,27 +17,27 @@ use super::time;
 use crate::api;
 use chart::Chart;
 
-/// Shows what happened to a pod when: a row for each container, with bars and marks
+/// Shows the history of a pod: a row for each container, with bars and marks
 ///
-/// Bars say whether the container was held, starting, running, in back-off or stopping; marks say when
-/// it was ready, signalled, killed, or exited, and when a probe or handler of it failed. Long times in
-/// which nothing happens are cut short, and the axis says where. Works for an hour after the pod has
-/// ended.
+/// Bars show when the container was held, starting, running, in back-off or stopping. Marks show
+/// when it became ready, got a signal, was killed or exited, and when a probe or handler failed.
+/// Long times without events are shortened, and the axis shows where. Works for an hour after the
+/// end of the pod.
 #[derive(Debug, Args)]
 pub struct Timeline {
     /// The pod: its name, namespace/name, or the first characters of its id, four or more
     pod: String,
-    /// Writes a picture into this file instead
+    /// Writes a picture to this file instead
     #[arg(long, value_name = "FILE", conflicts_with = "format")]
     svg: Option<PathBuf>,
-    /// So many columns wide; as wide as the terminal if none is given
+    /// The width in columns [default: that of the terminal]
     #[arg(long, value_parser = clap::value_parser!(u16).range(60..=400))]
     width: Option<u16>,
     #[command(flatten)]
     output: Output,
 }
 
-/// Where there is no terminal.
+/// The default width without a terminal.
 const WIDTH: usize = 100;
 
 impl Timeline {
@@ -47,16 +47,16 @@ impl Timeline {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Which pod is asked for.
+    /// The pod's name or id on the command line.
     pub fn pod(&self) -> &str {
         &self.pod
     }
 
-    /// Shows a pod, which is on `node` where that may be another than this one.
+    /// Shows a pod, and its node if given.
     ///
     /// # Errors
     ///
-    /// If it, or the picture of it, cannot be written.
+    /// If the output or the picture cannot be written.
     pub fn show(
         &self,
         pod: &api::Pod,
@@ -66,7 +66,7 @@ impl Timeline {
         if self.output.is_json() {
             return stdout.json(&json_on(pod, node)?);
         }
-        let chart = Chart::of(pod, time::look(pod));
+        let chart = Chart::of(pod, time::observed(pod));
         if let Some(file) = &self.svg {
             return std::fs::write(file, picture::draw(&chart))
                 .map_err(|error| Failure::because(format!("{}: {error}", file.display())));
@@ -78,7 +78,7 @@ impl Timeline {
     }
 }
 
-/// As wide as may be, as narrow as may be, and as a picture.
+/// Draws a pod with the least and the greatest width, and as a picture.
 #[cfg(any(test, fuzzing))]
 pub(super) fn draw_all(pod: &api::Pod, now: f64) -> ([String; 2], String) {
     let chart = Chart::of(pod, now);

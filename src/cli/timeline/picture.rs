@@ -1,14 +1,14 @@
-//! The chart as a picture.
+//! The chart as an SVG picture.
 
 use svg::Document;
 use svg::node::element::{Group, Line, Path, Rectangle, Style, Text, Title};
 
 use super::chart::{Chart, Kind, Mark, Row};
 
-// In pixels, as far as a picture that can be scaled has any.
+// Lengths in pixels of the unscaled picture.
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 190.0;
-/// At the least; a wider end of a row takes its share of the bars.
+/// The least width of the last column; a wider one makes the bars shorter.
 const RIGHT: f64 = 120.0;
 const BESIDE: f64 = 18.0;
 /// The greatest width of a character in bold.
@@ -18,12 +18,12 @@ const ROW: f64 = 38.0;
 const BAR: f64 = 18.0;
 const BELOW: f64 = 84.0;
 const LEGEND_STEP: f64 = 24.0;
-/// The mean width of a character, and the room before a label in a bar.
+/// The mean width of a character.
 const CHARACTER: f64 = 7.4;
 const LABEL_MARGIN: f64 = 10.0;
 
-/// Colours that can be told apart without all colours, on white and in print; dark where the reader
-/// wants it dark.
+/// Colors that people with color blindness can tell apart, on white and in print; dark if the
+/// viewer prefers a dark scheme.
 const STYLE: &str = "
 text { font: 13px system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif; fill: #24292f }
 .page { fill: #ffffff } .title { font-size: 19px; font-weight: 600 } .faint { fill: #6e7781 }
@@ -39,7 +39,7 @@ text { font: 13px system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue'
   .m-signal, .m-exit { fill: #e6edf3 } .bad { fill: #ff7b72 } .m-failure, .m-kill { fill: #ff7b72 }
 }";
 
-/// The picture, as the text of an SVG file.
+/// The text of an SVG file.
 pub(super) fn draw(chart: &Chart) -> String {
     let rows = chart.rows.len() as f64;
     let bottom = TOP + rows * ROW;
@@ -73,7 +73,8 @@ pub(super) fn draw(chart: &Chart) -> String {
         .replace(is_no_xml, "\u{fffd}")
 }
 
-/// What no XML file may have, however it is written (XML 1.0, section 2.2). The crate escapes the rest.
+/// True for characters that XML forbids even when escaped (XML 1.0, section 2.2). The crate escapes
+/// all others.
 fn is_no_xml(char: char) -> bool {
     char.is_control() && char != '\n' || matches!(char, '\u{fffe}' | '\u{ffff}')
 }
@@ -82,7 +83,7 @@ fn x(chart: &Chart, at: f64) -> f64 {
     LEFT + chart.axis.place(at) * (WIDTH - LEFT - right(chart))
 }
 
-/// The width of the column that says how each row has ended.
+/// The width of the column with the ends of the rows.
 fn right(chart: &Chart) -> f64 {
     let ends = chart.rows.iter().map(|row| row.end.chars().count());
     let widest = ends.max().unwrap_or_default() as f64;
@@ -101,7 +102,7 @@ fn text(x: f64, y: f64, what: &str) -> Text {
     Text::new(what).set("x", round(x)).set("y", round(y))
 }
 
-/// A tenth of a pixel is exact enough.
+/// Rounds to a tenth of a pixel.
 fn round(pixels: f64) -> f64 {
     (pixels * 10.0).round() / 10.0
 }
@@ -164,7 +165,7 @@ fn draw_row(chart: &Chart, row: &Row, top: f64) -> Group {
             row.name,
             super::super::time::span(took)
         );
-        // However short it was, it was there.
+        // A bar has a visible width even if it is short.
         let bar = rectangle(from, middle - BAR / 2.0, (to - from).max(1.5), BAR);
         let bar = bar.set("class", span.state.word()).set("rx", 2.5);
         group = group.add(bar.add(Title::new(title)));
@@ -189,7 +190,7 @@ fn draw_mark(x: f64, y: f64, row: &Row, mark: &Mark) -> Path {
     shape(x, y, mark.kind).add(title)
 }
 
-/// Signals come from above, exits are round, what is wrong is a cross.
+/// The shape of a mark: signals come from above, exits are round, kills are crosses.
 fn shape(x: f64, y: f64, kind: Kind) -> Path {
     let (path, class) = match kind {
         Kind::Asked => ("m-6,-14 h12 l-6,8 z", "m-exit"),
@@ -216,7 +217,7 @@ fn shape(x: f64, y: f64, kind: Kind) -> Path {
         .set("class", format!("mark {class}"))
 }
 
-/// What comes from above or below a bar stands beside its word in the legend.
+/// The vertical shift in the legend of shapes that stand above or below a bar.
 fn lift(kind: Kind) -> f64 {
     match kind {
         Kind::Asked => 10.0,
@@ -226,7 +227,7 @@ fn lift(kind: Kind) -> f64 {
     }
 }
 
-/// What occurs and what it stands for, from `top` on; and how many pixels it takes beyond its first
+/// The legend for the states and marks in the chart, from `top` on, and its height beyond the first
 /// line.
 fn legend(chart: &Chart, top: f64) -> (Group, f64) {
     let mut group = Group::new();
@@ -278,7 +279,7 @@ mod tests {
             let bars = chart.rows.iter().flat_map(|row| &row.spans);
             let bars = bars.filter(|span| span.state == state).count();
             let class = format!("class=\"{}\"", state.word());
-            // And one in the legend.
+            // The legend has one more.
             assert_eq!(picture.matches(&class).count(), bars + 1, "{class}");
         }
         assert!(picture.contains("worker: killed: the grace period was over"));
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn both_codes_of_an_exit_fit_beside_the_bars() {
+    fn an_exit_with_two_codes_fits_beside_the_bars() {
         let mut pod = pod();
         let plain = right(&Chart::of(&pod, 0.0));
         assert_eq!(plain, RIGHT);
@@ -294,7 +295,7 @@ mod tests {
         pod.containers[0].reported_code = Some(143);
         let chart = Chart::of(&pod, 0.0);
         assert!(right(&chart) > RIGHT, "{}", right(&chart));
-        assert!(draw(&chart).contains("exit 137, told as 143"));
+        assert!(draw(&chart).contains("exit 137, reported as 143"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The chart in a terminal.
+//! The chart as text for a terminal.
 
 use std::fmt::Write;
 
@@ -37,7 +37,7 @@ impl Glyphs {
         cut: '/',
     };
 
-    /// What the locale of the environment can show.
+    /// The glyphs that the locale supports.
     pub(super) fn for_locale() -> Glyphs {
         let names = ["LC_ALL", "LC_CTYPE", "LANG"];
         let mut values = names.into_iter().filter_map(std::env::var_os);
@@ -62,7 +62,7 @@ impl Glyphs {
     }
 }
 
-/// One column of a bar.
+/// A column of a bar.
 #[derive(Clone, Copy, PartialEq)]
 struct Cell {
     glyph: char,
@@ -74,14 +74,14 @@ const EMPTY: Cell = Cell {
     style: Style::new(),
 };
 
-/// How much of a line the names may take, the roles, and what has become of the containers.
+/// The greatest width of the column of names.
 const NAMES_AT_MOST: usize = 24;
 const APART: usize = 2;
 
-/// Columns that a label on the axis needs.
+/// The width of a label on the axis.
 const LABEL: usize = 9;
 
-/// The chart, `width` columns wide.
+/// Draws the chart, `width` columns wide.
 pub(super) fn draw(chart: &Chart, width: usize, glyphs: &Glyphs) -> String {
     let widest = |text: fn(&Row) -> usize| chart.rows.iter().map(text).max().unwrap_or_default();
     let names = widest(|row| row.name.chars().count()).min(NAMES_AT_MOST);
@@ -114,11 +114,7 @@ pub(super) fn draw(chart: &Chart, width: usize, glyphs: &Glyphs) -> String {
         let _ = writeln!(text, "{line}");
     }
     if chart.is_cut {
-        let _ = writeln!(
-            text,
-            "{}",
-            styled(FAINT, "older events have been forgotten")
-        );
+        let _ = writeln!(text, "{}", styled(FAINT, "older events were dropped"));
     }
     text
 }
@@ -143,7 +139,7 @@ fn bar_of(chart: &Chart, row: &Row, width: usize, glyphs: &Glyphs) -> String {
     for span in &row.spans {
         let from = column(chart.axis.place(span.from), width);
         let to = (chart.axis.place(span.to) * width as f64).round() as usize;
-        // However short it was, it was there.
+        // A bar has a visible width even if it is short.
         let columns = to.saturating_sub(from).max(1);
         for cell in cells.iter_mut().skip(from).take(columns) {
             *cell = Cell {
@@ -165,7 +161,7 @@ fn bar_of(chart: &Chart, row: &Row, width: usize, glyphs: &Glyphs) -> String {
     paint(&cells)
 }
 
-/// Neighbours of one style together.
+/// Joins neighboring cells of the same style.
 fn paint(cells: &[Cell]) -> String {
     let mut text = String::new();
     for run in cells.chunk_by(|one, other| one.style == other.style) {
@@ -194,7 +190,7 @@ fn style_of_mark(kind: Kind) -> Style {
     }
 }
 
-/// The line with its ticks, and the times below it.
+/// The axis with its ticks, and the labels below it.
 fn axis(chart: &Chart, margin: usize, width: usize, glyphs: &Glyphs) -> String {
     let mut line = vec![glyphs.line; width];
     let mut labels = vec![' '; width.saturating_add(LABEL)];
@@ -231,7 +227,7 @@ fn axis(chart: &Chart, margin: usize, width: usize, glyphs: &Glyphs) -> String {
     )
 }
 
-/// What occurs and what it stands for, in lines that fit.
+/// The legend for the states and marks in the chart, in lines of at most `width` columns.
 fn legend(chart: &Chart, width: usize, glyphs: &Glyphs) -> Vec<String> {
     let states = chart.states().into_iter().map(|state| {
         let glyph = glyphs.state(state).to_string().repeat(2);
@@ -274,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_as_wide_as_it_may_be_and_no_wider() {
+    fn the_chart_has_the_given_width() {
         for width in [60, 80, 120, 200] {
             let text = plain(width, &Glyphs::UNICODE);
             let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
@@ -284,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_life_of_a_pod_in_a_terminal_without_unicode() {
+    fn a_pod_is_drawn_without_unicode() {
         let expected = "\
 default/shop  Stopped
 

@@ -520,7 +520,7 @@ fn a_listed_container_that_does_not_exist_may_still_be_created() {
     assert_eq!(
         says,
         [
-            "usher/sidecars lists it, and the pod has no such container: what waits for it never runs, unless \
+            "usher/sidecars lists it, but the pod has no such container: containers that wait for it never run, unless \
              an injector adds it"
         ]
     );
@@ -543,8 +543,8 @@ fn a_name_without_a_container_is_reported_with_its_list_and_a_similar_name() {
     assert!(judgement.refused.is_some());
     let said: Vec<String> = judgement.warnings.iter().map(|it| it.to_string()).collect();
     let expected = [
-        "fetsh: usher/native-init lists it, and the pod has no such init container; did you mean fetch?",
-        "proxi: usher/sidecars lists it, and the pod has no such container: what waits for it never runs, \
+        "fetsh: usher/native-init lists it, but the pod has no such init container; did you mean fetch?",
+        "proxi: usher/sidecars lists it, but the pod has no such container: containers that wait for it never run, \
          unless an injector adds it; did you mean proxy?",
     ];
     assert_eq!(said, expected);
@@ -566,9 +566,9 @@ fn a_key_similar_to_one_of_usher_is_reported_with_the_intended_one() {
         .map(|it| it.says.as_str())
         .collect();
     let expected = [
-        "startup-probe.ushr/proxy is no annotation of usher, and does nothing; did you mean \
+        "startup-probe.ushr/proxy is not an annotation of usher and has no effect; did you mean \
          startup-probe.usher/proxy?",
-        "user/sidecars is no annotation of usher, and does nothing; did you mean usher/sidecars?",
+        "user/sidecars is not an annotation of usher and has no effect; did you mean usher/sidecars?",
     ];
     assert_eq!(said, expected);
 }

@@ -206,7 +206,7 @@ impl fmt::Display for Cause {
                 f,
                 "its sidecar {name} ended with {code} before it was started, and is never restarted"
             ),
-            Cause::Stopped => f.write_str("it was asked for by hand"),
+            Cause::Stopped => f.write_str("usher stop requested it"),
         }
     }
 }

@@ -74,22 +74,23 @@ impl fmt::Display for Remedy {
             Remedy::Group { container } => {
                 return write!(
                     f,
-                    "{container} is alone in its pod: containers are in one pod where all of them have the \
+                    "{container} is alone in its pod; containers share a pod if all of them have the \
                      annotation {key} with the same value"
                 );
             }
-            Remedy::NativeInit { container, .. } => write!(
-                f,
-                "if {container} is one of the pod's own initContainers, it runs at once"
-            )?,
-            Remedy::Guest { container, .. } => write!(
-                f,
-                "if {container} was added to the pod (kubectl debug), it runs at once"
-            )?,
-            Remedy::Complete { .. } => f.write_str("it is complete at once")?,
+            Remedy::NativeInit { container, .. } => {
+                write!(f, "if {container} is one of the pod's own initContainers, ")?;
+            }
+            Remedy::Guest { container, .. } => {
+                write!(f, "if {container} was added to the pod (kubectl debug), ")?;
+            }
+            Remedy::Complete { .. } => {}
         }
-        let list = list.join(", ");
-        write!(f, " where the pod has the annotation {key}: {list}")
+        let effect = match self {
+            Remedy::Complete { .. } => "completes it at once",
+            _ => "lets it run at once",
+        };
+        write!(f, "the annotation {key}: {} {effect}", list.join(", "))
     }
 }
 

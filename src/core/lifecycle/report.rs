@@ -185,7 +185,7 @@ impl fmt::Display for Report {
             Report::Overridden { name, waited_for } => {
                 write!(
                     f,
-                    "{name} is released by hand though it waits for {}",
+                    "usher release releases {name}, which waits for {}",
                     waited_for.join(", ")
                 )
             }
@@ -225,8 +225,8 @@ impl fmt::Display for Report {
             }
             Report::Late { wait, remedy } => write!(
                 f,
-                "all apps have ended, and the run is complete in {wait:?}, unless another container is \
-                 created: {remedy}"
+                "all apps have ended; the run is complete in {wait:?} unless another container is created; \
+                 {remedy}"
             ),
             Report::Kept { by } => write!(
                 f,

@@ -38,8 +38,10 @@ pub(super) fn of(
             warnings.extend(of_sidecar(plan, pod, container));
         }
         Role::Defer(_) => warnings.extend(of_defer(plan, pod, container)),
-        Role::Guest => warnings
-            .push("is in no list: a guest, which starts at once and nobody waits for".to_owned()),
+        Role::Guest => warnings.push(
+            "is in no list, so it is a guest: it starts at once, and no container waits for it"
+                .to_owned(),
+        ),
         Role::NativeInit => {}
     }
     warnings.extend(of_own_policy(plan, container, role));
@@ -49,9 +51,7 @@ pub(super) fn of(
     if let (Some(annotated), Some(given)) = (annotated, &container.resources)
         && given != annotated
     {
-        warnings.push(format!(
-            "resources.usher/{name} says something else than its resources"
-        ));
+        warnings.push(format!("resources.usher/{name} differs from its resources"));
     }
     warnings
 }
@@ -75,8 +75,8 @@ fn of_waiting(
     let in_vain = few_joined(in_vain.map(|it| it.name));
     if !in_vain.is_empty() {
         warnings.push(format!(
-            "is listed before {in_vain}: what is optional is not waited for before it is created; \
-             expected it behind {in_vain}"
+            "is listed before {in_vain}: it does not wait for optional containers that are not created \
+             yet; expected it behind {in_vain}"
         ));
     }
     let own = pod.place(&container.name);
@@ -86,9 +86,8 @@ fn of_waiting(
     let when = match order.held(&waits) {
         Held::Blocked if !later.is_empty() => {
             warnings.push(format!(
-                "is listed before {names}, and with the start mode {} its Start is not answered \
-                 until kubelet has created what it waits for, which it never does; expected it \
-                 behind them, or Auto",
+                "is listed before {names}: with the start mode {} its Start waits for them, but kubelet \
+                 creates them only after this Start; expected it behind them, or Auto",
                 StartMode::Block
             ));
             return warnings;
@@ -111,7 +110,7 @@ fn of_waiting(
             if inits.is_empty() {
                 return warnings;
             }
-            format!(", as it is when {inits} takes more than 10 s")
+            format!(" (when {inits} takes more than 10 s)")
         }
         Held::No | Held::Blocked | Held::UntilTermination | Held::InVain => return warnings,
     };
@@ -121,7 +120,7 @@ fn of_waiting(
     ] {
         if asks_from_outside(probe.as_ref()) {
             warnings.push(format!(
-                "its {kind} fails while it is held{when}, and kubelet ends it; expected an exec \
+                "its {kind} fails while it is held{when}, and kubelet kills it; expected an exec \
                  probe, which does not count then"
             ));
         }
@@ -139,13 +138,13 @@ fn of_post_start(container: &Container, when: &str) -> Option<String> {
     }) = container.lifecycle.post_start?;
     if exec.is_some() {
         return Some(format!(
-            "its postStart runs while it is held{when}: one that waits for the container's own \
-             program never ends"
+            "its postStart runs while it is held{when}; if it waits for the container's program, \
+             it never ends"
         ));
     }
     http_get.or(tcp_socket).map(|_| {
         format!(
-            "its postStart fails while it is held{when}, and kubelet ends it; expected an exec, \
+            "its postStart fails while it is held{when}, and kubelet kills it; expected an exec, \
              or none"
         )
     })
@@ -157,12 +156,12 @@ fn of_sidecar(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     let settings = plan.settings();
     match &plan.container(name).startup_probe {
         None if container.startup_probe.is_some() => warnings.push(format!(
-            "has a startupProbe, which usher does not see: it is started when its program runs; \
-             expected startup-probe.usher/{name} too"
+            "has a startupProbe, which usher does not see: to usher it is started once its program \
+             runs; expected startup-probe.usher/{name} as well"
         )),
         Some(probe) if longest(probe) > settings.startup_timeout => warnings.push(format!(
-            "its startup probe may take {}, and what waits for it is ended after {} \
-             (usher/startup-timeout); expected a probe that takes no longer",
+            "its startup probe may take {}, but containers that wait for it end after {} \
+             (usher/startup-timeout); expected a shorter probe or a longer timeout",
             shown(longest(probe)),
             shown(settings.startup_timeout)
         )),
@@ -171,11 +170,11 @@ fn of_sidecar(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     let policy = pod.restart_policy().unwrap_or(settings.restart_policy);
     if container.liveness_probe.is_some() && policy != RestartPolicy::Always {
         let instead = match plan.container(name).liveness_probe {
-            None => "in its place, by which usher restarts it in place",
+            None => "instead, with which usher restarts it in place",
             Some(_) => "alone",
         };
         warnings.push(format!(
-            "its livenessProbe is kubelet's, which under {policy} stops it for good; expected \
+            "kubelet's livenessProbe stops it for good under {policy}; expected \
              liveness-probe.usher/{name} {instead}"
         ));
     }
@@ -199,7 +198,7 @@ fn of_defer(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     ] {
         if asks_from_outside(probe.as_ref()) {
             warnings.push(format!(
-                "its {kind} fails as long as it is held, and kubelet ends it; expected none"
+                "its {kind} fails while it is held, and kubelet kills it; expected none"
             ));
         }
     }
@@ -240,16 +239,16 @@ fn of_unseen_restarts(plan: &Plan, container: &Container, role: Role) -> Vec<Str
         let key = ContainerSetting::RestartPolicy.key(name);
         warnings.push(match own {
             Some(own) => format!(
-                "has restartPolicy {own} of its own, which usher does not see: by that it judges \
-                 {counts}; expected {key}: {own}"
+                "has its own restartPolicy {own}, which usher does not see but needs to tell {counts}; \
+                 expected {key}: {own}"
             ),
-            None => format!("{key} says something else than its restartPolicy; expected none"),
+            None => format!("{key} differs from its restartPolicy; expected no such annotation"),
         });
     }
     if role == Role::Init && own == Some(RestartPolicy::Never) && of_pod != RestartPolicy::Never {
         warnings.push(format!(
-            "has restartPolicy {} of its own: when it has failed for good nobody starts it again, and \
-             what waits for it never runs; expected it to be the pod's",
+            "has its own restartPolicy {}: after a failure kubelet does not start it again, and \
+             containers that wait for it never run; expected the pod's",
             RestartPolicy::Never
         ));
     }
@@ -258,10 +257,12 @@ fn of_unseen_restarts(plan: &Plan, container: &Container, role: Role) -> Vec<Str
         let key = ContainerSetting::CallerRestarts.key(name);
         warnings.push(match codes.is_empty() {
             false => format!(
-                "has restartPolicyRules, which usher does not see: by these it judges {counts}; \
+                "has restartPolicyRules, which usher does not see but needs to tell {counts}; \
                  expected {key}: \"{codes}\""
             ),
-            true => format!("{key} says something else than its restartPolicyRules; expected none"),
+            true => {
+                format!("{key} differs from its restartPolicyRules; expected no such annotation")
+            }
         });
     }
     warnings
@@ -273,15 +274,12 @@ fn of_kubelets_restarts(plan: &Plan, container: &Container) -> Option<String> {
     let of_pod = plan.settings().restart_policy;
     let field = match container.restart_policy() {
         _ if container.has_restart_rules() => "restartPolicyRules",
-        Some(own) if own != of_pod => "restartPolicy of its own",
+        Some(own) if own != of_pod => "its own restartPolicy",
         _ => return None,
     };
     let is_said = plan.container(name).restart.is_some();
     (!is_said).then(|| {
-        format!(
-            "has {field}, which usher does not see: it goes by restart.usher/{name}; expected that \
-             in its place"
-        )
+        format!("has {field}, which usher does not see; expected restart.usher/{name} instead")
     })
 }
 
@@ -290,8 +288,8 @@ fn of_kept_pod(container: &Container, role: Role) -> Option<String> {
     let is_left_alone = RolePolicy::of(role).step.is_none();
     is_left_alone.then(|| {
         format!(
-            "keeps the pod alive when its run is complete: usher does not stop a container of role \
-             {role}, and the pod ends only when it has exited by itself; expected {name} in \
+            "keeps the pod running after the run is complete: usher does not stop containers of role \
+             {role}, so the pod ends only once it exits by itself; expected {name} in \
              usher/sidecars, unless it does",
             name = container.name
         )

@@ -44,7 +44,7 @@ pub(in crate::judgement) fn of_names(pod: &Pod) -> Vec<Warning> {
             let near = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
             Warning {
                 container: Some((*name).to_owned()),
-                says: format!("{} lists it, and {}{near}", setting.key(), then(*setting)),
+                says: format!("{} lists it, but {}{near}", setting.key(), then(*setting)),
             }
         })
         .collect()
@@ -65,10 +65,10 @@ fn is_missing(pod: &Pod, setting: PodSetting, name: &str) -> bool {
 /// pod later.
 fn then(list: PodSetting) -> String {
     let then = match role_of_list(list) {
-        Some(Role::Init | Role::Sidecar) => "what waits for it never runs",
+        Some(Role::Init | Role::Sidecar) => "containers that wait for it never run",
         Some(Role::App) => "the run is never complete",
         Some(Role::NativeInit) => return "the pod has no such init container".to_owned(),
-        Some(Role::Defer(_) | Role::Guest) | None => "nothing will run in its turn",
+        Some(Role::Defer(_) | Role::Guest) | None => "nothing runs in its turn",
     };
     format!("the pod has no such container: {then}, unless an injector adds it")
 }
@@ -80,7 +80,7 @@ pub(in crate::judgement) fn of_keys(pod: &Pod) -> Vec<Warning> {
     let foreign = keys.filter(|key| !is_usher_key(key));
     let meant = foreign.filter_map(|key| Some((key, meant(key)?)));
     let says = meant.take(COMPARED_AT_MOST).map(|(key, meant)| {
-        format!("{key} is no annotation of usher, and does nothing; did you mean {meant}?")
+        format!("{key} is not an annotation of usher and has no effect; did you mean {meant}?")
     });
     says.map(Warning::about_pod).collect()
 }

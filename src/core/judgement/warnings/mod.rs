@@ -87,26 +87,26 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     } = settings;
     if pod.spec.runtime_class_name.is_none() {
         warnings.push(Warning::about_pod(
-            "runtimeClassName is missing: without it no annotation of usher means anything; \
+            "runtimeClassName is missing: without it the annotations of usher have no effect; \
              expected the name of usher's RuntimeClass",
         ));
     }
     match pod.restart_policy() {
         None => warnings.push(Warning::about_pod(
-            "restartPolicy is no word of Kubernetes; expected Always, OnFailure or Never",
+            "unknown restartPolicy; expected Always, OnFailure or Never",
         )),
         Some(of_pod) if of_pod != settings.restart_policy => {
             let says = match pod.annotations.contains_key("usher/restart-policy") {
                 true => format!(
-                    "usher/restart-policy is {}, and the pod's restartPolicy {of_pod}; expected \
-                     the same",
+                    "usher/restart-policy is {}, but the pod's restartPolicy is {of_pod}; \
+                     expected the same",
                     settings.restart_policy
                 ),
                 false => format!(
-                    "usher/restart-policy is missing, and the pod's restartPolicy is {of_pod}, \
-                     which nothing else tells usher; expected it to be {of_pod}{}",
+                    "usher/restart-policy is missing, and usher cannot see the pod's \
+                     restartPolicy; expected usher/restart-policy: {of_pod}{}",
                     match pod.is_job() {
-                        true => ", else the Job is never over",
+                        true => ", else the Job never ends",
                         false => "",
                     }
                 ),
@@ -115,8 +115,8 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
         }
         Some(RestartPolicy::Always) => {}
         Some(_) if plan.apps().is_none() => warnings.push(Warning::about_pod(format!(
-            "usher/apps is missing: the run is complete only when no container has been created \
-                 for {}; at once with {}",
+            "usher/apps is missing: the run is complete only after {} without a new container; \
+                 expected {}, which completes it at once",
             shown(LAST_APP_AFTER),
             apps(plan, pod)
         ))),
@@ -125,8 +125,8 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let kubelets = pod.grace_period();
     match settings.grace_period {
         Some(period) if period > kubelets => warnings.push(Warning::about_pod(format!(
-            "usher/grace-period is {period:?}, and terminationGracePeriodSeconds {}: kubelet kills \
-             at the earlier; expected no more",
+            "usher/grace-period is {period:?}, but kubelet kills after terminationGracePeriodSeconds, \
+             {}; expected no more than that",
             kubelets.as_secs()
         ))),
         _ => {}
@@ -135,7 +135,7 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let (policy, least) = (settings.grace_policy, settings.grace_policy.least());
     if grace < least {
         warnings.push(Warning::about_pod(format!(
-            "the grace period is {grace:?}, too short for the grace policy {policy}, which then is as \
+            "the grace period is {grace:?}, too short for the grace policy {policy}, which then works like \
              Strict; expected {least:?} or more"
         )));
     }
@@ -143,9 +143,9 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
         && let Some((asked, needed)) = lowered_cpu(plan, pod)
     {
         warnings.push(Warning::about_pod(format!(
-            "spec.resources asks for {} of CPU, as its containers do together: the pod's cgroup has the \
-             weight of what they need at any time, {}; expected more than they ask for, or \
-             usher/cgroup-sizing {}",
+            "spec.resources requests {} of CPU, no more than its containers together: usher gives the \
+             pod's cgroup the weight of what they need at any time, {}; expected a larger request, or \
+             usher/cgroup-sizing: {}",
             cpus(Some(asked)),
             cpus(Some(needed)),
             CgroupSizing::Off
@@ -158,8 +158,8 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
 pub(super) fn of_patterns(pod: &Pod) -> Vec<Warning> {
     let says = with_patterns(&pod.annotations).map(|(setting, _)| {
         format!(
-            "{} has a pattern, which usher-webhook makes names of, and without it the shim refuses; \
-             expected the names where there is none",
+            "{} has a pattern: usher-webhook replaces it by names, but the shim refuses it; \
+             expected names where there is no usher-webhook",
             setting.key()
         )
     });
@@ -179,7 +179,7 @@ fn of_essential(plan: &Plan) -> Vec<Warning> {
     essential
         .map(|name| Warning {
             container: Some(name.clone()),
-            says: format!("is essential: when it fails the pod ends in order, {then}"),
+            says: format!("is essential: if it fails, the pod ends in order, {then}"),
         })
         .collect()
 }
@@ -203,7 +203,7 @@ fn of_init_before_sidecars(plan: &Plan, pod: &Pod) -> Vec<Warning> {
         .map(|Container { name, .. }| Warning {
             container: Some(name.clone()),
             says: format!(
-                "runs before {names}: if it needs that, it fails, and the pod with it; expected then \
+                "runs before {names}: if it needs {names}, it fails, and so does the pod; expected in that case \
                  {names} ahead of it in initContainers (restartPolicy: Always) and in \
                  usher/native-init, or {name} among the containers, with {} and {}",
                 annotation(PodSetting::Init, strs(plan.init()).chain([name.as_str()])),
@@ -238,11 +238,11 @@ fn of_init_containers(plan: &Plan, pod: &Pod, order: &StartOrder<'_>) -> Vec<War
                  an app, and kubelet waits for it; expected {native_init}"
             ),
             role @ (Role::App | Role::Guest) => format!(
-                "is an init container of the pod and not in usher/native-init: usher takes it for \
-                 one of role {role}; expected {native_init}"
+                "is an init container of the pod and not in usher/native-init: usher treats it as \
+                 a container of role {role}; expected {native_init}"
             ),
             role if plan.origin(&container.name) == Origin::Node => format!(
-                "is an init container of the pod, and the node makes one of role {role} of it; \
+                "is an init container of the pod, but the node gives it the role {role}; \
                  expected {native_init}"
             ),
             Role::Sidecar
@@ -253,8 +253,8 @@ fn of_init_containers(plan: &Plan, pod: &Pod, order: &StartOrder<'_>) -> Vec<War
                     .to_owned()
             }
             _ => {
-                "is an init container of the pod, and usher is to hold it back: kubelet waits for \
-                  it before it creates what it would wait for; expected it among the containers"
+                "is an init container of the pod that usher has to hold: kubelet creates the containers \
+                  that it waits for only after it has ended; expected it among the containers"
                     .to_owned()
             }
         };

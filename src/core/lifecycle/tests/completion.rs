@@ -88,7 +88,7 @@ fn a_run_that_waits_for_apps_that_may_still_come_says_so_in_its_sidecars_logs() 
             "{told:?}"
         );
         assert!(
-            told[0].ends_with("annotation usher/apps: api, web"),
+            told[0].ends_with("annotation usher/apps: api, web completes it at once"),
             "{told:?}"
         );
     }

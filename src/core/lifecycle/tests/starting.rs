@@ -246,8 +246,8 @@ fn an_unlisted_native_init_container_gets_a_warning_that_names_its_list() {
     world.run_for(secs(6));
     assert_eq!(
         advice(&world, "migrate"),
-        "if migrate is one of the pod's own initContainers, it runs at once where the pod has the \
-         annotation usher/native-init: fetch, migrate"
+        "if migrate is one of the pod's own initContainers, the annotation usher/native-init: fetch, \
+         migrate lets it run at once"
     );
 }
 
@@ -257,7 +257,7 @@ fn a_native_init_container_in_a_list_of_usher_gets_a_warning() {
     world.call(Call::Run("migrate", None));
     world.run_for(secs(6));
     assert!(
-        advice(&world, "migrate").ends_with("usher/native-init: migrate"),
+        advice(&world, "migrate").ends_with("usher/native-init: migrate lets it run at once"),
         "{:?}",
         world.told("migrate")
     );
@@ -275,8 +275,8 @@ fn a_container_added_to_a_waiting_pod_names_the_missing_annotation() {
     world.run_for(secs(6));
     assert_eq!(
         advice(&world, "debugger"),
-        "if debugger was added to the pod (kubectl debug), it runs at once where the pod has the \
-         annotation usher/apps: web"
+        "if debugger was added to the pod (kubectl debug), the annotation usher/apps: web lets it \
+         run at once"
     );
 }
 

@@ -379,7 +379,7 @@ fn an_ungrouped_container_names_the_annotation_that_groups_containers() {
         container: "web".to_owned(),
     };
     assert_eq!(remedies(&world), std::slice::from_ref(&group));
-    let sentence = "web is alone in its pod: containers are in one pod where all of them have the annotation \
+    let sentence = "web is alone in its pod; containers share a pod if all of them have the annotation \
         io.containerd.runc.v2.group with the same value";
     assert_eq!(group.to_string(), sentence);
     let told = world.told("web");
