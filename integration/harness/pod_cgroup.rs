@@ -16,11 +16,12 @@ pub fn on_v2() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
-/// True if containers can have limits. A hybrid machine keeps its controllers with cgroup v1, so a
-/// mount namespace that shows only cgroup v2 has none.
+/// True if containers can have limits. A hybrid machine keeps the controllers of CPU and memory with
+/// cgroup v1, so a mount namespace that shows only cgroup v2 lacks them.
 pub fn has_controllers() -> bool {
     let list = fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"));
-    list.map_or(true, |list| !list.trim().is_empty())
+    let has = |list: &str, name| list.split_whitespace().any(|word| word == name);
+    list.map_or(true, |list| has(&list, "cpu") && has(&list, "memory"))
 }
 
 /// A pod's cgroup, made by the test or another program.
