@@ -1,8 +1,9 @@
 //! Costs of a pod with our shim and with containerd's own, measured in one run with the same runc.
 //!
 //! `scripts/bench` runs this; `--quick` repeats less. `--pods` makes pods as kubelet does, with and
-//! without a pause container, which needs containerd 2.3 or later. `--profile` attributes the time
-//! of a run, an exec and a pod, and `--scale` measures many pods and a large one. This program, the
+//! without a pause container, which needs containerd 2.3 or later. `--commands` measures only `ctr
+//! run` and `ctr task exec`, with any OCI runtime. `--profile` attributes the time of a run, an exec
+//! and a pod, and `--scale` measures many pods and a large one. This program, the
 //! containers and the kernel measure times; all other figures are the kernel's. Prints Markdown to
 //! standard output.
 
@@ -84,6 +85,9 @@ fn main() {
     let runs = walltime::run(runtimes, effort.pairs);
     progress("wall time of ctr task exec");
     let execs = walltime::exec(runtimes, effort.pairs);
+    if std::env::args().any(|argument| argument == "--commands") {
+        return report::print_commands(runtimes, &runs, &execs);
+    }
     progress(&format!("{} pods at once", effort.burst));
     let burst = burst::measure(runtimes, effort.burst);
     let pods = runtimes.map(|runtime| {

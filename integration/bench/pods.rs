@@ -6,7 +6,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::burst::each_pod;
 use super::figures::{FigureOf, Figures};
-use super::harness::{Cri, CriSettings, Handler, Pod, PodSpec, proportional_memory};
+use super::harness::{
+    Cri, CriSettings, Handler, Pod, PodSpec, has_controllers, proportional_memory,
+};
 use super::report::machine;
 use super::{Effort, LASTING, progress};
 
@@ -39,6 +41,12 @@ pub fn print(effort: &Effort) {
         many_pods(handler, effort.burst)
     });
     println!("{}\n", machine());
+    if !has_controllers() {
+        println!(
+            "Each pause container is made without its CPU shares: a small program takes them out of its bundle and \
+             executes the OCI runtime, in all columns alike. The memory charged to cgroups is left out.\n"
+        );
+    }
     println!("| | runc.v2 | usher | usher, no pause container | to runc.v2 | to usher |");
     println!("|---|---|---|---|---|---|");
     let times: [(&str, FigureOf<PodTimes>); 3] = [

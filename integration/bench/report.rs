@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::Effort;
 use super::figures::Figures;
-use super::harness::installed_program;
+use super::harness::{has_controllers, installed_program, oci_runtime, on_v2};
 use super::idle::Pods;
 use super::release::Releases;
 use super::start_stages::Link;
@@ -30,10 +30,7 @@ pub struct Measured {
 
 pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
     let Measured { pods, burst, .. } = measured;
-    println!("{}\n", machine());
-    println!("| | {} | {} | ratio |", runtimes[0], runtimes[1]);
-    println!("|---|---|---|---|");
-    commands(&measured.runs, &measured.execs);
+    print_commands(runtimes, &measured.runs, &measured.execs);
     row(
         &format!("{} pods of 5 containers started at once", effort.burst),
         burst.map(|seconds| format!("{seconds:.1} s")),
@@ -115,8 +112,11 @@ pub fn print(runtimes: [&str; 2], effort: &Effort, measured: &Measured) {
     }
 }
 
-/// Rows for the times of `ctr`'s commands under both runtimes.
-fn commands(runs: &[Figures; 2], execs: &[Figures; 2]) {
+/// Prints the table's head, and the times of `ctr`'s commands under both runtimes.
+pub fn print_commands(runtimes: [&str; 2], runs: &[Figures; 2], execs: &[Figures; 2]) {
+    println!("{}\n", machine());
+    println!("| | {} | {} | ratio |", runtimes[0], runtimes[1]);
+    println!("|---|---|---|---|");
     for (command, times) in [("run --rm", runs), ("task exec", execs)] {
         row(
             &format!(
@@ -140,11 +140,19 @@ pub fn machine() -> String {
     let containerd = installed_program("containerd").display().to_string();
     let containerd = first_line(&containerd, &["--version"]);
     let containerd = containerd.split_whitespace().nth(2).unwrap_or("?");
-    let runc = first_line("runc", &["--version"]);
-    let runc = runc.trim_start_matches("runc version ");
+    let name = oci_runtime();
+    let runtime = first_line(&name, &["--version"]);
+    let runtime = runtime.rsplit(' ').next().unwrap_or("?");
+    let cgroups = match (on_v2(), has_controllers()) {
+        (false, _) => "v1",
+        (true, true) => "v2",
+        (true, false) => "v2 without controllers, so without limits",
+    };
     let date = first_line("date", &["--utc", "+%Y-%m-%d"]);
     let kernel = kernel.trim();
-    format!("{date}, Linux {kernel}, {cores} cores, containerd {containerd}, runc {runc}")
+    format!(
+        "{date}, Linux {kernel}, {cores} cores, containerd {containerd}, {name} {runtime}, cgroup {cgroups}"
+    )
 }
 
 fn first_line(program: &str, arguments: &[&str]) -> String {

@@ -26,7 +26,7 @@ use usher::grpc::Call;
 
 use super::{
     CgroupFiles, Containerd, Finished, Image, PATIENCE, REFERENCE, Settings, Version, build,
-    eventually, make_archive, pod_cgroup, poll, scaled, shim_program,
+    eventually, has_controllers, make_archive, pod_cgroup, poll, scaled, shim_program,
 };
 
 mod pod;
@@ -50,6 +50,7 @@ const OURS: &str = "io.containerd.usher.v2";
 const PLUGINS: &str = "/usr/lib/cni";
 
 const PAUSE_SOURCE: &str = include_str!("pause.rs");
+const UNLIMITED_SOURCE: &str = include_str!("unlimited.rs");
 
 /// Longest accepted answer, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
@@ -170,7 +171,11 @@ impl CriSettings {
                     text.push_str("  disable_pause_image_pull = true\n");
                 }
             }
-            if let Some(runtime) = &self.oci_runtime {
+            // Without controllers an OCI runtime refuses the CPU shares that containerd gives to
+            // each pause container. containerd 2 has no setting against them.
+            let unlimited = || build("unlimited", UNLIMITED_SOURCE);
+            let needed = (!has_controllers()).then(unlimited);
+            if let Some(runtime) = self.oci_runtime.as_ref().or(needed.as_ref()) {
                 let name = runtime.display();
                 let _ = writeln!(text, "  [{table}.options]\n    BinaryName = \"{name}\"");
             }

@@ -68,7 +68,7 @@ pub use image::{Image, make_archive};
 pub use leaks::{process_state, zombies};
 pub use mount_ns::{Isolation, MountNs};
 pub use oci::OciRuntime;
-pub use pod_cgroup::{CgroupFiles, PodCgroup, annotate, await_value, on_v2};
+pub use pod_cgroup::{CgroupFiles, PodCgroup, annotate, await_value, has_controllers, on_v2};
 pub use pod_end::Stopped;
 pub use programs::{copy_program, write_program};
 pub use record::{Event, Record};

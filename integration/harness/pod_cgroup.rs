@@ -16,6 +16,14 @@ pub fn on_v2() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
+/// True if containers can have limits. A hybrid machine keeps the controllers of CPU and memory with
+/// cgroup v1, so a mount namespace that shows only cgroup v2 lacks them.
+pub fn has_controllers() -> bool {
+    let list = fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"));
+    let has = |list: &str, name| list.split_whitespace().any(|word| word == name);
+    list.map_or(true, |list| has(&list, "cpu") && has(&list, "memory"))
+}
+
 /// A pod's cgroup, made by the test or another program.
 pub struct CgroupFiles {
     /// `/<namespace>/<name>`.
@@ -174,7 +182,9 @@ fn directory(path: &str, controller: &str) -> PathBuf {
 /// Makes a pod's cgroup as kubelet does.
 #[track_caller]
 pub(super) fn make(path: &str) {
-    if on_v2() {
+    if !has_controllers() {
+        fs::create_dir_all(directory(path, "")).expect("the pod's cgroup");
+    } else if on_v2() {
         // Each cgroup must pass the controllers on to its children.
         let _ = fs::write(
             Path::new(ROOT).join("cgroup.subtree_control"),

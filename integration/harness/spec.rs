@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Containerd, runtime_under_test};
+use super::{Containerd, has_controllers, runtime_under_test};
 
 /// A container; its methods add to it.
 #[derive(Clone, Debug)]
@@ -133,6 +133,10 @@ impl ContainerSpec {
             .mount(&host.shared_dir().display().to_string(), "/shared")
             .option(&["--env", "PATH=/bin"]);
         line.extend(shared.options);
+        if !has_controllers() {
+            // Otherwise ctr 2 gives shares, which an OCI runtime refuses then.
+            line.extend(["--cpu-shares", "0"].map(str::to_owned));
+        }
         let rootfs = || host.dir().join("rootfs").display().to_string();
         if self.image.is_none() {
             line.push("--rootfs".to_owned());

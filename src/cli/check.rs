@@ -65,8 +65,6 @@ pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
 }
 
-// === impl Check ===
-
 impl Check {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let text = |path: &Option<PathBuf>| Some(path.as_ref()?.to_string_lossy().into_owned());
@@ -87,8 +85,6 @@ impl Check {
         })
     }
 }
-
-// === impl Report ===
 
 impl Report {
     /// Checks a node whose containerd needs no options to be found.

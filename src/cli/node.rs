@@ -252,8 +252,6 @@ fn key(pod: &api::Pod) -> (String, String, String) {
     (namespace(pod).to_owned(), pod.name.clone(), pod.id.clone())
 }
 
-// === sockets ===
-
 fn sockets(directory: &Path) -> Vec<PathBuf> {
     use std::os::unix::fs::FileTypeExt;
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -371,8 +369,6 @@ fn no_answer(socket: &Path, error: ttrpc::Error) -> NoAnswer {
 pub(super) fn complaint(socket: &Path, why: &str) -> String {
     format!("the shim at {} {why}", socket.display())
 }
-
-// === watching ===
 
 async fn watch_all(directory: &Path, tell: mpsc::Sender<Update>) {
     let mut watched: BTreeMap<PathBuf, tokio::task::JoinHandle<()>> = BTreeMap::new();

@@ -75,8 +75,6 @@ pub(super) struct Table {
 /// Spaces between two columns.
 const APART: usize = 3;
 
-// === impl Failure ===
-
 impl Failure {
     pub fn because(why: impl Into<String>) -> Failure {
         Failure::Because(why.into())
@@ -91,8 +89,6 @@ impl From<io::Error> for Failure {
         }
     }
 }
-
-// === impl Stdout ===
 
 impl Stdout {
     pub(super) fn new() -> Stdout {
@@ -122,15 +118,11 @@ impl Stdout {
     }
 }
 
-// === impl Output ===
-
 impl Output {
     pub fn is_json(self) -> bool {
         self.format == Format::Json
     }
 }
-
-// === impl Table ===
 
 impl Table {
     pub(super) fn new<T: Display>(heading: impl IntoIterator<Item = T>) -> Table {

@@ -150,8 +150,6 @@ fn setting(entry: &config::Entry) -> Item {
     }
 }
 
-// === impl Page ===
-
 impl Page {
     /// The page as text for a terminal.
     pub fn text(&self) -> String {

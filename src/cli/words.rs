@@ -12,8 +12,6 @@ use crate::plan::Signal;
 /// names.
 const UNKNOWN: &str = "UNKNOWN";
 
-// === words ===
-
 /// The word for a value, such as `backing-off`.
 pub(super) fn word<E: EnumFull>(value: EnumOrUnknown<E>) -> String {
     word_in(&E::enum_descriptor(), value.value())
@@ -81,8 +79,6 @@ pub(super) fn signal(number: u32) -> String {
     signal.map_or_else(|| number.to_string(), |signal| signal.to_string())
 }
 
-// === properties ===
-
 /// True if the status is an error.
 pub(super) fn is_bad(status: &api::Status) -> bool {
     matches!(
@@ -98,8 +94,6 @@ pub(super) fn is_defer(role: EnumOrUnknown<api::Role>) -> bool {
         api::Role::ROLE_PRE_EXIT | api::Role::ROLE_POST_EXIT
     )
 }
-
-// === sentences ===
 
 /// A thing that a container waits for.
 pub(super) fn obstacle(obstacle: &api::Obstacle) -> String {

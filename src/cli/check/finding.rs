@@ -103,8 +103,6 @@ pub(super) enum Code {
     UsherOff,
 }
 
-// === impl Subject ===
-
 impl Subject {
     pub(super) const fn new(group: Group, about: &'static str) -> Subject {
         Subject { group, about }
@@ -135,8 +133,6 @@ impl Subject {
     }
 }
 
-// === impl Cure ===
-
 impl Cure {
     pub(super) fn run(command: impl Into<String>) -> Cure {
         Cure {
@@ -164,8 +160,6 @@ impl Cure {
         }
     }
 }
-
-// === impl Finding ===
 
 impl Finding {
     pub(super) fn cure(mut self, cure: Cure) -> Finding {
@@ -211,8 +205,6 @@ impl Finding {
     }
 }
 
-// === impl Code ===
-
 impl Code {
     pub(super) fn word(self) -> String {
         let word = self.to_possible_value();
@@ -227,8 +219,6 @@ impl Code {
 fn place<S: Serializer>(code: &Option<Code>, serializer: S) -> Result<S::Ok, S::Error> {
     code.map(Code::place).serialize(serializer)
 }
-
-// === impl Group ===
 
 impl Group {
     pub(super) fn title(self) -> &'static str {

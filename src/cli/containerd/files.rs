@@ -35,8 +35,6 @@ pub(in crate::cli) fn configuration_files(main: &Path) -> Vec<ConfigFile> {
     files
 }
 
-// === impl ConfigFile ===
-
 impl ConfigFile {
     fn read(path: &Path) -> Option<ConfigFile> {
         let text = fs::read_to_string(path).ok()?;

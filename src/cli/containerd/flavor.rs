@@ -55,8 +55,6 @@ pub(in crate::cli) enum SourceForm {
     OwnFile,
 }
 
-// === impl FlavorArgument ===
-
 impl ValueEnum for FlavorArgument {
     fn value_variants<'a>() -> &'a [FlavorArgument] {
         &[
@@ -76,8 +74,6 @@ impl ValueEnum for FlavorArgument {
         }
     }
 }
-
-// === impl Flavor ===
 
 impl Flavor {
     pub(in crate::cli) fn name(self) -> &'static str {

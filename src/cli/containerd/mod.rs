@@ -98,8 +98,6 @@ pub(super) fn runtime_table(cri: &str, name: &str) -> String {
     )
 }
 
-// === impl Registration ===
-
 impl Registration {
     /// The best way for this containerd.
     pub(super) fn best_for(node: &Node, shim: &Path) -> Registration {

@@ -64,8 +64,6 @@ struct Running {
     path: Option<String>,
 }
 
-// === impl Node ===
-
 impl Node {
     /// Looks at the node. Values not given come from the running containerd with this configuration
     /// file, if there is one.
@@ -251,8 +249,6 @@ pub(in crate::cli) fn dump(program: &Path, config: &Path) -> Result<Effective, S
     )?;
     Effective::parse(said)
 }
-
-// === impl Running ===
 
 impl Running {
     fn config(&self) -> &Path {

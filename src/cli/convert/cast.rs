@@ -63,8 +63,6 @@ pub(super) fn items<'a>(spec: &'a Node, list: &str) -> &'a [Node] {
     spec.get(list).map_or(&[], Node::items)
 }
 
-// === impl Cast ===
-
 impl Cast {
     pub(super) fn of(spec: &Node, options: &Options) -> Cast {
         let mut cast = Cast::default();

@@ -61,8 +61,6 @@ pub(super) struct Options {
     pub(super) rules: Rules,
 }
 
-// === impl Convert ===
-
 impl Convert {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let options = Options {

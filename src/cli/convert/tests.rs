@@ -473,8 +473,6 @@ fn a_quantity_that_kubernetes_refuses_is_an_error() {
     }
 }
 
-// === random pods ===
-
 /// A random pod of the proposals' API.
 #[derive(Debug, Clone)]
 struct Model {

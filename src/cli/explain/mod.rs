@@ -100,16 +100,12 @@ pub(super) struct Explanation {
     warnings: Vec<Warning>,
 }
 
-// === impl Explain ===
-
 impl Explain {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let files: Vec<_> = self.files.into_iter().chain(self.filenames).collect();
         self.how.files(&files, stdout)
     }
 }
-
-// === impl How ===
 
 impl How {
     /// Explains the pods of files and of directories of files; `-` is standard input.

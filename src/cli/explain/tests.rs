@@ -292,8 +292,6 @@ fn the_text_has_all_parts() {
     }
 }
 
-// === missing lists ===
-
 /// The row of a container in the table, with single spaces.
 fn row(text: &str, container: &str) -> String {
     let text = anstream::adapter::strip_str(&explained(text).text(None)).to_string();
@@ -390,8 +388,6 @@ fn the_table_shows_when_a_run_is_complete() {
     let late = " and no container was created for 30s (usher/apps: app makes it at once)";
     assert_eq!(done("", "Never").unwrap(), format!("{all}{late}"));
 }
-
-// === warnings about other settings ===
 
 /// The warnings about one container, or about the whole pod under "pod".
 fn said_of(text: &str, container: &str) -> Vec<String> {

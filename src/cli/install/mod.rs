@@ -115,8 +115,6 @@ struct Installer {
     planned: Planned,
 }
 
-// === impl Install ===
-
 impl Install {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         if !self.dry_run && !nix::unistd::geteuid().is_root() {
@@ -154,8 +152,6 @@ pub(super) fn usual_prefix(own: Option<&Path>) -> &'static Path {
     let of_packages = own == Some(Path::new("/usr/bin"));
     Path::new(if of_packages { "/usr" } else { "/usr/local" })
 }
-
-// === impl Installer ===
 
 impl Installer {
     /// Reads the node's state and plans the changes.

@@ -59,8 +59,6 @@ pub(super) enum Goal {
 /// Asks containerd for the effective configuration of texts, or its reason to reject them.
 pub(super) type Ask<'a> = dyn FnMut(&Found, &Texts) -> Result<Effective, String> + 'a;
 
-// === impl Found ===
-
 impl Found {
     /// Takes the configuration file's text, or the `version` for a new file.
     ///

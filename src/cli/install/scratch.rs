@@ -35,8 +35,6 @@ struct Watcher {
     signals: SigSet,
 }
 
-// === impl Scratch ===
-
 impl Scratch {
     /// Makes a directory in `TMPDIR`.
     pub(super) fn new() -> io::Result<Scratch> {
@@ -100,8 +98,6 @@ fn lock(content: &Mutex<Content>) -> MutexGuard<'_, Content> {
     content.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// === impl Content ===
-
 impl Content {
     fn end(&mut self) {
         if let Some(mut containerd) = self.containerd.take() {
@@ -115,8 +111,6 @@ impl Content {
         self.directory = None;
     }
 }
-
-// === impl Watcher ===
 
 impl Watcher {
     fn start(content: Arc<Mutex<Content>>) -> io::Result<Watcher> {

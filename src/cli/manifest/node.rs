@@ -21,8 +21,6 @@ pub(crate) enum Node {
     Map(Vec<(String, Node)>),
 }
 
-// === impl Node ===
-
 impl Node {
     pub(crate) fn text(text: impl Into<String>) -> Node {
         Node::Text(text.into())
