@@ -21,10 +21,10 @@ use waits::{answer, failed_probe, is_shown_with_a_wait, waits};
 
 /// Shows everything about a pod: first what it waits for, since when, and what ends the wait
 ///
-/// Then its containers: role and the origin of the role (a list in the pod's annotations, or the
-/// node's configuration), state, exit code (and the code reported to containerd if it is
-/// different), OOM score, reasons for kills, and the limits of the cgroups in the kernel. Works for
-/// an hour after the end of the pod.
+/// Then its containers: role, state, exit code, OOM score, reasons for kills, and the limits of the
+/// cgroups in the kernel. The origin of a role is a list in the pod's annotations, or the node's
+/// configuration. If containerd was told another exit code, that is shown as well. Works for an
+/// hour after the end of the pod.
 #[derive(Debug, Args)]
 pub struct Inspect {
     /// The pod: its name, namespace/name, or the first characters of its id, four or more

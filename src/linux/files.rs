@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// How a file is replaced.
+/// Attributes of the new file.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
     /// Permission bits of the new file, whatever the umask is.

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 /// `PF_EXITING` of Linux: set before an exiting process closes its descriptors.
 const EXITING: u32 = 0x4;
 
-/// What the shim reads of a process's `stat`.
+/// The fields of a process's `stat` that the shim needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessStat {
     /// The letter of the state: `R`, `S`, `D`, `T`, `Z`, …

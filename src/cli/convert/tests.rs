@@ -356,7 +356,7 @@ fn unknown_forms_are_refused() {
         ),
         (
             "kind: Pod\nspec: {containers: [{name: a, lifecycle: {type: sidecar}}]}",
-            ["a: lifecycle.type", "Sidecar"],
+            ["a: unknown lifecycle.type", "Sidecar"],
         ),
         (
             "kind: Pod\nspec: {containers: [{name: a}], sidecarContainers: [{name: b}]}",
