@@ -36,7 +36,7 @@ pub(super) fn json_on(pod: &api::Pod, node: Option<&str>) -> Result<Value, Failu
     Ok(value)
 }
 
-/// Parses the output of [`json`], from this or another version of usher: drops unknown fields, and
+/// Parses the output of `json`, from this or another version of usher: drops unknown fields, and
 /// reads unknown words as the unknown value.
 ///
 /// # Errors

@@ -416,7 +416,7 @@ fn containers_created_before_an_optional_sidecar_do_not_wait_for_it() {
     let (waits_for, warnings) = judge(&["web", "proxy"]);
     assert!(waits_for.is_empty());
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].starts_with("web: is listed before proxy: what is optional"));
+    assert!(warnings[0].starts_with("web: is listed before proxy: it does not wait for optional"));
 }
 
 #[test]
