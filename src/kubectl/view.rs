@@ -127,8 +127,8 @@ impl View {
         })
     }
 
-    /// Runs a command of `usher` on nodes, [`CONCURRENT`] at a time, each within
-    /// [`ANSWER_TIMEOUT`].
+    /// Runs a command of `usher` on nodes, `CONCURRENT` at a time, each within
+    /// `ANSWER_TIMEOUT`.
     pub async fn ask<T: Send + 'static>(
         &self,
         nodes: Vec<Node>,
