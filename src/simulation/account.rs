@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use usher_core::lifecycle::{Report, Time};
+use usher_core::lifecycle::{READ_WITHIN, Report, Time};
 use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
 use crate::engine::sim::{EngineCall, Happening, Left};
-use crate::stdio::TOLD_WITHIN;
 
 use super::containerd::Called;
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
@@ -42,7 +41,7 @@ impl Account<'_> {
             unanswered: self.open.clone(),
             left: left.into_iter().collect(),
             idle_wakes: 0,
-            untold: self.slow * 2 + TOLD_WITHIN,
+            untold: self.slow * 2 + READ_WITHIN,
             excuses: self.excuses(faults),
         }
     }
