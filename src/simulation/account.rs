@@ -160,8 +160,8 @@ impl Account<'_> {
         if faults.slow <= SLOW {
             return Vec::new();
         }
-        // As long as four calls of the engine may take: what is left of the last life, the creation, the
-        // release and the news of each.
+        // The longest time of four engine calls: the cleanup after the previous process, the
+        // creation, the release, and the report of their outcomes.
         let again = Duration::from_millis(faults.slow) * 4 + AFTERWARDS;
         let deaths = self
             .story
