@@ -20,8 +20,8 @@ macro_rules! pod {
             ("usher/post-exit", "after"),
             ("usher/grace-period", "8s"),
             ("usher/grace-policy", $policy),
-            // Wide enough that the second stop request begins the termination however late it
-            // comes.
+            // Long enough that the second stop request comes within the window, however late, and
+            // begins the termination.
             ("usher/termination-window", "20s"),
         ])
     };

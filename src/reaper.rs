@@ -67,9 +67,9 @@ pub struct Meter {
 struct Table {
     /// The waiters for exits that are not collected yet, by process id.
     waiting: HashMap<i32, Waiting>,
-    /// Commands under way that will name a process of theirs.
+    /// Running commands that have not yet reported the id of the process that they start.
     expected: usize,
-    /// Exits of processes that one of those commands may name.
+    /// Exits that may be those of processes that such a command still has to report.
     unclaimed: VecDeque<(i32, ExitStatus)>,
     /// True if exits were dropped from `unclaimed`.
     is_incomplete: bool,

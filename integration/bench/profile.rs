@@ -38,7 +38,7 @@ pub struct Share {
     is_at_work: bool,
 }
 
-/// Milliseconds of each share.
+/// Milliseconds by kind of work.
 pub type Shares = BTreeMap<Share, f64>;
 
 /// A period of work by one program.
@@ -192,7 +192,7 @@ fn shares(events: &[Event], client: u32) -> Shares {
     shares
 }
 
-/// The periods of work, until each program's end or the last event.
+/// The periods in which programs worked. A program that still runs ends with the last event.
 fn spans(events: &[Event]) -> Vec<Span> {
     let last = events.last().map_or(Duration::ZERO, |event| event.at);
     let mut inits = HashSet::new();

@@ -103,7 +103,7 @@ impl Command {
 }
 
 impl Command {
-    /// As `problem`, for a command in running text, which may be only the beginning of one.
+    /// As `problem`, but for a command in a sentence, which may be incomplete.
     pub fn problem_of_part(&self) -> Option<String> {
         let whole = |words: &[&str]| Command {
             at: self.at.clone(),

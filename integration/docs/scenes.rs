@@ -9,7 +9,8 @@ use super::stage::{Stage, Title, play};
 use crate::demo_pod;
 use crate::harness::{Containerd, PATIENCE, eventually, run};
 
-/// Defines scenes as tests, and the table of the blocks that they show.
+/// Defines scenes as tests: each produces the output that some code blocks of the manual show. A
+/// table lists these blocks.
 macro_rules! scenes {
     ($($(#[$doc:meta])* $name:ident: [$($title:expr),* $(,)?] => $scene:expr;)*) => {
         pub const SCENES: &[(&str, &[Title])] = &[

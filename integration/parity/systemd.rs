@@ -1,5 +1,5 @@
 //! Containers whose cgroups systemd makes, one scope for each. The tests need systemd as the first
-//! process, as in the guest.
+//! process, as in the test's virtual machine (`integration/guest`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

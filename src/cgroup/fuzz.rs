@@ -47,7 +47,7 @@ pub(crate) fn status(input: &[u8]) {
     let _ = scores::has_resource(text);
 }
 
-/// Notes of values to restore; nothing is restored.
+/// Parses the notes of original values, and restores none.
 pub(crate) fn notes(input: &[u8]) {
     let read = || serde_json::from_slice::<Vec<Note>>(input);
     if let Ok(notes) = assert_bounded(input.len(), EACH, ANYWAY, read) {

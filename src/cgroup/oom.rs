@@ -42,7 +42,8 @@ const SETTLES_WITHIN: Duration = Duration::from_millis(50);
 /// Pause before the next attempt to watch, after one has failed for lack of descriptors.
 const TRIES_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Watches a cgroup until it is dropped; idle without notifications.
+/// Watches a cgroup for processes that the OOM killer ends, until the watch is dropped. It uses no
+/// CPU time while the kernel notifies of none.
 #[derive(Debug)]
 pub struct OomWatch {
     kills: Arc<Kills>,

@@ -95,9 +95,9 @@ struct LastActivity {
 }
 
 impl<C> Clients<C> {
-    /// Splits the connections to the socket for root alone, and to the one for all, into clients of
-    /// root and read-only clients. The latter are charged to `meter`. Neither stream ends before
-    /// its server is shut down: with ttrpc 0.10, a server whose listener has ended panics in
+    /// Turns the connections to root's socket into clients of root, and those to the public socket
+    /// into read-only clients, whose CPU time is charged to `meter`. Neither stream ends before its
+    /// server is shut down: with ttrpc 0.10, a server whose listener has ended panics in
     /// `stop_listen`.
     pub fn new(roots: Option<C>, anyone: C, meter: Meter) -> (Clients<C>, ReadOnlyClients) {
         let (read_only, others) = mpsc::unbounded_channel();

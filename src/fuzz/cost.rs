@@ -96,8 +96,7 @@ pub const RESERVED_FOR_A_MESSAGE: usize = 10_000_000;
 ///
 /// # Panics
 ///
-/// If `read` has more memory allocated at once than `anyway` bytes and `each` bytes for each of
-/// `size`.
+/// If `read` has more than `anyway + each * size` bytes allocated at once.
 pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnOnce() -> T) -> T {
     let mut outcome = None;
     let memory = allocation_counter::measure(|| outcome = Some(read()));

@@ -19,7 +19,8 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// Returns the time to wake the core, which asks for `at`.
+    /// Returns the time to wake the core: `at`, for which it asks, or later if that time has been
+    /// handled already.
     pub fn set(&mut self, at: Time) -> Time {
         let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
             self.pause = Duration::ZERO;

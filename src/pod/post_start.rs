@@ -14,7 +14,8 @@ impl Actor {
             Some((init, task.carryover.post_start()?.to_owned()))
         });
         let Some(((init, token), process)) = kept else {
-            // The handler was not kept at its creation, which is not the container's fault.
+            // The shim could not keep the handler when the container was created. The container
+            // must not fail because of that.
             tracing::warn!(container = %id, "postStart handler unknown; not run again");
             return self
                 .core

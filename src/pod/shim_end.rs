@@ -31,7 +31,8 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 pub(super) struct ShimEnd {
     /// The shim ends now, unless a message that is still to be handled prevents it.
     is_now: bool,
-    /// The shim was asked to end, and only announced creations, or ones being undone, prevent it.
+    /// The shim was asked to end. It stays only for creations that are announced and not begun, or
+    /// that have failed and are being undone.
     is_due: bool,
     /// Tasks that will be created here, each with the time at which the shim stops expecting it.
     announced: BTreeMap<ContainerId, Instant>,

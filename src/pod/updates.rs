@@ -89,7 +89,7 @@ impl Actor {
     }
 
     /// True if a task's next Update raises its memory limit while the pod's is being lowered.
-    fn is_raise_too_early(&mut self, id: &ContainerId) -> bool {
+    fn is_raise_too_early(&self, id: &ContainerId) -> bool {
         if !self.is_lowering_memory() {
             return false;
         }

@@ -43,7 +43,8 @@ fn source(destination: IpAddr) -> Option<IpAddr> {
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Of a datagram socket this sets the destination, and chooses the source.
+    // On a datagram socket `connect` sends nothing: the kernel notes the destination and chooses
+    // the source address.
     socket.connect((destination, 9)).ok()?;
     let source = socket.local_addr().ok()?.ip();
     is_global(source).then_some(source)

@@ -46,7 +46,7 @@ struct Count {
     payload: usize,
 }
 
-/// A frame's head in bytes, and how many of them are its length.
+/// Size of a frame's header in bytes, and the number of them that hold the frame's length.
 const HEAD: u8 = 9;
 const LENGTH: u8 = 3;
 
@@ -80,7 +80,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Frames<R> {
 }
 
 impl Count {
-    /// Goes on with these bytes; whether they are within the limit.
+    /// Counts these bytes. Returns true if the total is still within the limit.
     fn take(&mut self, mut bytes: &[u8]) -> bool {
         loop {
             let rest = bytes.get(self.payload..).unwrap_or_default();

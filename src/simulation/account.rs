@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use usher_core::lifecycle::{Report, Time};
+use usher_core::lifecycle::{READ_WITHIN, Report, Time};
 use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
 use crate::engine::sim::{EngineCall, Happening, Left};
-use crate::stdio::TOLD_WITHIN;
 
 use super::containerd::Called;
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
@@ -42,7 +41,7 @@ impl Account<'_> {
             unanswered: self.open.clone(),
             left: left.into_iter().collect(),
             idle_wakes: 0,
-            untold: self.slow * 2 + TOLD_WITHIN,
+            untold: self.slow * 2 + READ_WITHIN,
             excuses: self.excuses(faults),
         }
     }
@@ -161,8 +160,8 @@ impl Account<'_> {
         if faults.slow <= SLOW {
             return Vec::new();
         }
-        // As long as four calls of the engine may take: what is left of the last life, the creation, the
-        // release and the news of each.
+        // The longest time of four engine calls: the cleanup after the previous process, the
+        // creation, the release, and the report of their outcomes.
         let again = Duration::from_millis(faults.slow) * 4 + AFTERWARDS;
         let deaths = self
             .story

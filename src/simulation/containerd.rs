@@ -1,9 +1,8 @@
-//! A containerd: it calls the Task service, as long as it is there itself, and listens to events.
+//! A simulated containerd: while it is up, it calls the Task service and receives events.
 //!
-//! What it does beside what it is asked for is what containerd does: a task is waited for from its
-//! creation on; one that could not be created or started is deleted; who was deleted is followed by a
-//! Shutdown; and when it comes back it asks for the state of each task. A caller that gives up, or a
-//! containerd that dies, takes the futures of its calls with it.
+//! Like the real one it also sends a Wait after each Create, a Delete after a failed Create or
+//! Start, a Shutdown after each Delete, and a State for each task when it comes back. If a caller
+//! gives up, or containerd dies, the futures of the calls are dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -187,7 +186,7 @@ impl Containerd {
         self.shared.news.notify_one();
     }
 
-    /// Takes the events for its own caller.
+    /// Takes the events that kubelet would learn from containerd.
     pub fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.inner().seen)
     }

@@ -37,7 +37,7 @@ pub struct Account<'a> {
     pub ended: Vec<bool>,
     /// Panics that no seed has injected.
     pub panics: Vec<String>,
-    /// The calls of the engine that panicked, as they were to.
+    /// The engine calls in which the seed injected a panic.
     pub lost: Vec<String>,
     /// Kubelet has nothing left to do.
     pub is_over: bool,

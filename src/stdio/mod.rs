@@ -44,7 +44,7 @@ use tokio::sync::watch as state;
 use crate::reaper::Reaper;
 use crate::sys;
 
-pub use passage::{TOLD_WITHIN, Unread};
+pub use passage::Unread;
 pub use streams::{Streams, drain, open};
 pub use terminal::Size;
 pub use words::{Rest, leave_message, tell};

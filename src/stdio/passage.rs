@@ -17,13 +17,11 @@ use nix::libc;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep};
 
+use crate::lifecycle::READ_WITHIN;
 use crate::sys;
 
 /// Longest pause of a reader for which the exit of its process waits.
 const STILL_FOR: Duration = Duration::from_millis(200);
-
-/// Longest delay of an exit: of an exec, or of an init together with its execs.
-pub const TOLD_WITHIN: Duration = crate::lifecycle::READ_WITHIN;
 
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(8);
@@ -149,16 +147,16 @@ impl Unread {
     }
 
     /// Waits until clients have read it. Gives up on a reader that pauses longer than
-    /// `STILL_FOR`, and after [`TOLD_WITHIN`].
+    /// `STILL_FOR`, and after [`READ_WITHIN`].
     pub async fn is_read(self) {
         #[cfg(test)]
         if let Some(simulated) = self.simulated {
-            return sleep(simulated.min(TOLD_WITHIN)).await;
+            return sleep(simulated.min(READ_WITHIN)).await;
         }
         let begun = Instant::now();
         let (mut left, mut moved_at) = (self.left(), begun);
         let mut pause = FIRST_LOOK;
-        while left > 0 && moved_at.elapsed() < STILL_FOR && begun.elapsed() < TOLD_WITHIN {
+        while left > 0 && moved_at.elapsed() < STILL_FOR && begun.elapsed() < READ_WITHIN {
             sleep(pause).await;
             pause = pause.saturating_mul(2).min(LAST_LOOK);
             let now_left = self.left();
@@ -348,7 +346,7 @@ mod tests {
         stage.unread().expect("it is not read").is_read().await;
         let took = begun.elapsed();
         assert!(
-            took >= TOLD_WITHIN && took < TOLD_WITHIN + ms(20),
+            took >= READ_WITHIN && took < READ_WITHIN + ms(20),
             "{took:?}"
         );
         slow.abort();

@@ -368,7 +368,8 @@ fn search_path() -> &'static str {
     "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-/// The tests' own default configuration of kubelet, except for values of another machine.
+/// The configuration of kubelet that the upstream tests use by default, without the values that
+/// hold only for their machines.
 fn kubelet() -> String {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -69,7 +69,7 @@ impl Effective {
                 .get("plugins")?
                 .get("io.containerd.server.v1.grpc")
         };
-        // From 2.4 on a plugin has the address.
+        // Since containerd 2.4 the address is in the section of a plugin.
         let listeners = [plugin(), self.table.get("grpc")];
         let mut addresses = listeners.into_iter().flatten();
         addresses.find_map(|listener| {

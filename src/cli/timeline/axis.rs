@@ -6,7 +6,7 @@ const QUIET_AT_MOST: f64 = 0.2;
 /// A time without events is shortened if it would take more than this share of the line.
 const CUT_FROM: f64 = 0.45;
 
-/// Limit of ticks tried for a piece of the line; more than it has room for.
+/// Most ticks tried for one segment of the axis; no segment has room for so many.
 const STEPS_AT_MOST: u16 = 1000;
 
 /// Times on a line of length 1.

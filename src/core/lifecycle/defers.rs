@@ -55,8 +55,8 @@ impl Subject<'_> {
             .pod_facts
             .ends
             .filter(|_| pod.turn_under_way() == Some(turn))?;
-        // A defer container may still run from an inferred termination that was disproved. The
-        // defers before it in the list do not wait for it beyond their own time.
+        // A defer container may still run because a termination was inferred earlier and then
+        // disproved. The defers before it in the list wait for it no longer than their own time.
         if !self.is_next_defer(turn) && !self.container.state.is_running() {
             return None;
         }

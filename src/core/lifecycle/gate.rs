@@ -120,7 +120,7 @@ impl Pod {
         is_for_good.then_some(past.counts)
     }
 
-    /// The index of the first stage among the first `before` that is not done.
+    /// Of the first `before` stages, the index of the first that is not done.
     pub(super) fn closed_stage(&self, before: usize) -> Option<usize> {
         let plan = self.plan.as_ref()?;
         let mut stages = plan.stages().iter().take(before);

@@ -34,9 +34,9 @@ impl Pod {
             [lone] => self.lone_end(lone)?,
             _ => self.now,
         };
-        // A container stopped alone long before has a deadline of its own and does not count. But
-        // if it shares the deadline of the others, all were asked at once, and a preStop handler
-        // has hidden that.
+        // A container that was stopped alone, long before, has its own deadline and does not
+        // count. But with the same deadline as the others it was stopped together with them, and
+        // their preStop handlers only delayed their signals.
         let others = || open.iter().filter(|open| !open.request.is_alone());
         let first = others().map(|open| open.request.at()).min();
         let since = first.map(|at| at.before(self.termination_window()));
@@ -233,10 +233,10 @@ impl Container {
         }
     }
 
-    /// The longest time for which a preStop handler hides the stop request that follows it, if the
-    /// caller gives `grace` for both. The shim sees `exec` handlers and knows how long a `sleep`
-    /// takes; for the others it waits for half of the grace period, which leaves the other half to
-    /// the container that was asked.
+    /// The longest time for which a preStop handler can delay the container's stop request, if
+    /// `grace` is the time for both. The shim sees `exec` handlers, and knows how long a `sleep`
+    /// takes. For other handlers it assumes half of the grace period, so that the other half is
+    /// left to a container whose stop request has come.
     pub(super) fn hides_a_stop_for(&self, grace: Duration) -> Duration {
         match &self.facts.pre_stop {
             Some(PreStop::Sleep(pause)) => *pause,

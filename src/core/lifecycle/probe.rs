@@ -22,7 +22,7 @@ use super::time::Time;
 /// The probe in use for a running program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Watch {
-    /// The startup probe: until it succeeds, the container is not started.
+    /// The startup probe: the container counts as started when it succeeds.
     Startup(Box<Probing>),
     /// The liveness probe, once the container is started.
     Liveness(Box<Probing>),

@@ -1,8 +1,8 @@
 //! Runs of a pod in one sandbox, and which of them a created container belongs to.
 //!
-//! A termination that the shim has decided stays, whatever its caller creates. A container created
-//! meanwhile belongs either to that termination, as the sidecar of a finished Job, or to the run
-//! that follows it. A caller may also restart all of a living pod in its sandbox (Kubernetes'
+//! No later Create revokes a termination that the shim has decided. A container created meanwhile
+//! is part of that termination, for example as a sidecar of a finished Job, or of the run that
+//! follows. A caller may also restart all of a living pod in its sandbox (Kubernetes'
 //! RestartAllContainers, KEP-5532).
 
 use crate::plan::{ContainerKind, Role};

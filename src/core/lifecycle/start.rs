@@ -342,7 +342,7 @@ impl Pod {
         }
     }
 
-    /// The time when a Start in `Block` that waits for `missing` fails.
+    /// The deadline of a Start in `Block` that waits for the containers `missing`.
     pub(super) fn block_ends(&self, blocked: &Blocked, missing: &[String]) -> Time {
         let own = blocked.since.after(self.startup_timeout());
         let callers = blocked

@@ -269,8 +269,8 @@ fn check_essential(names: &[String], assignment: &RoleAssignment) -> Result<(), 
     }
 }
 
-/// Checks the grace period of a pod that sets its grace policy itself. If only its node does,
-/// another policy applies to a grace period that is too short.
+/// Checks that the grace period is long enough for a grace policy that the pod itself sets. (If the
+/// policy is only the node's default, a pod with a shorter grace period gets another policy.)
 fn check_grace_period(policy: GracePolicy, period: Option<Duration>) -> Result<(), Problem> {
     let least = policy.least();
     if period.is_some_and(|period| period < least) {

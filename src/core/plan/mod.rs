@@ -71,8 +71,8 @@ use role_assignment::RoleAssignment;
 /// every init and sidecar container is in exactly one stage, and a container has only settings that
 /// its role has a use for.
 ///
-/// A name may be optional: it is in the lists below once a container of that name
-/// [appears](Plan::comes). So is a sidecar that only the node names ([`Roles`]).
+/// An optional name is in the lists below only once a container of that name
+/// [appears](Plan::comes). A sidecar that only the node names ([`Roles`]) is optional, too.
 ///
 /// Two plans are equal if they have the same content and the same optional containers have
 /// appeared, whatever the annotations look like.

@@ -92,7 +92,8 @@ impl Resources {
     }
 }
 
-/// Kubernetes' `ResourceList`. Resources that no cgroup is sized by must be well-formed too.
+/// Kubernetes' `ResourceList`. Resources that affect no cgroup, such as ephemeral storage, must be
+/// well-formed too.
 #[derive(Debug)]
 struct ResourceList(Amounts);
 

@@ -137,7 +137,7 @@ words! {
         /// Always 0.
         #[default]
         Mask = "Mask",
-        /// 0 for a death by signal, else its own.
+        /// 0 if a signal killed it, otherwise its own exit code.
         Signal = "Signal",
         Propagate = "Propagate",
     }

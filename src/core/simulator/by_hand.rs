@@ -17,7 +17,7 @@ pub struct Person<'a> {
     heard: usize,
 }
 
-/// The parts of a case that apply to a person's pod.
+/// Reduces a case to what applies to a pod that a person runs with `ctr`, without kubelet.
 pub fn by_hand(mut case: Case) -> Case {
     let is_had = |part: Part| !part.is_native() && part != Part::Guest;
     case.members.retain(|member| is_had(member.part));

@@ -69,7 +69,8 @@ pub struct Ask {
 pub struct Log {
     /// The first record of each sandbox.
     pub sandboxes: Vec<usize>,
-    /// Sandboxes that are really the one before with all containers restarted (KEP-5532).
+    /// Sandboxes that are not new: kubelet kept the one before and restarted all its containers
+    /// (KEP-5532).
     pub restarted: Vec<usize>,
     pub asks: Vec<Ask>,
     /// SIGKILLs at the end of the grace period.

@@ -268,8 +268,8 @@ impl From<oci::Options> for Options {
     }
 }
 
-/// True if systemd has to make the cgroups although no option says so: a caller without options can
-/// only tell by the form of the cgroup's path. False if systemd does not run.
+/// True if systemd has to make the cgroups although no option says so: a caller that passes no
+/// options requests systemd by the form of the cgroup's path. False if systemd does not run.
 pub fn implies_systemd_cgroup(options: Option<&Any>, bundle: &Bundle) -> bool {
     let is_given = options.is_some_and(|any| name(any) == RUNC || !any.value.is_empty());
     !is_given && bundle.has_systemd_cgroup() && Path::new(SYSTEMD_RUNS).is_dir()

@@ -9,7 +9,7 @@ use crate::engine::Work;
 use crate::offload::Threads;
 use crate::stdio::Rest;
 
-/// Most messages of a container that may wait for the disk.
+/// Maximum number of a container's messages that are queued for the disk.
 const WAITING_AT_MOST: usize = 16;
 
 /// The queue of a container's messages.

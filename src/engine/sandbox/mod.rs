@@ -100,7 +100,7 @@ pub async fn clear(bundle: &Path, id: &str) {
     beside(bundle, files::remove).await;
 }
 
-/// Runs work that a disk may stall on a thread; `None` if it has panicked.
+/// Runs, on a thread of its own, work that a disk may stall; `None` if it has panicked.
 async fn beside<T: Send + 'static>(
     bundle: &Path,
     work: impl FnOnce(&Path) -> T + Send + 'static,
@@ -205,7 +205,7 @@ impl PodSandbox {
         ];
         let made = made.into_iter().filter(|(is_own, _)| *is_own);
         let made = made.map(|(_, kind)| match &wanted.pins {
-            // A mount has the name of the namespace's file.
+            // The namespace is mounted on a file of this name.
             Some(pins) => (kind, pins.join(kind)),
             None => (kind, PathBuf::from(format!("/proc/{holder}/ns/{kind}"))),
         });

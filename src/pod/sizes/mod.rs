@@ -110,8 +110,9 @@ impl Actor {
     }
 
     /// True while the pod's memory limit is being lowered.
-    pub(super) fn is_lowering_memory(&mut self) -> bool {
-        self.sizing().is_some_and(|sizing| sizing.is_lowering())
+    pub(super) fn is_lowering_memory(&self) -> bool {
+        let sizing = self.pod_cgroup.as_ref().and_then(|own| own.sizing.as_ref());
+        sizing.is_some_and(Sizing::is_lowering)
     }
 
     /// The bundle that records the original values of the pod's cgroup: containerd must run

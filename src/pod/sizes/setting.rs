@@ -51,8 +51,8 @@ pub(super) enum Outcome {
 }
 
 impl Setting {
-    /// Reads a value that the shim has not written yet, so that it is the caller's. `None` if the
-    /// cgroup has no such value.
+    /// Reads a value that is still the caller's, because the shim has not written it yet. `None` if
+    /// the cgroup has no such value.
     pub fn found(knob: Knob, cgroup: &dyn PodCgroup, allotment: &Allotment) -> Option<Setting> {
         let found = cgroup.read(knob)?;
         Some(Setting {

@@ -388,7 +388,7 @@ mod tests {
             sizing.settle(&*cgroup, Some(&asking(now, together)), 0);
             cgroup.read(Knob::CpuWeight).unwrap()
         };
-        // The pod's 100m stand for the request of each of two containers.
+        // The pod itself requests 100m, and each of its two containers counts with that.
         assert_eq!(weight(200, Some(200)), 102);
         // kubelet doubles the pod's request, then lowers both containers' requests to zero.
         fake.set("cpu.shares", 204);

@@ -1,7 +1,8 @@
-//! The system calls that a prober may make from then on. Any other one ends it.
+//! The seccomp filter of a prober, installed when its async runtime has opened its sockets. Any
+//! other system call ends the prober.
 //!
-//! It has the sockets of its runtime by now. What is left: connections by TCP, waiting, memory, and
-//! what the libraries of C and Rust do on their way to an end.
+//! Allowed are TCP connections, waiting, memory, and the calls that the libraries of C and Rust make
+//! when a process exits.
 
 use std::collections::BTreeMap;
 

@@ -43,7 +43,8 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
     restored
 }
 
-/// Records in a completed pod's annotations how they differ from its author's.
+/// Records, in the annotations that the webhook has completed, how they differ from those that the
+/// pod's author wrote.
 pub(super) fn record(of_author: &Annotations, completed: &mut Annotations, by: &Completion) {
     let moved = by.moved_probes();
     let kept = by.annotations.iter();

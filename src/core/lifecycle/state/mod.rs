@@ -107,7 +107,7 @@ pub(super) struct Ending {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Releasing {
     start: Start,
-    /// An exit that arrived before the report of the release.
+    /// An exit that arrived before the engine reported that the program is executed.
     pub exit: Option<ExitStatus>,
     pub stop: Stop,
 }

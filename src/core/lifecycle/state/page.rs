@@ -53,7 +53,7 @@ const TRANSITIONS: [(&str, Transition); 15] = [
     }),
     ("withhold", |state| state.withhold(NOW).is_ok()),
     ("dismiss", |state| state.dismiss(EXITING).is_ok()),
-    // While its program is being executed its exit is kept.
+    // An exit that arrives while the program is still being executed is held back until then.
     ("exit", |state| {
         state.exits_early(FAILED).is_err() && state.exited(EXITING).is_ok()
     }),

@@ -109,7 +109,7 @@ impl Subject<'_> {
         match (&container.facts.pre_stop, &termination.cause) {
             (Some(_), cause) if cause.is_callers() => Some(termination.deadline),
             (None, Cause::Inferred) => Some(termination.known.after(self.pod.termination_window())),
-            // Kubelet asks these too, but there is nothing to wait for.
+            // Kubelet sends stop requests to these as well, but nothing waits for them.
             (None, Cause::SandboxDied) => None,
             // Kubelet does not know of this termination and will ask for nothing. But it may have
             // begun a stop before with a preStop handler, which its request follows.

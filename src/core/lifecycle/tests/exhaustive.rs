@@ -499,7 +499,7 @@ impl Model {
                     unreachable!("none of these pods has any")
                 }
                 Action::Report(Report::StartsOver { from_the_start, .. }) => {
-                    // Otherwise what is done is done.
+                    // Otherwise containers that are done stay done.
                     if from_the_start {
                         fork.records.fill_with(NameRecord::default);
                     }

@@ -124,7 +124,7 @@ fn a_defer_that_ran_at_an_end_that_was_none_is_started_again_by_its_caller() {
     let world = pod(&annotations).script("drain", runs_to(0));
     let mut world = running(world, &["web", "drain", "clean"]);
     world.call(Call::Crash("web", 1));
-    // While its app is in back-off: the image of clean has changed.
+    // The image of `clean` is changed while the app is in back-off.
     world.call(kill("clean", 30));
     world.run_for(secs(3));
     assert!(world.executed("drain").is_some());
@@ -176,7 +176,8 @@ fn two_requests_with_the_same_deadline_belong_to_one_termination() {
     );
 }
 
-/// A pod in which `clean` runs since an end that was none, and that is deleted.
+/// A pod that is deleted while its defer container `clean` still runs because of a wrongly inferred
+/// termination.
 fn with_a_defer_that_runs(policy: &str) -> World {
     let annotations = [
         ("apps", "web"),
@@ -354,7 +355,7 @@ fn a_held_defer_that_is_asked_while_an_init_container_works_runs() {
     };
     let world = pod(&annotations).facts("setup", handler);
     let mut world = running(world, &["drain", "setup"]);
-    // The request for the other follows its handler, of which nothing is seen.
+    // The stop request for `setup` comes after its preStop handler, which the shim does not see.
     world.call(kill("drain", 4));
     world.run_for(secs(3));
     assert!(world.executed("drain").is_some(), "{:#?}", world.seen);
@@ -510,7 +511,8 @@ fn an_end_that_shows_when_its_time_is_over_leaves_a_moment() {
     ];
     let world = pod(&annotations).script("logs", deaf());
     let mut world = running(world.script("vpn", deaf()), &["vpn", "logs"]);
-    // The pod is deleted before its app has come. A native sidecar is asked when the time of all others is over.
+    // The pod is deleted before its app is created. Kubelet stops a native sidecar when the grace
+    // period of all other containers is over.
     world.call(kill("logs", 10));
     world.run_for(ms(10_300));
     let shows = world.now;

@@ -94,7 +94,7 @@ fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
     for name in ["proxy", "web"] {
         world.call(Call::Delete(name));
     }
-    // Without any container left, the pod would be another one.
+    // A pod whose containers are all deleted starts over with its next container, so one is left.
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]).with_sandbox();
     let mut world = running(world, &["proxy", "web"]);
     world.stop(None);
@@ -259,7 +259,7 @@ proptest! {
         }
         let asked = world.now;
         let stopped = world.stop(Some(secs(grace)));
-        // The last chance, what the runtime takes, and no more.
+        // Two seconds between the last signal and SIGKILL, and the time that the runtime takes.
         let end = asked.after(secs(grace + 2) + ms(200));
         while world.step(end) {
             let view = world.pod.view(world.now);

@@ -50,7 +50,7 @@ fn an_optional_name_without_a_container_has_no_effect() {
     }
 }
 
-/// In the small pods all that has a place in the order comes before the app.
+/// In the small pods every ordered container comes before the app.
 #[test]
 fn an_optional_name_whose_container_is_created_counts_like_any_other() {
     for without in Case::small() {

@@ -10,7 +10,7 @@ use crate::plan::Signal;
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
 use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
-/// Each with what its worst case is longer than the grace period.
+/// Grace policies, each with the seconds by which its worst case exceeds the grace period.
 const POLICIES: [(&str, u64); 5] = [
     ("Shared", 2),
     ("Reserve", 2),

@@ -1,4 +1,4 @@
-//! Rules that go round in circles: a faulty rule, and rules that have done so once.
+//! Rules that loop: one that is faulty on purpose, and some that looped because of past bugs.
 
 use crate::lifecycle::{Report, Time};
 use crate::plan::Signal;

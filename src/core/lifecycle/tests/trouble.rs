@@ -141,7 +141,7 @@ fn every_promise_holds_for_every_small_pod_with_one_fault_at_any_moment() {
     check(0..all.len() as u64, shown, |n| all.get(n as usize).cloned());
 }
 
-/// `scripts/simulate`.
+/// Runs the cases of `scripts/simulate`.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn simulate() {

@@ -312,7 +312,7 @@ fn a_cleanup_that_runs_says_since_when_and_when_it_is_killed_and_the_sidecars_wa
         let wait = container(&world, sidecar).wait.unwrap();
         assert_eq!(wait.obstacles, std::slice::from_ref(&turn), "{sidecar}");
     }
-    // And so it is, after a signal.
+    // The view shows the defer container's deadline, also after its signal.
     world.run_for(killed.since(world.now).saturating_sub(ms(100)));
     let wait = container(&world, "clean-up").wait.unwrap();
     let expected = (

@@ -116,7 +116,7 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             {
                 continue;
             }
-            // The termination window is part of a lone request's time.
+            // If only one container gets a stop request, its time includes the termination window.
             (None, GracePolicy::Strict | GracePolicy::Reserve) => LEAST - WINDOW,
             (Some(_), GracePolicy::Shared) | (None, _) => LEAST,
             // The last containers of a step share its end.

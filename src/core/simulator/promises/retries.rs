@@ -73,8 +73,8 @@ pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
         let Some(ending) = plain_ending(run, trace, AFTERWARDS) else {
             continue;
         };
-        // A stop of one container that went on when the pod was stopped looks like the first
-        // request of its termination.
+        // If the stop of one container is still under way when the pod is stopped, it looks like
+        // the first request of the pod's termination.
         let mut traces = run.of(trace.sandbox);
         if traces.any(|it| run.log.asked_again.contains(&it.id.as_str())) {
             continue;
@@ -95,7 +95,7 @@ pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The number of defers and steps behind a defer that runs at `at`.
+/// The number of defers and steps that still come after a defer that runs at `at`.
 fn behind(run: &Run<'_>, defer: &ContainerTrace<'_>, at: Time) -> u32 {
     let place = |trace: &ContainerTrace<'_>| {
         let mut members = run.case.of(trace.part());

@@ -476,7 +476,7 @@ fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
             let mut traces = run.traces.iter();
             if traces.any(|of| {
                 let is_there = of.sandbox == trace.sandbox || run.case.by_hand;
-                // "Held containers wait for that second" in which a postStart may come.
+                // A postStart may come within a second: "Held containers wait for that second".
                 let by = at.after(secs(1));
                 is_there && of.member.name == member.name && of.created <= by
             }) {

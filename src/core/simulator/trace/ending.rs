@@ -20,7 +20,7 @@ pub struct Ending {
     pub soonest: Time,
     /// The grace period by its requests, whatever the caller does later.
     pub grace: Duration,
-    /// The time when the shim could know.
+    /// The earliest time when the shim could know of the termination.
     pub known: Time,
     pub forced: bool,
     /// Forced for its caller, but a handler with so little time looks like any other.
@@ -113,8 +113,8 @@ impl<'a, 'r> Begun<'a, 'r> {
         }
     }
 
-    /// The end of the given time: by the requests that count, and by the grace period of a decided
-    /// termination.
+    /// The deadline of the termination: the earliest that follows from the stop requests for which
+    /// `counts` holds, and from the pod's grace period if the shim decided the termination.
     fn given(&self, counts: impl Fn(&Ask) -> bool) -> Time {
         // A deletion that gives more than the pod's own grace period looks like one that gives
         // that.
