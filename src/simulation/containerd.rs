@@ -1,8 +1,8 @@
 //! A simulated containerd: while it is up, it calls the Task service and receives events.
 //!
 //! Like the real one it also sends a Wait after each Create, a Delete after a failed Create or
-//! Start, a Shutdown after each Delete, and a State for each task when it comes back. If a caller
-//! gives up, or containerd dies, the futures of the calls are dropped.
+//! Start, and a Shutdown after each Delete. When it comes back, it sends a State for each task. If a
+//! caller gives up, or containerd dies, the futures of the calls are dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
