@@ -35,7 +35,7 @@
 )]
 #![forbid(unsafe_code)]
 
-// The cost of its parsers is measured like that of the other crate's.
+// `cost` (below) measures the memory that the parsers here take, as for those of the main crate.
 pub mod config;
 #[cfg(test)]
 #[allow(dead_code)]
