@@ -299,7 +299,8 @@ impl Step {
         }
     }
 
-    /// The word for scripts: if a setting lists the containers of the step, its name.
+    /// The word for scripts: the name of the setting that lists the containers of the step, if
+    /// there is one.
     pub const fn word(self) -> &'static str {
         match self {
             Step::Hooks => "hooks",

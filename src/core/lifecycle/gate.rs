@@ -123,7 +123,7 @@ impl Pod {
         is_for_good.then_some(past.counts)
     }
 
-    /// Of the first `before` stages, the index of the first that is not done.
+    /// The index of the first stage that is not done, among the first `before` stages.
     pub(super) fn closed_stage(&self, before: usize) -> Option<usize> {
         let plan = self.plan.as_ref()?;
         let mut stages = plan.stages().iter().take(before);

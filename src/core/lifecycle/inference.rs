@@ -4,7 +4,7 @@
 //! waits for each; only when the pod ends it asks all of them at once. So two requests open at the
 //! same time mean a termination, and a lone request concerns its container alone, after a moment in
 //! which a second one could come. If no second request can come, the lone one means a termination:
-//! a cleanup that never runs does more harm than one too many.
+//! a cleanup that never runs does more harm than a cleanup that runs once too often.
 
 use std::time::Duration;
 

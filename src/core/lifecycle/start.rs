@@ -307,8 +307,8 @@ impl Subject<'_> {
         said.unwrap_or_else(|| pod.due(ends, end))
     }
 
-    /// Writes once to the container's stderr that it waits, unless the wait ends before; `how`
-    /// begins the message.
+    /// Writes once to the container's stderr that it waits, unless the wait ends before this line
+    /// is due; `how` begins the message.
     fn wait_is_said(
         &self,
         since: Time,

@@ -2,7 +2,8 @@
 //! the caller.
 //!
 //! The cleanup does the slow part of the deletion early, while the caller still learns of the exit.
-//! The OCI runtime cannot do both at the same time. A restart in place also waits for the cleanup.
+//! The OCI runtime cannot clean up and delete a container at the same time. A restart in place
+//! waits for the cleanup.
 
 use std::time::Duration;
 
