@@ -35,7 +35,7 @@
 )]
 #![forbid(unsafe_code)]
 
-// `cost` (below) measures the memory that the parsers here take, as for those of the main crate.
+// `cost` (below) measures memory and CPU time of the parsers here, as in the main crate.
 pub mod config;
 #[cfg(test)]
 #[allow(dead_code)]

@@ -299,8 +299,8 @@ impl Step {
         }
     }
 
-    /// The word for scripts: the name of the setting that lists the containers of the step, if
-    /// there is one.
+    /// The word for scripts. If a setting lists the containers of the step, it is the name of that
+    /// setting.
     pub const fn word(self) -> &'static str {
         match self {
             Step::Hooks => "hooks",

@@ -127,8 +127,8 @@ impl StopRequest {
         self.kind == RequestKind::PreStop
     }
 
-    /// True if the request has the same deadline. Kubelet rounds to whole seconds, and gives two
-    /// seconds if no time is left.
+    /// True if the two deadlines are the same, give or take two seconds: kubelet counts whole
+    /// seconds, and gives two if no time is left.
     pub fn ends_with(&self, deadline: Time) -> bool {
         let (first, last) = (self.deadline.min(deadline), self.deadline.max(deadline));
         last.since(first) <= LEAST
