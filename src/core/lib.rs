@@ -2,20 +2,20 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`plan`] | annotations in: what the pod's author wants, as types that cannot contradict themselves |
+//! | [`plan`] | the settings in a pod's annotations, as types that cannot contradict themselves |
 //! | [`config`] | a node's configuration file: the rules for all pods' annotations |
 //! | [`lifecycle`] | the pure core: decides everything, does nothing |
 //! | [`manifest`] | objects of Kubernetes that have pods in them |
 //! | [`judgement`] | what the shim would do with a pod, from its spec |
-//! | [`share`] | a share of one core, for work that strangers ask for |
-//! | [`sizing`] | how large a pod is at each moment of its life, from what its containers ask for |
+//! | [`share`] | a limit on the CPU time of work that others can request |
+//! | [`sizing`] | the size of a pod in each phase, from the requests and limits of its containers |
 //! | [`process`] | how processes end |
-//! | [`text`] | what others wrote, made fit for a sentence |
+//! | [`text`] | text from others, made safe to print in a sentence |
 //!
 //! The code here has no clock, starts no process, opens no file or socket, and never waits. The
-//! compiler enforces it: this crate depends on nothing that could, and `clippy.toml` beside it
-//! refuses the likeliest parts of the standard library. So a test can repeat any decision in any
-//! order and at any time.
+//! build enforces this: no dependency of this crate can do these things, and the crate's
+//! `clippy.toml` forbids the most likely parts of the standard library. So a test can repeat any
+//! decision in any order and at any time.
 
 #![cfg_attr(
     not(test),
@@ -35,7 +35,7 @@
 )]
 #![forbid(unsafe_code)]
 
-// The cost of its parsers is measured like that of the other crate's.
+// `cost` (below) measures memory and CPU time of the parsers here, as in the main crate.
 pub mod config;
 #[cfg(test)]
 #[allow(dead_code)]

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::lifecycle::Time;
 
-/// A share of one core, with some CPU time ahead. Spent CPU time is paid off as time passes.
+/// A share of one core, with some CPU time available in advance. Spent CPU time is paid off as time
+/// passes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Share {
     /// Seconds in which one second of CPU time is paid off.

@@ -1,9 +1,10 @@
-//! Foreign text on its way into a sentence: from a pod's author, or from a server in a container.
+//! Text from others that usher prints in a sentence: from a pod's author, or from a server in a
+//! container.
 
 use std::error::Error;
 use std::fmt::{self, Write};
 
-/// Most characters repeated of a container's output.
+/// Most characters of a container's output that usher repeats.
 pub const SAID_CHARS: usize = 200;
 
 /// Text with unprintable characters escaped, and cut: no line breaks, no cursor movement, no change

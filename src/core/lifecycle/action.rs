@@ -129,7 +129,7 @@ pub enum Action {
 pub enum Why {
     /// The caller sent a signal that is not meant to stop the container; it is passed on unchanged.
     Other,
-    /// The caller sent it, and it is passed on unchanged.
+    /// The caller sent a stop signal or SIGKILL, which is passed on unchanged.
     PassedOn,
     /// The caller asked for the stop of this container alone.
     Alone,
@@ -146,7 +146,7 @@ pub enum Why {
     ProbeFailed(ProbeKind),
     /// The postStart handler failed after a restart in place.
     PostStartFailed,
-    /// The pod is to start again in another sandbox.
+    /// The sandbox is killed so that its caller starts the pod again in another sandbox.
     StartsAnew,
 }
 
@@ -156,7 +156,7 @@ impl Why {
         self != Why::Other
     }
 
-    /// True if the container is stopped for a failure: that is no stop request.
+    /// True if the signal is sent because the container has failed, and not for a stop request.
     pub fn is_failure(self) -> bool {
         matches!(self, Why::ProbeFailed(_) | Why::PostStartFailed)
     }
@@ -240,7 +240,7 @@ pub enum Cause {
     Inferred,
     /// The sandbox container has exited.
     SandboxDied,
-    /// All apps have exited as the restart policy wants it.
+    /// All apps have exited, and the restart policy restarts none of them.
     Completed,
     /// A container listed in `usher/essential` has failed.
     EssentialFailed { name: String, code: u32 },
@@ -259,8 +259,8 @@ impl Cause {
         *self != Cause::Inferred
     }
 
-    /// True if the caller stops the containers as well, with their preStop handlers first. It does
-    /// not know of any other termination.
+    /// True if the caller stops the containers as well, with their preStop handlers first. The
+    /// caller does not know of terminations with other causes.
     pub fn is_callers(&self) -> bool {
         matches!(self, Cause::Inferred | Cause::SandboxDied)
     }
@@ -299,7 +299,8 @@ impl Step {
         }
     }
 
-    /// The word for scripts: the setting that lists the containers of the step, if there is one.
+    /// The word for scripts. If a setting lists the containers of the step, it is the name of that
+    /// setting.
     pub const fn word(self) -> &'static str {
         match self {
             Step::Hooks => "hooks",

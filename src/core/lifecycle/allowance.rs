@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::time::Time;
 use crate::share::Share;
 
-/// Seconds in which one second of CPU time is paid off: attempts take a fourteenth of a core. The
-/// rest of the promised tenth covers what cannot be measured: for a command, the part of the OCI
-/// runtime that becomes the command (a fifth of the cost with runc).
+/// Seconds in which one second of CPU time is paid off: measured attempts take a fourteenth of a
+/// core. usher promises a tenth at most. The difference is for what cannot be measured: for a
+/// command, the part of the OCI runtime that becomes the command (a fifth of the cost with runc).
 const PACE: u32 = 14;
 
 /// CPU time available in advance: the first attempts of a starting pod do not wait.
@@ -23,7 +23,7 @@ const AHEAD: Duration = Duration::from_millis(200);
 /// Unmeasured CPU time of an attempt: its log lines and their readers.
 const HANDLING: Duration = Duration::from_micros(400);
 
-/// Expected CPU time of an attempt before any was made: that of a command.
+/// Expected CPU time of an attempt before any was measured: that of a command.
 const UNKNOWN: Duration = Duration::from_millis(20);
 
 /// The CPU time that the probes of a pod have used.
@@ -67,7 +67,7 @@ impl Allowance {
         self.share.free_at(expected)
     }
 
-    /// The distance of attempts in the long run if one round of them costs `expected`.
+    /// The average time between attempts of a container if one round of attempts costs `expected`.
     pub fn period(&self, expected: Duration) -> Duration {
         self.share.in_time(expected)
     }
@@ -82,8 +82,8 @@ impl Allowance {
         });
     }
 
-    /// Ends the attempt of that execution, which took `cost`. Returns the expected cost of
-    /// the next attempt, or `None` if none was under way.
+    /// Ends the attempt of that execution, which took `cost`. Returns the expected cost of the next
+    /// attempt, or `None` if no such attempt was under way.
     pub fn over(
         &mut self,
         now: Time,
@@ -103,7 +103,7 @@ impl Allowance {
                 .share
                 .give_back(now, began, expected.saturating_sub(cost)),
         }
-        // With varying costs, do not expect the cheapest.
+        // If costs vary, the cheapest attempt is not the expected one.
         let known = known.unwrap_or(cost).saturating_add(cost);
         let expected = cost.max(known.checked_div(2).unwrap_or_default());
         self.usual = Some(expected);

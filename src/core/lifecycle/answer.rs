@@ -44,8 +44,8 @@ impl Pod {
         let own = request.map_or(Duration::MAX, |request| {
             request.deadline().since(request.at())
         });
-        // A request that follows a preStop handler carries the rest of the grace period, not all of
-        // it, even if this request is the one that makes it a termination.
+        // A request that follows a preStop handler carries only the rest of the grace period. So
+        // the whole is taken from the termination, which may begin with this very request.
         let begins = || {
             let (known, end) = self.inferred()?;
             (known <= self.now).then_some(end.grace())
@@ -87,7 +87,8 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: an answer is delayed until its limit, or until there is nothing left to wait for.
+    /// Rule: a delayed answer is sent when its delay ends, or earlier if nothing is left that needs
+    /// the delay.
     pub(super) fn answer_is_due(&self) -> Option<Due<Decision>> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;
@@ -101,7 +102,8 @@ impl Subject<'_> {
     fn answers_wait(&self) -> bool {
         let extends = self.pod.is_extension_pending() && self.pod.termination.is_some();
         let stop = self.container.state.stop();
-        // A container stopped for a failure still has its turn if it is restarted.
+        // A container that is stopped for a failure may be restarted: its turn to stop is still to
+        // come.
         let is_told = stop.is_told() && !stop.is_for_failure();
         self.container.state.is_alive() && (extends || !is_told)
     }

@@ -25,7 +25,7 @@ const DEFERS_COME_WITHIN: Duration = Duration::from_secs(30);
 /// Longest wait for listed defer containers after the failure or the completion.
 const DEFERS_ARE_AWAITED_FOR: Duration = Duration::from_secs(60);
 
-/// Longest wait for listed apps in a later sandbox: kubelet does not create succeeded ones again.
+/// Longest wait for listed apps in a later sandbox: kubelet does not create succeeded apps again.
 const LISTED_APPS_COME_WITHIN: Duration = Duration::from_secs(30);
 
 /// A termination that the shim has decided.
@@ -38,12 +38,13 @@ struct DecidedEnd {
     begins: Time,
 }
 
-/// The completion of the run: at the later of the two times, if no container is created before.
+/// The completion of the run. The run is complete at the later of these two times, if no container
+/// is created before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
-    /// No more apps are expected from then on.
+    /// Time from which on no more apps are expected.
     pub known: Time,
-    /// The exit of the last app counts from then on.
+    /// Time from which on the exit of the last app counts.
     pub counts: Time,
 }
 
@@ -78,11 +79,12 @@ impl Pod {
         let (known, cause) = ends.min_by_key(|(at, _)| *at)?;
         let is_alive = self.containers.values().any(|container| {
             let state = &container.state;
-            // The caller may start a created container much later: that alone does not delay the
-            // termination.
+            // A container that was created but not started needs no termination: its Start may come
+            // much later.
             container.is_ordered() && state.is_alive() && !state.is_created()
         });
-        // The failure of an essential container also ends the sandbox.
+        // After the failure of an essential container the termination is needed in any case,
+        // because it also ends the sandbox.
         if !is_alive && !matches!(cause, Cause::EssentialFailed { .. }) {
             return None;
         }
@@ -112,7 +114,8 @@ impl Pod {
         if code != 0 && settings.essential.contains(&name) {
             return Some(Cause::EssentialFailed { name, code });
         }
-        // With any code: the container is not started again.
+        // A sidecar that was never started ends the pod with any exit code: the caller does not
+        // start it again.
         match container.role_policy().ready_when.filter(|_| for_good) {
             Some(ReadyWhen::Completed) if code != 0 => Some(Cause::InitFailed { name, code }),
             Some(ReadyWhen::Started) if !self.has_done_its_part(&name, container.number) => {
@@ -132,8 +135,8 @@ impl Pod {
         is_essential && status != ExitStatus::Code(0)
     }
 
-    /// True if all apps have ended as their restart policies want it, as far as the caller knows:
-    /// for the caller, a container that it has stopped counts at once.
+    /// True if all apps have ended for good under their restart policies, as far as the caller
+    /// knows. An app that the caller has stopped counts at once.
     pub(super) fn is_complete(&self) -> bool {
         let is_decided = self
             .termination
@@ -149,8 +152,8 @@ impl Pod {
         plan.map_or(RestartPolicy::Never, |plan| plan.restart_policy(name))
     }
 
-    /// True if an app was created for the next run after this sandbox has died: the caller runs it
-    /// in the next sandbox.
+    /// True if the sandbox has died and an app was created for the next run: the caller runs the
+    /// app in the next sandbox.
     fn is_wanted_elsewhere(&self) -> bool {
         let mut containers = self.containers.values();
         self.sandbox_is_gone
@@ -163,8 +166,8 @@ impl Pod {
         self.completion().map(|it| it.known.max(it.counts))
     }
 
-    /// The completion of the run, or `None` unless all known apps have ended as the restart policy
-    /// wants it.
+    /// The completion of the run, or `None` unless all known apps have ended for good under the
+    /// restart policy.
     pub(super) fn completion(&self) -> Option<Completion> {
         let plan = self.plan.as_ref()?;
         let lives = |container: &Container| {
@@ -181,8 +184,8 @@ impl Pod {
             record.code.is_some_and(|code| !policy.restarts(code))
         };
         if let Some(apps) = plan.apps() {
-            // Kubelet does not create containers again in a pod's later sandboxes that exited with
-            // 0.
+            // In a later sandbox of a pod, kubelet does not create containers again that have
+            // exited with 0.
             let left_out = self.is_later_sandbox && policy.leaves_out_succeeded();
             let is_missing = |name: &&String| self.history.of(name).is_none();
             let known = match left_out && apps.iter().any(|name| is_missing(&name)) {

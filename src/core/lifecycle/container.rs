@@ -51,7 +51,7 @@ pub(super) struct Container {
     pub is_of_next_run: bool,
     pub state: ContainerState,
     pub task: Task,
-    /// The caller of its Start has given up, and will delete the container.
+    /// The caller of the container's Start has given up, and will delete the container.
     pub is_given_up: bool,
     /// The open stop request of the caller, if there is one.
     pub request: Option<StopRequest>,
@@ -65,8 +65,8 @@ pub(super) struct Container {
     pub probe_cost: Option<Duration>,
     /// Back-off of restarts in place.
     pub back_off: BackOff,
-    /// Number of the first execution in this pod, 0 before it. Sidecars stop in reverse order of
-    /// it, regardless of later restarts in place.
+    /// Number of the container's first execution, counted in this pod; 0 before that. Sidecars stop
+    /// in the reverse order of these numbers, whatever restarts in place follow.
     pub place: u64,
 }
 
@@ -106,7 +106,7 @@ impl TerminationWork {
 }
 
 impl Container {
-    /// The policy of its role.
+    /// The policy of the container's role.
     pub fn role_policy(&self) -> RolePolicy {
         RolePolicy::of(self.role)
     }
@@ -121,21 +121,23 @@ impl Container {
         self.role_policy().defer_turn()
     }
 
-    /// True if the Exec seen as the beginning of its stop may as well be its postStart handler:
-    /// both are the same command, and a postStart is possible at that time.
+    /// True if the Exec that was taken for the container's preStop handler may as well be its
+    /// postStart handler. This is so if both handlers are the same command and a postStart is
+    /// possible at that time.
     pub fn is_hardly_asked(&self) -> bool {
         let post_start = self.state.post_start();
         let may_be_either = post_start.is_some_and(|known| known.may_be_pre_stop());
         may_be_either && self.request.is_some_and(|request| request.is_pre_stop())
     }
 
-    /// True if its stop signal was delivered or SIGKILL is scheduled, other than for a failure.
+    /// True if the container's stop signal was delivered or its SIGKILL is scheduled, unless that
+    /// was for a failure.
     pub fn was_told(&self) -> bool {
         let stop = self.state.stop();
         (stop.is_told() || stop.kill_at().is_some()) && !stop.is_for_failure()
     }
 
-    /// True while its termination hook runs.
+    /// True while the container's termination hook runs.
     pub fn is_hooked(&self) -> bool {
         self.termination_work == TerminationWork::Hook(HookState::Running)
     }

@@ -21,7 +21,7 @@ use super::time::Time;
 /// The relation of a just-created container to the termination under way.
 pub(super) enum Comes {
     InTime,
-    /// The termination was over before the container was created: it belongs to the next run.
+    /// The container was created after the termination was over, and belongs to the next run.
     ForTheNextRun,
     /// A person is stopping the pod.
     TooLate,
@@ -52,7 +52,7 @@ impl Pod {
             return Err(Refusal::AlreadyExists { id: id.clone() });
         }
         if new.kind == ContainerKind::Workload && self.sandbox_is_gone {
-            // The caller creates it again in the next sandbox.
+            // The caller creates the container again in the next sandbox.
             self.history.wanted(&new.name);
             return Err(Refusal::SandboxGone { name: new.name });
         }
@@ -75,7 +75,8 @@ impl Pod {
         if kind == ContainerKind::Workload {
             let is_new = self.history.of(&name).is_none();
             let is_restart_of_all = self.is_restart_of_all(&name);
-            // A container created again in its sandbox was not left out of it.
+            // A name that is new here but has been restarted has run in an earlier sandbox of the
+            // pod, unless the whole pod was restarted in this one.
             self.is_later_sandbox |= facts.restart_count > 0 && is_new && !self.was_restarted;
             if let Some(timeout) = timeout {
                 let whole = Duration::from_secs(timeout.as_secs_f64().ceil() as u64);
@@ -185,7 +186,7 @@ impl Pod {
             let out = std::mem::take(&mut self.out);
             *self = Pod {
                 out,
-                // Later events for a sandbox that has died stay too late.
+                // The sandbox stays dead: containers created for it later are still refused.
                 sandbox_is_gone: self.sandbox_is_gone,
                 ..Pod::default()
             };
@@ -199,7 +200,8 @@ impl Pod {
             let heir = heir.number;
             return self.history.inherit(name, number, heir);
         }
-        // Treated as a failed container: a caller that restarts failed ones tries again.
+        // A container that could not be created counts as failed. A caller that restarts failed
+        // containers tries again.
         let fatal = self
             .fatal_end(container, NEVER_CREATED)
             .filter(|_| !self.restart_policy_of(name).restarts_failed());
@@ -214,8 +216,8 @@ impl Pod {
         self.history.ended(name, number, end, fatal);
     }
 
-    /// Records that container `number` of this name belongs to the current run: from now on others
-    /// wait for it and it has its turns, even if it was optional.
+    /// Records that container `number` of this name belongs to the current run. From now on other
+    /// containers wait for it and it has its turns, even if it was optional.
     pub(super) fn came(&mut self, name: &str, number: u64) {
         self.history.created(name, number);
         if let Some(plan) = &mut self.plan {

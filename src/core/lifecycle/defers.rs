@@ -1,8 +1,9 @@
 //! Defer containers: run one after another when the pod terminates.
 //!
-//! The defer proposal ("Defer Containers", 2017). They are created and held from the start, so that
-//! their images are present and their configuration is proven before they are needed. Each runs
-//! once in a sandbox, whatever the cause of the termination, and none in a forced termination.
+//! The source is the defer proposal ("Defer Containers", 2017). Defer containers are created and
+//! held from the start, so that their images are present and their configuration is proven before
+//! they are needed. Each runs once in a sandbox, whatever the cause of the termination, and none in
+//! a forced termination.
 
 use crate::plan::{DeferExitCode, DeferTurn};
 use crate::process::ExitStatus;
@@ -67,7 +68,7 @@ impl Subject<'_> {
         }
         let own = pod.own_ends(self.container, ends);
         let late = match self.container.state.stop() {
-            // The termination does not wait for the container, which cannot be stopped further.
+            // SIGKILL has not ended the container: the termination no longer waits for it.
             Stop::GivenUp { .. } => return None,
             Stop::Killed { .. } => None,
             _ => self.is_late(own.kill),
@@ -96,7 +97,8 @@ impl Subject<'_> {
         }
     }
 
-    /// True if it still runs from a disproved termination although its step is skipped now.
+    /// True if the defer container still runs because an earlier termination was disproved,
+    /// although its step is now skipped or past.
     fn has_no_turn_left(&self, turn: DeferTurn) -> bool {
         let running = self.container.state.as_running();
         let is_untold = running.is_some_and(|running| running.stop == Stop::Untold);
@@ -107,7 +109,7 @@ impl Subject<'_> {
         is_untold && is_skipped && !self.container.is_of_next_run
     }
 
-    /// Rule: a defer container that waits for a turn that will not come ends without having run.
+    /// Rule: a held defer container ends without having run if its turn will not come.
     pub(super) fn defer_is_left_out(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let turn = container
@@ -141,8 +143,8 @@ impl Subject<'_> {
         next.is_some_and(|next| next.number == self.container.number)
     }
 
-    /// True if it is the running defer container, and nothing but the grace period ends its time
-    /// now.
+    /// True if the container is the running defer container, and its time is over now only because
+    /// the grace period is.
     pub(super) fn is_late_defer(&self) -> bool {
         let turn = self.pod.turn_under_way();
         let is_next = turn.is_some_and(|turn| self.is_next_defer(turn));
@@ -186,8 +188,9 @@ impl Pod {
         (place, container.number)
     }
 
-    /// The latest end of the defer containers of a turn whose step begins at `began` and has these
-    /// deadlines; with `ahead_of`, of those ahead of that container only.
+    /// The latest time at which the defer containers of a turn are over. Their step begins at
+    /// `began` and has the deadlines `ends`. With `ahead_of`, only the defer containers ahead of
+    /// that container count.
     pub(super) fn defers_over_by(
         &self,
         turn: DeferTurn,
@@ -251,14 +254,15 @@ impl Pod {
     }
 
     /// The deadlines of a defer container in its step. Its cap lasts from its release to its
-    /// signal, however often it is restarted, and a restarted one leaves the defers behind it their
-    /// time.
+    /// signal, however often it is restarted. A restarted container also stops early enough to
+    /// leave time for the defer containers behind it.
     pub(super) fn own_ends(&self, container: &Container, ends: Ends) -> Ends {
         let Some(began) = container.turn_began() else {
             return ends;
         };
         let capped = self.cap_of(container).map(|cap| began.after(cap));
-        // A container that ran on after a disproved termination has not been signaled.
+        // A container that ran on after a disproved termination has not been signaled: its SIGKILL
+        // comes at the earliest two seconds after this step began.
         let told = self.termination.as_ref().map(Termination::step_began);
         let kill = |at: Time| at.max(told.unwrap_or_default()).after(LEAST);
         let kill = capped.map_or(ends.kill, |at| ends.kill.min(kill(at)));
@@ -273,9 +277,9 @@ impl Pod {
         }
     }
 
-    /// The deadline for retries of a defer container: the rest of the grace period is needed for
-    /// its own stop and for each defer container and step behind it, two seconds each. `None` if
-    /// nothing is behind it.
+    /// The latest time at which a failed defer container may run again. The rest of the grace
+    /// period is left for its own stop and for each defer container and step behind it, two seconds
+    /// each. `None` if nothing is behind it.
     fn last_retry(&self, container: &Container) -> Option<Time> {
         let step = self.step_of(container)?;
         let is_behind = |other: &&Container| {
@@ -316,8 +320,8 @@ impl Pod {
     }
 
     /// The exit code reported for a defer container (defer proposal: its failure never restarts a
-    /// pod). One that has run is needed again in the pod's next sandbox, and again in this one if
-    /// the termination is disproved.
+    /// pod). A defer container that has run is needed again in the pod's next sandbox, and in this
+    /// sandbox if the termination is disproved.
     pub(super) fn code_of_defer(&self, status: ExitStatus) -> u32 {
         let policy = self
             .plan

@@ -32,7 +32,7 @@ pub(super) struct ContainerContext<'a> {
     pub allowance: &'a mut Allowance,
     /// Executions so far in this pod.
     pub executions: &'a mut u64,
-    /// The program of some ordered container has been executed, or was to be.
+    /// The program of an ordered container was executed, or the execution was tried.
     pub has_released: &'a mut bool,
     pub sandbox_is_gone: &'a mut bool,
     pub out: &'a mut Outbox,
@@ -131,8 +131,8 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// The state after Start is answered now: an Exec that follows soon may be the postStart
-    /// handler.
+    /// The state of the postStart handler if the Start is answered now: an Exec that follows soon
+    /// may be the handler.
     pub fn possible_post_start(&self) -> PostStart {
         PostStart::Possible { answered: self.now }
     }
@@ -261,8 +261,8 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Handles the first open SIGKILL of the caller: carries out `then` in its place, or passes it
-    /// on.
+    /// Handles the first open SIGKILL of the caller: carries out `then` in place of the signal, or
+    /// passes the signal on.
     fn handle_kill_request(&mut self, then: Option<Decision>, ends_grace: bool, ends_defers: bool) {
         if self.container.kills.is_empty() {
             return;
@@ -354,7 +354,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Records the container as started once it is.
+    /// Records in the history that the container is started, if it is.
     pub fn note_if_started(&mut self) {
         if !self.container.role_policy().is_helper || !self.container.state.is_started() {
             return;

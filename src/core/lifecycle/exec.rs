@@ -23,7 +23,8 @@ use super::time::Time;
 /// An Exec without a deadline that comes this soon after Start's answer is taken for postStart.
 const POST_START_WITHIN: Duration = Duration::from_secs(1);
 
-/// Kubelet stops a container whose postStart has failed this soon, its preStop handler aside.
+/// Longest time from a failed postStart handler until kubelet stops the container, apart from the
+/// time of a preStop handler.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
 /// An Exec of the caller.
@@ -62,7 +63,7 @@ pub(super) enum PostStart {
 }
 
 impl PostStart {
-    /// True if the handler keeps the container from being started.
+    /// True if the handler keeps the container from counting as started.
     pub fn is_in_the_way(&self) -> bool {
         matches!(
             self,
@@ -180,9 +181,9 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Drops assumed postStart handlers because the caller creates another container. Kubelet does
-    /// so only after a postStart is over, or after the stop that follows a failed one: an Exec that
-    /// still runs, or failed without a stop, was no handler.
+    /// Drops assumed postStart handlers because the caller creates another container. Kubelet waits
+    /// until a postStart is over, and if it has failed, until the container is stopped. So an Exec
+    /// that still runs, or that has failed without a stop, was no handler.
     pub(super) fn disprove_post_starts(&mut self) {
         let ids: Vec<_> = self.containers.keys().cloned().collect();
         for id in ids {

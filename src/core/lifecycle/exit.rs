@@ -22,9 +22,10 @@ pub(super) enum Exit {
     /// The program was being executed. TaskStart has to be published before TaskExit, so the
     /// outcome of the execution comes first.
     Early(ExitStatus),
-    /// No meaning: the container has no process, and a failed restart left this one behind.
+    /// The exit means nothing: the container has no process, and a failed restart left the exited
+    /// process behind.
     OfNoProcess,
-    /// The program is restarted in place after a while; it ran for this duration.
+    /// The program is to be restarted in place; it ran for this duration.
     OfOneLife(Duration, ExitStatus),
     ForGood(Box<Last>),
 }
@@ -50,8 +51,8 @@ impl Pod {
         self.now = now;
         self.handle_process_exited(id);
         self.exited(id, Some(status));
-        // Leftovers of the last process are in the way of a restart. Otherwise everything that
-        // waits for this exit goes first.
+        // A restart in place needs the cleanup of the last process first. Otherwise the cleanup
+        // comes after everything that waits for this exit.
         let is_in_the_way = self.will_run_again(id);
         if is_in_the_way {
             self.plan_cleanup(id);
@@ -127,7 +128,7 @@ impl Pod {
         program: Option<(ExitStatus, Stop)>,
         told: u32,
     ) -> Option<(End, Option<Cause>)> {
-        // The next run has not begun.
+        // A container of the next run does not count yet.
         if container.kind != ContainerKind::Workload || container.is_of_next_run {
             return None;
         }
@@ -161,7 +162,8 @@ impl Pod {
             None if container.role_policy().is_masked && was_told_by_us => {
                 self.code_of_one_told_to_go(container, status)
             }
-            // A container needed in the next sandbox has not succeeded in this one.
+            // A container that is needed again in the next sandbox must not report success in this
+            // one.
             None if status == ExitStatus::Code(0) && self.is_needed_again(container, stop) => {
                 self.code_of_no_failure()
             }
@@ -178,7 +180,8 @@ impl Pod {
             _ if is_helper && stop.is_for_failure() && !self.turn_has_come(container) => true,
             Some(Cause::EssentialFailed { .. }) => is_helper || stop.since().is_some(),
             Some(cause) => cause.is_followed_by_another() && is_helper,
-            // It was asked to stop, and exited by itself before its signal was delivered.
+            // The container was asked to stop, and exited by itself before its signal was
+            // delivered.
             None => is_helper && container.is_asked(),
         }
     }
@@ -204,8 +207,8 @@ impl Pod {
         }
     }
 
-    /// The code that stands for "no failure". Under `OnFailure`, kubelet does not create containers
-    /// that exited with 0 in the pod's next sandbox, though they are needed there unless the run is
+    /// The code that stands for "no failure". Under `OnFailure`, kubelet leaves containers that
+    /// exited with 0 out of the pod's next sandbox, though they are needed there unless the run is
     /// complete.
     pub(super) fn code_of_no_failure(&self) -> u32 {
         let is_run_again = self

@@ -19,20 +19,20 @@ use super::rules::{Decision, Due, Subject};
 use super::termination::Ends;
 use super::time::Time;
 
-/// Time beyond its timeout that an attempt of a probe may be under way: the OCI runtime may be slow
-/// with a command, and so may the end of the attempt.
+/// Time beyond its timeout for which an attempt of a probe may be under way: the OCI runtime may be
+/// slow to start a command, and the attempt may be slow to end.
 const ATTEMPT_LAG: Duration = Duration::from_secs(4);
 
 /// The time granted beyond the grace period.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct Extension {
-    /// Measured from the end of the grace period.
+    /// Time granted so far, measured from the end of the grace period.
     granted: Duration,
     /// Number of grants.
     times: u32,
     /// The attempt of the liveness probe under way: its execution and its start.
     attempt: Option<(u64, Time)>,
-    /// The running defer container gets no more.
+    /// The running defer container gets no more time.
     refused: bool,
 }
 
@@ -45,8 +45,8 @@ impl Extension {
 }
 
 impl Subject<'_> {
-    /// Rule: a defer container whose time is over gets more if the settings allow it; otherwise it
-    /// is stopped.
+    /// Rule: a defer container whose time is over gets more time if the settings allow it;
+    /// otherwise it is stopped.
     pub(super) fn defer_may_go_on(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let extension = pod.extension()?;
@@ -134,7 +134,7 @@ impl Pod {
         let mut ask_all = termination.deadline().after(extension.granted);
         if let Some((_, began)) = extension.attempt {
             let answered = began.after(self.attempt_limit());
-            // A later answer is not awaited.
+            // The step does not wait for a result of the probe that comes later.
             let last = self.last_end().unwrap_or(answered);
             ask_all = ask_all.max(answered.min(last));
         }
@@ -192,7 +192,8 @@ impl ContainerContext<'_> {
             let extension = &mut termination.extension;
             extension.refused = true;
             if extension.attempt.take().is_some() {
-                // An answer would change nothing now; the time until now stays granted.
+                // The result of the attempt would change nothing now; the time until now stays
+                // granted.
                 extension.granted = extension.granted.max(beyond);
             }
         }

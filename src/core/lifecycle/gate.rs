@@ -26,7 +26,8 @@ pub enum Missing {
     NotStarted,
     /// The program runs, and has not exited with 0 yet.
     NotDone,
-    /// The container is started; only an earlier stage that the caller begins again is missing.
+    /// The container is started. Only an earlier stage, which the caller has begun again, is not
+    /// done.
     Started,
 }
 
@@ -63,7 +64,7 @@ impl Pod {
     }
 
     fn is_waited_for(&self, name: &str, container: &Container) -> bool {
-        // A name that has run already waits only for stages that the caller begins anew.
+        // A container whose name has run before waits only for stages that the caller begins again.
         let has_had_its_turn = container.role_policy().start_condition
             == StartCondition::AfterAllStages
             && self
@@ -84,8 +85,10 @@ impl Pod {
         self.has_sandbox() && post_start.is_some_and(PostStart::is_possible)
     }
 
-    /// True if container `number` need not wait for `name`: the init container has exited with 0,
-    /// or the sidecar was started.
+    /// True if `name` has done what later stages wait for: the init container has exited with 0, or
+    /// the sidecar was started. `number` is the creation number of the waiting container. If an
+    /// init container is created again after its success, containers with a lower number do not
+    /// wait for it again. Roles that no stage waits for give true.
     pub(super) fn has_done_its_part(&self, name: &str, number: u64) -> bool {
         let past = self.history.of(name);
         match self
@@ -114,13 +117,13 @@ impl Pod {
         let policy = self.restart_policy_of(name);
         let is_for_good = match RolePolicy::of(plan.role(name)).ready_when? {
             ReadyWhen::Started => !policy.restarts(past.code?),
-            // With any code, it has not succeeded.
+            // A missing init container that has exited did not succeed, whatever its code.
             ReadyWhen::Completed => past.code.is_some() && !policy.restarts_failed(),
         };
         is_for_good.then_some(past.counts)
     }
 
-    /// The index of the first unfinished stage, if it is among the first `before` stages.
+    /// The index of the first stage that is not done, among the first `before` stages.
     pub(super) fn closed_stage(&self, before: usize) -> Option<usize> {
         let plan = self.plan.as_ref()?;
         let mut stages = plan.stages().iter().take(before);
@@ -191,8 +194,8 @@ impl Subject<'_> {
         match policy.start_condition {
             StartCondition::AtOnce => true,
             StartCondition::AtTheEnd(_) => false,
-            // Only sidecars are useful to the termination that follows once the defer containers
-            // exist.
+            // A termination follows as soon as the awaited defer containers exist. Only sidecars
+            // are of use to it.
             _ if self.pod_facts.awaits_defers && !policy.is_helper => false,
             _ => pod.termination.is_none() && pod.missing(self.container).is_empty(),
         }

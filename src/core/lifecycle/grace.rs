@@ -41,7 +41,7 @@ pub struct Share {
     /// Time of the stop signal for all remaining containers of the step; nothing new begins after
     /// it.
     pub ask_all: Duration,
-    /// Time of SIGKILL for what is alive of the step.
+    /// Time of SIGKILL for containers of the step that are still alive.
     pub kill: Duration,
 }
 
@@ -60,8 +60,8 @@ impl Budget {
                 max,
             } => interval.saturating_mul(count).min(max),
         });
-        // A pod that lets defer containers exceed the grace period should not have its other
-        // containers killed at its end.
+        // If defer containers may exceed the grace period, the other containers should not be
+        // killed when it ends.
         let policy = match (extension, policy) {
             (Some(_), GracePolicy::Shared | GracePolicy::Strict) => GracePolicy::Overrun,
             (_, policy) => policy,
@@ -101,13 +101,14 @@ impl Budget {
             }
             GracePolicy::SkipHooks if may_be_skipped && least > limit => return None,
             GracePolicy::SkipHooks if may_be_skipped => limit,
-            // "Each later step has at least 2 s": the first step gets what there is.
+            // "Each later step has at least 2 s": so only the first step may get less.
             GracePolicy::Reserve | GracePolicy::Overrun if step == Step::Hooks => limit,
             GracePolicy::Reserve | GracePolicy::Overrun | GracePolicy::SkipHooks => {
                 limit.max(least)
             }
         };
-        // The last containers share the end of the step.
+        // Containers whose turn has not come are signaled together, two seconds before SIGKILL, or
+        // halfway through a shorter step.
         let half = kill
             .saturating_sub(began)
             .checked_div(2)
@@ -155,8 +156,8 @@ impl Budget {
     }
 
     /// Delay of the answer to a stop request whose signal is not delivered yet. The caller's timer
-    /// starts at the answer, and it sends SIGKILL at the end of the grace period: the delay leaves
-    /// time for the containers stopped last.
+    /// starts at the answer, and the caller sends SIGKILL at the end of the grace period: the delay
+    /// leaves time for the containers stopped last.
     pub fn withholds(&self) -> Duration {
         match self.policy {
             GracePolicy::Shared | GracePolicy::Reserve => LEAST,

@@ -45,7 +45,7 @@ pub(super) struct NameRecord {
     pub ran: Option<u64>,
     /// A defer container of this name was run in this sandbox.
     pub deferred: bool,
-    /// The first creation after it succeeded.
+    /// The first creation of the name after its program succeeded.
     pub reopened: Option<u64>,
     /// The exit code of the last container of this name; `None` while it is alive.
     pub code: Option<u32>,
@@ -68,10 +68,10 @@ pub(super) struct ReportedExit {
     reason: ExitReason,
 }
 
-/// The cause of an exit, as far as it tells if the caller restarts the whole pod.
+/// The cause of an exit, from which a restart of the whole pod by the caller is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum ExitReason {
-    /// The container itself.
+    /// The container has exited by itself.
     Itself,
     /// A stop by the caller that left 2 s at most.
     StoppedShortly,
@@ -155,9 +155,9 @@ impl History {
     }
 
     /// True if a Create of `name` restarts the whole pod in its sandbox (Kubernetes'
-    /// RestartAllContainers, KEP-5532): a container has exited by itself, its caller has stopped
-    /// all others since then and left them 2 s at most, and it now creates one of the exited
-    /// containers again. `is_ordered` tells which names count.
+    /// RestartAllContainers, KEP-5532). This is so if a container has exited by itself, if the
+    /// caller has then stopped all others and left them 2 s at most, and if `name` is one of the
+    /// exited containers. `is_ordered` tells which names count.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
         let exits: Vec<_> = self
             .reported()
@@ -197,7 +197,8 @@ impl History {
         }
     }
 
-    /// Drops container `number`, which was not created: `heir`, the one before it, counts again.
+    /// Drops container `number`, whose creation failed: `heir`, the container of this name before
+    /// it, counts again.
     pub fn inherit(&mut self, name: &str, number: u64, heir: u64) {
         if let Some(record) = self.names.get_mut(name)
             && record.created == number
@@ -304,8 +305,9 @@ impl History {
 pub(super) const NEVER_CREATED: u32 = 128;
 
 impl NameRecord {
-    /// True if container `number` need not wait for an init container with this record. A succeeded
-    /// one stays done until it is created again, and after that for containers created before.
+    /// True if container `number` need not wait for an init container with this record. An init
+    /// container that has succeeded stays done until it is created again. After that, it stays done
+    /// only for containers that were created earlier.
     pub fn is_done_for(&self, number: u64) -> bool {
         self.succeeded && self.reopened.is_none_or(|reopened| number < reopened)
     }

@@ -92,7 +92,7 @@ impl Subject<'_> {
         // A caller that sends a stop request has run the handler.
         let counts = is_ours && container.state.is_running() && container.request.is_none();
         let hook = container.facts.pre_stop_hook.clone().filter(|_| counts)?;
-        // Part of the container's own grace period is left for the signal.
+        // The last part of the container's own grace period is left for the signal.
         let until = pod.cap_of(container).map_or(until, |cap| {
             let last = cap.checked_div(2).unwrap_or_default().min(LEAST);
             until.min(pod.now.after(cap.saturating_sub(last)))

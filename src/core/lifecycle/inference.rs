@@ -4,7 +4,7 @@
 //! waits for each; only when the pod ends it asks all of them at once. So two requests open at the
 //! same time mean a termination, and a lone request concerns its container alone, after a moment in
 //! which a second one could come. If no second request can come, the lone one means a termination:
-//! a cleanup that never runs does more harm than one too many.
+//! a cleanup that never runs does more harm than a cleanup that runs once too often.
 
 use std::time::Duration;
 
@@ -47,7 +47,8 @@ impl Pod {
         };
         let (callers, ours): (Vec<_>, Vec<_>) = open
             .iter()
-            // Signals for the caller's own containers are delivered at once in any case.
+            // Containers that only the caller starts and stops get their signals at once in any
+            // case.
             .partition(|open| open.container.role_policy().is_callers());
         let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
         let mut counts: Vec<_> = ours
@@ -99,7 +100,7 @@ impl Pod {
         ends.then(|| request.at().after(self.termination_window()))
     }
 
-    /// True if the plan has something to do in a termination.
+    /// True if a termination has hooks or defer containers to run.
     pub(super) fn has_an_ending(&self) -> bool {
         let Some(plan) = &self.plan else {
             return false;
@@ -151,13 +152,14 @@ impl Subject<'_> {
         if !container.is_asked() || !container.is_ordered() || !self.can_be_told() {
             return None;
         }
-        // The shim does not delay requests for the caller's own containers.
+        // The shim does not delay stop requests for containers that only the caller starts and
+        // stops.
         if container.role_policy().is_callers() {
             return Some(Due::Now(self.told(Why::Alone)));
         }
         if self.pod.termination.is_some() {
-            // A container of the next run is not part of the termination. A parked one has nothing
-            // to wait for, unless it is a defer container.
+            // A container of the next run is not part of the termination. A parked container has no
+            // turn to wait for, unless it is a defer container.
             let is_none_of_it = container.is_of_next_run
                 || container.state.is_parked() && container.defer_turn().is_none();
             return is_none_of_it.then(|| Due::Now(self.told(Why::Turn)));
@@ -170,7 +172,8 @@ impl Subject<'_> {
     /// termination.
     fn lone_stop_at(&self, request: &StopRequest) -> Time {
         let container = self.container;
-        // Its hook began in a termination that was disproved.
+        // The container's hook still runs from a termination that was disproved: the signal waits
+        // for the hook.
         if container.is_hooked() {
             return request.deadline().before(LEAST);
         }
@@ -189,8 +192,8 @@ impl Subject<'_> {
         if !has_an_ending && !others().any(|(_, other)| other.state.is_executed()) {
             return request.at();
         }
-        // Kubelet stops all containers of a pod at once: the first container whose silence proves
-        // otherwise ends the wait.
+        // Kubelet stops all containers of a pod at once. So the wait ends as soon as one container
+        // should have got a stop request of its own and has not.
         let proofs = others().filter_map(|(_, other)| other.silence_proves_at(request, window));
         let proven = proofs.min().unwrap_or(window);
         proven.max(window).min(request.deadline())
@@ -208,9 +211,10 @@ impl Subject<'_> {
 }
 
 impl Container {
-    /// The time from which the silence of this container proves that its pod lives on although
-    /// `request` was made for another; `None` if its silence proves nothing. `window` is the end of
-    /// the termination window.
+    /// The time at which this container would have got its own stop request if the pod were ending.
+    /// `request` was made for another container. If this container has none by then, the pod lives
+    /// on. `None` if a missing request proves nothing. `window` is the end of the termination
+    /// window.
     fn silence_proves_at(&self, request: &StopRequest, window: Time) -> Option<Time> {
         let own = self.request.as_ref();
         // Kubelet stops only containers that it has seen running, and its own init containers after
@@ -219,7 +223,8 @@ impl Container {
             && self.state.open_start().is_none()
             && !self.role_policy().is_callers()
             && !own.is_some_and(|own| own.is_open(request.at()));
-        // containerd sends the stop signal of a container once.
+        // containerd sends the stop signal of a container once: after it, a missing request proves
+        // nothing.
         let was_asked = own.is_some_and(|own| own.signal().is_some());
         let grace = request.deadline().since(request.at());
         let last = request.deadline().before(LEAST);

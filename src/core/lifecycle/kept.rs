@@ -28,8 +28,8 @@ impl Pod {
         self.foreseen_kept().filter(|kept| kept.since <= self.now)
     }
 
-    /// Returns the same for the time when it will be so, if nothing happens before: an app may
-    /// still be created again.
+    /// Returns what will keep the pod alive, and from when on, if nothing happens before. For
+    /// example, an app may still be created again.
     fn foreseen_kept(&self) -> Option<Kept> {
         let since = self.run_is_over_since()?;
         let workload = self.containers.values();
@@ -45,7 +45,8 @@ impl Pod {
         (!by.is_empty()).then_some(Kept { since, by })
     }
 
-    /// The time since which the run is over and no stop was requested: kubelet waits for the rest.
+    /// The time since which the run is over and no stop was requested: kubelet waits for the
+    /// containers that are left.
     fn run_is_over_since(&self) -> Option<Time> {
         match &self.termination {
             _ if self.sandbox_is_gone => None,
@@ -63,7 +64,7 @@ impl Pod {
 }
 
 impl Pod {
-    /// Rule: the log names once what keeps a pod alive whose run is over.
+    /// Rule: when a run is over, the log names once the containers that keep the pod alive.
     pub(super) fn kept_is_said(&self) -> Option<Due<PodDecision>> {
         let since = self.foreseen_kept()?.since;
         let is_news = self.kept_said != Some(since);

@@ -35,10 +35,10 @@
 //! | `remedy.rs` | missing annotations that make a container wait |
 //! | `start.rs` | Start, its modes, holding |
 //! | `exec.rs` | Execs of the caller in a container: postStart, preStop |
-//! | `probe.rs` | probes: a sidecar is started, and still works |
+//! | `probe.rs` | probes: when a sidecar is started, and if it still works |
 //! | `allowance.rs` | the limit on the CPU time of probes |
 //! | `request.rs` | stop requests of the caller, and what they prove |
-//! | `stop.rs` | signals in, and how they are delivered |
+//! | `stop.rs` | signals of the caller, and their delivery |
 //! | `inference.rs` | the meaning of a stop request: is the pod terminating? |
 //! | `grace.rs` | how the steps of a termination share the grace period |
 //! | `termination/` | the steps of a termination, turns, and what comes after |
@@ -159,13 +159,13 @@ pub struct Pod {
     /// Last creation of a workload container with a name new to the run.
     last_new_name: Time,
     executions: u64,
-    /// Longest time that callers wait for a Kill beyond the grace period: the longest timeout seen
-    /// on a Create. Kubelet's `runtimeRequestTimeout`, two minutes by default.
+    /// Longest time beyond the grace period for which a Kill's caller waits. It is the longest
+    /// timeout seen on a Create: kubelet's `runtimeRequestTimeout`, two minutes by default.
     request_timeout: Option<Duration>,
     auto_budget: AutoBudget,
     /// CPU time of the probes of all containers.
     allowance: Allowance,
-    /// The program of some ordered container has been executed, or was to be.
+    /// The program of an ordered container was executed, or the execution was tried.
     has_released: bool,
     /// The sandbox container has exited: nothing is created in its namespaces any more.
     sandbox_is_gone: bool,
@@ -174,9 +174,10 @@ pub struct Pod {
     /// The caller has restarted the whole pod in this sandbox (KEP-5532).
     was_restarted: bool,
     termination: Option<Termination>,
-    /// The time since which the run is late, once its sidecars were told.
+    /// The time since which the run is late, set once this is written to the stderr of its
+    /// containers.
     late_said: Option<Time>,
-    /// The end of the run for which the log has named what keeps the pod alive.
+    /// The end of the run, set once the log has named what keeps the pod alive.
     kept_said: Option<Time>,
     #[serde(skip)]
     suspended_rules: SuspendedRules,
@@ -199,8 +200,8 @@ pub enum Phase {
     Terminated,
 }
 
-/// Longest wait of a Kill's caller beyond the grace period unless a timeout is known: kubelet's
-/// default for `runtimeRequestTimeout`.
+/// Longest time beyond the grace period for which a Kill's caller waits, if no timeout was seen on
+/// a Create: kubelet's default for `runtimeRequestTimeout`.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Pod {

@@ -29,7 +29,7 @@ impl Outbox {
         self.push(Action::Report(report));
     }
 
-    /// Sends a signal of the shim that answers no request.
+    /// Sends a signal that belongs to no request of the caller.
     pub fn signal(&mut self, id: &ContainerId, signal: Signal, all: bool, why: Why) {
         self.push(Action::Signal {
             id: id.clone(),

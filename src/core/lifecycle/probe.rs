@@ -28,7 +28,7 @@ pub(super) enum Watch {
     Liveness(Box<Probing>),
     /// No probe, or none any more.
     Nothing,
-    /// None any more: the startup probe has failed too often.
+    /// No probe any more: the startup probe has failed too often.
     NeverUp,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Probing {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretched {
     period: Duration,
-    /// The actual distance of the attempts.
+    /// The actual time between attempts.
     to: Duration,
 }
 
@@ -60,7 +60,8 @@ impl Watch {
         })
     }
 
-    /// The probe in use for a program executed at `since`, started `now`, with this liveness probe.
+    /// The probe in use for a program that was executed at `since` and is started at `now`, with
+    /// this liveness probe.
     pub fn liveness(probe: Option<&Probe>, since: Time, now: Time) -> Watch {
         probe.map_or(Watch::Nothing, |probe| {
             Watch::Liveness(Box::new(Probing::new(probe, since, now)))
@@ -117,7 +118,7 @@ impl Pod {
         cost: Duration,
     ) {
         self.now = now;
-        // An attempt for a removed container has cost as much.
+        // The CPU time of an attempt counts even if its container was removed meanwhile.
         let known = self.known(id).ok().and_then(|it| it.probe_cost);
         let expected = self.allowance.over(now, execution, cost, known);
         self.with_container(id, |context| {
@@ -167,8 +168,8 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: the container that has waited longest is probed next, whatever the attempts of the
-    /// others cost, once there is CPU time for it.
+    /// Rule: the container that has waited longest is probed next, as soon as there is CPU time for
+    /// its attempt. The cost of the other containers' attempts does not matter.
     pub(super) fn probe_is_due(&self) -> Option<Due<Decision>> {
         let (next, number) = self.pod_facts.next_probe?;
         // In a termination nothing is started, so readiness does not matter.
@@ -185,7 +186,8 @@ impl Subject<'_> {
 
     /// Rule: a container whose probe has failed too often is stopped, as kubelet does it. The
     /// restart policy decides on a restart. While a stop request of the caller is open, the failure
-    /// waits: the request may be that of the pod, with hooks and order first.
+    /// waits: the request may begin the pod's termination, in which hooks and the stop order come
+    /// first.
     pub(super) fn probe_has_failed(&self) -> Option<Due<Decision>> {
         let (kind, probing) = self.container.probing()?;
         if self.pod.termination.is_some() || !probing.has_failed() {
@@ -197,13 +199,13 @@ impl Subject<'_> {
         Some(self.pod.due(at, failed))
     }
 
-    /// The expected cost of an attempt of its probe.
+    /// The expected cost of an attempt of the container's probe.
     pub(super) fn probe_cost(&self) -> Duration {
         self.pod.allowance.expected(self.container.probe_cost)
     }
 
-    /// The actual distance of the container's attempts if the pod's probes exceed their CPU time in
-    /// the long run, or `None`.
+    /// The actual time between the container's attempts if the pod's probes would exceed their CPU
+    /// time otherwise, or `None`.
     pub(super) fn stretched(&self) -> Option<Stretched> {
         let allowance = &self.pod.allowance;
         let period = match self.container.probing() {

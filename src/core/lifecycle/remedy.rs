@@ -21,8 +21,8 @@ use super::role_policy::StartCondition;
 use super::rules::{Due, PodDecision};
 use super::time::Time;
 
-/// Delay before a waiting container says so on its stderr, and a late run on that of its sidecars.
-/// Shorter waits are not worth a line.
+/// Delay before usher writes to a waiting container's stderr that it waits, or to the stderr of
+/// sidecars that the run is late. Shorter waits are not worth a line.
 pub(super) const SAID_AFTER: Duration = Duration::from_secs(5);
 
 /// A missing annotation that may be the reason for a wait.
@@ -156,8 +156,8 @@ impl Pod {
         Some(Lateness { until, remedy })
     }
 
-    /// The times since when all known apps are done and until when more may come, if some container
-    /// still runs.
+    /// The start and the end of the lateness, if some container still runs: when all known apps
+    /// were done, and until when more apps may come.
     fn late(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         if plan.apps().is_some() || self.termination.is_some() {
@@ -171,8 +171,8 @@ impl Pod {
 }
 
 impl Pod {
-    /// Rule: a run whose known apps are done, but which is not complete because others may come,
-    /// says so once on the stderr of its running containers.
+    /// Rule: if all known apps are done but others may still come, the run is late, not complete.
+    /// This is written once to the stderr of its running containers.
     pub(super) fn lateness_is_said(&self) -> Option<Due<PodDecision>> {
         let (since, until) = self.late()?;
         let at = since.after(SAID_AFTER);

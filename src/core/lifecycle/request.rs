@@ -52,9 +52,10 @@ struct StopSignal {
     signal: Signal,
     /// True if the signal is for all processes, not only the init process.
     all: bool,
-    /// The caller has left no time from the first signal on: SIGKILL, or a grace period of zero.
+    /// True if the caller left no time from its first signal on: SIGKILL, or a grace period of
+    /// zero.
     forced: bool,
-    /// Longest delay of the answer, at which the caller's timer starts.
+    /// Longest delay of the answer. The caller's timer starts when it gets the answer.
     withheld: Duration,
 }
 
@@ -126,8 +127,8 @@ impl StopRequest {
         self.kind == RequestKind::PreStop
     }
 
-    /// True if the caller's time ends with `deadline`: kubelet counts whole seconds, and gives two
-    /// if nothing is left.
+    /// True if the two deadlines are the same, give or take two seconds: kubelet counts whole
+    /// seconds, and gives two if no time is left.
     pub fn ends_with(&self, deadline: Time) -> bool {
         let (first, last) = (self.deadline.min(deadline), self.deadline.max(deadline));
         last.since(first) <= LEAST
@@ -152,8 +153,8 @@ impl StopRequest {
         matches!(self.kind, RequestKind::Stop(stop) if stop.forced)
     }
 
-    /// True if the request can be part of a termination that began at `since`: one that was
-    /// delivered alone before has a deadline of its own.
+    /// True if the request can be part of a termination that began at `since`: a request that was
+    /// delivered alone before has its own deadline.
     pub fn is_of_end_since(&self, since: Time) -> bool {
         match self.evidence {
             Evidence::Open => true,
@@ -162,7 +163,7 @@ impl StopRequest {
         }
     }
 
-    /// True if it was delivered as the stop of its container alone.
+    /// True if the request was delivered as the stop of its container alone.
     pub fn is_alone(&self) -> bool {
         self.evidence == Evidence::Alone
     }
@@ -178,12 +179,12 @@ impl StopRequest {
         deadline.max(self.at.after(LEAST))
     }
 
-    /// True if it is open at `now` and counts for its pod.
+    /// True if the request is open at `now` and counts for its pod.
     pub fn is_open(&self, now: Time) -> bool {
         self.evidence != Evidence::Disproved && now < self.closes()
     }
 
-    /// True if it is to be dropped when another request comes at `now`.
+    /// True if the request is to be dropped when another request comes at `now`.
     fn is_over(&self, now: Time) -> bool {
         self.evidence == Evidence::Disproved || self.deadline <= now
     }
@@ -205,19 +206,19 @@ impl StopRequest {
         }
     }
 
-    /// Records that it was delivered as the stop of its container alone.
+    /// Records that the request was delivered as the stop of its container alone.
     pub fn mark_delivered_alone(&mut self) {
         if self.evidence == Evidence::Open {
             self.evidence = Evidence::Alone;
         }
     }
 
-    /// Records that it was part of a disproved termination.
+    /// Records that the request was part of a disproved termination.
     pub fn disprove(&mut self) {
         self.evidence = Evidence::Disproved;
     }
 
-    /// Records that its answer is delayed by `wait`.
+    /// Records that the answer to the request is delayed by `wait`.
     pub fn set_answer_delay(&mut self, wait: Duration) {
         if let RequestKind::Stop(stop) = &mut self.kind {
             stop.withheld = wait;
@@ -250,13 +251,14 @@ impl Container {
     /// Records that the caller runs the preStop handler.
     pub fn add_pre_stop_request(&mut self, fresh: StopRequest) {
         let request = self.renew_request(fresh);
-        // A caller that begins again counts from here.
+        // The caller has begun its stop again: its deadline counts from this preStop handler.
         if request.kind == RequestKind::PreStop {
             request.deadline = fresh.deadline;
         }
     }
 
-    /// Records a stop signal or SIGKILL of the caller.
+    /// Records a stop signal or SIGKILL of the caller. A SIGKILL after another request, for example
+    /// after a stop signal, changes nothing here.
     pub fn add_request(&mut self, fresh: StopRequest) {
         match fresh.kind {
             RequestKind::Kill => {
@@ -268,7 +270,8 @@ impl Container {
         }
     }
 
-    /// The open request when another comes: the existing one, unless that proves nothing any more.
+    /// The request that a later one is added to: the existing request, or the later one itself if
+    /// the existing one is over or was disproved.
     fn renew_request(&mut self, fresh: StopRequest) -> &mut StopRequest {
         if self
             .request

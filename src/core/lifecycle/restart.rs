@@ -1,9 +1,9 @@
 //! Restarts of sidecars in place: same task, same streams, another process.
 //!
 //! Under a pod's `restartPolicy` of `OnFailure` or `Never` the caller does not restart a crashed
-//! sidecar, or would have to restart the pod for it; and no caller does so in a termination. The
+//! sidecar, or restarts the whole pod for it. In a termination no caller restarts a sidecar. The
 //! back-off is kubelet's: the first restart comes at once, then the wait doubles from 10 s to 5
-//! min, and resets after 10 min of health. In a termination it is 0, 1, 2, then 4 s.
+//! min, and resets after 10 min of health. In a termination the wait is 0, 1, 2, then 4 s.
 
 use std::time::Duration;
 
@@ -159,10 +159,11 @@ impl Subject<'_> {
     pub(super) fn restart_goes_on(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
-            // There is no pod, or no turn, left to restart it in.
+            // The sandbox is gone, or the defer container's termination was disproved: a restart is
+            // of no use.
             return Some(match self.pod.sandbox_is_gone || self.has_lost_its_turn() {
                 true => Due::Now(self.pod.dismissed(self.container)),
-                // The OCI runtime does one of the two at a time.
+                // The OCI runtime does not restart a container while it cleans the container up.
                 false if self.container.task.is_cleanup_under_way() => return None,
                 false if self.is_needed_at_once() => Due::Now(Decision::Restart),
                 false => self.pod.due(backing_off.until, || Decision::Restart),
@@ -177,15 +178,15 @@ impl Subject<'_> {
 }
 
 impl Subject<'_> {
-    /// True if it has waited since before the termination began, and an app, a defer container or a
-    /// hook is left that may need it.
+    /// True if the container began to wait before the termination, and an app, a defer container or
+    /// a hook is left that may need the container.
     fn is_needed_at_once(&self) -> bool {
         let step = self.pod.termination.as_ref().map(Termination::step);
         let is_needed = step.is_some_and(|step| step < Step::Sidecars);
         is_needed && !self.container.back_off.is_of_an_end()
     }
 
-    /// True if it is a defer container whose termination was disproved.
+    /// True if the container is a defer container whose termination was disproved.
     fn has_lost_its_turn(&self) -> bool {
         self.container.defer_turn().is_some() && self.pod.termination.is_none()
     }
@@ -205,8 +206,8 @@ impl Pod {
         if !container.role_policy().is_helper || is_killed || container.task.is_removal_wanted() {
             return false;
         }
-        // In a termination, requests wait for their turn, and until then the container is needed
-        // (KEP-753: sidecars are restarted until they are notified by their stop signal).
+        // In a termination, a stop request waits for the container's turn. Until then the container
+        // is needed (KEP-753: sidecars are restarted until they are notified by their stop signal).
         let asked_alone = container.is_asked() && self.termination.is_none();
         let was_told = (stop.is_told() || stop.kill_at().is_some()) && !has_failed;
         let has_to_go = was_told || asked_alone || self.turn_has_come(container);
@@ -226,7 +227,8 @@ impl Pod {
             let own = self.own_restart_policy(container);
             let restarts = own.map(RestartPolicy::restarts_failed);
             match container.role_policy().is_helper {
-                // At the latest when the pod terminates.
+                // The shim restarts it at least in a termination, whatever the pod's restart
+                // policy.
                 true => self.has_orders() && restarts != Some(false),
                 false => container.defer_turn().is_some() && restarts == Some(true),
             }

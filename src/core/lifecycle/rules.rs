@@ -2,8 +2,8 @@
 //!
 //! A rule looks at the pod, or at one of its containers, and changes nothing: it returns what is to
 //! be done now, or when it will have something to do ([`Due`]). So each time limit stands in one
-//! place. What is due is done, and all rules are asked again until nothing is due; the driver has
-//! to wake the core at the earliest time that is left.
+//! place. What is due is carried out, and all rules are asked again, until nothing is due. The
+//! driver has to wake the core at the earliest time that is left.
 //!
 //! The order of the rules matters if two are due at once: the meaning of a stop request must be
 //! known before a gate is looked at, since a gate that opens after the termination began starts
@@ -30,7 +30,8 @@ use super::time::Time;
 pub(super) enum Due<D> {
     /// The decision is due now.
     Now(D),
-    /// The rule has something to do at that time, if nothing happens before. It decides then what.
+    /// The rule has something to do at that time, if nothing happens before. The rule decides then
+    /// what to do.
     At(Time),
 }
 
@@ -39,7 +40,8 @@ pub(super) enum Due<D> {
 pub(super) enum PodDecision {
     /// Begin the termination.
     Terminate(Box<Termination>),
-    /// The caller gives less time than was known, or does give some.
+    /// Record that the caller gives less time than was known, or that the termination is not
+    /// forced.
     LearnDeadline { deadline: Time, forced: bool },
     /// Log that the grace period is over.
     NoteGraceOver,
@@ -105,9 +107,10 @@ pub(super) enum Decision {
     },
     /// Deliver its stop signal shortly before SIGKILL.
     LastChance { signal: Signal, kill_at: Time },
-    /// Schedule SIGKILL; it cannot be signaled before because it is being executed.
+    /// Schedule SIGKILL for a container that cannot be signaled yet because its program is being
+    /// executed.
     ScheduleKill { at: Time },
-    /// Kill it, or the restart that is under way.
+    /// Kill the container, or its restart that is under way.
     Kill,
     /// Handle the caller's first open SIGKILL: carry out `then` in its place, or pass it on. The
     /// SIGKILL may end the grace period, or all defer containers.
@@ -116,7 +119,7 @@ pub(super) enum Decision {
         ends_grace: bool,
         ends_defers: bool,
     },
-    /// Stop waiting for it.
+    /// Stop waiting for the container's exit.
     GiveUp,
     /// Restart its program in place.
     Restart,
@@ -166,7 +169,7 @@ pub(super) struct PodFacts {
     pub budget: Option<Budget>,
     /// The deadlines of the step under way; `None` if the step is skipped.
     pub ends: Option<Ends>,
-    /// The plan has something to do in a termination.
+    /// A termination has hooks or defer containers to run.
     pub has_an_ending: bool,
     /// A decided termination waits for listed defer containers that the caller has not created yet.
     pub awaits_defers: bool,
@@ -250,8 +253,7 @@ impl Pod {
         self.note_blocking();
     }
 
-    /// Carries out what is due next, and returns the rule that it is due by, or `None` if nothing
-    /// is due.
+    /// Carries out the next decision that is due. Returns its rule, or `None` if nothing is due.
     fn follow_one_rule(&mut self) -> Option<RuleUse> {
         if let Some((name, decision)) = self.pod_decision() {
             self.apply_to_pod(decision);

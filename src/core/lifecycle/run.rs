@@ -51,8 +51,8 @@ impl Pod {
         }
     }
 
-    /// True if the caller creates an init container or sidecar again that has exited here and that
-    /// its restart policy leaves alone: only a restart of the whole pod explains it.
+    /// True if a Create proves that the caller restarts the whole pod. The container is an init
+    /// container or sidecar that has exited here, and its restart policy does not create it again.
     fn shows_a_restart_of_all(&self, name: &str, policy: RolePolicy) -> bool {
         let exit = self.history.of(name).and_then(|past| past.reported);
         policy.ready_when.is_some() && exit.is_some_and(|exit| !self.comes_again(name, exit))
@@ -73,7 +73,8 @@ impl Pod {
         }
         match self.shows_a_restart_of_all(name, policy) {
             true => Run::NextFromTheStart,
-            // Also a defer container: one that has run exits with 0 if it is created again.
+            // This holds for defer containers too: a defer container that has run exits with 0 if
+            // it is created again.
             false => Run::Current,
         }
     }
@@ -121,7 +122,7 @@ impl Pod {
         if let Some(plan) = &mut self.plan {
             plan.forget_who_came();
         }
-        // A container that was created before, and never started, may still be.
+        // A container that was created before, and never started, may still be started.
         let is_there = |container: &&Container| {
             container.kind == ContainerKind::Workload
                 && !container.is_of_next_run
@@ -165,7 +166,8 @@ impl Container {
     /// The cause of the container's exit, in the pod's termination if there is one.
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.state.stop();
-        // The stop requests that made it a termination left the other containers as little time.
+        // The termination was inferred from stop requests that left 2 s at most, so this container
+        // had as little time.
         let is_of_short_end = termination.is_some_and(Termination::is_inferred_and_forced);
         match self.request {
             None if is_of_short_end && stop.since().is_some() => ExitReason::StoppedShortly,

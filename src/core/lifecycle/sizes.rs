@@ -43,7 +43,7 @@ impl Pod {
         let all = Containers::of(plan, apps.map(String::as_str), size);
         let size = match plan.settings().cgroup_sizing {
             CgroupSizing::Effective if self.is_all_known() => all.effective(),
-            // Left as its caller made it until the sizes are known.
+            // The cgroup stays as its caller made it until the sizes are known.
             CgroupSizing::Effective => return None,
             CgroupSizing::Phase => all.at(self.moment()?),
             CgroupSizing::Off => return None,
@@ -119,7 +119,7 @@ impl Pod {
         lists.into_iter().flatten().all(is_known) && apps.unwrap_or(has_app)
     }
 
-    /// The limits of guests. They have no part in any phase, but none is to be killed for using its
+    /// The limits of guests. Guests count in no phase, but no guest is to be killed for using its
     /// limit, and cgroup v1 refuses a quota above the pod's. Kubernetes sets no limits for them
     /// (`kubectl debug`).
     fn limits_of_guests(&self) -> Size {

@@ -57,7 +57,7 @@ impl AutoBudget {
 }
 
 impl Pod {
-    /// Handles a Start of the caller, which waits for up to `patience`. The answer comes as
+    /// Handles a Start. Its caller waits for up to `patience`. The answer comes as
     /// [`Action::AnswerStart`](super::Action::AnswerStart).
     pub fn handle_start(
         &mut self,
@@ -115,7 +115,7 @@ impl Pod {
                     let outcome = context.container.state.not_started();
                     context.noted(outcome);
                 }
-                // Its execution is under way, and its answer would reach no caller.
+                // The program is being executed, and an answer to the Start would reach no caller.
                 None => context.container.is_given_up = true,
             }
         });
@@ -197,7 +197,7 @@ impl Subject<'_> {
     pub(super) fn start_has_its_turn(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let state = &container.state;
-        // No pod is left that could start over with it.
+        // The sandbox is gone: the next run, in which this container would start, never begins.
         if container.is_of_next_run && pod.sandbox_is_gone && state.is_parked() {
             return Some(Due::Now(Decision::End {
                 code: STOPPED,
@@ -229,8 +229,8 @@ impl Subject<'_> {
             .filter(|_| !container.is_of_next_run)
         {
             let because = termination.cause().clone();
-            // The caller knows nothing of that termination: it sees a running container that is
-            // stopped.
+            // The caller knows nothing of this termination. Its Start succeeds, and then it sees a
+            // running container being stopped.
             if because == Cause::Completed || termination.is_shims() && !waits_in_vain() {
                 let waits_for = Vec::new();
                 return Some(Due::Now(Decision::Hold { waits_for }));
@@ -242,7 +242,7 @@ impl Subject<'_> {
             return Some(Due::Now(Decision::RefuseStart(refusal)));
         }
         let waits_for = || pod.waits_for(container, &missing);
-        // Kubelet creates the awaited defer containers after the answer.
+        // Kubelet creates the awaited defer containers only after this Start is answered.
         if self.pod_facts.awaits_defers {
             let refusal = || Refusal::NeverComes {
                 name: name(),
@@ -307,8 +307,8 @@ impl Subject<'_> {
         said.unwrap_or_else(|| pod.due(ends, end))
     }
 
-    /// Writes once to the container's stderr that it waits, unless the wait ends before; `how`
-    /// begins the message.
+    /// Writes once to the container's stderr that it waits, unless the wait ends before this line
+    /// is due; `how` begins the message.
     fn wait_is_said(
         &self,
         since: Time,

@@ -126,9 +126,9 @@ impl Pod {
                 waits_for: self.describe(&self.missing(container)),
             });
         }
-        // A repeated signal is delivered: the program may have missed the first, even from a
-        // request that is closed or disproved. A signal sent by the shim itself is not repeated:
-        // many programs take a second one for "quit now".
+        // A signal that the caller repeats is delivered again: the program may have missed the
+        // first one. This holds even if the first request is closed or disproved. A signal that the
+        // shim itself has sent is not repeated: many programs take a second one for "quit now".
         let again = container.is_asked() || signal != self.stop_signal(container).0;
         let running = state.as_running();
         Ok(Wanted::Stop {
@@ -198,8 +198,9 @@ impl Subject<'_> {
         } else {
             None
         };
-        // A SIGKILL for a defer container ends the time of the defers. One for a container that is
-        // left to its caller, or that was asked to stop alone before, concerns that container only.
+        // A SIGKILL for a defer container ends the time of the defers. A SIGKILL for a container
+        // that is left to its caller, or that was asked to stop alone before, concerns that
+        // container only.
         let since = pod.termination.as_ref().map(Termination::since);
         let is_of_it = !container.role_policy().is_callers()
             && container
@@ -212,7 +213,8 @@ impl Subject<'_> {
         }))
     }
 
-    /// Rule: a container whose time is over is killed, or its restart under way is.
+    /// Rule: a container whose time is over is killed. If its restart is under way, the restart is
+    /// killed.
     pub(super) fn kill_is_due(&self) -> Option<Due<Decision>> {
         let at = self.container.state.stop().kill_at()?;
         Some(self.pod.due(at, || Decision::Kill))
@@ -239,7 +241,7 @@ impl Subject<'_> {
 
 impl Subject<'_> {
     /// The effect that stops the container: a signal. A container that waits for its turn, or is
-    /// between two executions, ends without one.
+    /// between two executions, ends without a signal.
     pub(super) fn told(&self, why: Why) -> Decision {
         let (pod, container) = (self.pod, self.container);
         if container.state.is_parked() {
@@ -249,7 +251,7 @@ impl Subject<'_> {
             return self.pod.dismissed(self.container);
         }
         let (signal, all) = pod.stop_signal(container);
-        // A defer container's cap is for its whole turn.
+        // A defer container's cap is for its whole turn, not for its stop.
         let is_defer = container.defer_turn().is_some();
         let cap = pod.cap_of(container).filter(|_| !is_defer);
         let began = container.state.stop().since().unwrap_or(pod.now);
@@ -282,7 +284,7 @@ impl Subject<'_> {
                     words: Some(message),
                 }
             }
-            // It is ended because the run is complete: nothing has failed.
+            // The container ends because the run is complete: nothing has failed.
             Some(Cause::Completed) if !container.role_policy().is_work => Decision::End {
                 code: pod.code_of_no_failure(),
                 words: None,
@@ -301,7 +303,8 @@ impl Subject<'_> {
     /// `kill_at`.
     pub(super) fn last_chance(&self, kill_at: Time) -> Decision {
         let container = self.container;
-        // The OCI runtime's parked init process would take the signal for its own.
+        // The process may still be the OCI runtime's init, which would take the signal in place of
+        // the program.
         if container.state.is_being_executed() {
             return Decision::ScheduleKill { at: kill_at };
         }
@@ -314,7 +317,7 @@ impl Pod {
     /// Reports the exit of a container whose process has exited long before.
     pub(super) fn dismissed(&self, container: &Container) -> Decision {
         let last = container.state.last_status();
-        // The success of an init container that was withheld is recorded already.
+        // If the success of an init container was withheld, it is recorded already.
         let end = last.filter(|_| !container.is_of_next_run).map(|status| {
             let end = End {
                 at: self.now,
@@ -352,8 +355,8 @@ impl Pod {
     }
 
     /// True for a stop signal. Under CRI, images choose their own stop signals, so any signal of
-    /// CRI's stop counts. Elsewhere the signals that never mean anything else count, and the
-    /// container's own.
+    /// CRI's stop counts. Elsewhere the container's own stop signal counts, and so do signals that
+    /// mean a stop in any pod.
     fn is_stop_signal(&self, container: &Container, kill: Kill) -> bool {
         let own = self.own_stop_signal(container);
         let is_one = match self.has_sandbox() {
@@ -363,8 +366,8 @@ impl Pod {
         is_one && kill.signal != Signal::KILL
     }
 
-    /// The signal that a stop request delivers: the container's own replaces that of CRI's stop,
-    /// and any TERM.
+    /// The signal that is delivered for a stop request. The container's own stop signal replaces
+    /// the signal of CRI's stop, and any TERM.
     fn delivered_signal(&self, container: &Container, kill: Kill) -> Signal {
         // Only CRI's Kill carries a deadline: that of kubelet's call.
         let is_of_cri = self.has_sandbox() && kill.patience.is_some();
@@ -390,9 +393,9 @@ impl Pod {
         asked.unwrap_or_else(own)
     }
 
-    /// The grace period that the caller of a Kill really gives, derived from its timeout: it waits
-    /// for the grace period plus a fixed time. The annotation has the grace period that the pod was
-    /// created with.
+    /// The grace period that the caller of a Kill really gives, derived from its timeout: the
+    /// caller waits for the grace period plus a fixed time. The annotation has the grace period
+    /// that the pod was created with.
     fn real_grace(&self, container: &Container, patience: Option<Duration>) -> Duration {
         let annotated = self.annotated_grace(container);
         let base = self.request_timeout.unwrap_or(DEFAULT_REQUEST_TIMEOUT);

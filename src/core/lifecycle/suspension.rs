@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::action::ContainerId;
 use super::time::Time;
 
-/// Effects at one moment before rules are counted: more than a large pod needs.
+/// Effects at one moment that are not counted yet; a large pod needs fewer.
 const UNCOUNTED: usize = 1_000;
 
 /// Counted effects of one rule for one container at one moment, after which the rule is suspended.

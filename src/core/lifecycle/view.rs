@@ -1,7 +1,7 @@
 //! The pod as a person sees it: the state of containers, what they wait for, and the bounds of the
 //! waits.
 //!
-//! Read-only: no decisions here. The driver's record, not this view, has the past.
+//! Read-only: no decisions here. Past events are in the driver's record.
 
 use crate::plan::{ContainerKind, DeferTurn, Origin, Role, StartMode};
 
@@ -37,18 +37,18 @@ pub struct View {
 /// The status of a pod, in the words of `kubectl get pods`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Init containers run: the number that have succeeded, of how many.
+    /// Init containers run: the number that have succeeded, and their total number.
     Init(usize, usize),
     /// An init container has failed.
     InitError,
-    /// Sidecars are being started: the number that are started, of how many.
+    /// Sidecars are being started: the number that are started, and their total number.
     Sidecar(usize, usize),
     Running,
     /// The apps have all exited with 0.
     Completed,
     /// The apps have all exited, not all of them with 0.
     Error,
-    /// Defer containers run: the number that have run, of how many.
+    /// Defer containers run: the number that have run, and their total number.
     Defer(usize, usize),
     Terminating,
     /// The termination is over; a person asked for it.
@@ -265,7 +265,7 @@ impl Pod {
             .or_else(|| wait_to_be_started(now, running))
     }
 
-    /// The latest answer to a blocked Start, and which answer it is.
+    /// The latest time of the answer to a blocked Start, and which answer it is.
     fn start_is_over(&self, container: &Container, blocked: &Blocked) -> (Time, Then) {
         match self.start_mode() {
             StartMode::Block => {
@@ -306,7 +306,8 @@ impl Pod {
         if container.state.stop().is_told() {
             return Some(wait(Obstacle::Exit));
         }
-        // The caller may request its stop later, or never: it waits for a later step all the same.
+        // The caller may request its stop later, or never: the container waits for a later step all
+        // the same.
         let is_of_later_step = self.is_to_be_stopped(container)
             && self.termination.as_ref().is_some_and(|termination| {
                 !termination.is_over() && self.step_of(container) > Some(termination.step())

@@ -1,9 +1,9 @@
 //! Init containers whose success is withheld from the caller.
 //!
-//! To the caller, an init container of usher is a container like any other. Under `Always` it would
-//! restart one that has exited, and under `OnFailure` not create one that has succeeded in the
-//! pod's next sandbox. So the container reads RUNNING until it is asked to stop or the pod
-//! terminates.
+//! To the caller, an init container of usher is a container like any other. Under `Always` the
+//! caller would restart an init container that has exited. Under `OnFailure` it would leave a
+//! succeeded init container out of the pod's next sandbox. So the container reads RUNNING until it
+//! is asked to stop or the pod terminates.
 
 use crate::process::ExitStatus;
 

@@ -229,8 +229,8 @@ impl ContainerState {
         }
     }
 
-    /// Holds the container because its Start is answered before its turn; `post_start` is what may
-    /// follow. Returns the Start.
+    /// Holds the container because its Start is answered before its turn; `post_start` is the state
+    /// of the postStart handler after the answer. Returns the Start.
     pub fn hold(
         &mut self,
         now: Time,
@@ -288,8 +288,8 @@ impl ContainerState {
         Ok(since)
     }
 
-    /// Records that the program was executed; `post_start` is what may follow an answer to its
-    /// Start now. Returns the state before.
+    /// Records that the program was executed; `post_start` is the state of the postStart handler if
+    /// the Start is answered now. Returns the state before.
     pub fn released(
         &mut self,
         now: Time,
@@ -364,7 +364,8 @@ impl ContainerState {
             return self.refuse("restart");
         };
         let stop = match restarting.stop {
-            // The kill of the restart came too late.
+            // The restart was over before it could be killed: SIGKILL is scheduled at once for the
+            // new process.
             Stop::Killed { since, .. } => Stop::KillScheduled { since, at: since },
             stop => stop,
         };

@@ -27,11 +27,11 @@ pub(in crate::lifecycle) enum Stop {
         kill_at: Option<Time>,
     },
     /// The stop signal was delivered shortly before SIGKILL; a SIGKILL of the caller does not
-    /// shorten the rest.
+    /// shorten its remaining time.
     LastChance { since: Time, kill_at: Time },
     /// SIGKILL was delivered at `at`.
     Killed { since: Time, at: Time, why: Why },
-    /// SIGKILL has not ended it, and the pod no longer waits for it.
+    /// SIGKILL has not ended the program, and the pod no longer waits for it.
     GivenUp { since: Time, why: Why },
 }
 
@@ -55,7 +55,7 @@ impl Stop {
         }
     }
 
-    /// The start of its own stop.
+    /// The time when this stop began.
     pub fn since(self) -> Option<Time> {
         match self {
             Stop::Untold => None,
@@ -91,7 +91,8 @@ impl Stop {
         }
     }
 
-    /// True if it was signaled for a failure: that is no stop request, and it may be restarted.
+    /// True if the program was signaled because its container had failed. This is no stop request:
+    /// the container may be restarted.
     pub fn is_for_failure(self) -> bool {
         self.why().is_some_and(Why::is_failure)
     }
@@ -165,8 +166,9 @@ impl Stop {
         }
     }
 
-    /// The state after SIGKILL. A container that was told to stop stays so; one that has failed,
-    /// and has to be killed for that, has still failed.
+    /// The state after SIGKILL. A container that was told to stop before still counts as told to
+    /// stop. A container that was stopped for a failure, and did not exit in its grace period,
+    /// still counts as failed.
     pub fn killed(self, now: Time, why: Why) -> Stop {
         Stop::Killed {
             since: self.since().unwrap_or(now),

@@ -163,7 +163,7 @@ impl State {
         }
     }
 
-    /// The state as the caller sees it, for whom a task reads running until its exit is published.
+    /// The state as the caller sees it: a task reads running until its exit is published.
     fn word_for_caller(self) -> &'static str {
         match self {
             State::ToRestore | State::Restoring | State::Created => self.word(),

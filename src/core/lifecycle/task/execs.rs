@@ -19,7 +19,7 @@ enum Exec {
     Running,
     /// The process has exited; the exit is not published yet.
     Exiting,
-    /// The exit is published, or it never ran.
+    /// The exit is published, or the process never ran.
     Over,
 }
 

@@ -3,8 +3,8 @@
 //! The [state](super::state) of a container says what the core does with it. Its task says what
 //! exists: the init process, frozen or not; further processes (execs); and the progress of its
 //! removal. Both together determine what the caller reads and which call is legal ([`calls`]).
-//! [`publication`] has the time when the exit is reported, [`removal`] how the container's remains
-//! are removed.
+//! [`publication`] decides when the exit is reported. [`removal`] cleans up the runtime state and
+//! deletes the container.
 
 mod calls;
 mod execs;
@@ -45,8 +45,8 @@ pub(super) struct Task {
     /// The Start was answered with success.
     was_started: bool,
     execs: Execs,
-    /// Longest wait for the reason of the container's end to be written down: the caller reads it
-    /// when it hears of the exit, so the exit waits for it.
+    /// Latest time until which the exit waits for the reason of the container's end to be written
+    /// down. The caller reads the reason when it hears of the exit.
     last_words: Option<Time>,
     cleanup: Cleanup,
     removal: Removal,

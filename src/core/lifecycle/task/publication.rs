@@ -36,7 +36,7 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// Rule: an exit is published when nothing is left that the caller should have before.
+    /// Rule: an exit is published when nothing is left that the caller should get before the exit.
     pub(in crate::lifecycle) fn exit_is_published(&self) -> Option<Due<Decision>> {
         let task = &self.container.task;
         let exiting = self.container.state.as_exiting()?;

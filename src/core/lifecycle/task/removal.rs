@@ -2,7 +2,8 @@
 //! the caller.
 //!
 //! The cleanup does the slow part of the deletion early, while the caller still learns of the exit.
-//! The OCI runtime does one of the two at a time, and a restart in place waits for the cleanup.
+//! The OCI runtime cannot clean up and delete a container at the same time. A restart in place
+//! waits for the cleanup.
 
 use std::time::Duration;
 
@@ -140,8 +141,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Begins a checkpoint, with which the container may exit (`exits`). The OCI runtime removes
-    /// the state of a container that exits with its checkpoint.
+    /// Begins a checkpoint. With `exits` the container exits when the checkpoint is made, and the
+    /// OCI runtime removes its state.
     ///
     /// # Errors
     ///
@@ -156,8 +157,8 @@ impl Pod {
         Ok(())
     }
 
-    /// Records the end of a checkpoint with which the container was to exit. Some runtimes leave
-    /// state behind.
+    /// Records the end of a checkpoint that was to end the container. Some runtimes leave state
+    /// behind.
     pub fn handle_checkpointed(&mut self, now: Time, id: &ContainerId) {
         self.handle_cleaned_up(now, id, CleanupOutcome::Failed);
     }
@@ -196,8 +197,8 @@ impl Subject<'_> {
         Some(self.pod.due(at, || Decision::CleanUp))
     }
 
-    /// Rule: a container is deleted when its exit is published, or when it never had a process. One
-    /// whose program was never executed is killed first.
+    /// Rule: a container is deleted when its exit is published, or when it never had a process. If
+    /// its program was never executed, the parked process is killed first.
     pub(in crate::lifecycle) fn deletion_goes_on(&self) -> Option<Due<Decision>> {
         let (task, state) = (&self.container.task, &self.container.state);
         let is_wanted = matches!(task.removal, Removal::Wanted | Removal::KillsParked);
@@ -243,8 +244,8 @@ impl Pod {
         self.task_of(id).is_some_and(Task::is_removal_wanted)
     }
 
-    /// True if the runtime state of the container is being cleaned up, or a checkpoint is made with
-    /// which it exits.
+    /// True if the runtime state of the container is being cleaned up, or a checkpoint that ends it
+    /// is being made.
     pub fn is_being_cleaned_up(&self, id: &ContainerId) -> bool {
         self.task_of(id).is_some_and(Task::is_cleanup_under_way)
     }

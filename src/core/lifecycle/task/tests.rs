@@ -136,7 +136,7 @@ impl Fork {
         self.under_way.contains(&effect)
     }
 
-    /// All that can happen next, but for time to pass.
+    /// All events that can happen next, except that time passes.
     fn possible(&self) -> Vec<Event> {
         if self.is_removed {
             return Vec::new();
@@ -381,7 +381,7 @@ impl Fork {
         }
     }
 
-    /// Begins what the OCI runtime does, which does one thing to a container at a time.
+    /// Begins an effect of the OCI runtime, which does one thing to a container at a time.
     fn begin(&mut self, effect: Effect) {
         let others = [
             Effect::Create,
@@ -424,7 +424,8 @@ impl Fork {
     }
 }
 
-/// Goes every way, and returns how many states there were. A panic is preceded by the way to it.
+/// Explores every order of events, and returns the number of states. Before a panic, it prints the
+/// events that led there.
 fn explore(annotations: &[(&str, &str)], left: Limits) -> usize {
     let mut seen = HashSet::new();
     let mut roads = vec![(Fork::new(annotations, left), Vec::new())];

@@ -19,7 +19,7 @@ impl Pod {
         if !termination.is_over() || is_killed || self.sandbox_is_gone {
             return None;
         }
-        // The caller's own containers run at once, in any run.
+        // Containers that only the caller starts and stops run at once, in any run.
         let is_next = |container: &&Container| {
             let is_ours = container.is_ordered() && !container.role_policy().is_callers();
             container.is_of_next_run && is_ours && !container.state.is_exited()

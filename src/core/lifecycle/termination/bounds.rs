@@ -1,7 +1,7 @@
 //! Bounds of the waits within a termination: the latest time, and what the rules do then.
 //!
-//! The rules tell the times of the step under way. Those of later steps follow from it, if each
-//! step takes as long as it may.
+//! The rules give the times for the step under way. The times for later steps follow from these, if
+//! each step takes as long as it may.
 
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{ContainerId, Step};

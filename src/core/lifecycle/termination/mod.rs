@@ -40,7 +40,7 @@ const STUCK: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Termination {
     cause: Cause,
-    /// Time of the first stop request, where its clock starts.
+    /// Time of the first stop request, from which the grace period counts.
     since: Time,
     /// The end of the grace period.
     deadline: Time,
@@ -128,7 +128,7 @@ impl Termination {
         }
     }
 
-    /// Sets if the caller leaves no time for hooks and defer containers.
+    /// Records if the caller leaves no time for hooks and defer containers.
     pub fn forced(mut self, forced: bool) -> Termination {
         self.force(forced);
         self
@@ -186,7 +186,7 @@ impl Termination {
         }
     }
 
-    /// Ends the grace period, because for the caller it is over.
+    /// Ends the grace period, because the caller considers it over.
     pub fn end_grace(&mut self, now: Time) {
         if now < self.deadline {
             self.deadline = now;
@@ -208,12 +208,13 @@ impl Termination {
         self.by_hand
     }
 
-    /// True if the shim has decided it: its caller knows nothing of it, and may start containers.
+    /// True if the shim has decided the termination: its caller knows nothing of it, and may start
+    /// containers.
     pub fn is_shims(&self) -> bool {
         self.cause.is_decided() && !self.cause.is_callers() && !self.by_hand
     }
 
-    /// True if its caller's requests imply it, and each left 2 s at most.
+    /// True if the termination was inferred from stop requests, each of which left 2 s at most.
     pub fn is_inferred_and_forced(&self) -> bool {
         self.cause == Cause::Inferred && self.defers == Defers::Forced
     }
@@ -277,7 +278,7 @@ impl Pod {
                 ask_all: since.after(share.ask_all),
                 kill: since.after(share.kill),
             },
-            // The caller gives less time than it did when the step began.
+            // The step had time when it began, but the caller gives less time now.
             None if termination.is_under_way && step == termination.step => Ends {
                 ask_all: termination.deadline,
                 kill: termination.deadline,
@@ -366,7 +367,7 @@ impl Pod {
         settings.is_some_and(|settings| settings.sidecar_stop_order == SidecarStopOrder::Parallel)
     }
 
-    /// The place of the sidecar that is stopped next, of those that run.
+    /// The place of the running sidecar that is stopped next.
     fn last_place(&self) -> Option<u64> {
         let sidecars = self.containers.values().filter(|container| {
             self.is_to_be_stopped(container)
@@ -378,7 +379,7 @@ impl Pod {
         sidecars.map(place).max()
     }
 
-    /// True if the sidecar's turn to stop has come, dead or alive.
+    /// True if the sidecar's turn to stop has come, even if the sidecar has exited.
     pub(in crate::lifecycle) fn turn_has_come(&self, sidecar: &Container) -> bool {
         let is_time = self
             .termination

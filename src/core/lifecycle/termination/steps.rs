@@ -9,13 +9,13 @@ use crate::lifecycle::time::Time;
 use super::{Defers, STUCK, Termination};
 
 impl Pod {
-    /// Rule: the events that end the pod, or show that its caller ends it.
+    /// Rule: a termination begins when an event ends the pod, or shows that the caller ends it.
     pub(in crate::lifecycle) fn termination_begins(&self) -> Option<Due<PodDecision>> {
         if self.termination.is_some() || !self.has_orders() {
             return None;
         }
         let dues = [self.sandbox_died(), self.completed(), self.inferred()];
-        // Among those due now, prefer the certain one to an inferred one.
+        // Of the terminations that are due now, prefer a decided one to an inferred one.
         let (at, termination) = dues
             .into_iter()
             .flatten()
@@ -51,14 +51,17 @@ impl Pod {
         Some((self.now, termination))
     }
 
-    /// Rule: a later request may show that the caller gives less time, or that it does give some.
+    /// Rule: a later request may show that the caller gives less time than was known, or that the
+    /// termination is not forced.
     pub(in crate::lifecycle) fn deadline_is_learned(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         let open: Vec<_> = self
             .open_requests()
-            // Signals for the caller's own containers are delivered at once in any case.
+            // Containers that only the caller starts and stops get their signals at once in any
+            // case.
             .filter(|open| !open.container.role_policy().is_callers())
-            // A container asked before, with nothing left to stop, needs no time.
+            // A container that was asked to stop before the termination, and has no process now,
+            // needs no time.
             .filter(|open| {
                 let comes_later = open.request.at() >= termination.since;
                 comes_later || !open.container.state.is_between_executions()
@@ -108,7 +111,8 @@ impl Pod {
         }
     }
 
-    /// Rule: a step is over when no container of it is alive, or those left survive SIGKILL.
+    /// Rule: a step is over when no container of it is alive, or when SIGKILL has not ended those
+    /// that are left.
     pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         if termination.is_over() {

@@ -92,8 +92,8 @@ impl Subject<'_> {
     /// The earliest time to signal a container whose turn has come: its stop was requested, or no
     /// request will come.
     fn stop_is_due_at(&self) -> Time {
-        // A container between two executions cannot be signaled, and a caller does not stop what it
-        // has not started.
+        // A container between two executions cannot be signaled, and a caller does not stop a
+        // container that it has not started.
         let state = &self.container.state;
         match self.container.is_asked() || state.is_between_executions() || state.is_created() {
             true => Time::default(),
@@ -109,10 +109,12 @@ impl Subject<'_> {
         match (&container.facts.pre_stop, &termination.cause) {
             (Some(_), cause) if cause.is_callers() => Some(termination.deadline),
             (None, Cause::Inferred) => Some(termination.known.after(self.pod.termination_window())),
-            // Kubelet sends stop requests to these as well, but nothing waits for them.
+            // After the death of the sandbox kubelet sends stop requests too, but the shim does not
+            // wait for them.
             (None, Cause::SandboxDied) => None,
-            // Kubelet does not know of this termination and will ask for nothing. But it may have
-            // begun a stop before with a preStop handler, which its request follows.
+            // Kubelet does not know of this termination and sends no stop request for it. But it
+            // may have begun to stop the container before with a preStop handler, which its request
+            // follows.
             _ => {
                 let request = container.request.as_ref();
                 request
