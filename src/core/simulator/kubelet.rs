@@ -116,7 +116,7 @@ enum Worker {
     Starts(usize, Time),
     /// The pull of a container's image, until this time.
     Pulls(usize, Time),
-    /// A postStart handler. `over` says when it is over whether it has succeeded.
+    /// A postStart handler. When it is over, `over` says whether it has succeeded.
     Handles {
         who: usize,
         over: Option<bool>,

@@ -87,7 +87,7 @@ struct NameRecord {
     /// The container that was created last.
     slot: Option<usize>,
     has_succeeded: bool,
-    /// The first container created after that success.
+    /// The first container of this name that was created after a success.
     reopened: Option<usize>,
     /// A sidecar of this name was started once.
     has_started: bool,
