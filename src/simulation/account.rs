@@ -1,5 +1,6 @@
-//! The history of a pod for the core's promises. The promises hold for a whole shim, except after
-//! faults of the node: this module excuses the containers affected, for as long as they are.
+//! The record of a node, as the core's promises need it. The promises hold for a whole shim, except
+//! where a fault of the node prevents it. This module excuses the affected containers for that
+//! time.
 
 use std::time::Duration;
 
@@ -14,21 +15,21 @@ use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
 use super::invariants::Account;
 use super::node::{OTHERS, kubelets};
 
-/// Time for which a fault has effects after its end: an answer on its way, a retry.
+/// Time after its end in which a fault still has effects: an answer on its way, a retry.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 
 /// Time of a creation without faults.
 const CREATED_WITHIN: Duration = Duration::from_millis(30);
 
-/// Above so many milliseconds a call of the engine is seen in when a container is there again: four of them
-/// take longer than the promises have as a moment.
+/// Milliseconds above which slow engine calls delay the return of a container: four calls then take
+/// longer than the promises tolerate.
 const SLOW: u64 = 25;
 
-/// Longer than any pod lives.
+/// Time of an excuse without end: longer than any pod lives.
 const FOR_GOOD: Duration = Duration::from_secs(86_400);
 
 impl Account<'_> {
-    /// The history that the promises are checked against.
+    /// The record that the core's promises are checked against.
     pub fn for_promises<'a>(
         &'a self,
         faults: &Faults,
@@ -53,7 +54,7 @@ impl Account<'_> {
             let is_inits = called.call == "Start" && called.exec_id.is_empty();
             is_inits && !called.is_cut && !self.has_failed_release(called)
         });
-        // The release, and the news of it.
+        // The release itself, and the report that it is done.
         let release = Duration::from_millis(faults.slow) * 2;
         let waits = starts.map(|called| (called.took.saturating_sub(release), called.limit));
         waits.collect()
@@ -68,7 +69,7 @@ impl Account<'_> {
         })
     }
 
-    /// The calls of the engine that have failed, in their order.
+    /// The failed engine calls, in the order in which they failed.
     fn failures(&self) -> impl Iterator<Item = Failure<'_>> {
         self.story.iter().filter_map(|(at, happening)| {
             let Happening::Failed { call, id, why } = happening else {
@@ -99,7 +100,8 @@ impl Account<'_> {
         all.concat()
     }
 
-    /// Excuses for failed calls of the engine: until the call is over, or until its effect exists.
+    /// Excuses for failed engine calls. Each lasts until the call is over, or until its effect
+    /// exists.
     fn what_failed(&self, faults: &Faults) -> Vec<Excuse> {
         let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
         let excuses = self.failures().filter_map(|Failure { at, call, id, why }| {
@@ -108,14 +110,14 @@ impl Account<'_> {
                 false => slow,
             };
             let until = match call {
-                // Nobody waits for these.
+                // No container waits for these calls.
                 EngineCall::Forget
                 | EngineCall::Delete
                 | EngineCall::Scores
                 | EngineCall::WritePod
                 | EngineCall::LowerMemory
                 | EngineCall::TellManager => return None,
-                // Until it runs again, if it ever does.
+                // The excuse lasts until the container runs again, if it ever does.
                 EngineCall::Create | EngineCall::CreateAgain | EngineCall::Release => {
                     let again = self.executions(id).find(|then| *then > at);
                     again.unwrap_or(FOR_GOOD).max(at + own)
@@ -127,11 +129,11 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for calls of the engine in which the shim panics. They last for good, because no
-    /// record has the time of the panic.
+    /// Excuses for engine calls in which the shim panics. They never end, because no record has the
+    /// time of the panic.
     fn what_panicked(&self) -> Vec<Excuse> {
         let excuses = self.lost.iter().map(|lost| {
-            // "simulated: Release of web"
+            // The text is, for example, "simulated: Release of web".
             let words = lost.split(SIMULATED).nth(1);
             let of = words.and_then(|words| words.split(" of ").nth(1));
             let id = of.and_then(|of| of.split_whitespace().next());
@@ -140,12 +142,14 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Until it is there nothing can be asked of it.
+    /// Excuses for containers that are created late: before its creation a container cannot do
+    /// anything.
     fn what_was_created_late(&self) -> Vec<Excuse> {
         let creations = self.called.iter().filter(|called| called.call == "Create");
         let excuses = creations.filter_map(|creation| {
             let until = match creation.is_cut {
-                // Whose caller has gone is undone, and never there.
+                // If the caller of a Create has gone, the creation is undone, and the container
+                // never exists.
                 true => FOR_GOOD,
                 false if creation.took > CREATED_WITHIN => creation.at + creation.took + AFTERWARDS,
                 false => return None,
@@ -155,7 +159,7 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for containers that are created again late because the engine is slow.
+    /// Excuses for containers that run again late because the engine is slow.
     fn what_came_again_late(&self, faults: &Faults) -> Vec<Excuse> {
         if faults.slow <= SLOW {
             return Vec::new();
@@ -173,7 +177,7 @@ impl Account<'_> {
                 _ => None,
             });
         let excuses = deaths.flat_map(|(died, id)| {
-            // Its next life is created at once, or when the end begins.
+            // The container is restarted at once, or when the termination begins.
             let back = self.executions(id).find(|at| *at > died);
             let is_down = move |at: &Duration| *at > died && back.is_none_or(|back| *at <= back);
             let begun = self.ends_begun().filter(is_down);
@@ -183,7 +187,7 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// The times at which the shim inferred the end of the pod.
+    /// The times at which the shim took the pod to be terminating.
     fn ends_begun(&self) -> impl Iterator<Item = Duration> {
         self.story.iter().filter_map(|(at, happening)| {
             let is_it = matches!(happening, Happening::Decided(Report::Terminating { .. }));
@@ -191,8 +195,8 @@ impl Account<'_> {
         })
     }
 
-    /// Excuses for execs by other callers soon after a container's start: the shim may take them
-    /// for its postStart handler.
+    /// Excuses for execs of other callers soon after a container's start: the shim may take such an
+    /// exec for the container's postStart handler.
     fn what_was_executed_early(&self) -> Vec<Excuse> {
         let excuses = self.story.iter().filter_map(|(at, happening)| {
             let Happening::ExecBegan { id, exec_id, .. } = happening else {
@@ -211,7 +215,7 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for containers that a caller has frozen, and perhaps left frozen.
+    /// Excuses for containers that a caller has paused, and perhaps not resumed.
     fn what_was_frozen(&self) -> Vec<Excuse> {
         let pauses = self.called.iter().filter(|called| called.call == "Pause");
         let excuses = pauses.map(|paused| {
@@ -228,7 +232,7 @@ impl Account<'_> {
     }
 }
 
-/// A call of the engine that has failed.
+/// An engine call that has failed.
 struct Failure<'a> {
     at: Duration,
     call: EngineCall,
@@ -236,7 +240,7 @@ struct Failure<'a> {
     why: &'a str,
 }
 
-/// Excuses for the time without containerd, when no call arrives.
+/// Excuses for the time in which containerd is away, so that no call arrives.
 fn without_containerd(faults: &Faults) -> Vec<Excuse> {
     let excuses = faults.deaths.iter().map(|(at, away)| {
         let (at, away) = (Duration::from_millis(*at), Duration::from_millis(*away));

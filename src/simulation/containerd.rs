@@ -1,8 +1,8 @@
 //! A simulated containerd: while it is up, it calls the Task service and receives events.
 //!
 //! Like the real one it also sends a Wait after each Create, a Delete after a failed Create or
-//! Start, and a Shutdown after each Delete. When it comes back, it sends a State for each task. If a
-//! caller gives up, or containerd dies, the futures of the calls are dropped.
+//! Start, and a Shutdown after each Delete. When it comes back, it sends a State for each task. If
+//! a caller gives up, or containerd dies, the futures of the calls are dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -36,13 +36,13 @@ use crate::pod::Pod;
 use crate::sandbox::Sandboxes;
 use crate::task::Service;
 
-/// The limit of a call that has none of its own.
+/// The time limit of a call whose caller sets none.
 const USUAL: Duration = Duration::from_secs(120);
 
 /// Longest wait of containerd for the deletion of a container that could not be created.
 const CLEANS_UP_WITHIN: Duration = Duration::from_secs(5);
 
-/// An event that containerd got.
+/// An event that containerd has received.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
     Created {
@@ -79,11 +79,11 @@ pub struct Called {
     pub exec_id: String,
     pub at: Duration,
     pub took: Duration,
-    /// Longest wait of its caller.
+    /// Longest wait of the caller.
     pub limit: Option<Duration>,
-    /// The code that it gave, where it gives one.
+    /// The exit code or process id in the answer, or an error.
     pub outcome: Result<u32, String>,
-    /// The caller, or containerd, has given up.
+    /// True if the caller gave up or containerd died before the answer.
     pub is_cut: bool,
 }
 
@@ -96,9 +96,9 @@ pub struct Containerd {
 
 struct Shared {
     inner: Mutex<Inner>,
-    /// Notified when an event for its own caller arrives.
+    /// Notified when there is an event for kubelet.
     news: Notify,
-    /// An event has come.
+    /// Notified when the shim has published an event.
     came: Notify,
     is_back: Notify,
 }
@@ -106,21 +106,21 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     away_until: Option<Instant>,
-    /// Cancels its connections.
+    /// Cancels the connections of containerd to its shims.
     connections: CancellationToken,
     shims: Vec<Shim>,
-    /// Shims make the sandboxes themselves: there is no pause container.
+    /// The shims make the sandboxes themselves: there is no pause container.
     is_pauseless: bool,
     tasks: BTreeMap<String, Known>,
-    /// Events on their way, and when each is here.
+    /// Published events that containerd has not received yet, with their times of arrival.
     queue: VecDeque<(Instant, Any)>,
     told: Vec<(Duration, String, Notice)>,
     called: Vec<Called>,
     seen: Vec<Seen>,
-    /// Calls that are under way.
+    /// Calls that are not answered yet.
     open: BTreeMap<u64, String>,
     calls: u64,
-    /// Delays of events on their way.
+    /// Delays of the next events.
     delays: VecDeque<Duration>,
 }
 
@@ -131,7 +131,7 @@ struct Shim {
     sandboxes: Sandboxes,
 }
 
-/// A task that it knows.
+/// A task that containerd knows.
 #[derive(Clone, Debug)]
 struct Known {
     shim: usize,
@@ -162,7 +162,7 @@ impl Containerd {
         inner.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A further shim, which gets what is created from now on.
+    /// Adds a shim, which gets all containers that are created from now on.
     pub fn adopt(&self, pod: Pod) {
         let shim = Shim {
             tasks: Arc::new(Service::new(pod.clone())),
@@ -171,17 +171,17 @@ impl Containerd {
         self.inner().shims.push(shim);
     }
 
-    /// True for a sandbox without a container, which has no task.
+    /// True for a sandbox without a pause container, which has no task.
     pub fn is_sandbox(&self, id: &str) -> bool {
         self.inner().is_pauseless && id.starts_with("pause-")
     }
 
-    /// Waits until something has come for its own caller.
+    /// Waits until there is an event for kubelet.
     pub async fn news(&self) {
         self.shared.news.notified().await;
     }
 
-    /// Wakes its own caller for an event.
+    /// Wakes kubelet for an event.
     pub fn has_news(&self) {
         self.shared.news.notify_one();
     }
@@ -209,7 +209,7 @@ impl Containerd {
         self.inner().open.values().cloned().collect()
     }
 
-    /// The tasks that it knows and has not deleted.
+    /// The tasks that containerd knows and has not deleted.
     pub fn tasks(&self) -> Vec<String> {
         let inner = self.inner();
         let tasks = inner.tasks.iter().filter(|(_, task)| !task.is_deleted);
@@ -221,7 +221,7 @@ impl Containerd {
         self.inner().delays = delays.into_iter().collect();
     }
 
-    /// Dies, and is there again after so long.
+    /// Lets containerd die, and come back after `away`.
     pub fn die(&self, away: Duration) {
         let until = Instant::now() + away;
         let mut inner = self.inner();
@@ -260,7 +260,7 @@ impl Containerd {
         }
     }
 
-    /// Waits until it is there itself.
+    /// Waits until containerd is up.
     async fn there(&self) {
         loop {
             let back = self.shared.is_back.notified();
@@ -271,7 +271,7 @@ impl Containerd {
         }
     }
 
-    /// Delivers events, one after another.
+    /// Receives the shim's events, one after another, while containerd is up.
     pub async fn listen(self) {
         loop {
             let came = self.shared.came.notified();
@@ -379,7 +379,7 @@ impl Publish for Containerd {
             0 | 1 => inner.delays.front().copied(),
             _ => inner.delays.pop_front(),
         };
-        // None overtakes another.
+        // An event never overtakes an earlier one.
         let after = inner.queue.back().map(|(at, _)| *at);
         let at = Instant::now() + delay.unwrap_or_default();
         inner
@@ -390,7 +390,7 @@ impl Publish for Containerd {
     }
 }
 
-/// A call that is under way: told of, whatever becomes of its future.
+/// A call that is under way. It is recorded even if its future is dropped.
 struct Open {
     containerd: Containerd,
     number: u64,
@@ -412,7 +412,7 @@ const CLOSED: &str = "ttrpc: closed";
 
 const TOO_LATE: &str = "deadline exceeded";
 
-/// True if a call has failed because its caller did not hear its answer.
+/// True if a call has failed because its caller did not get the answer.
 pub fn is_lost(why: &str) -> bool {
     [CLOSED, TOO_LATE].contains(&why)
 }
@@ -426,7 +426,7 @@ fn words(error: ttrpc::Error) -> String {
 }
 
 impl Containerd {
-    /// Calls the shim that has the container.
+    /// Calls the Task service of the shim that has the container.
     pub async fn call<F: Future<Output = ttrpc::Result<u32>>>(
         &self,
         call: &'static str,
@@ -438,7 +438,7 @@ impl Containerd {
         self.call_shim(call, ids, limit, work).await
     }
 
-    /// Asks the shim for something about a sandbox.
+    /// Calls the Sandbox service of the shim that has the sandbox.
     async fn ask<F: Future<Output = ttrpc::Result<u32>>>(
         &self,
         call: &'static str,
@@ -555,7 +555,8 @@ impl Containerd {
         started.await
     }
 
-    /// Waits for the exit of a process. Its code is compared with the event at the end.
+    /// Waits for the exit of a process. An invariant later compares its code with that of the
+    /// event.
     async fn wait(&self, id: &str, exec_id: &str, limit: Option<Duration>) -> Result<u32, String> {
         let request = WaitRequest {
             id: id.to_owned(),
@@ -633,7 +634,8 @@ impl Containerd {
         let _ = asked.await;
     }
 
-    /// Create, Wait and Start, and what follows if one of them fails. `patience` is that of each.
+    /// Makes the calls Create, Wait and Start, and cleans up if one fails. `patience` is the time
+    /// limit of each.
     pub async fn run(&self, id: &str, patience: Option<Duration>) {
         self.there().await;
         {
@@ -647,8 +649,8 @@ impl Containerd {
             inner.tasks.insert(id.to_owned(), known);
         }
         if let Err(why) = self.create(id, patience).await {
-            // What became of it is not known where the connection was lost: one that comes back finds
-            // the bundle, and removes what it does not want.
+            // If the connection was lost, the outcome of the Create is unknown. When containerd
+            // comes back, it finds the bundle and deletes the container.
             let containerd = self.clone();
             let id = id.to_owned();
             self.see(Seen::CreateRefused(id.clone(), why));
@@ -703,7 +705,7 @@ impl Containerd {
         created.await
     }
 
-    /// Deletes a task, as often as it takes, and lets its shim go.
+    /// Deletes a task, with as many attempts as that takes, and then asks its shim to shut down.
     pub async fn delete(&self, id: &str, limit: Duration) {
         for tries in 0..100 {
             if self
@@ -714,7 +716,7 @@ impl Containerd {
             {
                 return;
             }
-            // Now and then somebody else asks for the same.
+            // Now and then another caller deletes the same task at the same time.
             let calls = self.inner().calls;
             if !self.is_sandbox(id) && calls.is_multiple_of(4) {
                 let (containerd, id) = (self.clone(), id.to_owned());
@@ -730,7 +732,8 @@ impl Containerd {
             match deleted {
                 Ok(_) => break,
                 Err(why) if why.contains("not found") => break,
-                // The shim has ended: what it had is for its `delete`.
+                // The shim has exited. What it left is cleaned up by the command `delete` of the
+                // shim.
                 Err(why) if why.contains("did not answer") && tries > 3 => break,
                 Err(_) => sleep(Duration::from_millis(200) * (tries + 1)).await,
             }
@@ -744,7 +747,8 @@ impl Containerd {
         self.has_news();
     }
 
-    /// Hears of the end of a sandbox: it knows of it by nothing else.
+    /// Waits for the end of a sandbox without a pause container, because no event announces that
+    /// end.
     async fn await_sandbox(&self, id: &str) {
         if let Ok(code) = self.wait_sandbox(id).await {
             self.exited(id, code);
@@ -817,8 +821,8 @@ impl Containerd {
         added.await
     }
 
-    /// Starts what was added, waits until it has ended, and deletes it. Returns its code, or why that is not
-    /// known.
+    /// Starts an exec that was added, waits for its exit, and deletes it. Returns the exit code, or
+    /// why it is unknown.
     pub async fn run_exec(&self, id: &str, exec_id: &str, limit: Duration) -> Result<u32, String> {
         let mut code = self.start(id, exec_id, Some(USUAL)).await;
         if code.is_ok() {

@@ -1,5 +1,5 @@
-//! Faults of a node, from a seed: faults of the engine's calls, deaths of containerd, OOM kills,
-//! and other callers beside kubelet.
+//! Faults of a node, drawn from a seed: faults of engine calls, deaths of containerd, OOM kills,
+//! and calls of callers other than kubelet.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use crate::engine::sim::{EngineCall, Fault, FaultPlan};
 /// Prefix of a panic that the seed injects; any other panic is a fault of the shim.
 pub const SIMULATED: &str = "simulated: ";
 
-/// The error with which a hanging call fails in the end.
+/// The error of a call that hung until its time limit.
 pub const TOOK_TOO_LONG: &str = "took too long";
 
-/// The faults of a node, beside those in its pod.
+/// The faults of a node, in addition to those of its pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
     pub seed: u64,
-    /// Failures among a thousand calls of the engine.
+    /// Engine calls that fail, of a thousand.
     pub fails: u64,
-    /// The same, how often it hangs.
+    /// Engine calls that hang, of a thousand.
     pub hangs: u64,
-    /// The same, how often it panics, which is a mistake of the shim's own.
+    /// Engine calls that panic, of a thousand; a panic stands for a bug of the shim.
     pub panics: u64,
-    /// Longest time of a call, in milliseconds.
+    /// Longest time of an engine call, in milliseconds.
     pub slow: u64,
-    /// The times at which containerd dies, and for how long, in milliseconds.
+    /// For each death of containerd its time and how long containerd is away, in milliseconds.
     pub deaths: Vec<(u64, u64)>,
     /// The times at which memory runs out, in milliseconds.
     pub oom: Vec<u64>,
-    /// Longest distance between calls of other callers, in milliseconds; `None` without other
-    /// callers.
+    /// Longest time between two calls of other callers, in milliseconds; `None` if there are no
+    /// other callers.
     pub others: Option<u64>,
     /// Longest delay of events, in milliseconds.
     pub events: u64,
 }
 
 impl Faults {
-    /// Draws the faults of a seed: each kind occurs only in some worlds.
+    /// Draws the faults of a seed. Each kind occurs only for some seeds.
     pub fn random(seed: u64) -> Faults {
         let mut dice = Dice::new(seed ^ 0x6e6f_6465);
         let some = |dice: &mut Dice, odds, most| match dice.percent(odds) {
@@ -106,14 +106,14 @@ impl fmt::Display for Faults {
     }
 }
 
-/// A fault plan by the dice.
+/// A fault plan that draws the faults of each call from dice.
 #[derive(Clone, Debug)]
 pub struct NoFaults {
     dice: Dice,
     faults: Faults,
 }
 
-/// Longest time of a call, as with an OCI runtime.
+/// Time limit of an engine call, the same as for calls of an OCI runtime.
 pub fn limit(call: EngineCall) -> Duration {
     match call {
         EngineCall::Create
@@ -125,8 +125,8 @@ pub fn limit(call: EngineCall) -> Duration {
     }
 }
 
-/// True if a call runs as a job of its own. A panic in the middle of a message would lose more than
-/// the call.
+/// True if a call runs in a job of its own, so that a panic loses only this call. A panic while the
+/// shim handles a message would lose more.
 fn is_a_job(call: EngineCall) -> bool {
     let in_messages = [
         EngineCall::FindCgroup,
@@ -140,11 +140,11 @@ impl FaultPlan for NoFaults {
     fn of(&mut self, call: EngineCall, id: &str) -> Fault {
         let wait = Duration::from_millis(self.dice.within(0, self.faults.slow));
         match call {
-            // The news of an end may be late, but they come.
+            // The report of an exit may be late, but never fails.
             EngineCall::Collect => return Fault::delay(wait / 4),
-            // There is no way to hear of a failure.
+            // The engine could not report a failure of this call.
             EngineCall::Drain => return Fault::delay(wait),
-            // Kubelet here knows no sandbox that cannot be made.
+            // The simulated kubelet does not handle a sandbox that cannot be made.
             EngineCall::Read | EngineCall::Mount | EngineCall::Create | EngineCall::Release
                 if id.starts_with("pause") =>
             {

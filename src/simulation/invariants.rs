@@ -19,17 +19,17 @@ pub type Verdict = Result<(), String>;
 
 pub type Invariant = fn(&Account<'_>) -> Verdict;
 
-/// All that is known of a run when it is over.
+/// The record of a run, complete when the run is over.
 pub struct Account<'a> {
     pub case: &'a Case,
-    /// Longest time of a call of the engine.
+    /// Longest time of an engine call.
     pub slow: Duration,
     pub story: Vec<(Duration, Happening)>,
     pub told: Vec<(Duration, String, Notice)>,
     pub called: Vec<Called>,
     /// Calls without an answer.
     pub open: Vec<String>,
-    /// Leftovers on the machine.
+    /// Processes, containers and mounts that are left on the machine.
     pub left: Left,
     /// Tasks that containerd has not deleted.
     pub tasks: Vec<String>,
@@ -129,7 +129,7 @@ fn the_deleted_stay_away(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// A container whose caller is gone before its execution ends with that news.
+/// Checks that an exec is killed at once if its caller was gone before it was executed.
 fn nothing_is_executed_for_nobody(account: &Account<'_>) -> Verdict {
     let is_given_up = |called: &&Called| called.call == "Start" && called.is_cut;
     let starts = account.called.iter().filter(is_given_up);
@@ -170,7 +170,7 @@ fn every_call_is_answered(account: &Account<'_>) -> Verdict {
 }
 
 impl Account<'_> {
-    /// The events of a task, in their order.
+    /// The events of a task, in the order of their arrival.
     fn of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Notice> {
         let told = self.told.iter().filter(move |(_, of, _)| of == id);
         told.map(|(_, _, notice)| notice)
@@ -183,7 +183,7 @@ impl Account<'_> {
         ids
     }
 
-    /// The exit of a task or an exec, as it was told.
+    /// The exit code in the event of a task or an exec.
     fn exit_of(&self, id: &str, exec_id: &str) -> Option<u32> {
         self.of(id).find_map(|notice| match notice {
             Notice::Exited {
@@ -215,7 +215,7 @@ fn one_exit_each(account: &Account<'_>) -> Verdict {
             format!("{id} exits before it is started")
         })?;
     }
-    // And who was told that it is started hears of its start.
+    // If a Start was answered, containerd also got the event of that start.
     for called in &account.called {
         let is_start = called.call == "Start" && called.exec_id.is_empty();
         let started = || {
@@ -274,7 +274,8 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         };
         let truth = truth.get(&(id.as_str(), exec_id.as_str())).copied();
         let Some(truth) = truth else {
-            // What could not be made again has no process whose end could be told.
+            // A container that could not be created again has no new process, so no exit of one is
+            // known.
             let is_remade = executed.contains_key(id.as_str());
             broken(is_remade, || {
                 format!("{id} {exec_id} exits with {code} and has not died")
@@ -286,13 +287,13 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         let is_true = *code == truth;
         let is_excused = match part {
             _ if !exec_id.is_empty() => false,
-            // Who was never executed reports why.
+            // A container that was never executed reports why.
             _ if !was_executed => matches!(code, 0 | 1 | 137 | 143),
-            // One that was told to go says so where another sandbox follows.
+            // A container that was asked to stop reports 143 if another sandbox follows.
             Some(Part::App | Part::Guest | Part::NativeInit | Part::NativeSidecar) => {
                 truth == 0 && *code == 143
             }
-            // Masked.
+            // The shim may replace the exit codes of these containers.
             Some(Part::Sidecar | Part::PreExit | Part::PostExit | Part::Init) => {
                 matches!(code, 0 | 143 | 137)
             }
@@ -305,17 +306,17 @@ fn true_codes(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// The program that an exit releases starts at the moment of the exit. The exited container leaves
-/// its cgroup later, unless it is deleted or restarted in place. A sandbox is deleted when its end
-/// is reported, by containerd or, without a pause container, by the shim. The end of a container
-/// that was never executed releases no other: the decision that ended it does.
+/// Checks that the program which an exit releases starts at the moment of the exit. The exited
+/// container leaves its cgroup later, unless it is deleted or restarted in place. A sandbox is
+/// deleted when its end is reported, by containerd or, without a pause container, by the shim. A
+/// container that was never executed releases no other by its exit: the decision to end it does.
 fn the_next_goes_first(account: &Account<'_>) -> Verdict {
-    // When each has died, and who was released by that.
+    // For each exited container the time of its exit, and the container that this exit released.
     let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
     let mut executed = BTreeSet::new();
     let mut restarts = BTreeSet::new();
     let mut came: BTreeMap<&str, Duration> = BTreeMap::new();
-    // A stop that is asked for at the very moment may be what releases as well.
+    // A Kill at the same moment may be the reason for a release instead.
     let is_asked_for = |at: Duration| {
         let mut called = account.called.iter();
         called.any(|called| called.call == "Kill" && called.at == at)
@@ -339,7 +340,7 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
             Happening::Parked { id, .. } => {
                 came.insert(name_of(id), *at);
             }
-            // Who has just come is released for that.
+            // A container that was created at this moment is released for that reason.
             Happening::Decided(Report::Released { name, .. })
                 if came.get(name.as_str()) == Some(at) || is_asked_for(*at) => {}
             Happening::Decided(Report::Released { name, .. }) => {
@@ -352,8 +353,8 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
                 let is_deleted = deletions
                     .filter(|called| called.call == "Delete")
                     .any(|called| called.at <= *at);
-                // Of several that die at about one moment the last that is heard of is what the release
-                // follows.
+                // If several containers exit at about the same moment, the release follows the last
+                // exit that the shim hears of.
                 let lately = at.saturating_sub(account.slow);
                 let alone = died.values().filter(|(died, _)| *died >= lately).count() == 1;
                 let own = died
@@ -399,7 +400,7 @@ fn closed_stdins_end(account: &Account<'_>) -> Verdict {
             &|it| matches!(it, Happening::ExecBegan { exec_id, .. } if *exec_id == close.exec_id),
         );
         let Some(began) = began else { continue };
-        // What is frozen does not end.
+        // A paused exec cannot exit.
         let mut calls = account.called.iter();
         if calls.any(|called| called.call == "Pause" && called.id == close.id) {
             continue;
@@ -423,12 +424,12 @@ fn no_life_is_hurried(account: &Account<'_>) -> Verdict {
     broken(first.is_none(), || format!("{first:?}"))
 }
 
-/// The memory that containers may use, by what they were created with and what Updates have changed.
+/// Memory limits of containers, as created and as changed by Updates.
 #[derive(Default)]
 struct Limits<'a> {
     /// The limit of each container that an Update has changed.
     updated: BTreeMap<&'a str, u64>,
-    /// For each name of a running app or sidecar, its last container and limit.
+    /// For each name of a running app or sidecar, its latest container and that container's limit.
     running: BTreeMap<&'a str, (&'a str, u64)>,
     executed: BTreeSet<&'a str>,
 }
@@ -436,11 +437,11 @@ struct Limits<'a> {
 impl<'a> Limits<'a> {
     fn note(&mut self, case: &Case, happening: &'a Happening) {
         match happening {
-            // A pod is sized by its containers.
+            // The sandbox does not count for the pod's size.
             Happening::Limited { id, .. } | Happening::Executed { id } if is_sandbox(id) => {}
             Happening::Executed { id } => {
                 let part = case.member(name_of(id)).part;
-                // What its next life in place has is what Updates have left it.
+                // A container that is restarted in place keeps the limit that Updates have set.
                 let is_first = self.executed.insert(id);
                 let updated = self.updated.get(id.as_str()).copied();
                 let memory = updated.unwrap_or(if is_first { MEMORY } else { 0 });
@@ -469,23 +470,23 @@ impl<'a> Limits<'a> {
         }
     }
 
-    /// The largest limit that an Update has set for one container: the pod gets it before the
-    /// container.
+    /// The largest limit that an Update has set for a single container. The pod's limit is raised
+    /// before the container's.
     fn needed_by_one(&self) -> u64 {
         self.updated.values().copied().max().unwrap_or_default()
     }
 
-    /// The sum of the limits of its apps and sidecars.
+    /// The sum of the limits of the pod's apps and sidecars.
     fn needed_by_all(&self) -> u64 {
         self.running.values().map(|(_, memory)| memory).sum()
     }
 }
 
-/// A pod has what its apps and sidecars may use together, and what an Update has given to any of its containers,
-/// as long as they live.
+/// Checks that the pod's limit covers the limits of its running apps and sidecars together, and
+/// each limit that an Update has set.
 fn pods_have_room(account: &Account<'_>) -> Verdict {
-    // A write that is refused changes nothing, and one that hangs keeps up those behind it: from then on the pod
-    // may have less.
+    // After a write that failed or hung, the pod's limit may be too small: a failed write changes
+    // nothing, and a hanging one delays the writes after it.
     let is_refused = |it: &Happening| match it {
         Happening::Failed { call, why, .. } => {
             let hangs = *call == EngineCall::LowerMemory && why.contains(TOOK_TOO_LONG);
@@ -494,7 +495,7 @@ fn pods_have_room(account: &Account<'_>) -> Verdict {
         _ => false,
     };
     let refused = account.story.iter().find(|(_, it)| is_refused(it));
-    // So long a write of the pod's memory may be under way, and the next one waits for it.
+    // For so long a write of the pod's limit may be under way, while the next one waits for it.
     let moment = account.slow * 4 + Duration::from_millis(10);
     let (mut limits, mut pod, mut small) = (Limits::default(), UNLIMITED, None);
     let mut story = account.story.iter().peekable();
@@ -510,7 +511,7 @@ fn pods_have_room(account: &Account<'_>) -> Verdict {
         {
             pod = *value;
         }
-        // What happens at one moment is one.
+        // The check comes after all events of one moment.
         if story.peek().is_some_and(|(next, _)| next == at) {
             continue;
         }
@@ -585,7 +586,7 @@ fn oom_is_told(account: &Account<'_>) -> Verdict {
         let is_it = |happening: &Happening| matches!(happening, Happening::OutOfMemory { id: of } if of == id);
         let happened = account.story.iter().any(|(_, happening)| is_it(happening));
         let told = account.of(id).any(|notice| *notice == Notice::OutOfMemory);
-        // A watch could not begin where the cgroup could not be found out.
+        // The shim cannot watch for OOM kills if it could not find the cgroup.
         let is_hidden = |happening: &Happening| matches!(happening, Happening::Failed { call: EngineCall::FindCgroup, id: of, .. } if of == id);
         let may_be_missed = account.story.iter().any(|(_, it)| is_hidden(it));
         broken(happened == told || happened && may_be_missed, || {
@@ -595,7 +596,8 @@ fn oom_is_told(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// State, Pids, Stats, Connect and the like are answered from what is known.
+/// Checks that State, Pids, Stats, Connect and the like are answered at once, and others within a
+/// bound.
 fn only_the_named_wait(account: &Account<'_>) -> Verdict {
     for called in &account.called {
         let at_once = [
@@ -613,7 +615,7 @@ fn only_the_named_wait(account: &Account<'_>) -> Verdict {
             format!("{call} of {id} took {took:?}")
         })?;
     }
-    // What hangs in the engine is what they may wait for at most, and twice.
+    // Such a call may have to wait for hanging engine calls, and may hang itself.
     let hangs = account.story.iter().filter(
         |(_, happening)| matches!(happening, Happening::Failed { why, .. } if why.contains(TOOK_TOO_LONG)),
     );

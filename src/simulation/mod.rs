@@ -1,15 +1,15 @@
-//! A simulated node: the Task service, the actor and the core, as they are, between a containerd and an
-//! engine that are models, under one scheduler and in a time of its own. All that happens follows from
-//! one number.
+//! A simulated node: the real Task service, actor and core, between a simulated containerd and a
+//! simulated engine. One scheduler runs all of them in simulated time, so that one number
+//! determines all events.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `containerd` | a containerd: calls the Task service, listens to events, dies and comes back |
-//! | `node` | what the kubelet of the simulated world calls: such a containerd, and the machine below |
-//! | `faults` | what goes wrong, from a seed |
-//! | `invariants` | what holds whatever goes wrong |
-//! | `account` | what a node has to tell, for the promises of the core |
-//! | `runs` | the runs |
+//! | `containerd` | a simulated containerd: calls the shim, receives events, dies and comes back |
+//! | `node` | the node that the simulated kubelet uses: that containerd, shims, and the machine |
+//! | `faults` | the faults of a node, drawn from a seed |
+//! | `invariants` | the invariants of every node, with any faults |
+//! | `account` | the record of a node, for the core's promises |
+//! | `runs` | the tests that run nodes |
 
 mod account;
 mod containerd;

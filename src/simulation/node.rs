@@ -1,4 +1,4 @@
-//! The node under the simulated kubelet: a containerd, shims, and a machine below.
+//! The node that the simulated kubelet uses: a containerd, its shims, and the machine below them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,10 +36,10 @@ const USUAL: Duration = Duration::from_secs(120);
 
 const POD_UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 
-/// Prefix of the names of execs by other callers than kubelet.
+/// Prefix of the exec ids of callers other than kubelet.
 pub const OTHERS: &str = "other-";
 
-/// Suffix of the names of execs that exit when their stdin is closed.
+/// Suffix of the exec ids of processes that exit when their stdin is closed.
 pub const CAT: &str = "-cat";
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -47,28 +47,28 @@ const MEBIBYTE: u64 = 1 << 20;
 /// The initial memory limit of a container, in bytes.
 pub const MEMORY: u64 = 100 * MEBIBYTE;
 
-/// A node with its time.
+/// A node with a clock of its own.
 pub struct SimulatedNode {
     node: SimNode,
     pub containerd: Containerd,
-    /// The loops of all shims that there were.
+    /// The tasks that run the shims, including shims that have exited.
     pub shims: Vec<JoinHandle<()>>,
     seen: Vec<(Time, Seen)>,
     annotations: BTreeMap<String, String>,
     by_hand: bool,
     patience: Option<Duration>,
     runs: BTreeMap<String, AbortHandle>,
-    /// The Kills that have been answered.
+    /// The numbers of the Kills that have been answered.
     kills: Arc<Mutex<BTreeSet<u64>>>,
     requests: u64,
     execs: u64,
     sandboxes: u64,
     scripts: BTreeMap<String, Script>,
-    /// The preStop handler of each container that was executed last.
+    /// For each container, the id of the last exec that ran as its preStop handler.
     handlers: BTreeMap<&'static str, String>,
-    /// The containers that have a termination hook, by name.
+    /// The names of the containers that have a termination hook.
     hooked: BTreeSet<&'static str>,
-    /// The containers that have been created once.
+    /// The containers that have been created at least once.
     parked: BTreeSet<String>,
     /// Number of the machine's events that were handled.
     heard: usize,
@@ -77,7 +77,7 @@ pub struct SimulatedNode {
     dice: Dice,
     others: Option<u64>,
     is_over: Arc<AtomicBool>,
-    // The last to go: what runs on it has handles of the others.
+    // Dropped last, because tasks on this runtime have handles of the other fields.
     runtime: Runtime,
 }
 
@@ -148,7 +148,7 @@ impl SimulatedNode {
         }
     }
 
-    /// A shim, as containerd has it started.
+    /// Starts a shim, as containerd would.
     fn boot(&mut self) {
         let node = pod::Node {
             publisher: Arc::new(self.containerd.clone()),
@@ -184,7 +184,7 @@ impl SimulatedNode {
         }
     }
 
-    /// The id on the node for kubelet's name: a sandbox gets a new one each time.
+    /// The id on the node for kubelet's name of a container. Each sandbox gets a new id.
     fn id(&self, id: &str) -> String {
         match id {
             "pause" => format!("pause-{}", self.sandboxes),
@@ -192,12 +192,12 @@ impl SimulatedNode {
         }
     }
 
-    /// True if it is a sandbox, but not the current one.
+    /// True if the id is that of an earlier sandbox.
     fn is_of_another(&self, id: &str) -> bool {
         kubelets(id) == "pause" && id != self.id("pause")
     }
 
-    /// Lets all happen that happens without time going by.
+    /// Lets all events happen that take no time.
     fn settle(&mut self) {
         self.runtime.block_on(async {
             for _ in 0..200 {
@@ -221,7 +221,7 @@ impl SimulatedNode {
         for seen in self.containerd.seen() {
             let of = |id: String| kubelets(&id).to_owned();
             let seen = match seen {
-                // What is left of the sandbox before is no news of this one.
+                // A late exit of an earlier sandbox is not that of the current one.
                 Seen::ExitReported(id, _) if self.is_of_another(&id) => continue,
                 Seen::StartAnswered(id, answer) => Seen::StartAnswered(of(id), answer),
                 Seen::StartFailed(id, why) => Seen::StartFailed(of(id), why),
@@ -233,7 +233,7 @@ impl SimulatedNode {
         }
     }
 
-    /// The same event in the words of the core's simulator.
+    /// Translates an event of the machine into an observation of the core's simulator.
     fn seen_of(&mut self, happening: &Happening) -> Option<Seen> {
         let of = |id: &String| (!self.is_of_another(id)).then(|| kubelets(id).to_owned());
         let hook = |id: &String| match self.hooked.contains(name_of(id)) {
@@ -279,12 +279,13 @@ impl SimulatedNode {
         self.runtime.spawn(work).abort_handle()
     }
 
-    /// Sets the behavior of an exec: it runs until it is stopped, or for this long.
+    /// Sets the behavior of an exec: it exits after this time with this code, or runs until it is
+    /// stopped.
     fn behave_exec(&self, id: &str, exec_id: &str, ends: Option<(Duration, u8)>) {
         behave_exec(&self.node.engine, id, exec_id, ends);
     }
 
-    /// The machine's events, with their time since the node began.
+    /// The machine's events, with their times since the start of the node.
     pub fn story(&self) -> Vec<(Duration, Happening)> {
         let machine = self.node.engine.lock();
         let story = machine.story.iter();
@@ -292,7 +293,7 @@ impl SimulatedNode {
         story.collect()
     }
 
-    /// Leftovers on the machine.
+    /// Processes, containers and mounts that are left on the machine.
     pub fn left(&self) -> Left {
         self.node.engine.lock().left()
     }
@@ -349,13 +350,13 @@ impl SimulatedNode {
         format!("{what}-{}", self.execs)
     }
 
-    /// Lets time go by, whatever happens.
+    /// Lets this much time pass, with all events in it.
     pub fn live(&mut self, wait: Duration) {
         self.runtime.block_on(async { sleep(wait).await });
         self.hear();
     }
 
-    /// Ends the calls of all callers but kubelet.
+    /// Stops the calls of all callers other than kubelet.
     pub fn calm_down(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -413,7 +414,7 @@ impl Node for SimulatedNode {
             Call::Run(id, patience) => {
                 let is_gone = self.shims.last().is_none_or(|shim| shim.is_finished());
                 if self.by_hand && is_gone {
-                    // Who finds no shim has another started.
+                    // A caller that finds no shim starts one.
                     self.boot();
                 }
                 let name = id.to_owned();
@@ -505,7 +506,7 @@ impl Node for SimulatedNode {
             let mut kills = kills.lock().unwrap_or_else(PoisonError::into_inner);
             kills.insert(request);
             drop(kills);
-            // Its time is counted from here.
+            // Kubelet counts the grace period from this answer.
             containerd.has_news();
         });
         self.settle();
@@ -524,7 +525,7 @@ impl Node for SimulatedNode {
         self.behave_exec(id, &exec_id, None);
         let containerd = self.containerd.clone();
         let argv = exec.argv.to_vec();
-        // By that the shim tells a probe from a handler.
+        // The shim takes an Exec with a deadline for a probe, and one without for a handler.
         let limit = exec.has_deadline.then_some(Duration::from_secs(1));
         let added = self
             .runtime
@@ -546,7 +547,7 @@ impl Node for SimulatedNode {
 
     fn behave(&mut self, name: &str, script: Script) {
         let id = match name {
-            // It is about to be another.
+            // The next sandbox will have this id.
             "pause" => format!("pause-{}", self.sandboxes + 1),
             name => name.to_owned(),
         };
@@ -598,8 +599,8 @@ fn behave_exec(engine: &SimEngine, id: &str, exec_id: &str, ends: Option<(Durati
     engine.lock().execs.insert(key, program);
 }
 
-/// The program of a script for the engine; `again` is the exit code after a restart in place, if it
-/// differs.
+/// Translates a script into a program for the engine. `again` is the exit code after a restart in
+/// place, if that differs.
 fn program(script: &Script, again: Option<u8>) -> Program {
     let ends = script.exits_after;
     Program {
@@ -616,7 +617,7 @@ fn program(script: &Script, again: Option<u8>) -> Program {
     }
 }
 
-/// Makes calls of other callers: metrics, probes, a person with `ctr`.
+/// Makes calls of other callers at random times: metrics, probes, a person with `ctr`.
 async fn others(
     containerd: Containerd,
     engine: SimEngine,
@@ -663,7 +664,7 @@ async fn ask(
     takes: u64,
 ) {
     let takes = Duration::from_millis(takes);
-    /// Has the shim asked something about the whole of a task.
+    /// Makes a call that concerns a whole task.
     macro_rules! ask {
         ($name:literal, $call:ident, $request:ident { $($field:ident: $value:expr),* }) => {{
             let request = $request {
@@ -695,7 +696,8 @@ async fn ask(
         58..60 => ask!("CloseIO", close_io, CloseIORequest { stdin: true }),
         60..65 => containerd.kill(id, "", (0, false), Some(USUAL)).await,
         65..75 => {
-            // Now more, now less; and once more before it is known what has become of that.
+            // The Update changes the limit to a random value. Half of the time another Update
+            // follows before the first is answered.
             let steps = takes.as_millis() as u64;
             let update = |steps: u64| {
                 let memory = MEMORY + (steps % 5) * 30 * MEBIBYTE;
@@ -726,7 +728,7 @@ async fn ask(
         75..80 => {
             let paused = ask!("Pause", pause, PauseRequest {});
             sleep(takes / 10).await;
-            // Nobody leaves what he has frozen.
+            // Each caller that pauses a container resumes it.
             let resumed = ask!("Resume", resume, ResumeRequest {});
             paused.and(resumed)
         }
@@ -739,7 +741,7 @@ async fn ask(
                     CheckpointTaskRequest { path: path }
                 )
             };
-            // Half of the containers crash meanwhile.
+            // Half of the containers crash during the checkpoint.
             let crash = async {
                 let after = takes.as_millis() as u64;
                 sleep(Duration::from_millis(after % 40)).await;
@@ -753,7 +755,7 @@ async fn ask(
             cat(containerd, engine, (id, &format!("{exec_id}{CAT}")), takes).await;
             Ok(0)
         }
-        // A probe of kubelet's, or a person.
+        // An Exec of a probe, or of a person.
         _ => {
             behave_exec(engine, id, exec_id, Some((takes, 3)));
             let limit = what.is_multiple_of(2).then_some(Duration::from_secs(1));
@@ -766,11 +768,11 @@ async fn ask(
             added
         }
     };
-    // What is asked of who is gone is refused: what matters is that it is answered.
+    // The call may fail, because its container may be gone. It only has to be answered.
     let _ = answer;
 }
 
-/// A person who closes the stdin of what he executes, before it is started, meanwhile or afterwards.
+/// Execs a process as a person would, and closes its stdin before, during or after its start.
 async fn cat(
     containerd: &Containerd,
     engine: &SimEngine,

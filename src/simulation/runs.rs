@@ -1,4 +1,5 @@
-//! The runs: some hundred nodes with each test, and as many more as time allows.
+//! Runs of simulated nodes: some hundred with each test. `scripts/simulate --node` runs as many
+//! more as time allows.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -19,36 +20,37 @@ use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG};
 use super::invariants::{Account, INVARIANTS};
 use super::node::SimulatedNode;
 
-/// The invariant that a panic of the run itself breaks.
+/// The name given to a panic of the simulation itself.
 const SOUND: &str = "the simulation goes through";
 
-/// The seeds that have found something, with what that was: each is seen to fail when its bug is put back. They
-/// are run beside the first ones.
+/// Seeds that have found bugs, each with its bug. With the bug in the code again, the seed fails.
+/// The tests run these seeds in addition to the first ones.
 ///
-/// A seed means another node as soon as one more choice is made from it, and may find its bug no more; then
-/// `scripts/simulate --node` looks for another. So what was found is a case of its own as well, which fails
-/// when the bug is put back:
+/// A seed leads to another node as soon as the simulation draws one more number, and may then no
+/// longer find its bug; then `scripts/simulate --node` looks for another. So each bug also has a
+/// test of its own, which fails if the bug comes back:
 ///
-/// | what was found | by | its case |
+/// | bug | found by | its test |
 /// |---|---|---|
 /// | a shim that is shut down while its only task cannot be created goes on for ever | a seed | `pod::sim` |
 /// | a creation whose caller has gone is not undone | a seed | `pod::sim` |
-/// | what is to live again is cleared away by a timer that was set before | reading | `pod::sim` |
-/// | an exec whose caller has gone before it was told of it runs on | reading | `pod::sim` |
+/// | a container that is to be restarted is deleted by a timer that was set before | reading | `pod::sim` |
+/// | an exec runs on although its caller had gone before the exec was answered | reading | `pod::sim` |
 /// | a Delete that comes while its task is created is answered too early | chaos | `pod::sim`, `integration/vanishing_callers.rs` |
 /// | a shim stays when containerd dies, or hangs up, between its start and its Create | chaos | `pod::shim_end`, `integration/shim_death.rs` |
 /// | sockets of dead shims, and mounts of a killed create, stay | chaos | `integration/shim_death.rs` |
 /// | a shim whose Create has failed keeps the bundle for five minutes | chaos, its seed 77040 | `pod::shim_end` |
 /// | a panic in an undone creation leaves its mount and its process | reading | `pod::sim`, `integration/engine.rs` |
 /// | a run is taken for complete though its app is wanted in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
-/// | a SIGKILL for what nobody has answered the Start of is taken for a request of the pod's | seed 56808 | `lifecycle/tests/found.rs` |
-/// | the same of what was started when its caller had gone | seed 71009 | `lifecycle/tests/found.rs` |
-/// | a sandbox that has died is forgotten when it is deleted as the last of its pod | seed 51017534 | `lifecycle/tests/found.rs` |
-/// | an Update that ends after a later one has its pod sized by what was before both | reading | `pod::sim` |
-/// | a defer that is given up is given up again and again at one moment | seed 2125 | `lifecycle/tests/circles.rs` |
+/// | a SIGKILL for a container whose Start was never answered is taken for a stop request to the pod | seed 56808 | `lifecycle/tests/found.rs` |
+/// | the same for a container that was started after its caller had gone | seed 71009 | `lifecycle/tests/found.rs` |
+/// | a dead sandbox is forgotten when it is deleted as the last container of its pod | seed 51017534 | `lifecycle/tests/found.rs` |
+/// | an Update that ends after a later one gives the pod the size from before both | reading | `pod::sim` |
+/// | a defer that survives SIGKILL is given up again and again at one moment | seed 2125 | `lifecycle/tests/suspended_rules.rs` |
 /// | the end of a restarted pod does not wait for defers that are not created again | seed 376 | `lifecycle/tests/decided_ends.rs` |
 ///
-/// What the core's own simulated pods have found is in its `lifecycle/tests/found.rs` as well.
+/// Bugs that the core's own simulated pods have found have their tests in
+/// `lifecycle/tests/found.rs` too.
 const FOUND: &[(u64, &str)] = &[
     (
         772,
@@ -85,10 +87,10 @@ const FOUND: &[(u64, &str)] = &[
     ),
 ];
 
-/// Injected faults on all nodes, by kind, with their number.
+/// Numbers of injected faults on all nodes, by kind.
 static INJECTED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
-/// A pod on a node, and all that goes wrong with both.
+/// A pod on a node, and the faults of both.
 #[derive(Clone, Debug, PartialEq)]
 struct World {
     case: Case,
@@ -100,7 +102,8 @@ struct World {
 impl World {
     fn of(seed: u64) -> World {
         let case = Case::numbered(seed);
-        // Who makes pods by hand makes no sandboxes. A draw of its own: the others are as they were.
+        // A person with `ctr` makes no sandboxes. This draw has dice of its own, so that the other
+        // draws of a seed stay the same.
         let is_pauseless = !case.by_hand && Dice::new(seed ^ 0x7061_7573).percent(30);
         World {
             case,
@@ -109,14 +112,14 @@ impl World {
         }
     }
 
-    /// Goes through it.
+    /// Runs the pod on the node until all is over.
     fn live(&self) -> (SimulatedNode, Log, Account<'_>, Option<String>) {
         let mut node = SimulatedNode::new(&self.case, &self.faults, self.is_pauseless);
         let mut log = Log::default();
         let (panics, panic) = noting_panics(|| {
             self.case.live_on(&mut node, &mut log);
             node.calm_down();
-            // Whoever has called, and whatever hangs, is over then.
+            // By then all calls are over, and all hanging engine calls have failed.
             node.live(Duration::from_secs(3_600));
         });
         let (simulated, panics) = panics
@@ -140,7 +143,7 @@ impl World {
         (node, log, account, panic)
     }
 
-    /// All that happened.
+    /// Runs the world. Returns the timeline of all events.
     fn told(&self) -> String {
         let (node, _, account, _) = self.live();
         timeline(&node, &account)
@@ -148,7 +151,7 @@ impl World {
 }
 
 impl Account<'_> {
-    /// Notes how often what went wrong.
+    /// Adds the faults that have occurred to the counts by kind.
     fn count(&self, panics: usize, deaths: usize) {
         let mut injected = INJECTED.lock().unwrap_or_else(PoisonError::into_inner);
         let mut note = |kind, count: usize| *injected.entry(kind).or_default() += count as u64;
@@ -235,7 +238,7 @@ impl fmt::Display for World {
     }
 }
 
-/// The history of a run, for a person.
+/// The timeline of a run, to be read by a person.
 fn timeline(node: &SimulatedNode, account: &Account<'_>) -> String {
     let mut lines: Vec<(Duration, String)> = Vec::new();
     for (at, seen) in node.seen() {
@@ -266,7 +269,7 @@ fn timeline(node: &SimulatedNode, account: &Account<'_>) -> String {
     text
 }
 
-/// The same with each run: `scripts/simulate --node` looks further.
+/// Runs the same seeds every time. `scripts/simulate --node` runs further ones.
 #[test]
 fn every_invariant_holds_on_nodes_in_trouble() {
     check(0..300, 1, |seed| Some(World::of(seed)));
@@ -289,7 +292,7 @@ fn a_seed_replays_exactly() {
     }
 }
 
-/// `scripts/simulate --node`.
+/// Runs the seeds of `scripts/simulate --node`.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn simulate() {

@@ -1,5 +1,6 @@
-//! A person with `ctr`: no sandbox container, nothing is created again automatically, the
-//! containers are killed one after another, and at the end the pod is created once more.
+//! A person who runs a pod with `ctr`: there is no sandbox container, and nothing restarts exited
+//! containers. The person stops the containers one after another, and at the end creates the pod
+//! once more.
 
 use crate::lifecycle::Time;
 use crate::plan::Signal;
@@ -28,7 +29,8 @@ pub fn by_hand(mut case: Case) -> Case {
         Fault::Crash(name, _) => case.members.iter().any(|member| member.name == *name),
         _ => false,
     });
-    // A termination decided by the shim, and a new beginning after it.
+    // The failure of an essential app makes the shim decide a termination. The next round then
+    // starts the pod over.
     if case.tick.is_multiple_of(4)
         && let Some(app) = case.members.iter_mut().find(|m| m.part == Part::App)
     {
@@ -87,8 +89,8 @@ impl<'a> Person<'a> {
         self.log.over = Some(self.world.now());
     }
 
-    /// Stops the containers one after another, and kills those that are left when their time is
-    /// over.
+    /// Stops the containers one after another, and kills those that still run when the grace period
+    /// is over.
     fn end(&mut self, round: u32) {
         let began = self.world.now();
         let sandbox = self.log.sandboxes.len() - 1;
@@ -116,13 +118,13 @@ impl<'a> Person<'a> {
                 self.world.call(Call::Kill(id, Signal::TERM, None));
             }
         }
-        // Longer than any policy takes.
+        // Longer than a termination takes under any policy.
         self.wait_until(began.after(grace).after(secs(12)));
         let deletes = round > 0 || !self.leaves_what_has_ended();
         let members = self.case.members.iter();
         let all = members.flat_map(|member| (0..=round).map(|made| id_of(member.name, made)));
         let all: Vec<_> = all.collect();
-        // Repeated, because commands may fail or take long.
+        // The kills are repeated, because commands may fail or take long.
         for _ in 0..100 {
             let is_left = |id: &&'static str| match deletes {
                 true => self.world.is_known(id),
@@ -132,7 +134,8 @@ impl<'a> Person<'a> {
             if left.is_empty() {
                 return;
             }
-            // Containers of the round before may read RUNNING: a SIGKILL publishes a withheld exit.
+            // Containers of the previous round may still read RUNNING: a SIGKILL makes the shim
+            // publish a withheld exit.
             for id in left.iter().filter(|id| deletes || ids.contains(id)) {
                 self.world.did(format!("kill -9 {id}"));
                 self.world.call(Call::Kill(id, Signal::KILL, None));
@@ -146,8 +149,8 @@ impl<'a> Person<'a> {
         }
     }
 
-    /// True if exited containers stay, so that the same pod starts over; otherwise a new pod is
-    /// made.
+    /// True if the person leaves exited containers, so that the same pod starts over. Otherwise the
+    /// person deletes them and makes a new pod.
     fn leaves_what_has_ended(&self) -> bool {
         self.case.tick.is_multiple_of(2)
     }

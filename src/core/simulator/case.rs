@@ -19,7 +19,7 @@ pub enum Part {
     App,
     PreExit,
     PostExit,
-    /// Unlisted, in a pod that lists its apps.
+    /// An unlisted container in a pod that lists its apps.
     Guest,
 }
 
@@ -47,14 +47,14 @@ pub enum PreStop {
     TcpSocket,
 }
 
-/// The behavior of a container from its creation on. Times are in milliseconds.
+/// The behavior of a container after one creation. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behavior {
-    /// Time until its startup probe would succeed.
+    /// Time until the container's startup probe would succeed.
     pub ready: u64,
-    /// Time until it exits by itself, and its exit code.
+    /// Time until the container exits by itself, and its exit code.
     pub ends: Option<(u64, u8)>,
-    /// Time from a stop signal to its exit; `None` ignores signals.
+    /// Time from a stop signal to the exit; `None` ignores signals.
     pub stops: Option<u64>,
     /// The exit code after a stop signal.
     pub code: u8,
@@ -75,33 +75,34 @@ pub const WELL: Behavior = Behavior {
 pub struct Member {
     pub name: &'static str,
     pub part: Part,
-    /// `restart.usher/NAME`.
+    /// The value of `restart.usher/NAME`.
     pub restart: Option<RestartPolicy>,
-    /// `grace-period.usher/NAME`, in seconds.
+    /// The value of `grace-period.usher/NAME`, in seconds.
     pub cap: Option<u64>,
     pub probed: bool,
-    /// Time from its execution until the shim's liveness probe fails.
+    /// Time from the container's execution until the shim's liveness probe fails.
     pub unwell: Option<u64>,
     pub hook: Option<u64>,
     pub pre_stop: Option<(PreStop, u64)>,
     pub post_start: Option<u64>,
-    /// Number of its first creations whose postStart handler fails.
+    /// Number of first creations of the container whose postStart handler fails.
     pub post_starts_fail: u32,
-    /// `stop-signal.usher/NAME`: the only signal that it reacts to. Its image names another.
+    /// The value of `stop-signal.usher/NAME`: the only signal that the container reacts to. Its
+    /// image names another.
     pub stop_signal: Option<Signal>,
     pub essential: bool,
-    /// Optional in the annotations; it is created all the same.
+    /// The annotations mark the container as optional. It is created all the same.
     pub optional: bool,
-    /// Number of times that restart rules make kubelet create it again under `Never`.
+    /// Number of times that restart rules make kubelet create the container again under `Never`.
     pub again: u32,
-    /// Milliseconds for the pull of its image before its first creation.
+    /// Milliseconds for the image pull before the container's first creation.
     pub pull: u64,
-    /// Restart rules make kubelet restart the whole pod in its sandbox after [`RESTARTS_ALL`]
-    /// (KEP-5532).
+    /// If the container exits with [`RESTARTS_ALL`], restart rules make kubelet restart the whole
+    /// pod in its sandbox (KEP-5532).
     pub restarts_all: bool,
-    /// The annotations contain its restart rules (`caller-restarts`).
+    /// The annotations repeat the container's restart rules (`caller-restarts`).
     pub rules_are_known: bool,
-    /// Behavior per creation; the last one applies to all further creations.
+    /// Behavior by creation; the last one applies to all further creations.
     pub behaviors: Vec<Behavior>,
     /// The exit code after a restart in place.
     pub then: Option<u8>,
@@ -111,12 +112,13 @@ pub struct Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Crash(&'static str, u8),
-    /// Kubelet's liveness probe of it has failed for the last time.
+    /// Kubelet's liveness probe of the container has failed so often that kubelet stops the
+    /// container.
     Unhealthy(&'static str),
     /// The image is changed in place.
     Image(&'static str),
     SandboxDies,
-    /// Kubelet is away for this time, and has forgotten its work when it is back.
+    /// Kubelet is away for this time, in milliseconds, and then has forgotten its work.
     Restart(u64),
     /// The pod is deleted again with this grace period, in seconds.
     Hurry(u64),
@@ -145,20 +147,20 @@ pub struct Case {
     pub ordered: bool,
     /// The annotations list the apps.
     pub listed: bool,
-    /// In the order of the spec.
+    /// Containers in the order of the spec.
     pub members: Vec<Member>,
     /// Further optional names in the annotations, whose containers never appear.
     pub absent: Vec<(&'static str, Part)>,
-    /// Faults with their times.
+    /// Faults, each with its time in milliseconds.
     pub faults: Vec<(u64, Fault)>,
     pub deleted: (u64, Deletion),
-    /// Faults during the deletion, with the time since its start.
+    /// Faults during the deletion, each with the milliseconds since the deletion began.
     pub late: Vec<(u64, Fault)>,
-    /// Delay of each of a deletion's requests, after the first.
+    /// Delays of the stop requests of a deletion, in milliseconds after its start.
     pub gaps: Vec<u64>,
     /// Kubelet aborts its current activity when its pod is deleted.
     pub breaks_off: bool,
-    /// The time within a second at which kubelet looks at its pods, in milliseconds.
+    /// The point within each second at which kubelet looks at its pods, in milliseconds.
     pub tick: u64,
     /// Time from the report of an exit until containerd deletes the container, in milliseconds.
     pub clean_up: u64,
@@ -232,7 +234,7 @@ impl Case {
         all
     }
 
-    /// All faults that can happen while it lives, and while it terminates.
+    /// All faults that can happen while the pod lives, and all that can happen while it terminates.
     pub fn all_faults(&self) -> (Vec<Fault>, Vec<Fault>) {
         let names: Vec<_> = self.members.iter().map(|member| member.name).collect();
         let of_each = names.iter().flat_map(|name| {
@@ -297,7 +299,7 @@ impl Case {
             .filter(move |member| member.part == part)
     }
 
-    /// True if the pod has something to do in a termination.
+    /// True if the pod has a cleanup or a hook to run in a termination.
     pub fn has_an_ending(&self) -> bool {
         let mut members = self.members.iter();
         members.any(|member| member.part.is_defer() || member.hook.is_some())
@@ -315,7 +317,7 @@ impl Case {
             let names = self.members.iter().filter(|member| of(member));
             names.map(|m| m.name).collect::<Vec<_>>().join(" ")
         };
-        // Absent names come first, and so would have to be waited for.
+        // A faulty shim would wait for the absent names, because they come first in the lists.
         let absent = |part| {
             let absent = self.absent.iter().filter(move |(_, of)| *of == part);
             absent.map(|(name, _)| format!("{name}?"))
@@ -392,7 +394,7 @@ impl Member {
         self.behaviors[place]
     }
 
-    /// The exit codes of its restart rules, if the annotations have them.
+    /// The exit codes of the container's restart rules, if the annotations repeat the rules.
     fn known_rules(&self) -> Option<String> {
         let codes = match (self.again > 0, self.restarts_all) {
             (true, _) => "!0".to_owned(),
@@ -419,7 +421,7 @@ impl Member {
         }
     }
 
-    /// The argv of its preStop handler.
+    /// The argv of the container's preStop handler.
     pub fn pre_stop_argv(&self) -> Vec<String> {
         vec!["/bin/pre-stop".to_owned(), self.name.to_owned()]
     }
@@ -452,7 +454,7 @@ impl Member {
     }
 }
 
-/// The annotations, the unusual behavior of each container, and the faults.
+/// Prints the annotations, the unusual behavior of each container, and the faults.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, value) in self.annotations() {

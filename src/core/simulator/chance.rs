@@ -37,7 +37,7 @@ impl Dice {
 }
 
 impl Case {
-    /// The case of a seed; the same forever.
+    /// The case of a seed: the same in every run.
     pub fn random(seed: u64) -> Case {
         let mut dice = Dice::new(seed);
         let policy = dice.one_of(&[
@@ -60,7 +60,7 @@ impl Case {
         cast(&mut dice, Part::PreExit, &["drain", "flush"], 2, 30);
         cast(&mut dice, Part::PostExit, &["report", "clean"], 2, 40);
         cast(&mut dice, Part::Guest, &["debug"], 1, 10);
-        // Any order of containers is allowed in a spec.
+        // A pod's spec may list its containers in any order.
         if dice.percent(50) {
             for place in (1..members.len()).rev() {
                 members.swap(place, dice.within(0, place as u64) as usize);
@@ -163,7 +163,7 @@ impl Case {
                 member.restarts_all = true;
                 let after = dice.one_of(&[50, 700, 5_000, 20_000]);
                 member.behaviors[0].ends = Some((after, RESTARTS_ALL));
-                // One restart is enough.
+                // The container exits with this code only once.
                 if member.behaviors.len() == 1 {
                     member.behaviors.push(WELL);
                 }
@@ -171,7 +171,7 @@ impl Case {
         }
     }
 
-    /// Adds faults from separate dice, so that the other choices for a number stay the same.
+    /// Adds faults from dice of their own, so that the other choices of a seed stay the same.
     fn complicate(&mut self, dice: &mut Dice) {
         for member in &mut self.members {
             if member.post_start.is_none() && dice.percent(10) {
@@ -190,7 +190,7 @@ impl Case {
                     Some((dice.one_of(&[PreStop::HttpGet, PreStop::TcpSocket]), takes));
             }
         }
-        // Adds the stop of a sidecar alone.
+        // Makes kubelet stop one sidecar of the living pod.
         let sidecars: Vec<_> = self.of(Part::Sidecar).map(|member| member.name).collect();
         if !sidecars.is_empty() && dice.percent(10) {
             let at = dice.within(0, self.deleted.0);
@@ -200,7 +200,8 @@ impl Case {
         }
     }
 
-    /// Makes some names optional: of containers that appear, and of others that do not.
+    /// Makes some names optional: names of containers that are created, and names of containers
+    /// that never are.
     fn leave_open(&mut self, dice: &mut Dice) {
         let parts = [Part::Init, Part::Sidecar, Part::PreExit, Part::PostExit];
         for member in &mut self.members {

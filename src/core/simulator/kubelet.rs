@@ -1,20 +1,21 @@
-//! A kubelet with its faults, and the containerd under it.
+//! A kubelet with its faults, and the containerd that it calls.
 //!
-//! - **SyncPod**: one step at a time. Unhealthy containers, and those with another image, are
-//!   stopped one after the other, each awaited. Then missing containers are created one after the
-//!   other, each waiting for the answer of its Start and for its postStart handler; one whose
-//!   handler fails is stopped before the next is created. Exited containers are created again after
-//!   the back-off: at once, 10 s, 20 s … The first init container that is not done blocks all
-//!   behind it.
-//! - **killPod**: when the pod ends, or its sandbox has died, all running containers are stopped at
-//!   once, as far as a busy node can: each its preStop handler, at most for the grace period; then
-//!   its turn, if the pod has native sidecars; then the stop signal with the rest of the grace
-//!   period, in whole seconds and 2 s at least; SIGKILL when that is over, counted from the answer.
-//!   Then the sandbox.
-//! - **A dead sandbox** is found when kubelet looks the next time. It makes another, under
-//!   `OnFailure` without containers that had exited with 0 by then, and under `Never` none.
-//! - **kubelet away**: its current work is forgotten, and begun again when it is back. containerd
-//!   sends no second stop signal.
+//! - **SyncPod**: one step at a time. kubelet first stops unhealthy containers, and those with a
+//!   changed image, and waits for each. Then it creates the missing containers one after another.
+//!   For each it waits until Start is answered and the postStart handler is over. If the handler
+//!   fails, kubelet stops the container before it creates the next. It creates exited containers
+//!   again after the back-off: at once, 10 s, 20 s … The first init container that is not done
+//!   blocks all later containers.
+//! - **killPod**: when the pod ends, or its sandbox has died, kubelet stops all running containers
+//!   at once, as far as a busy node can. For each container it first runs the preStop handler, at
+//!   most for the grace period. In a pod with native sidecars it then waits for the container's
+//!   turn. Then it sends the stop signal with the rest of the grace period, in whole seconds and at
+//!   least 2 s. When that is over, counted from the answer, it sends SIGKILL. At last it stops the
+//!   sandbox.
+//! - **A dead sandbox**: kubelet finds it at its next look, and makes another. Under `OnFailure` it
+//!   leaves out the containers that have exited with 0 by then; under `Never` it makes no other.
+//! - **kubelet away**: kubelet forgets its current work, and begins anew when it is back.
+//!   containerd sends no second stop signal.
 
 mod stop;
 
@@ -38,11 +39,11 @@ const LEAST: Duration = secs(2);
 const FIRST_BACK_OFF: Duration = secs(10);
 const LONGEST_BACK_OFF: Duration = secs(300);
 
-/// The reason why all of a pod is stopped.
+/// The reason why kubelet stops the whole pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Deleted,
-    /// No container of it is to run any more.
+    /// The pod is complete: no container is to run any more.
     Over,
     SandboxDied,
 }
@@ -51,41 +52,41 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     pub at: Time,
-    /// Number of earlier records.
+    /// Number of observations before the request.
     pub after: usize,
     pub id: &'static str,
-    /// True if all of the pod is stopped.
+    /// True if the request is part of the stop of the whole pod.
     pub end: bool,
-    /// The rest of the grace period at that time.
+    /// The rest of the grace period at the time of the request.
     pub grace: Duration,
-    /// The request is the preStop handler.
+    /// The request is the Exec of the preStop handler.
     pub is_handler: bool,
     /// SIGKILL without an earlier request.
     pub is_kill: bool,
 }
 
-/// Kubelet's actions and their reasons: the truth that promises are compared with.
+/// Kubelet's actions and their reasons: the truth that the promises are checked against.
 #[derive(Debug, Default)]
 pub struct Log {
-    /// The first record of each sandbox.
+    /// For each sandbox, the number of observations before its creation.
     pub sandboxes: Vec<usize>,
-    /// Sandboxes that are not new: kubelet kept the one before and restarted all its containers
-    /// (KEP-5532).
+    /// Sandboxes that exist only in this log: kubelet kept the previous sandbox and restarted all
+    /// of its containers (KEP-5532).
     pub restarted: Vec<usize>,
     pub asks: Vec<Ask>,
     /// SIGKILLs at the end of the grace period.
     pub kills: Vec<(Time, &'static str)>,
     /// Containers that got SIGKILL because containerd could not start them, or gave up.
     pub given_up: Vec<&'static str>,
-    /// The times when all of a sandbox was to be stopped, and the reasons.
+    /// The times when kubelet began to stop all of a sandbox, with the reasons.
     pub ends: Vec<(Time, usize, End)>,
     /// Containers left out of the next sandbox, with their exit codes.
     pub left_out: Vec<(Time, &'static str, u32)>,
-    /// Containers asked again, which a shim cannot see.
+    /// Containers that kubelet has asked to stop a second time, which a shim cannot see.
     pub asked_again: Vec<&'static str>,
-    /// Stop requests with the time until their answer.
+    /// Times of stop requests, with their containers and the wait until the answer.
     pub answers: Vec<(Time, &'static str, Duration)>,
-    /// The time when nothing was left to do.
+    /// The time when kubelet had nothing left to do for the pod.
     pub over: Option<Time>,
 }
 
@@ -113,9 +114,9 @@ enum Worker {
     Idle,
     StartsSandbox,
     Starts(usize, Time),
-    /// The pull of a container's image, until then.
+    /// The pull of a container's image, until this time.
     Pulls(usize, Time),
-    /// A postStart handler, until it is over; then whether it has succeeded.
+    /// A postStart handler. When it is over, `over` says whether it has succeeded.
     Handles {
         who: usize,
         over: Option<bool>,
@@ -127,7 +128,7 @@ enum Worker {
     Done,
 }
 
-/// StopContainer, and kubelet's steps before it.
+/// A stop of one container: StopContainer, and kubelet's steps before that call.
 struct Stop {
     who: usize,
     id: &'static str,
@@ -165,14 +166,14 @@ pub struct Kubelet<'a> {
     to_stop: VecDeque<usize>,
     to_start: VecDeque<usize>,
     stops: Vec<Stop>,
-    /// Containers that containerd has sent a stop signal.
+    /// Containers to which containerd has sent a stop signal.
     signalled: BTreeSet<&'static str>,
     /// All containers are being stopped, to be created again in this sandbox (KEP-5532).
     restarts_all: bool,
     /// The deletion of the pod, once requested.
     deleted: Option<Deletion>,
     sandbox_is_dead: bool,
-    /// Kubelet has noticed its death.
+    /// Kubelet has noticed the sandbox's death.
     sandbox_is_known_dead: bool,
     away_until: Option<Time>,
     looks_at: Time,
@@ -374,7 +375,7 @@ impl Kubelet<'_> {
         self.poll();
     }
 
-    /// Aborts the current activity.
+    /// Aborts kubelet's current activity.
     fn forget(&mut self) {
         match self.worker {
             Worker::Starts(who, _) => self.give_up(who),
@@ -436,7 +437,8 @@ impl Kubelet<'_> {
         if !is_ok {
             return self.give_up(who);
         }
-        // A container that has exited by then does not count as running.
+        // If the container has exited before its Start is answered, kubelet does not count it as
+        // running.
         if matches!(self.records[who].state, State::Exited(_)) {
             self.worker = Worker::Idle;
             return;
@@ -449,14 +451,15 @@ impl Kubelet<'_> {
                 let fails = self.records[who].creations <= self.case.members[who].post_starts_fail;
                 let call = Call::PostStart(id, ms(takes), u8::from(fails));
                 self.world.call(call);
-                // If the handler could not be executed, that is the next event.
+                // If the handler cannot be executed, the next observation says so.
                 self.worker = Worker::Handles { who, over: None };
             }
             None => self.worker = Worker::Idle,
         }
     }
 
-    /// Records the end of a postStart handler: by itself, with its container, or without execution.
+    /// Records that a postStart handler is over: by itself, because its container exited, or
+    /// because it could not be executed.
     fn handler_is_over(&mut self, id: &str, has_succeeded: bool) {
         if let Worker::Handles { who, over } = &mut self.worker
             && self.records[*who].id == Some(id)
@@ -480,7 +483,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// containerd deletes a container that it could not start.
+    /// Has containerd delete a container that it could not start.
     fn give_up(&mut self, who: usize) {
         let id = self.records[who].id.unwrap();
         self.world.did(format!("StartError of {id}"));
@@ -524,7 +527,7 @@ impl Kubelet<'_> {
 }
 
 impl Kubelet<'_> {
-    /// Returns true if it has done something.
+    /// Takes kubelet's next step. Returns true if there was one.
     fn advance(&mut self) -> bool {
         let now = self.world.now();
         match self.worker {
@@ -674,7 +677,7 @@ impl Kubelet<'_> {
             self.worker = Worker::Done;
             return self.world.did("the pod is over for kubelet".to_owned());
         }
-        // Lets the old shim finish its work.
+        // Gives the old shim time to finish its work.
         let mut limit = 1_000;
         while self.world.is_anything_alive() && limit > 0 {
             limit -= 1;
@@ -703,7 +706,7 @@ impl Kubelet<'_> {
         self.worker = Worker::StartsSandbox;
     }
 
-    /// Chooses the containers for the next sandbox by the exits so far.
+    /// Chooses the containers for the next sandbox by the exits that kubelet knows of.
     fn choose_for_next_sandbox(&mut self) {
         self.to_start.clear();
         let was_anything = self.records.iter().any(|record| record.id.is_some());
@@ -730,9 +733,9 @@ impl Kubelet<'_> {
 }
 
 impl Kubelet<'_> {
-    /// Begins a restart of all containers if one has exited with the code for it: the others are
-    /// stopped one after another, without handlers and with two seconds each, and then all are
-    /// created again in order (Kubernetes 1.37, `ContainersToReset`).
+    /// Begins a restart of all containers if one has exited with the code for that. Kubelet stops
+    /// the others one after another, without handlers and with two seconds each. Then it creates
+    /// all again in order (Kubernetes 1.37, `ContainersToReset`).
     fn begins_to_restart_all(&mut self) -> bool {
         let triggers = |(record, member): (&Record, &Member)| {
             member.restarts_all && record.state == State::Exited(u32::from(RESTARTS_ALL))
@@ -760,7 +763,7 @@ impl Kubelet<'_> {
             record.state = State::Nothing;
             (record.unhealthy, record.changed) = (false, false);
         }
-        // For its containers it is another pod.
+        // The log counts the restarted pod as another sandbox.
         self.log.restarted.push(self.log.sandboxes.len());
         self.log.sandboxes.push(self.world.seen().len());
         self.looks_at = self.world.now();
@@ -822,7 +825,7 @@ impl Kubelet<'_> {
             self.to_start.clear();
             return self.stop_all(End::Over, Deletion::Usual);
         }
-        // Containers in back-off are not tried.
+        // Kubelet does not try containers in back-off.
         let now = self.world.now();
         let in_back_off = |record: &Record| {
             matches!(record.state, State::Exited(_)) && record.exited.after(record.back_off) > now

@@ -3,16 +3,16 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`case`] | a pod, how its containers behave, and what goes wrong: all that one number decides |
-//! | [`chance`] | such a number made into a case |
+//! | [`case`] | a pod, the behavior of its containers, and its faults |
+//! | [`chance`] | a random case from a number |
 //! | [`kubelet`] | a kubelet, and the containerd under it |
 //! | [`by_hand`] | a person with `ctr` |
-//! | [`world`] | a node that has nothing but the core, and a clock of its own |
-//! | [`trace`] | what has happened, as the containers and kubelet know it |
-//! | [`promises`] | what holds for every trace |
-//! | [`survey`] | many worlds, and the simplest that breaks a promise |
+//! | [`world`] | a node that runs the core alone, in simulated time |
+//! | [`trace`] | a record of what happened, as the containers and kubelet know it |
+//! | [`promises`] | promises that every trace has to keep |
+//! | [`survey`] | runs of many worlds, and the simplest world that breaks a promise |
 //!
-//! Callers go through [`Node`]. Below it is the core alone, or a whole shim.
+//! Callers use the trait [`Node`]. The node behind it runs the core alone, or a whole shim.
 
 pub mod by_hand;
 pub mod case;
@@ -52,38 +52,38 @@ pub fn name_of(id: &str) -> &str {
 /// The behavior of a container.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Time from execution until its startup probe would succeed; `None` never.
+    /// Time from execution until the container's startup probe would succeed; `None` never.
     pub ready_after: Option<Duration>,
     /// Time from a stop signal until it exits; `None` ignores signals.
     pub stops_after: Option<Duration>,
-    /// The only stop signal that it reacts to; `None` for any.
+    /// The only stop signal that the container reacts to; `None` for any.
     pub heeds: Option<Signal>,
-    /// Time until it exits by itself, and its exit code.
+    /// Time until the container exits by itself, and its exit code.
     pub exits_after: Option<(Duration, u8)>,
-    /// Time from the decision to release it until its program runs.
+    /// Time from the decision to release the container until its program runs.
     pub release_takes: Duration,
-    /// Time from the decision to restart it until its program runs again.
+    /// Time from the decision to restart the container until its program runs again.
     pub restart_takes: Duration,
-    /// The program cannot be executed: it stays parked.
+    /// The OCI runtime cannot execute the program: the container stays held.
     pub cannot_be_released: bool,
     /// Number of restarts that fail before one succeeds.
     pub restarts_fail: u32,
-    /// The OCI runtime cannot create it.
+    /// The OCI runtime cannot create the container.
     pub cannot_be_created: bool,
-    /// Duration of its termination hook or preStop handler.
+    /// Duration of the container's termination hook or preStop handler.
     pub hook_takes: Duration,
-    /// Time from its execution until its liveness probe fails; `None` never.
+    /// Time from the container's execution until its liveness probe fails; `None` never.
     pub unwell_after: Option<Duration>,
     /// The exit code after a restart, if different.
     pub then_exits: Option<u8>,
     /// Time from the start of a probe's attempt, which decides its result, until the result is
     /// known.
     pub probe_takes: Duration,
-    /// CPU time of an attempt.
+    /// CPU time of an attempt of a probe.
     pub probe_costs: Duration,
     /// The exit code after a stop signal.
     pub stop_code: u8,
-    /// SIGKILL does not end it: it hangs in the kernel.
+    /// SIGKILL does not end the container, because it hangs in the kernel.
     pub survives_sigkill: bool,
 }
 
@@ -120,40 +120,40 @@ pub enum Seen {
     Signalled(String, Signal),
     Died(String, ExitStatus),
     ExitReported(String, u32),
-    /// The postStart handler run by the caller has succeeded or failed. `None` if the caller was
-    /// not told, and takes it for failed.
+    /// The postStart handler that the caller runs has succeeded or failed. `None` if the caller
+    /// does not learn the result, and assumes a failure.
     PostStartOver(String, Option<bool>),
     /// The exit was published, and is on its way to the caller.
     ExitSaid(String, u32),
     StartAnswered(String, Result<(), Refusal>),
-    /// The same for a caller that has only the text of an error, or lost its connection.
+    /// A Start has failed, but its caller has only the text of an error, or lost its connection.
     StartFailed(String, String),
     KillAnswered(RequestId, Result<(), Refusal>),
     Told(String, String),
     HookBegan(String, HookKind),
     HookEnded(String, HookKind),
-    /// The Exec taken for its postStart handler is run again.
+    /// The shim runs the Exec that it took for the container's postStart handler again.
     PostStarted(String),
-    /// An attempt of its probe is over, with its CPU time.
+    /// An attempt of the container's probe is over, with its CPU time.
     Probed(String, Duration),
     Reported(Report),
     /// The program is to be restarted.
     Restarting(String),
-    /// An action of the caller, in its own words.
+    /// An action of the caller, as text.
     Did(String),
 }
 
 /// A call of the caller.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// Create, and Start as soon as it is created.
+    /// Create, then Start as soon as the container is created.
     Run(&'static str, Option<Duration>),
     Create(&'static str),
     Start(&'static str, Option<Duration>),
-    /// Give up on the Start under way.
+    /// Give up on the Start that is under way.
     GiveUp(&'static str),
     Kill(&'static str, Signal, Option<Duration>),
-    /// Run its postStart handler with this duration and exit code.
+    /// Run the container's postStart handler, which takes this time and exits with this code.
     PostStart(&'static str, Duration, u8),
     /// The preStop handler is over, or its container has exited meanwhile.
     PreStopOver(&'static str),
@@ -175,10 +175,10 @@ pub trait Node {
     /// The observations so far, in order.
     fn seen(&self) -> &[(Time, Seen)];
 
-    /// Records an action of the caller for the reader of the trace.
+    /// Records an action of the caller as text for the timeline.
     fn did(&mut self, what: String);
 
-    /// Makes a call, and lets everything happen that takes no time.
+    /// Makes a call, and carries out all its effects that take no time.
     fn call(&mut self, call: Call);
 
     /// Makes a call after `wait`.
@@ -202,20 +202,20 @@ pub trait Node {
     /// Creates and starts the sandbox. From now on each Create has this timeout.
     fn open(&mut self, patience: Duration);
 
-    /// Removes the sandbox with everything in it; the next creation opens another, with a shim of
-    /// its own.
+    /// Removes the sandbox with everything in it. The next creation opens another, which has its
+    /// own shim.
     fn change_sandbox(&mut self);
 
-    /// True if it was created, and not deleted since.
+    /// True if the container was created, and not deleted since.
     fn is_known(&self, id: &str) -> bool;
 
-    /// True if its process exists, parked or not.
+    /// True if the container has a process, even if it is held.
     fn is_alive(&self, id: &str) -> bool;
 
-    /// True if its program runs.
+    /// True if the container's program runs.
     fn is_executing(&self, id: &str) -> bool;
 
-    /// True if any process exists.
+    /// True if any container has a process.
     fn is_anything_alive(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! Queries of the simulator's record.
+//! Queries of the record of a simulated world.
 
 use crate::lifecycle::{ContainerId, Phase, Refusal, Time};
 use crate::plan::Signal;
@@ -8,7 +8,7 @@ use super::world::Process;
 use super::{Seen, World, ms};
 
 impl World {
-    /// The time of the first such observation.
+    /// The time of the first observation that equals `what`.
     pub fn at(&self, what: &Seen) -> Option<Time> {
         self.seen
             .iter()
@@ -20,7 +20,7 @@ impl World {
         self.at(&Seen::Executed(name.to_owned()))
     }
 
-    /// The times of all executions of its program.
+    /// The times of all executions of the container's program.
     pub fn executions(&self, name: &str) -> Vec<Time> {
         let executed = Seen::Executed(name.to_owned());
         let times = self.seen.iter().filter(|(_, seen)| *seen == executed);
@@ -69,7 +69,7 @@ impl World {
         told.collect()
     }
 
-    /// True if its program runs and would answer its startup probe.
+    /// True if the container's program runs and would answer its startup probe.
     pub fn is_ready(&self, name: &str) -> bool {
         self.processes
             .get(&ContainerId::from(name))
@@ -102,8 +102,8 @@ impl World {
         }
     }
 
-    /// Checks the promises that hold whatever happens: every request is answered once, and at the
-    /// end nothing is left that would ever wake the pod.
+    /// Checks the promises that hold in every case: each request is answered once, and at the end
+    /// no timer is left in the pod.
     pub fn check_end(&self) {
         for request in &self.asked {
             assert_eq!(

@@ -14,12 +14,12 @@ use super::by_hand::{Person, by_hand};
 use super::case::Case;
 use super::kubelet::{Kubelet, Log};
 
-/// Most numbers shown for a broken promise.
+/// Most case numbers shown for one broken promise.
 const SHOWN_AT_MOST: usize = 8;
 
-/// A world that can be run, and simplified.
+/// A world that can be run, and made simpler.
 pub trait World: Display {
-    /// Runs it. Returns the broken promises.
+    /// Runs the world. Returns the broken promises.
     fn run(&self) -> Vec<Broken>;
 
     /// Worlds that are simpler in one respect each.
@@ -33,22 +33,22 @@ pub trait World: Display {
 pub struct Broken {
     pub promise: &'static str,
     pub what: String,
-    /// The timeline of events, for a person.
+    /// The timeline of events, to be read by a person.
     pub timeline: String,
 }
 
-/// The count of a broken promise, and the first numbers with the details.
+/// The number of times that a promise was broken, and the first case numbers with the details.
 type Finding = (u64, Vec<(u64, String)>);
 
 type Findings = BTreeMap<&'static str, Finding>;
 
 thread_local! {
-    /// The panics of the world that this thread runs, if any.
+    /// The panics in the world that this thread runs; `None` if it runs no world.
     static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
 impl Case {
-    /// The case of a number: one in ten is a person's.
+    /// The case of a number. In one case of ten a person runs the pod, without kubelet.
     pub fn numbered(seed: u64) -> Case {
         let case = Case::random(seed);
         match seed % 10 {
@@ -57,7 +57,7 @@ impl Case {
         }
     }
 
-    /// Runs the case on a node, with a kubelet or a person.
+    /// Runs the case on a node, under kubelet or a person.
     pub fn live_on(&self, node: &mut dyn Node, log: &mut Log) {
         match self.by_hand {
             true => Person::new(self, node, log).run(),
@@ -88,8 +88,8 @@ pub fn number(variable: &str, otherwise: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Runs `what`. Returns the panics that were caught in it, and the one that ended it: they are
-/// findings, not noise.
+/// Runs `what`. Returns the panics that were caught inside it, and the panic that ended it. Panics
+/// are findings here, so they are not printed.
 pub fn noting_panics(what: impl FnOnce()) -> (Vec<String>, Option<String>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -190,7 +190,7 @@ fn simplest<W: World>(mut world: W, promise: &'static str) -> (W, Broken) {
         all.find(|broken| broken.promise == promise)
     };
     let mut broken = breaks(&world).expect("a world that breaks a promise");
-    // Each step simplifies one respect, and there are not many.
+    // Each step makes the world simpler in one respect, and there are few respects.
     for _ in 0..200 {
         let mut simpler = world.simpler().into_iter();
         let found = simpler.find_map(|next| breaks(&next).map(|broken| (next, broken)));

@@ -1,4 +1,5 @@
-//! A node with the core only: its actions apply to scripted containers, in simulated time.
+//! A node that runs the core alone, in simulated time. The core's actions apply to containers that
+//! follow scripts.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -18,11 +19,11 @@ enum Event {
     Created(ContainerId),
     Released(ContainerId),
     Restarted(ContainerId),
-    /// The driver has ended the restart that was under way.
+    /// The driver has ended the restart that the core canceled.
     RestartCanceled(ContainerId),
     Probed(ContainerId, u64, bool),
     Dies(ContainerId, u64, ExitStatus),
-    /// A process exits that never became its container's.
+    /// A process exits that was never reported to be its container's process.
     LeftoverDies(ContainerId, ExitStatus),
     ExecOver(ContainerId, &'static str, u8),
     PostStarted(ContainerId, u64),
@@ -34,9 +35,10 @@ pub(crate) struct Process {
     pub(crate) script: Script,
     pub(crate) alive: bool,
     pub(crate) executed: Option<Time>,
-    /// The caller knows of its exit.
+    /// The caller knows of the container's exit.
     pub(crate) reported: bool,
-    /// Number of the execution: an exit scheduled for an earlier one does not count.
+    /// Number of the container's execution: an exit scheduled for an earlier execution does not
+    /// count.
     execution: u64,
     starts: Vec<RequestId>,
     start_when_created: Option<Option<Duration>>,
@@ -45,7 +47,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// True if its process is gone and the caller does not know.
+    /// True if the container's process has exited and the caller does not know.
     pub fn is_between_executions(&self) -> bool {
         !self.alive && self.executed.is_some() && !self.reported
     }
@@ -58,7 +60,7 @@ pub struct World {
     pub seen: Vec<(Time, Seen)>,
     /// The pod is replaced by a copy of its snapshot after every event.
     pub is_copied: bool,
-    /// The signals sent, with their reasons.
+    /// The signals sent, with the reasons for them.
     pub whys: Vec<(ContainerId, Signal, Why)>,
     /// The timeout of Creates.
     pub create_timeout: Option<Duration>,
@@ -86,7 +88,7 @@ pub struct World {
 }
 
 impl World {
-    /// A pod with these annotations, each a key below `usher/` or a full one, and its value.
+    /// Creates a pod with these annotations. A key without a prefix gets `usher/`.
     pub fn new(annotations: &[(&str, &str)]) -> World {
         World::with_plan(Plan::parse(&expand(annotations)).unwrap())
     }
@@ -174,7 +176,7 @@ impl World {
         self.plan = Plan::parse(&expand(annotations)).unwrap();
     }
 
-    /// Makes a call, and lets everything happen that takes no time.
+    /// Makes a call, and carries out all its effects that take no time.
     pub fn call(&mut self, call: Call) {
         self.perform(call);
         self.drain();
@@ -185,7 +187,7 @@ impl World {
         self.schedule(wait, Event::Caller(call));
     }
 
-    /// Advances the clock until nothing is left to happen within `limit`.
+    /// Makes all events happen that are due within `limit`, and advances the clock by `limit`.
     pub fn run_for(&mut self, limit: Duration) {
         let end = self.now.after(limit);
         while self.step(end) {}
@@ -247,7 +249,7 @@ impl World {
         answer
     }
 
-    /// Records the exit of a process with that code; `None` if it was never executed.
+    /// Records the exit of an exec with that code; `None` if its process was never executed.
     pub fn exec_over(&mut self, name: &str, exec_id: &str, code: Option<u8>) {
         let status = code.map(ExitStatus::Code);
         self.pod
@@ -261,14 +263,14 @@ impl World {
         self.pod.handle_exec_output_read(self.now, id, exec_id);
     }
 
-    /// `usher stop`.
+    /// Stops the pod as `usher stop` does.
     pub fn stop(&mut self, grace: Option<Duration>) -> Option<(Vec<String>, Time)> {
         let answer = self.pod.handle_stop(self.now, grace);
         self.drain();
         answer
     }
 
-    /// `usher release`.
+    /// Releases a container as `usher release` does.
     pub fn release(&mut self, name: &str) -> Result<Vec<Obstacle>, Refusal> {
         let id = ContainerId::from(name);
         let answer = self.pod.handle_release(self.now, &id);
@@ -302,7 +304,7 @@ impl World {
                     if let Some((asked, _)) = self.start_calls.remove(&request) {
                         self.blocked.push((asked, self.now));
                     }
-                    // No caller waits for the answer: it need not come.
+                    // This Kill has no caller that waits for an answer, so it need not be answered.
                     self.asked.retain(|asked| *asked != request);
                     self.pod.handle_start_abandoned(self.now, &id, request);
                 }
@@ -515,7 +517,7 @@ impl World {
         };
         if process.script.restarts_fail > 0 {
             process.script.restarts_fail -= 1;
-            // Its new process existed and could not be released: the driver ends it.
+            // The new process existed and could not be released, so the driver ends it.
             process.execution = execution;
             let outcome = Err("its program could not be executed".to_owned());
             self.pod.handle_restarted(self.now, id, outcome);
@@ -572,7 +574,8 @@ impl World {
         }
     }
 
-    /// Reports the end of the postStart handler to its caller, unless it was reported before.
+    /// Tells the caller that a container's postStart handler is over, unless the caller was told
+    /// before.
     fn post_start_is_over(&mut self, id: &ContainerId, has_succeeded: bool) {
         if let Some(process) = self.processes.get_mut(id)
             && std::mem::take(&mut process.runs_post_start)
@@ -593,7 +596,7 @@ impl World {
         }
     }
 
-    /// Carries out all actions. Returns true if there were any.
+    /// Carries out all actions of the core. Returns true if there were any.
     fn drain(&mut self) -> bool {
         let mut had_to_do = false;
         while let Some(action) = self.pod.poll_action() {
@@ -603,7 +606,7 @@ impl World {
         if self.is_copied {
             self.replace_by_copy();
         }
-        // Nothing may be left that would have to wait for the next event.
+        // The core must not leave an action for later that is due now.
         if self.pod.poll_timeout().is_some_and(|at| at <= self.now) {
             return had_to_do;
         }
@@ -673,7 +676,7 @@ impl World {
                     |event: &Event| matches!(event, Event::Restarted(other) if *other == id);
                 let before = self.events.len();
                 self.events.retain(|_, event| !is_its(event));
-                // Nothing is under way if it came too late.
+                // The restart was already over, so nothing is under way that could be canceled.
                 if self.events.len() < before {
                     self.schedule(ms(5), Event::RestartCanceled(id));
                 }
@@ -731,7 +734,8 @@ impl World {
         let dies_in = match (signal, process.executed) {
             (Signal::KILL, _) if process.script.survives_sigkill => None,
             (Signal::KILL, _) => Some((ms(1), ExitStatus::Signal(9))),
-            // The parked init process of the OCI runtime is no program that could stop in order.
+            // The container's program does not run yet. The OCI runtime's own init process cannot
+            // stop in order.
             (_, None) => Some((ms(1), ExitStatus::Code(2))),
             (signal, Some(_)) if process.script.heeds.is_some_and(|own| own != signal) => None,
             (_, Some(_)) => process

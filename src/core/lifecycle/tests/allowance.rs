@@ -1,5 +1,5 @@
-//! Given probes that cost more than a pod's may, when its containers start, then all of them take a
-//! tenth of a core, in turns.
+//! The CPU allowance of a pod's probes: probes that would cost more take a tenth of a core
+//! together, in turns.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
 
-/// Sidecars that are probed so often, each with what an attempt costs.
+/// Sidecars whose probes have these periods, in milliseconds. Their scripts set the cost of an
+/// attempt.
 fn world(periods: &[u64], scripts: Vec<Script>) -> World {
     let names = NAMES[..periods.len()].join(" ");
     let probes: Vec<_> = std::iter::zip(NAMES, periods)
@@ -47,7 +48,7 @@ fn costs(script: Script, millis: u64) -> Script {
     }
 }
 
-/// The ends of attempts, with their containers and costs.
+/// The time at which each attempt ended, its container, and its CPU time.
 fn attempts(world: &World) -> Vec<(Time, &str, Duration)> {
     let attempts = world.seen.iter().filter_map(|(at, seen)| match seen {
         Seen::Probed(name, cost) => Some((*at, name.as_str(), *cost)),
@@ -56,7 +57,7 @@ fn attempts(world: &World) -> Vec<(Time, &str, Duration)> {
     attempts.collect()
 }
 
-/// The most CPU time that attempts took within any such time.
+/// The most CPU time that attempts took within any window of this length.
 fn most_within(world: &World, window: Duration) -> Duration {
     let attempts = attempts(world);
     let sums = attempts.iter().map(|(from, ..)| {
@@ -114,7 +115,7 @@ fn costs_of_other_probes_do_not_keep_a_sidecar_from_starting() {
         Seen::Reported(Report::Started { name, .. }) if name == "five" => Some(*at),
         _ => None,
     });
-    // The sidecar is ready after a second; a round of the four takes more than three.
+    // The sidecar is ready after a second. A round of the four other probes takes more than three.
     assert!(
         started.is_some_and(|at| at.since_origin() < secs(8)),
         "{started:?}"
@@ -123,7 +124,7 @@ fn costs_of_other_probes_do_not_keep_a_sidecar_from_starting() {
 
 #[test]
 fn probes_as_one_would_write_them_are_made_when_they_are_due() {
-    // A command a second, and connections ten times a second.
+    // One probe runs a command every second, and two connect ten times a second.
     let scripts = vec![
         costs(never_ready(), 40),
         costs(never_ready(), 1),
@@ -184,13 +185,13 @@ fn a_defer_whose_probe_is_put_off_goes_on_until_it_can_be_asked() {
         world.call(Call::Kill(name, TERM, Some(secs(125))));
     }
     world.run_for(secs(100));
-    // The sidecar is healthy for forty seconds, and probed every six.
+    // The container `bye` is healthy for forty seconds, and is probed every six.
     let told = world.signalled("bye").unwrap().since(asked);
     assert!(told >= secs(40) && told < secs(48), "{told:?}");
     assert!(most_within(&world, secs(30)) <= secs(3));
     assert_eq!(stretched(&world).len(), 1);
     world.check_end();
-    // And never beyond the bound, at any cost of an attempt.
+    // However much an attempt costs, the extension ends at its bound.
     let well = costs(deaf(), 20_000);
     let world = World::new(&annotations).script("bye", well);
     let mut world = running(world, &["web", "bye"]);
@@ -221,7 +222,8 @@ proptest! {
         world.run_for(secs(90));
         let most = most_within(&world, secs(30));
         prop_assert!(most <= secs(3), "{most:?}");
-        // An attempt, its period, a turn of all that may just have begun, and the one that it has a place in.
+        // The longest distance of two attempts: the attempt itself, its period, a turn of all
+        // probes that may just have begun, and the turn in which this probe has its place.
         let turn: u64 = containers.iter().map(|(_, cost, _)| (cost + 1) * 14).sum();
         let attempts = attempts(&world);
         for (name, (period, _, takes)) in std::iter::zip(NAMES, &containers) {

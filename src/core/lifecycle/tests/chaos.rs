@@ -13,11 +13,11 @@ use crate::simulator::{Call, Script, Seen, World, ms, name_of, secs};
 
 const INITS: [&str; 2] = ["one", "two"];
 const SIDECARS: [&str; 3] = ["proxy", "logs", "mesh"];
-/// A native init container, two apps, two defers, and what is in no list: a guest where apps are
-/// listed.
+/// A native init container, two apps, two defers, and an unlisted container, which is a guest if
+/// the apps are listed.
 const OTHERS: [&str; 6] = ["native", "web", "api", "bye", "last", "other"];
 
-/// Each container may come three times.
+/// Ids of the containers: each may be created three times.
 const IDS: [[&str; 3]; 11] = [
     ["one", "one#2", "one#3"],
     ["two", "two#2", "two#3"],
@@ -40,7 +40,7 @@ const PROBE: &str = r#"{"tcpSocket":{"port":80},"periodMilliseconds":200,"failur
 struct Shape {
     inits: usize,
     sidecars: usize,
-    /// A startup order, where there is one.
+    /// The startup order, if the pod has one.
     order: Option<Vec<&'static str>>,
     listed: bool,
     mode: &'static str,
@@ -52,7 +52,7 @@ struct Shape {
     ending: Ending,
 }
 
-/// The annotations about its termination.
+/// The annotations about the pod's termination.
 #[derive(Clone, Debug)]
 struct Ending {
     defers: bool,
@@ -213,7 +213,7 @@ impl Shape {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    // The first container of a container is the most likely.
+    // The first creation of a container is the most likely.
     let id = || {
         let creation = prop_oneof![4 => Just(0_usize), 2 => Just(1), 1 => Just(2)];
         (prop::sample::select(IDS.as_slice()), creation).prop_map(|(ids, creation)| ids[creation])
@@ -307,7 +307,7 @@ proptest! {
         world.check_end();
         prop_assert!(!matches!(world.pod.phase(), Phase::Terminating(_)), "it never ended");
         for id in IDS.iter().flatten() {
-            // A defer container may be, while its pod lives.
+            // A defer container may be held as long as its pod lives.
             let waits = matches!(plan.role(name_of(id)), Role::Defer(_))
                 && world.pod.phase() != Phase::Terminated;
             let is_held = world.pod.is_held(&ContainerId::from(*id));
@@ -330,7 +330,7 @@ proptest! {
     }
 }
 
-/// The containers that have to come before a container, as seen from outside.
+/// The containers that have to come before the container `id`, judged from outside the core.
 fn awaited(world: &World, plan: &Plan, id: &str) -> Vec<String> {
     let name = name_of(id);
     let stages = match plan.role(name) {
@@ -398,7 +398,7 @@ fn has_succeeded_for(world: &World, name: &str, waits: &str) -> bool {
             let earlier = || world.seen[..n].iter().rev().map(|(_, seen)| seen);
             let ran = earlier().find_map(|seen| match seen {
                 Seen::Executed(who) if who == id => Some(true),
-                // Any other is a stop signal wherever it comes from.
+                // Every signal except SIGHUP is a stop signal, from any sender.
                 Seen::Signalled(who, signal) if who == id && *signal != hangup() => Some(false),
                 _ => None,
             });

@@ -1,4 +1,4 @@
-//! Ends of containers that are the end of the pod.
+//! Exits of containers that end the pod.
 
 use crate::lifecycle::{Phase, Remedy, Report};
 
@@ -23,7 +23,7 @@ fn a_job_is_over_when_all_its_apps_have_exited() {
     assert_eq!(world.signalled("proxy"), None);
     world.call(Call::Crash("api", 0));
     world.run_for(secs(5));
-    // In the reverse order of their start, and without failures.
+    // The sidecars stop in the reverse order of their start, and report no failure.
     assert!(
         world.died("logs") <= world.signalled("proxy"),
         "{:#?}",
@@ -46,7 +46,7 @@ fn under_on_failure_an_app_that_failed_is_waited_for_until_it_succeeds() {
     world.run_for(secs(1));
     world.call(Call::Crash("web#2", 0));
     world.run_for(secs(5));
-    // The run is complete, so the next sandbox, which will not come, needs them no more.
+    // The run is complete. No other sandbox will need the sidecars, so they report 0.
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
 }
 
@@ -56,7 +56,7 @@ fn under_on_failure_a_container_stopped_too_early_reports_a_failure() {
     let mut world = running(world, &["proxy", "logs", "web"]);
     ask_all(&mut world, &["proxy", "logs", "web"], TERM);
     world.run_for(secs(10));
-    // Its time is over.
+    // The grace period of web is over.
     world.call(Call::Kill("web", Signal::KILL, None));
     world.run_for(secs(10));
     assert_eq!(world.reported("web"), Some(137));
@@ -98,7 +98,7 @@ fn a_run_that_waits_for_apps_that_may_still_come_says_so_in_its_sidecars_logs() 
     world.check_end();
 }
 
-/// The containers that the log has named for keeping the pod alive, once for each time.
+/// The containers that each report names as keeping the pod alive.
 fn said_kept(world: &World) -> Vec<Vec<String>> {
     let said = world.seen.iter().filter_map(|(_, seen)| match seen {
         Seen::Reported(Report::Kept { by }) => Some(by.clone()),

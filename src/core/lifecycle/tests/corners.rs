@@ -1,4 +1,4 @@
-//! Corners that were found by reading: each of these went wrong once, or could have unnoticed.
+//! Corner cases found by reading the code: each failed once, or could have failed unnoticed.
 
 use crate::lifecycle::{Action, ContainerId, Exec, Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
@@ -15,7 +15,7 @@ fn exec<'a>(id: &'a str, argv: &'a [String]) -> Exec<'a> {
     }
 }
 
-/// A container that has done its work after so long.
+/// A container that exits with 0 after this many milliseconds.
 fn ends(after: u64) -> Script {
     Script {
         exits_after: Some((ms(after), 0)),
@@ -54,7 +54,7 @@ fn the_post_start_of_a_held_sidecar_belongs_to_its_start() {
         world.call(Call::Run(name, None));
     }
     world.run_for(ms(100));
-    // Start of b has been answered with b held; its caller runs the handler at once.
+    // The Start of b has been answered although b is held, so the caller runs its handler at once.
     world.exec("b", &exec("post", &argv)).unwrap();
     world.run_for(secs(3));
     assert!(world.executed("b").is_some());
@@ -91,7 +91,7 @@ fn a_request_after_a_disproved_termination_counts() {
     world.call(Call::Run("job", None));
     world.run_for(secs(1));
     world.call(Call::Crash("job", 0));
-    // Now the pod is deleted: everything is asked.
+    // Now the pod is deleted: kubelet asks all containers to stop.
     ask_all(&mut world, &["web", "api", "proxy"], TERM);
     world.run_for(secs(10));
     let last = world.died("web").max(world.died("api"));
@@ -197,7 +197,7 @@ fn the_window_of_the_unasked_begins_with_the_termination() {
         .script("web", deaf())
         .script("api", stops_after(1_000));
     let mut world = running(world, &["proxy", "web", "api"]);
-    // A failed liveness probe, not heeded.
+    // Kubelet stops web because its liveness probe failed. web ignores the signal.
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
     // Then the pod is deleted.
@@ -433,7 +433,7 @@ fn a_later_request_with_less_time_moves_the_deadline() {
     let asked = world.now;
     world.call(Call::Kill("web", TERM, None));
     world.call(Call::Kill("proxy", TERM, None));
-    // A forced deletion on top of it.
+    // A forced deletion follows, with two seconds of grace.
     world.call(Call::Kill("api", TERM, Some(secs(122))));
     world.run_for(secs(60));
     assert_eq!(world.signalled("proxy"), Some(asked.after(secs(2))));

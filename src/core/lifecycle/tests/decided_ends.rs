@@ -1,5 +1,5 @@
-//! Ends that the shim decides, and containers that their caller creates or starts meanwhile or
-//! afterwards.
+//! Terminations that the shim decides, and containers that the caller creates or starts during or
+//! after them.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn a_sidecar_that_waits_for_its_turn_when_the_run_is_complete_is_answered_and_en
             ..Script::default()
         },
     );
-    // The sidecar before it is not started yet, so its Start is still to be answered.
+    // The sidecar proxy is not started yet, so the Start of logs has to wait.
     let mut world = running(world, &["web"]);
     world.call(Call::Create("logs"));
     world.run_for(secs(1));
@@ -180,7 +180,7 @@ fn an_app_that_fails_before_its_cleanup_exists_ends_the_pod_when_the_cleanup_is_
             "{policy}: {:#?}",
             world.seen
         );
-        // Kubelet creates what has failed again, and goes on behind it.
+        // Kubelet creates the failed container again, and then the containers after it.
         world.call(Call::Run("web#2", Some(secs(120))));
         world.run_for(ms(500));
         assert!(world.start_answer("web#2").is_some(), "{:#?}", world.seen);
@@ -302,8 +302,8 @@ fn no_start_is_refused_because_an_essential_container_has_failed() {
 fn a_pod_whose_containers_are_all_restarted_starts_in_order_again() {
     for policy in ["Always", "OnFailure", "Never"] {
         for order in [["proxy#2", "web#2"], ["web#2", "proxy#2"]] {
-            // Under these policies only kubelet's own rules create the app again, which the shim
-            // cannot see.
+            // Restart rules of kubelet create the app again. The shim cannot see these rules, so an
+            // annotation repeats them.
             let rules = ("caller-restarts.usher/web", "42");
             let mut world = running(pod(policy, &[rules]), &["proxy", "web"]);
             world.call(Call::Crash("web", 42));
@@ -382,7 +382,7 @@ fn the_end_of_a_restarted_pod_waits_for_defers_that_are_not_created_again_yet() 
         ("post-exit", "report"),
         ("apps", "web"),
     ];
-    // The earlier containers are still there, or have been deleted.
+    // The earlier containers still exist, or the caller has deleted them.
     for is_deleted in [false, true] {
         let world = pod("Never", &rules).script("report", exits_after(200, 0));
         let mut world = running(world, &["proxy", "web", "report"]);
@@ -420,7 +420,7 @@ fn names_are_new_again_when_a_pod_is_restarted() {
     ];
     let world = pod("Never", &rules).script("drain", exits_after(200, 0));
     let mut world = running(world, &["web", "api", "drain"]);
-    // Longer than any new name is awaited.
+    // Longer than the shim waits for containers with new names.
     world.run_for(secs(40));
     world.call(Call::Crash("api", 42));
     for name in ["web", "drain"] {

@@ -1,4 +1,4 @@
-//! Defer containers: run in turn when the pod ends, once, however the end comes about.
+//! Defer containers run in turn when the pod ends, once, whatever ends it.
 
 use crate::lifecycle::{ContainerId, Phase, Report};
 use crate::plan::{KubeletFacts, Signal};
@@ -78,7 +78,7 @@ fn they_are_held_from_the_start_and_run_one_after_another_around_the_end_of_the_
     );
     assert_eq!(world.signalled("proxy"), world.died("clean-update"));
     assert!(ALL.iter().all(|name| world.reported(name) == Some(0)));
-    // None was signaled: a stop request to a defer only means that the pod ends.
+    // No defer was signaled: a stop request to a defer only means that the pod ends.
     assert!(DEFERS.iter().all(|name| world.signals(name).is_empty()));
     assert_eq!(world.pod.phase(), Phase::Terminated);
     world.check_end();
@@ -134,7 +134,7 @@ fn a_defer_with_a_restart_policy_runs_until_it_succeeds() {
         assert!(world.signalled("web").unwrap() > world.executions("bye")[1]);
         assert_eq!(world.reported("bye"), Some(0));
     }
-    // Which is not what they do by default.
+    // By default a failed defer is not run again.
     let mut world = running(
         one("pre-exit", &[]).script("bye", ends(100, 1)),
         &["web", "bye"],
@@ -154,7 +154,8 @@ fn a_defer_that_never_succeeds_is_retried_until_its_time_is_up() {
     let asked = world.now;
     ask_all(&mut world, &["web", "bye"], TERM);
     world.run_for(secs(60));
-    // At once, and the second time in a second: then the app's time begins.
+    // The first retry comes at once. The second would come a second later, when the app's time has
+    // begun.
     assert_eq!(world.executions("bye").len(), 2);
     assert!(world.signalled("web") < Some(asked.after(secs(1))));
     assert_eq!(world.reported("bye"), Some(0));
@@ -240,11 +241,11 @@ fn retries_of_a_defer_leave_later_defers_their_time() {
         .windows(2)
         .map(|pair| pair[1].since(pair[0]).as_secs());
     assert_eq!(gaps.collect::<Vec<_>>(), [0, 1, 2, 4, 4, 4, 4]);
-    // Clean, the sidecar's step, and itself have two seconds each.
+    // Two seconds each are left to `clean`, to the sidecars' step, and to `report` itself.
     assert!(world.executed("clean") < Some(asked.after(secs(24))));
     assert_eq!(world.signalled("proxy"), world.died("clean"));
 
-    // The extension is reported when it begins, not when it is over.
+    // A retry that hangs is stopped when the time left belongs to the later steps.
     let hangs = Script {
         exits_after: None,
         ..deaf()
@@ -255,7 +256,7 @@ fn retries_of_a_defer_leave_later_defers_their_time() {
     let asked = world.now;
     ask_all(&mut world, &["web", "report", "clean", "proxy"], TERM);
     world.run_for(ms(150));
-    // The behavior from its second run on.
+    // From its second run on, `report` hangs.
     let id = ContainerId::from("report");
     world.processes.get_mut(&id).unwrap().script = hangs;
     world.run_for(secs(60));
@@ -275,7 +276,7 @@ fn a_defer_in_back_off_does_not_run_again_after_a_disproved_termination() {
     let world = one("pre-exit", &[("restart.usher/bye", "OnFailure")]).script("bye", ends(100, 1));
     let mut world = running(world, &["web", "bye"]);
     ask_all(&mut world, &["web", "bye"], TERM);
-    // The third run comes after a second.
+    // The third run would come after a second.
     world.run_for(ms(500));
     assert_eq!(world.executions("bye").len(), 2);
     world.call(Call::Run("api", None));
@@ -299,7 +300,7 @@ fn a_sigkill_ends_the_running_defer_and_no_later_one_runs() {
     for name in ["kill-db", "clean-update"] {
         assert_eq!(world.executed(name), None);
     }
-    // Which is no end of the grace period.
+    // The SIGKILL for a defer does not end the grace period.
     assert_eq!(world.signalled("proxy"), world.died("db"));
     world.check_end();
 }
@@ -401,7 +402,8 @@ fn a_later_sandbox_does_not_wait_for_apps_that_kubelet_has_left_out() {
     }
     world.run_for(secs(60));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
-    // In its first sandbox an app may be as late as it likes: its image is being pulled.
+    // In a pod's first sandbox an app may be created arbitrarily late, because its image is being
+    // pulled.
     let world = World::new(&[
         ("sidecars", "proxy"),
         ("apps", "one two"),
@@ -439,7 +441,7 @@ fn a_pod_without_any_execution_runs_no_defers() {
     world.run_for(secs(10));
     assert_eq!(world.executed("bye"), None);
     world.check_end();
-    // But one whose init container has run may have.
+    // A pod whose init container has run does run its defers.
     let mut world = one("post-exit", &[("init", "setup")]).script("bye", ends(100, 0));
     for name in ["setup", "web", "bye"] {
         world.call(Call::Run(name, None));
@@ -460,7 +462,7 @@ fn a_defer_that_ran_in_a_disproved_termination_runs_again_in_the_real_one() {
     ask_all(&mut world, &["web", "bye"], TERM);
     world.run_for(secs(2));
     assert_eq!(world.executions("bye").len(), 1);
-    // Which disproves that the pod terminates.
+    // The Create disproves the termination.
     world.call(Call::Run("bye#2", None));
     world.run_for(secs(60));
     assert_eq!(world.executed("bye#2"), None);

@@ -1,7 +1,7 @@
-//! All interleavings of small pods: no deadlock, no lost release, no early one.
+//! All interleavings of small pods: no deadlock, no lost release, no early release.
 //!
-//! The core is a value: it is copied at every fork of the road. What differs in nothing but the
-//! way that led there is looked at once.
+//! The core is a value, and is copied wherever several events may come next. States that differ
+//! only in the events that led to them are examined once.
 
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
@@ -17,8 +17,8 @@ use crate::process::ExitStatus;
 
 use crate::simulator::expand;
 
-/// Numbers of events besides the creation and start of containers and the success of init
-/// containers.
+/// Limits of the number of events of each kind. Creations, starts, and the success of init
+/// containers are not limited.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Limits {
     /// Timers that fire.
@@ -31,7 +31,7 @@ struct Limits {
     kills: u32,
     /// SIGKILLs.
     sigkills: u32,
-    /// Containers that the caller creates again under their name.
+    /// Containers that the caller creates again under the same name.
     again: u32,
     /// Callers of Start that give up.
     give_ups: u32,
@@ -48,7 +48,7 @@ enum SlotState {
     Asked,
     /// The driver is about to execute it.
     Releasing,
-    /// The process has exited, and the driver has not reported its release.
+    /// The process exited before the driver reported its release.
     EndedEarly(u8),
     Running {
         ready: bool,
@@ -59,43 +59,43 @@ enum SlotState {
 /// A container.
 #[derive(Clone, Debug, Hash)]
 struct Slot {
-    /// Which of the names.
+    /// Index of the container's name.
     name: usize,
     state: SlotState,
     /// The Start has not been answered.
     is_open: bool,
     /// The driver is asked to restart it.
     restarts: bool,
-    /// And then to end that: it may be too late for it.
+    /// The driver is asked to cancel that restart, perhaps too late.
     is_canceled: bool,
     /// The driver is asked to probe this execution.
     probe: Option<u64>,
-    /// The result of a probe is on its way from an execution that is over.
+    /// The result of a probe of an earlier execution is still on its way.
     late_probe: Option<u64>,
-    /// The caller has asked for its end.
+    /// The caller has sent a stop request.
     is_asked: bool,
     /// The stop signal was delivered, and the process is about to exit.
     is_doomed: bool,
-    /// The caller knows that it has ended.
+    /// The exit was reported to the caller.
     is_reported: bool,
     is_deleted: bool,
 }
 
-/// The state of a name.
+/// The history of the containers of one name.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct NameRecord {
     /// The container that was created last.
     slot: Option<usize>,
     has_succeeded: bool,
-    /// The first container that was created after that.
+    /// The first container of this name that was created after a success.
     reopened: Option<usize>,
-    /// A sidecar of it was started once.
+    /// A sidecar of this name was started once.
     has_started: bool,
     /// The container whose program was executed last.
     ran: Option<usize>,
 }
 
-/// A pod, what is true of its containers, and what may still happen.
+/// A pod, the true state of its containers, and the events that may still happen.
 #[derive(Clone)]
 struct Fork {
     pod: Pod,
@@ -109,7 +109,7 @@ struct Model {
     plan: Plan,
     names: Vec<&'static str>,
     seen: HashSet<u64>,
-    /// States in which everything that could happen had happened.
+    /// Number of states in which no further event was possible.
     rested: usize,
 }
 
@@ -363,7 +363,7 @@ impl Model {
         let n = fork.slots.len();
         if let Some(old) = past.slot.replace(n) {
             fork.left.again -= 1;
-            // The last of all containers stays: with it the pod would be over.
+            // One container always stays, because a pod without containers is over.
             if fork.slots.iter().filter(|slot| !slot.is_deleted).count() > 1 {
                 fork.slots[old].is_deleted = true;
                 fork.pod.handle_removed(fork.now, &self.id(old));
@@ -379,7 +379,8 @@ impl Model {
             facts: KubeletFacts::default(),
             demands: Demands::default(),
             is_ungrouped: false,
-            // No cleanup, which has a timer of its own: `task/tests.rs` has that.
+            // These containers need no cleanup of runtime state, which would add a timer.
+            // `task/tests.rs` tests cleanups.
             bundle: BundleFacts {
                 has_own_pid_namespace: true,
                 has_poststop_hooks: true,
@@ -440,7 +441,7 @@ impl Model {
         if slot.probe.is_some() {
             slot.late_probe = slot.probe.take();
         }
-        // The driver goes on with its release, and learns that it has failed.
+        // The driver goes on with the release of this container, and the release then fails.
         if slot.state == SlotState::Releasing {
             slot.state = SlotState::EndedEarly(137);
         } else {
@@ -580,7 +581,8 @@ impl Model {
         }
     }
 
-    /// Everything has happened that can: whatever has ended is reported, or still of use.
+    /// Checks a state in which no further event is possible: each exit is reported, or the exited
+    /// container is still of use.
     fn check_rest(&self, fork: &Fork) {
         for slot in &fork.slots {
             let is_kept = match self.role(slot) {
@@ -616,7 +618,7 @@ const PROBE: (&str, &str) = (
     r#"{"tcpSocket":{"port":80},"failureThreshold":100}"#,
 );
 
-/// Searches, and says how far it went.
+/// Explores all states within the limits, and prints their number.
 fn search(annotations: &[(&str, &str)], names: &[&'static str], limits: Limits) {
     let model = Model::explore(annotations, names, limits);
     println!("{} states of {annotations:?} {limits:?}", model.seen.len());
@@ -671,7 +673,7 @@ fn crashes_at_any_moment() {
     }
 }
 
-/// An init container, a sidecar and its apps, which are listed.
+/// Explores a pod of an init container, a sidecar, and listed apps.
 fn small_pod(policy: &str, mode: &str, names: &[&'static str], limits: Limits) {
     let apps = names.iter().filter(|name| ["web", "api"].contains(name));
     let apps = apps.copied().collect::<Vec<_>>().join(" ");

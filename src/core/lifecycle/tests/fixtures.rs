@@ -6,13 +6,13 @@ use crate::simulator::{Call, Script, World, ms, secs};
 
 pub const TERM: Signal = Signal::TERM;
 
-/// The proxy has a startup probe.
+/// The annotation that gives the proxy a startup probe.
 pub const PROBED: (&str, &str) = (
     "startup-probe.usher/proxy",
     r#"{"tcpSocket":{"port":1},"failureThreshold":100}"#,
 );
 
-/// A container that stops this long after it was told to.
+/// A container that exits this many milliseconds after its stop signal.
 pub fn stops_after(millis: u64) -> Script {
     Script {
         stops_after: Some(ms(millis)),
@@ -20,7 +20,7 @@ pub fn stops_after(millis: u64) -> Script {
     }
 }
 
-/// A container that heeds no stop signal.
+/// A container that ignores stop signals.
 pub fn deaf() -> Script {
     Script {
         stops_after: None,
@@ -28,7 +28,7 @@ pub fn deaf() -> Script {
     }
 }
 
-/// A pod whose containers run, in this order of creation.
+/// Creates the containers in this order, and returns the world when they run.
 pub fn running(mut world: World, names: &[&'static str]) -> World {
     for name in names {
         world.call(Call::Run(name, None));
@@ -39,7 +39,7 @@ pub fn running(mut world: World, names: &[&'static str]) -> World {
     world
 }
 
-/// Asks as kubelet does at the end of a pod: all, ten milliseconds apart.
+/// Asks all containers to stop, ten milliseconds apart, as kubelet does at the end of a pod.
 pub fn ask_all(world: &mut World, names: &[&'static str], signal: Signal) {
     for (position, name) in names.iter().enumerate() {
         world.call_in(ms(10 * position as u64), Call::Kill(name, signal, None));

@@ -1,4 +1,4 @@
-//! Corners that the simulated world has found: in each of these a promise was broken once.
+//! Corner cases that the simulated world has found: each broke a promise once.
 
 use crate::lifecycle::{Cause, Exec, HookKind, Phase, Refusal, Report};
 use crate::plan::{KubeletFacts, PreStop, Signal};
@@ -6,7 +6,7 @@ use crate::plan::{KubeletFacts, PreStop, Signal};
 use super::fixtures::{TERM, ask_all, deaf, never_ready, running};
 use crate::simulator::{Call, Node, Script, Seen, World, ms, secs};
 
-/// A stop request as kubelet makes it, with so many seconds of grace.
+/// A stop request of kubelet, with this many seconds of grace.
 fn kill(name: &'static str, grace: u64) -> Call {
     Call::Kill(name, TERM, Some(secs(120 + grace)))
 }
@@ -53,7 +53,7 @@ fn a_request_for_an_exited_container_does_not_shorten_the_termination() {
     let world = pod(&annotations).script("setup", runs_to(0));
     let world = world.script("web", deaf());
     let mut world = running(world, &["setup", "proxy", "logs", "web", "clean"]);
-    // The success is withheld; the caller can only ask for a stop.
+    // The success of setup is withheld, so the caller can only send a stop request.
     world.call(kill("setup", 10));
     world.run_for(ms(500));
     let failed = world.now;
@@ -103,7 +103,7 @@ fn a_decided_termination_is_not_treated_as_inferred() {
     let mut world = running(pod(&annotations), &["api", "web"]);
     world.call(kill("web", 30));
     world.run_for(ms(20));
-    // Now web is the only one that reads RUNNING and is asked, too.
+    // Now web is the only container that reads RUNNING, and its stop request is still open.
     world.call(Call::Crash("api", 1));
     let failed = matches!(first_cause(&world), Some(Cause::EssentialFailed { .. }));
     assert!(failed, "{:#?}", world.seen);
@@ -128,7 +128,7 @@ fn a_defer_that_ran_at_an_end_that_was_none_is_started_again_by_its_caller() {
     world.call(kill("clean", 30));
     world.run_for(secs(3));
     assert!(world.executed("drain").is_some());
-    // With 0 its caller would never create it again, and the end is still to come.
+    // If drain reported 0, kubelet would not create it again for the real termination.
     assert_eq!(world.reported("drain"), Some(143));
 }
 
@@ -167,7 +167,7 @@ fn two_requests_with_the_same_deadline_belong_to_one_termination() {
     world.run_for(secs(5));
     world.call(kill("proxy", 5));
     world.run_for(secs(20));
-    // With a grace period of ten seconds there is something to reserve.
+    // A grace period of ten seconds is long enough to reserve time for the sidecar.
     assert_eq!(
         world.signals("proxy").first().map(|(_, s)| *s),
         Some(TERM),
@@ -264,7 +264,7 @@ fn a_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_the_pod
         is_interactive: false,
     };
     world.exec("web", &exec).unwrap();
-    // The caller has given up on it, and deletes it.
+    // The caller has given up on api, and deletes it.
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
 }
@@ -370,7 +370,7 @@ fn the_answer_to_the_request_that_proves_the_termination_depends_on_the_whole_gr
     ];
     let mut world = running(pod(&annotations).script("web", deaf()), &["proxy", "web"]);
     world.call(kill("web", 6));
-    // After its preStop handler kubelet gives two seconds.
+    // The proxy's preStop handler took five seconds, so kubelet gives the proxy two seconds more.
     world.run_for(secs(5));
     world.call(kill("proxy", 2));
     let request = world.asked.last().copied().unwrap();
@@ -412,7 +412,7 @@ fn a_complete_run_is_not_complete_after_its_app_is_recreated_and_the_sandbox_die
     let mut world = running(world, &["web", "flush"]);
     world.call(Call::Crash("web", 0));
     world.run_for(secs(2));
-    // Kubelet has found it unhealthy meanwhile.
+    // Kubelet creates web again despite exit code 0, because it had found web unhealthy.
     world.call(Call::Run("web#2", None));
     world.run_for(secs(1));
     world.call(Call::Crash("pause", 137));
@@ -533,7 +533,7 @@ fn a_sandbox_that_has_died_is_not_forgotten_when_it_is_deleted() {
     world.run_for(ms(100));
     world.call(Call::Crash("pause", 137));
     world.call(Call::Delete("pause"));
-    // The caller does not know yet.
+    // The caller does not know yet that the sandbox is dead.
     world.call(Call::Run("proxy", None));
     assert!(
         matches!(world.refused.last(), Some(Refusal::SandboxGone { .. })),
@@ -565,7 +565,7 @@ fn a_closed_request_and_the_next_one_make_no_termination() {
     world.exec_over("proxy", "exec", Some(0));
     world.call(kill("proxy", 2));
     world.run_for(ms(2_300));
-    // The image has changed.
+    // The image of drain has changed, so kubelet stops drain.
     world.call(kill("drain", 3));
     world.run_for(secs(2));
     assert_eq!(world.executed("drain"), None, "{:#?}", world.seen);

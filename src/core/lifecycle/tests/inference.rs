@@ -1,4 +1,4 @@
-//! Is the pod terminating? What a lone request means, and what it does not.
+//! Inference of a pod's termination: the meaning of a lone stop request.
 
 use crate::lifecycle::Phase;
 use crate::plan::{KubeletFacts, PreStop, Signal};
@@ -51,7 +51,7 @@ fn a_request_for_the_last_container_that_runs_is_delivered_at_once() {
 
 #[test]
 fn an_app_that_exits_before_the_sidecar_is_asked_is_no_obstacle() {
-    // Kubelet asks all at once, but ten milliseconds apart.
+    // Kubelet asks all containers to stop, but ten milliseconds apart.
     let quick = Script {
         stops_after: Some(ms(2)),
         ..Script::default()
@@ -69,7 +69,7 @@ fn an_app_that_exits_before_the_sidecar_is_asked_is_no_obstacle() {
 fn a_handler_that_the_shim_cannot_see_may_hide_the_apps_request() {
     for (handler, wait) in [
         (PreStop::Sleep(secs(5)), ms(6_000)),
-        // Until half of the sidecar's own grace period of thirty seconds.
+        // The shim waits for half of the sidecar's grace period of thirty seconds.
         (PreStop::HttpGet, ms(15_000)),
         (PreStop::TcpSocket, ms(15_000)),
         (
@@ -103,7 +103,7 @@ fn a_hidden_request_is_recognized_when_it_arrives() {
 
 #[test]
 fn two_requests_that_are_not_open_at_once_are_no_termination() {
-    // SyncPod: one stop after the other, each waited for.
+    // Kubelet's SyncPod stops one container after another, and waits for each.
     let world = World::new(&[("sidecars", "proxy")]);
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(Call::Kill("web", TERM, None));
@@ -142,7 +142,7 @@ fn kills_after_an_exit_count_for_nothing() {
         &["proxy", "web", "api"],
     );
     world.call(Call::Crash("web", 1));
-    // containerd kills all of a container whose init has exited.
+    // containerd sends SIGKILL to all processes of a container whose init process has exited.
     world.call(Call::Kill("web", Signal::KILL, None));
     world.call(Call::Kill("api", TERM, None));
     world.run_for(secs(5));
@@ -198,7 +198,8 @@ fn the_silence_of_any_other_container_proves_that_the_pod_lives_on() {
         (&["api"][..], ms(1_000)),
         (&["logs"], ms(1_000)),
         (&["clean"], ms(1_000)),
-        // Kubelet's own are asked when all others have ended, and guests are no part of the order.
+        // Kubelet stops native sidecars only when all others have exited, and guests are outside
+        // the order. So neither proves that the pod lives on.
         (&["vpn"], ms(7_500)),
         (&["debug"], ms(7_500)),
         (&[], ms(7_500)),
@@ -281,7 +282,7 @@ fn under_cri_any_signal_but_kill_is_a_stop_signal_in_a_call_with_a_deadline() {
     assert_eq!(world.signals("web")[1].1, winch);
     assert_eq!(world.signalled("proxy"), world.died("web"));
 
-    // Elsewhere it is just a signal.
+    // In a pod without a sandbox container SIGWINCH is an ordinary signal.
     let world = World::new(&[("sidecars", "proxy")]).script("web", slow);
     let mut world = running(world, &["proxy", "web"]);
     world.call(Call::Kill("web", winch, None));

@@ -1,4 +1,5 @@
-//! Init containers: in their order, until they have succeeded, and what the caller hears of it.
+//! Init containers run in their order until they have succeeded. Tests what the caller hears of
+//! that.
 
 use crate::lifecycle::Refusal;
 
@@ -13,7 +14,7 @@ fn ends(after: u64, code: u8) -> Script {
     }
 }
 
-/// `migrate`, then `web`.
+/// A pod with the init container `migrate`. Each test creates `web` too.
 fn migrated(policy: &'static str) -> World {
     World::new(&[("init", "migrate"), ("restart-policy", policy)])
 }
@@ -117,7 +118,7 @@ fn under_never_a_failed_init_container_ends_the_pod_and_is_named() {
         }
         assert!(!world.is_alive("proxy"), "{:#?}", world.seen);
         assert_eq!(world.reported("proxy"), Some(0));
-        // Kubelet comes with the next container only now.
+        // Kubelet creates the next container only now.
         world.call(Call::Run("late", None));
         world.run_for(secs(1));
         assert_eq!(world.executed("late"), None);
@@ -214,7 +215,8 @@ fn native_init_containers_run_at_once_and_delay_no_container() {
         world.call(Call::Kill(name, TERM, None));
     }
     world.run_for(secs(10));
-    // Kubelet asks its own sidecars when all others are gone, and waits for that.
+    // Kubelet stops a native sidecar only when all other containers are gone. So the proxy must not
+    // wait for mesh.
     assert!(
         world.died("proxy").unwrap() < asked.after(secs(1)),
         "{:#?}",

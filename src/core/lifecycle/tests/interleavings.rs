@@ -1,4 +1,4 @@
-//! Interleavings in which the rules of starting and running are easily lost.
+//! Orders of events in which the rules of starting and running are easily broken.
 
 use crate::lifecycle::{Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
@@ -137,7 +137,7 @@ fn an_init_container_that_was_killed_as_the_first_of_a_deleted_pod_has_not_ended
     world.run_for(secs(30));
     world.call(Call::Crash("migrate", 0));
     world.seen.clear();
-    // It ran, and now it is created again and killed with the rest.
+    // The init container ran before. Now it is created again, and killed with the other containers.
     world.call(Call::Run("migrate#2", None));
     world.run_for(secs(1));
     ask_all(&mut world, &["migrate#2"], Signal::KILL);
@@ -149,7 +149,7 @@ fn an_init_container_that_was_killed_as_the_first_of_a_deleted_pod_has_not_ended
         "{:#?}",
         world.seen
     );
-    // The preStop handler has not been seen yet.
+    // The shim has not yet seen the preStop handler of proxy.
     assert_eq!(world.signalled("proxy"), None, "{:#?}", world.seen);
 }
 
@@ -185,7 +185,8 @@ fn a_sidecar_in_back_off_is_restarted_at_once_when_the_end_begins() {
         let now = world.now;
         ask_all(&mut world, asked, TERM);
         world.run_for(secs(2));
-        // A sidecar that was not asked ends by itself here, in its turn.
+        // A sidecar without a stop request exits by itself here, in its turn, and reports its own
+        // code.
         let code = u32::from(asked.len() < 3);
         assert_eq!(world.reported("proxy"), Some(code), "{:#?}", world.seen);
         assert_eq!(world.pod.phase(), Phase::Terminated);
@@ -207,7 +208,7 @@ fn a_sidecar_that_dies_in_its_turn_to_stop_is_not_restarted() {
     let mut world = running(world, &["proxy", "web", "api"]);
     ask_all(&mut world, &["web", "api"], TERM);
     world.run_for(secs(3));
-    // The container's turn has come, but its preStop handler has not.
+    // The proxy's turn to stop has come, but its preStop handler has not begun.
     world.call(Call::Crash("proxy", 7));
     world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(7), "{:#?}", world.seen);
@@ -282,7 +283,7 @@ fn a_late_probe_result_does_not_count_for_the_next_execution() {
     );
     world.call(Call::Run("proxy", None));
     world.call(Call::Run("web", None));
-    // The attempt that would succeed is under way when it crashes.
+    // The sidecar crashes during an attempt of its probe that would succeed.
     world.run_for(ms(1_040));
     world.call(Call::Crash("proxy", 1));
     world.run_for(secs(10));
@@ -317,8 +318,8 @@ fn probes_that_flap_do_not_hold_back_what_comes_while_a_started_sidecar_is_down(
 fn under_on_failure_a_run_waits_for_a_stopped_app() {
     for apps in [&[("apps", "web")][..], &[]] {
         let mut world = running(job("OnFailure", apps), &["proxy", "web"]);
-        // The liveness probe has failed: kubelet stops it, and creates it again despite exit code
-        // 0.
+        // The liveness probe of web has failed: kubelet stops web, and creates it again despite
+        // exit code 0.
         world.call(Call::Kill("web", TERM, None));
         world.run_for(secs(2));
         assert_eq!(world.reported("web"), Some(0));
@@ -503,7 +504,7 @@ fn under_on_failure_a_run_whose_apps_may_not_all_have_come_is_not_complete() {
     world.call(Call::Run("proxy", None));
     world.call(Call::Run("web", None));
     world.run_for(secs(5));
-    // Kubelet was about to create the next app, whose image takes a while.
+    // Kubelet was about to create the next app, whose image was still being pulled.
     world.call(Call::Crash("pause", 137));
     world.run_for(secs(5));
     assert_eq!(world.reported("web"), Some(0));
@@ -516,7 +517,7 @@ fn under_on_failure_a_run_whose_apps_have_all_ended_with_0_is_complete_though_th
     let mut world = running(world, &["proxy", "web"]);
     world.call(Call::Crash("pause", 137));
     world.run_for(secs(5));
-    // Neither is needed in the next sandbox.
+    // Neither container is needed in the next sandbox.
     assert_eq!(world.reported("web"), Some(0));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
 }
@@ -527,7 +528,7 @@ fn a_sidecar_that_exits_in_its_last_chance_before_its_turn_is_not_restarted() {
     let mut world = running(world, &["proxy", "web"]);
     ask_all(&mut world, &["web", "proxy"], TERM);
     world.run_for(secs(1));
-    // The container has its stop signal and two seconds, and needs less.
+    // Because of this SIGKILL the proxy gets its stop signal and two seconds. It exits sooner.
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
@@ -569,7 +570,7 @@ fn the_attempt_that_reaches_the_threshold_is_the_last() {
     world.call(Call::Run("proxy", None));
     world.run_for(secs(5));
     let executed = world.executed("proxy").unwrap();
-    // At 0, 100 and 200 ms, and its result takes one more.
+    // The attempts are made at 0, 100 and 200 ms. The result of the last takes a millisecond more.
     assert_eq!(world.signalled("proxy"), Some(executed.after(ms(201))));
 }
 
@@ -608,7 +609,7 @@ const IMPATIENT_PROBE: (&str, &str) = (
     r#"{"tcpSocket":{"port":80},"periodMilliseconds":100,"failureThreshold":5}"#,
 );
 
-/// The news that its program could not be executed may come before that of its end.
+/// The failed execution may be reported before the exit of the container's process.
 #[test]
 fn a_held_container_that_is_killed_while_it_is_released_was_killed() {
     let slow = Script {
@@ -653,7 +654,7 @@ fn a_sidecar_that_has_to_be_killed_after_its_startup_probe_failed_comes_back_too
     world.run_for(ms(1_600));
     assert_eq!(world.executions("proxy").len(), 2, "{:#?}", world.seen);
     assert_eq!(world.reported("proxy"), None);
-    // The failure of the last execution does not fail this one.
+    // The failure of the previous execution does not fail this one.
     ask_all(&mut world, &["proxy", "web"], TERM);
     world.run_for(secs(10));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);

@@ -94,7 +94,8 @@ fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
     for name in ["proxy", "web"] {
         world.call(Call::Delete(name));
     }
-    // A pod whose containers are all deleted starts over with its next container, so one is left.
+    // The sandbox container is left here, because a pod without any container starts over with its
+    // next one.
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]).with_sandbox();
     let mut world = running(world, &["proxy", "web"]);
     world.stop(None);
@@ -157,7 +158,7 @@ fn a_release_by_hand_starts_the_container_and_returns_the_overridden_obstacles()
     }
 }
 
-/// No other request would stop them.
+/// No other request would stop the guests.
 #[test]
 fn a_run_that_is_complete_and_stopped_by_hand_stops_guests_too() {
     let world = World::new(&[
@@ -259,7 +260,7 @@ proptest! {
         }
         let asked = world.now;
         let stopped = world.stop(Some(secs(grace)));
-        // Two seconds between the last signal and SIGKILL, and the time that the runtime takes.
+        // Two seconds pass between the last signal and SIGKILL. The runtime takes the rest.
         let end = asked.after(secs(grace + 2) + ms(200));
         while world.step(end) {
             let view = world.pod.view(world.now);

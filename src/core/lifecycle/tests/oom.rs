@@ -1,11 +1,11 @@
-//! Scores: a sidecar is killed no sooner than the apps it serves.
+//! OOM scores: the kernel kills a sidecar no sooner than the apps that it serves.
 
 use crate::lifecycle::{ContainerId, Demands};
 
 use super::fixtures::TERM;
 use crate::simulator::{Call, World, ms};
 
-/// A pod with scores as kubelet makes them of requests.
+/// A pod whose containers have the OOM scores that kubelet computes from their requests.
 fn pod(annotations: &[(&str, &str)], scores: &[(&'static str, i32)]) -> World {
     let world = World::new(annotations);
     scores.iter().fold(world, |world, (name, score)| {

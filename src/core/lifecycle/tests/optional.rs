@@ -50,7 +50,7 @@ fn an_optional_name_without_a_container_has_no_effect() {
     }
 }
 
-/// In the small pods every ordered container comes before the app.
+/// The small pods create every ordered container before the app.
 #[test]
 fn an_optional_name_whose_container_is_created_counts_like_any_other() {
     for without in Case::small() {
@@ -77,7 +77,7 @@ fn an_app_waits_for_an_optional_sidecar_that_is_there() {
     world.run_for(secs(5));
     let started = world.executed("proxy").unwrap().after(ms(450));
     assert!(world.executed("web").unwrap() >= started);
-    // And for none that is not there when it could run.
+    // An app does not wait for an optional sidecar that does not exist when the app could run.
     let mut world = World::new(&annotations).script("proxy", slow);
     world.call(Call::Run("web", None));
     world.run_for(secs(1));
@@ -154,7 +154,7 @@ fn a_pod_without_annotations_and_such_a_sidecar_sees_no_difference() {
         world = running(world, &names);
         ask_all(&mut world, &names, TERM);
         world.run_for(secs(5));
-        // The answer is the same from the core and its driver.
+        // Either the core or its driver answers a Kill, and the caller sees no difference.
         let answers = |seen: &Seen| matches!(seen, Seen::KillAnswered(_, Ok(())));
         world.seen.retain(|(_, seen)| !answers(seen));
         world.seen

@@ -1,5 +1,5 @@
-//! Pods as kubelet runs them: what is let live comes up, and comes up again whatever has gone
-//! wrong. What their ends promise is told of any pod, in [`trouble`](super::trouble).
+//! Pods under a simulated kubelet: a pod that is left alone becomes ready, and does so again after
+//! any fault. Promises about the termination of pods are tested in [`trouble`](super::trouble).
 
 use std::fmt;
 
@@ -15,10 +15,10 @@ use crate::simulator::{World, ms};
 
 use super::trouble::broken_promises;
 
-/// Longer than kubelet's longest back-off, and all of those before it.
+/// Milliseconds in which a pod settles: longer than all of kubelet's back-offs up to the longest.
 const SETTLES: u64 = 1_500_000;
 
-/// A pod that is let live until all has settled, with what went wrong in it before.
+/// A pod that is left alone after its last fault until it has settled.
 #[derive(Clone, Debug)]
 struct LeftAlone(Case);
 
@@ -26,7 +26,8 @@ impl LeftAlone {
     fn new(mut case: Case) -> LeftAlone {
         let never = case.policy == RestartPolicy::Never;
         if never {
-            // A failed container has failed for good.
+            // Under `Never` a failed container is not created again, so the pod would not become
+            // ready.
             case.faults.clear();
         }
         for member in &mut case.members {
@@ -34,7 +35,7 @@ impl LeftAlone {
             if never {
                 member.post_starts_fail = 0;
             }
-            // Otherwise it would be created again for ever.
+            // If the handler always failed, kubelet would create the container again for ever.
             member.post_starts_fail = member.post_starts_fail.min(2);
             settle(member, case.policy);
         }
@@ -96,14 +97,14 @@ impl survey::World for LeftAlone {
     }
 }
 
-/// Just before its deletion.
+/// The moment just before the pod's deletion.
 fn settled(run: &Run<'_>) -> Time {
     Time::default().after(ms(run.case.deleted.0 - 1))
 }
 
 fn comes_up(run: &Run<'_>) -> Result<(), String> {
     let at = settled(run);
-    // Complete, and stopped as a whole.
+    // The pod is complete, and kubelet has stopped all of it.
     let is_over = |(ended, _, end): &(Time, usize, End)| *ended <= at && *end == End::Over;
     if run.log.ends.iter().any(is_over) {
         return Ok(());
@@ -149,7 +150,7 @@ fn every_pod_without_further_faults_becomes_ready() {
     check(0..500, 1, |seed| Some(LeftAlone::new(Case::random(seed))));
 }
 
-/// A pod's whole life, in which nothing goes wrong.
+/// Runs a pod without faults from its creation to its deletion.
 fn lived(case: &Case) -> (World, Log) {
     let (mut world, mut log) = (World::with_plan(case.plan()), Log::default());
     case.live_on(&mut world, &mut log);

@@ -21,7 +21,7 @@ const POLICIES: [(&str, u64); 5] = [
 const ALL: [&str; 5] = ["proxy", "logs", "web", "before", "after"];
 const GRACE: Duration = secs(8);
 
-/// Time from SIGKILL until the process is gone, for each of the steps.
+/// Time between SIGKILL and the end of a process, added up for the five steps.
 const DYING: Duration = ms(5);
 
 fn pod(policy: &'static str, scripts: [Script; 5]) -> World {
@@ -47,7 +47,7 @@ fn hangs() -> Script {
     }
 }
 
-/// Deletes a pod of which nothing ever ends by itself; when it was asked.
+/// Deletes a pod in which nothing ever ends by itself. Also returns the time of the deletion.
 fn delete_a_deaf_one(policy: &'static str) -> (World, Time) {
     let mut world = pod(policy, std::array::from_fn(|_| hangs()));
     let asked = world.now;
@@ -88,13 +88,14 @@ fn shared_gives_everything_to_the_first_and_everybody_two_seconds_at_the_end() {
 #[test]
 fn reserve_keeps_two_seconds_for_each_later_step() {
     let (world, asked) = delete_a_deaf_one("Reserve");
-    // Hooks have 8 - 6 seconds, what comes then two each.
+    // The hooks have 8 - 6 seconds, and each later step has two.
     let released = world.at(&Seen::Released("before".into()));
     assert_eq!(seconds(&world, asked, released), 2);
     assert_eq!(seconds(&world, asked, world.signalled("web")), 4);
     let released = world.at(&Seen::Released("after".into()));
     assert_eq!(seconds(&world, asked, released), 6);
-    // The sidecars share theirs: the second is asked in the last half of it.
+    // The sidecars share the two seconds of their step: the second gets its signal after one
+    // second.
     assert_eq!(seconds(&world, asked, world.signalled("logs")), 8);
     assert_eq!(seconds(&world, asked, world.signalled("proxy")), 9);
     let killed = world.signals("logs").last().copied().unwrap();
@@ -120,7 +121,7 @@ fn skip_hooks_leaves_out_hooks_without_time() {
     }
     assert_eq!(seconds(&world, asked, world.signalled("web")), 8);
     assert_eq!(seconds(&world, asked, world.signalled("logs")), 10);
-    // With time enough nothing is left out.
+    // If there is time enough, the cleanups run.
     let script = || Script {
         exits_after: Some((ms(100), 0)),
         ..Script::default()
@@ -142,12 +143,12 @@ fn strict_kills_containers_without_time() {
         assert_eq!(signals[0].1, Signal::KILL);
         assert!(signals[0].0 >= end && signals[0].0 <= end.after(DYING));
     }
-    // These exits are no failures.
+    // Sidecars that are killed in this way report no failure.
     assert_eq!(
         [world.reported("proxy"), world.reported("logs")],
         [Some(0); 2]
     );
-    // Not even a sidecar that is killed before its turn is granted anything.
+    // A sidecar that the caller kills before its turn gets no stop signal and no time either.
     let mut world = pod("Strict", std::array::from_fn(|_| hangs()));
     ask_all(&mut world, &ALL, TERM);
     world.run_for(secs(1));
@@ -219,7 +220,7 @@ fn a_request_that_is_delivered_is_answered() {
             .filter(|(when, seen)| when == at && matches!(seen, Seen::KillAnswered(..)))
             .count()
     };
-    // The stop of the container it waited for is answered too, by its exit.
+    // The stop of `before`, which `web` waited for, is answered at the same moment, by its exit.
     assert_eq!(answered(&told), 2, "{:#?}", world.seen);
 }
 
@@ -284,7 +285,8 @@ fn a_lone_app_runs_its_hook_before_its_signal_where_nothing_can_tell_them_apart(
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
     assert_eq!(world.signalled("web"), Some(asked.after(secs(3))));
-    // If there is another container, the request is a lone one.
+    // If there is a second container, the request for web is a lone one, and web's hook does not
+    // run.
     let world = World::new(&[
         ("apps", "web api"),
         ("termination-hook.usher/web", r#"{"sleep":{"seconds":3}}"#),
@@ -311,7 +313,7 @@ fn a_lone_apps_hook_leaves_it_time_to_stop() {
     let asked = world.now;
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
-    // The pod terminates, and at the end all containers have two seconds.
+    // The pod terminates. At the end of the grace period each container gets two seconds.
     assert_eq!(world.signalled("web"), Some(asked.after(secs(6))));
     assert_eq!(world.died("web"), Some(asked.after(secs(8)).after(ms(1))));
 }
@@ -359,7 +361,7 @@ fn the_shim_runs_pre_stop_handlers_in_terminations_that_it_decides() {
         Some(done)
     );
     assert_eq!(world.signalled("proxy"), Some(done.after(secs(2))));
-    // Kubelet runs them itself where it deletes the pod.
+    // If kubelet deletes the pod, it runs the preStop handlers itself.
     let mut world = running(pod().script("work", stops_after(10)), &["proxy", "work"]);
     ask_all(&mut world, &["proxy", "work"], TERM);
     world.run_for(secs(30));
@@ -381,7 +383,7 @@ fn a_cap_of_its_own_ends_the_stop_of_one_container() {
         (asked.after(secs(3)), Signal::KILL)
     );
     assert_eq!(world.signalled("proxy"), world.died("web"));
-    // Also where it is stopped alone.
+    // The cap also holds for a container that is stopped alone.
     let world = World::new(&[("sidecars", "proxy"), ("grace-period.usher/web", "3s")]);
     let mut world = running(world.script("web", deaf()), &["proxy", "web"]);
     let asked = world.now;
@@ -421,7 +423,7 @@ fn extended(more: &[(&'static str, &'static str)], bye: Script) -> (World, Time)
 #[test]
 fn a_defer_at_work_is_extended_so_many_times_by_so_much() {
     let (world, asked) = extended(&[INTERVAL], deaf());
-    // 5 + 4 * 3 seconds, and two.
+    // The grace period of 5 s, and four extensions of 3 s. SIGKILL follows two seconds later.
     let end = asked.after(secs(17));
     let expected = [(end, TERM), (end.after(secs(2)), Signal::KILL)];
     assert_eq!(world.signals("bye"), expected);
@@ -450,7 +452,7 @@ fn a_defer_is_extended_as_long_as_its_probe_succeeds() {
         told >= asked.after(secs(19)) && told <= asked.after(secs(24)),
         "{told}"
     );
-    // And never beyond the bound.
+    // A probe that never fails extends the cleanup to the bound, and not beyond.
     let (world, asked) = extended(&[PROBED, LIVENESS], deaf());
     let told = world.signalled("bye").unwrap();
     assert_eq!(told, asked.after(secs(65)));
@@ -472,7 +474,7 @@ fn an_attempt_that_hangs_carries_no_extension_beyond_its_bound() {
             r#"{"tcpSocket":{"port":80},"periodSeconds":2,"timeoutSeconds":25}"#,
         ),
     ];
-    // By kubelet, and by the shim's own decision, without a kill by the caller.
+    // Kubelet ends the pod, or the shim decides its termination without a Kill by the caller.
     for is_decided in [false, true] {
         let world = World::new(&annotations).script("bye", hangs.clone());
         let mut world = running(world, &["proxy", "web", "bye"]);
@@ -555,7 +557,7 @@ proptest! {
             let died = world.died(name);
             prop_assert!(died.is_some() && died <= Some(worst), "{policy}: {name} {died:?}: {:#?}", world.seen);
         }
-        // The end of the grace period is where the order may end, under the policy that says so.
+        // Under `Shared` and `Strict` the order holds until the end of the grace period only.
         let deadline = match policy {
             "Shared" | "Strict" => asked.after(GRACE),
             _ => worst,
@@ -569,7 +571,7 @@ proptest! {
             let began = world.executed(then).filter(|_| then == "after").or(world.signalled(then));
             let Some(began) = began else { continue };
             let bound = match (first, then) {
-                // The containers of a step are signaled in its last moment.
+                // At the end of a step, its containers are signaled without waiting for each other.
                 ("logs", "proxy") if policy != "Shared" && policy != "Strict" => continue,
                 _ => world.died(first).unwrap().min(deadline),
             };

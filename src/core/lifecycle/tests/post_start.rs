@@ -1,4 +1,4 @@
-//! A sidecar's postStart: what is taken for it, and what its failure means.
+//! A sidecar's postStart handler: which Exec the shim takes for it, and what its failure means.
 
 use crate::lifecycle::{Exec, Time};
 use crate::plan::{KubeletFacts, PreStop};
@@ -55,7 +55,7 @@ fn an_exec_that_fails_and_no_stop_follows_keeps_no_sidecar_out_for_ever() {
     let (mut world, over) = post_started(Some(1), &[]);
     world.run_for(secs(20));
     assert_eq!(world.executed("web"), Some(over.after(ms(10_001))));
-    // Nor is it run again when the sidecar is restarted in place.
+    // The failed Exec is not run again when the sidecar is restarted in place.
     let (mut world, _) = post_started(Some(1), &[("restart-policy", "OnFailure")]);
     world.run_for(secs(20));
     world.call(Call::Crash("proxy", 1));
@@ -82,7 +82,7 @@ fn a_post_start_that_ends_with_its_sidecar_has_failed_although_it_runs_again_aft
     world.exec("proxy", &exec).unwrap();
     world.call(Call::Crash("proxy", 1));
     world.exec_over("proxy", "post", Some(137));
-    // Kubelet stops it for that a moment later.
+    // Kubelet stops the sidecar for the failed handler, but only a moment later.
     world.run_for(ms(500));
     assert!(world.at(&Seen::PostStarted("proxy".into())).is_some());
     assert_eq!(world.executed("web"), None, "{:#?}", world.seen);
@@ -123,7 +123,7 @@ fn a_pre_stop_handler_delays_the_stop_after_a_failed_post_start() {
 
 #[test]
 fn a_create_shows_that_an_exec_is_no_post_start() {
-    // While it runs, and when it has failed and no stop has followed.
+    // The Create comes while the Exec runs, or after it has failed without a stop request.
     for code in [None, Some(1)] {
         let (mut world, _) = match code {
             Some(_) => post_started(code, &[]),
@@ -182,14 +182,15 @@ fn a_held_container_waits_a_second_for_the_post_start_of_its_sidecar() {
     world.run_for(secs(5));
     let started = world.executed("proxy").unwrap();
     assert_eq!(world.executed("web"), Some(started.after(ms(1_001))));
-    // Unless the next container is created: kubelet would have run it before.
+    // If the next container is created, the app does not wait: kubelet would have run the handler
+    // before.
     let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
     for name in ["web", "proxy", "api"] {
         world.call(Call::Run(name, None));
         world.run_for(ms(100));
     }
     assert!(world.executed("web").is_some());
-    // Without a sandbox container there is no kubelet.
+    // Without a sandbox container the caller is not kubelet, so no handler is expected.
     let mut world = World::new(&[("sidecars", "proxy")]);
     for name in ["web", "proxy"] {
         world.call(Call::Run(name, None));

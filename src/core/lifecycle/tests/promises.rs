@@ -23,7 +23,7 @@ struct Case {
     stop_order: &'static str,
     grace: u64,
     scripts: Vec<Script>,
-    /// The order containers are created in, and how long after each other.
+    /// The order in which the containers are created, and the time between two creations.
     order: Vec<&'static str>,
     gaps: Vec<u64>,
     /// The delay of each stop request, after the first.
@@ -129,8 +129,8 @@ impl Case {
         }
     }
 
-    /// True if all others were gone when the container was asked to stop; `asked` is the earliest
-    /// time for that.
+    /// True if all other containers had exited when this one was asked to stop. Delays of requests
+    /// count from `asked`.
     fn was_asked_alone(&self, world: &World, name: &str, asked: Time) -> bool {
         let position = self.order.iter().position(|other| *other == name).unwrap();
         let at = asked.after(ms(self.asks[position]));
@@ -195,7 +195,7 @@ proptest! {
         world.seen.clear();
         case.ask_all(&mut world);
         world.run_for(secs(60));
-        // The clock starts with the first request, which need not come at once.
+        // The grace period starts with the first request, which may come with a delay.
         let first = asked.after(ms(*case.asks[..case.order.len()].iter().min().unwrap()));
         let deadline = first.after(secs(case.grace));
         let last_app = case.app_names().iter().filter_map(|app| world.died(app)).max().unwrap();
@@ -210,14 +210,15 @@ proptest! {
                 continue;
             }
             prop_assert!(died.is_some(), "{name} lives");
-            // The clock of a termination starts with its first request, and one that was heeded
-            // before the next came is none of it. A millisecond is what it takes to kill here.
+            // A termination's grace period starts with its first request. An earlier request may
+            // have been delivered before the next came, and then is no part of it. Here a kill
+            // takes a millisecond.
             let last = asked.after(ms(*case.asks[..case.order.len()].iter().max().unwrap()));
             prop_assert!(
                 died <= Some(last.after(secs(case.grace)).after(ms(2_001))), "{name} died at {died:?}");
         }
-        // An app may have been gone before the sidecar was asked: then it was no termination, and
-        // the sidecar was the last container there was.
+        // An app may have exited before the sidecar was asked to stop. Then the pod did not
+        // terminate: the sidecar was its last container.
         prop_assert!(!matches!(world.pod.phase(), Phase::Terminating(_)));
         world.check_end();
     }

@@ -1,4 +1,4 @@
-//! Sidecars that come back in place, and those that do not.
+//! Sidecars that the shim restarts in place, and sidecars that it does not restart.
 
 use crate::lifecycle::{Action, Kill, Refusal, RequestId};
 use crate::plan::Signal;
@@ -66,7 +66,7 @@ fn a_stopped_container_is_not_restarted() {
     }
 }
 
-/// The OCI runtime does not come back from creating it.
+/// A container whose restart never ends: the OCI runtime hangs.
 fn hangs() -> Script {
     Script {
         restart_takes: secs(100_000),
@@ -119,7 +119,7 @@ fn a_defer_whose_restart_hangs_ends_with_the_grace_period() {
     }
 }
 
-/// A completed container is dismissed, not restarted.
+/// The SIGKILL comes too late to cancel the restart, so the new process gets it.
 #[test]
 fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     let mut world = running(job("Never"), &["proxy", "web"]);
@@ -140,14 +140,16 @@ fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     assert!(actions.iter().any(is_kill), "{actions:#?}");
 }
 
-/// A restart would use the namespaces of the process that has the sandbox's PID by then.
+/// By the time of a restart another process may have the sandbox's PID. The container would then
+/// join the namespaces of that process.
 #[test]
 fn no_container_is_created_or_restarted_after_the_sandbox_is_gone() {
     let slow = Script {
         restart_takes: secs(3),
         ..stops_after(3_000)
     };
-    // Dead for a while, being restarted, and alive when the sandbox dies.
+    // When the sandbox dies, the sidecar has been dead for a while, is being restarted, or is
+    // alive.
     for (crashes, before) in [(2, secs(5)), (1, secs(1)), (0, secs(1))] {
         let world = job("Never").with_sandbox().script("proxy", slow.clone());
         let mut world = running(world.script("web", stops_after(3_000)), &["proxy", "web"]);
@@ -237,7 +239,7 @@ fn a_sidecar_killed_during_a_restart_ends_between_two_executions() {
     world.check_end();
 }
 
-/// A sidecar whose every restart fails, three seconds after it was begun.
+/// A sidecar whose every restart fails after three seconds.
 fn not_restarted() -> World {
     let fails = Script {
         restart_takes: secs(3),
@@ -332,7 +334,7 @@ fn inside_an_end_a_sidecar_that_crashes_is_there_again_after_0_1_2_then_4_second
     for name in ["proxy", "web"] {
         world.call(Call::Run(name, None));
     }
-    // By then its back-off is five minutes.
+    // After this time the sidecar's back-off is five minutes.
     world.run_for(secs(900));
     assert!(!world.is_executing("proxy"));
     world.seen.clear();

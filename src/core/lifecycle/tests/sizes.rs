@@ -1,4 +1,4 @@
-//! The size of the pod from phase to phase.
+//! Sizes of the pod's cgroup from phase to phase.
 
 use crate::lifecycle::{ContainerId, Demands, Exec, Phase, PodSize, Step};
 use crate::sizing::{Bytes, Limit, Millicores, Size};
@@ -6,12 +6,13 @@ use crate::sizing::{Bytes, Limit, Millicores, Size};
 use super::fixtures::{TERM, stops_after};
 use crate::simulator::{Call, Script, World, ms, secs};
 
-/// As many thousandths of a CPU as bytes: one number says all.
+/// A size with as many thousandths of a CPU as bytes.
 fn size(amount: u64) -> Size {
     Size::exactly(Millicores(amount), Bytes(amount))
 }
 
-/// A pod that has the size of its phase, unless the annotations change that.
+/// A pod whose size depends on its phase (`cgroup-sizing: Phase`), unless the annotations change
+/// that.
 fn pod(annotations: &[(&str, &str)], sizes: &[(&str, u64)]) -> World {
     let phase = [("cgroup-sizing", "Phase")];
     let annotations: Vec<_> = phase.iter().chain(annotations).copied().collect();
@@ -114,7 +115,7 @@ fn defer_containers_have_their_turn_one_at_a_time() {
     world.run_for(ms(100));
     for running in ["c", "d"] {
         assert_eq!(world.pod.phase(), Phase::Terminating(Step::PreExit));
-        // As large as the largest of them needs, from the first one on.
+        // From the first of them on, the pod is as large as the largest of them needs.
         assert_eq!(now(&world).size, size(327));
         assert!(now(&world).counted.contains(&ContainerId::from(running)));
         world.run_for(ms(500));
@@ -201,7 +202,7 @@ fn a_pod_without_processes_is_as_it_was() {
     create(&mut world, &["a", "p"]);
     world.run_for(secs(1));
     assert_eq!(now(&world).size, size(20));
-    // The end of the init container is withheld: it is there as its caller knows it.
+    // The exit of the init container is withheld, so its caller believes that it runs.
     world.call(Call::Crash("p", 1));
     world.run_for(secs(1));
     assert_eq!(world.pod.pod_size(), None);
@@ -334,7 +335,7 @@ fn requests_match_kubelets_once_all_containers_are_known() {
     world.run_for(secs(1));
     create(&mut world, &["a", "p", "w", "d"]);
     assert_eq!(now(&world).asked, Some(size(130).requests));
-    // kubelet has one of them ask for nothing any more.
+    // kubelet sets the requests of `w` to zero.
     let id = ContainerId::from("w");
     world.pod.handle_resized(&id, Size::NOTHING);
     assert_eq!(now(&world).asked, Some(size(123).requests));

@@ -1,4 +1,4 @@
-//! Pods whose state is replaced by its copy after every event.
+//! Pods whose state is replaced by a copy of their snapshot after every event.
 
 use std::fmt;
 
@@ -54,7 +54,7 @@ fn a_pod_read_from_its_snapshot_behaves_as_before() {
     check(0..150, 1, |seed| Some(Copied(Case::numbered(seed))));
 }
 
-/// `scripts/simulate --copies`.
+/// Runs the cases of `scripts/simulate --copies`.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn simulate() {

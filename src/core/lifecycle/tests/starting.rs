@@ -1,4 +1,4 @@
-//! Given a pod, when its containers are created and started, then this is the order they run in.
+//! The order in which a pod's containers run when they are created and started.
 
 use crate::lifecycle::{Exec, Refusal, Time};
 use crate::plan::KubeletFacts;
@@ -30,7 +30,7 @@ fn an_app_that_is_created_first_runs_when_its_sidecar_is_started() {
         "{:#?}",
         world.seen
     );
-    // The caller was answered at once: it may have been waiting to create the proxy.
+    // The Start was answered at once, because the caller may create the proxy only after it.
     assert!(world.start_answer("web").unwrap().0 < world.executed("proxy").unwrap());
     world.check_end();
 }
@@ -118,7 +118,7 @@ fn block_keeps_the_caller_waiting_and_fails_with_the_name_at_the_timeout() {
         "{refusal}"
     );
     assert_eq!(world.executed("web"), None);
-    // The container can be started again once the pod has a use for it.
+    // A second Start works when the sidecar has been created.
     world.call(Call::Run("proxy", None));
     world.run_for(secs(1));
     world.call(Call::Start("web", None));
@@ -160,7 +160,7 @@ fn auto_blocks_for_ten_seconds_in_a_sandbox_all_told() {
     world.call(Call::Delete("web"));
     assert!(world.start_answer("web").unwrap().1.is_err());
     world.seen.clear();
-    // Five of the ten seconds are gone.
+    // The first Start has used five of the ten seconds.
     let mut later = world.script("web", Script::default());
     later.call(Call::Run("web", None));
     let asked = later.now;
@@ -168,7 +168,7 @@ fn auto_blocks_for_ten_seconds_in_a_sandbox_all_told() {
     assert_eq!(later.start_answer("web"), None);
     later.run_for(secs(8));
     let answered = later.start_answer("web").unwrap().0;
-    // Created within 30 ms, the first time too.
+    // Each creation takes 30 ms, in which no Start waits.
     assert_eq!(answered.since(asked), ms(30 + 5_030));
 }
 
@@ -421,8 +421,8 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
     assert_eq!(world.exec("web", &shell), Ok(()));
 }
 
-/// A pod in which the app waits for a sidecar that was stopped before it was started and is not
-/// restarted. Returns the time of that stop too.
+/// A pod whose app waits in vain: its sidecar was stopped before it was started, and is not
+/// restarted. Also returns the time of the stop.
 fn waits_in_vain(mode: &str) -> (World, Time) {
     let mut world = World::new(&[
         ("sidecars", "proxy"),
@@ -437,7 +437,7 @@ fn waits_in_vain(mode: &str) -> (World, Time) {
     world.run_for(secs(1));
     let stopped = world.now;
     world.call(Call::Kill("proxy", crate::plan::Signal::TERM, None));
-    // For this long the caller may create it again.
+    // Within 30 s the caller may create the sidecar again.
     world.run_for(secs(29));
     assert!(world.died("proxy").is_some() && world.died("web").is_none());
     world.run_for(secs(10));

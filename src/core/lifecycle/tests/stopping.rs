@@ -1,4 +1,4 @@
-//! Given a running pod, when its containers are asked to stop, then this is what they see.
+//! The signals that containers of a running pod see when they are asked to stop.
 
 use crate::lifecycle::{Exec, Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
@@ -38,7 +38,7 @@ fn a_request_is_answered_when_it_is_delivered_and_two_seconds_later_at_most() {
         Seen::KillAnswered(_, Ok(())) => Some(*at),
         _ => None,
     });
-    // The proxy's turn comes when the app has stopped, which takes as long.
+    // The proxy's turn comes when the app has exited, two seconds later.
     let answers: Vec<_> = answers.collect();
     assert_eq!(answers, [asked, asked.after(secs(2))]);
 }
@@ -89,7 +89,8 @@ fn all_containers_end_with_the_grace_period() {
     ask_all(&mut world, &["proxy", "logs", "web"], TERM);
     world.run_for(secs(30));
     let end = asked.after(secs(8));
-    // The app used it all up: at its end everything alive gets its last chance, and two seconds.
+    // The app used up the grace period. At its end every living container gets a last signal, and
+    // SIGKILL two seconds later.
     assert_eq!(world.signalled("logs"), Some(end));
     assert_eq!(world.signalled("proxy"), Some(end));
     assert_eq!(world.signals("web")[1], (end, TERM));
@@ -134,7 +135,7 @@ fn a_sidecar_that_is_killed_before_its_turn_gets_its_stop_signal_and_two_seconds
     ask_all(&mut world, &["proxy", "web"], TERM);
     world.run_for(secs(1));
     let killed = world.now;
-    // A forced deletion asks more than once.
+    // A forced deletion sends SIGKILL more than once.
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.run_for(secs(5));

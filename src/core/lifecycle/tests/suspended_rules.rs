@@ -43,8 +43,8 @@ fn a_rule_that_repeats_without_effect_is_suspended_and_the_pod_goes_on() {
     assert!(world.seen.iter().any(|(_, seen)| died(seen)));
 }
 
-/// A pod in which the defer container `flush` runs on, since the end that it began in was none. It
-/// heeds no signal, and has a cap of 4 s.
+/// A pod whose defer `flush` still runs after its termination was disproved. The defer may take 4
+/// s, and ignores signals.
 fn with_a_defer_of_a_false_end(flush: Script) -> World {
     let annotations = [
         ("pre-exit", "drain flush"),
@@ -61,7 +61,7 @@ fn with_a_defer_of_a_false_end(flush: Script) -> World {
     let mut world = running(world, &["drain", "web", "flush"]);
     world.call(Call::Crash("web", 1));
     world.run_for(secs(10));
-    // While its app is in back-off, the image of drain has changed.
+    // The image of drain is changed while the app is in back-off, so kubelet stops drain.
     world.call(Call::Kill("drain", TERM, None));
     world.run_for(secs(2));
     assert!(world.executed("flush").is_some(), "{:#?}", world.seen);

@@ -1,5 +1,5 @@
-//! The runs: some thousand random pods, every small pod with each fault at each moment, and as many
-//! more as time allows.
+//! Simulated pods with faults: some thousand random pods, and every small pod with each fault at
+//! each moment. `scripts/simulate` runs as many more as time allows.
 
 use std::fmt::Write as _;
 
@@ -10,11 +10,11 @@ use crate::simulator::survey::{self, Broken, check, noting_panics, number};
 use crate::simulator::trace::Run;
 use crate::simulator::{Seen, World};
 
-/// Checks by the simulated world and the core itself: no action is forgotten, no exit is reported
-/// twice.
+/// The name given to panics. The core and the simulated world panic if, for example, an action is
+/// forgotten or an exit is reported twice.
 const SOUND: &str = "nothing panics";
 
-/// The promises that the pod breaks, of its own and of `others`.
+/// The promises that the pod breaks, among `PROMISES` and `others`.
 pub(super) fn broken_promises(case: &Case, others: &[(&'static str, Promise)]) -> Vec<Broken> {
     let mut world = World::with_plan(case.plan());
     let mut log = Log::default();
@@ -45,7 +45,7 @@ impl survey::World for Case {
     }
 }
 
-/// The timeline of events, for a person.
+/// The timeline of events, to be read by a person.
 fn timeline(world: &World) -> String {
     let mut text = String::new();
     for (at, seen) in &world.seen {
@@ -76,7 +76,7 @@ fn timeline(world: &World) -> String {
     text
 }
 
-/// Small pods with one fault each: the shape, the fault and its moment by a number.
+/// Small pods with one fault each: every pod with every fault at every moment.
 fn one_fault_each() -> Vec<Case> {
     let mut all = Vec::new();
     for shape in Case::small() {
@@ -110,8 +110,8 @@ fn one_fault_each() -> Vec<Case> {
     all
 }
 
-/// In the middle between each two things that happen in a pod in which nothing goes wrong, in
-/// milliseconds.
+/// The moments at which faults are tried, in milliseconds: each halfway between two events of the
+/// same pod without faults.
 fn moments(case: &Case) -> Vec<u64> {
     let mut world = World::with_plan(case.plan());
     let mut log = Log::default();
@@ -128,7 +128,7 @@ fn moments(case: &Case) -> Vec<u64> {
         .collect()
 }
 
-/// The same with each run: `scripts/simulate` looks further.
+/// Runs the same cases every time. `scripts/simulate` runs further ones.
 #[test]
 fn every_promise_holds_for_pods_in_trouble() {
     check(0..2_000, 1, |seed| Some(Case::numbered(seed)));

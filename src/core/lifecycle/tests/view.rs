@@ -18,7 +18,7 @@ fn container(world: &World, name: &str) -> ContainerView {
     containers.find(|container| container.name == name).unwrap()
 }
 
-/// An init container that succeeds after so long.
+/// An init container that succeeds after this many milliseconds.
 fn succeeds_after(millis: u64) -> Script {
     Script {
         exits_after: Some((ms(millis), 0)),
@@ -134,7 +134,7 @@ fn a_start_that_waits_says_whether_it_will_fail() {
         let (at, what) = container(&world, "web").wait.unwrap().until.unwrap();
         assert_eq!(what, then);
         assert!(at > world.now && at < world.now.after(secs(100)), "{at}");
-        // And so it is.
+        // The wait ends as the view has said.
         world.run_for(at.since(world.now));
         let is_held = container(&world, "web").state == StateSummary::Held;
         assert_eq!(is_held, then == Then::Held, "{mode}");
@@ -150,7 +150,7 @@ fn a_sidecar_that_is_to_be_restarted_says_when() {
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]);
     let mut world = world.script("proxy", crashes);
     world.call(Call::Run("proxy", None));
-    // The first time it is restarted at once.
+    // The first restart comes at once.
     world.run_for(secs(1));
     let proxy = container(&world, "proxy");
     assert_eq!(proxy.state, StateSummary::BackingOff);
@@ -270,12 +270,13 @@ fn defers_are_counted_over_both_of_their_turns() {
     assert_eq!(seen, expected);
 }
 
-/// The time when a container was released; the world takes a millisecond for that.
+/// The time when a container was released. In the simulated world its program runs a millisecond
+/// later.
 fn released(world: &World, name: &str) -> Time {
     world.executed(name).unwrap().before(ms(1))
 }
 
-/// A pod with a cleanup that never ends by itself, which was asked to stop as a whole.
+/// A pod whose cleanup never ends by itself. All of its containers have been asked to stop.
 fn with_a_cleanup_that_hangs(settings: &[(&'static str, &'static str)]) -> World {
     let all = [
         ("sidecars", "proxy logs"),

@@ -1,4 +1,4 @@
-//! The bounds of waits: what the view says of a wait is what happens then, if nothing happens before.
+//! Bounds of waits: if nothing happens before, a wait ends when and how the view has said.
 
 use crate::lifecycle::{ContainerView, Obstacle, Step, Then, Time, Wait};
 use crate::plan::Signal;
@@ -17,13 +17,14 @@ fn wait(world: &World, name: &str) -> Wait {
     container(world, name).wait.unwrap()
 }
 
-/// The end of a wait as the view has it: milliseconds after `since`, and what comes then.
+/// The end of a wait according to the view: milliseconds after `since`, and the event that follows.
 fn bound(world: &World, name: &str, since: Time) -> (u64, Then) {
     let (until, then) = wait(world, name).until.unwrap();
     (u64::try_from(until.since(since).as_millis()).unwrap(), then)
 }
 
-/// Asks all containers of a pod to stop, whose app ignores it. A second later: the world, and since when.
+/// Asks all containers of a pod to stop, and waits a second. The `is_deaf` ones ignore their
+/// signals. Returns the time of the request, too.
 fn hanging(settings: Settings, names: &[&'static str], is_deaf: &[&str]) -> (World, Time) {
     let all: Settings = &[("sidecars", "proxy logs"), ("grace-period", "20s")];
     let mut world = World::new(&[all, settings].concat());
@@ -37,7 +38,7 @@ fn hanging(settings: Settings, names: &[&'static str], is_deaf: &[&str]) -> (Wor
     (world, asked)
 }
 
-/// Runs until `millis` after `since`, and a moment more.
+/// Runs until two milliseconds after the time that is `millis` after `since`.
 fn run_until(world: &mut World, since: Time, millis: u64) {
     let end = since.after(ms(millis + 2));
     world.run_for(end.since(world.now));
@@ -175,7 +176,7 @@ fn a_lone_request_waits_until_its_signal_is_delivered() {
     assert_eq!(then, Then::StopSignal);
     world.run_for(at.after(ms(1)).since(world.now));
     assert_eq!(world.signals("proxy"), [(at, TERM)]);
-    // The caller kills it.
+    // Next, the caller kills the sidecar.
     let (_, then) = wait(&world, "proxy").until.unwrap();
     assert_eq!(then, Then::Killed);
 }

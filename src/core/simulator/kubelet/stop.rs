@@ -1,5 +1,6 @@
-//! StopContainer, and kubelet's steps before it: a preStop handler, the turns of native sidecars,
-//! and 2 s at least. containerd sends a stop signal once, and SIGKILL when the time is over.
+//! Stops of containers: kubelet runs the preStop handler, waits for the turn of native sidecars,
+//! and calls StopContainer with at least 2 s. containerd sends a stop signal once, and SIGKILL when
+//! the time is over.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Promises about terminations: when a pod terminates, whom it stops, and when it is over.
+//! Promises about terminations: when a pod terminates, which containers it stops, and when it is
+//! over.
 
 use crate::lifecycle::{Cause, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
@@ -13,13 +14,13 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
         let read_running = |trace: &ContainerTrace<'_>| trace.read_running(at, taken.after);
-        // The shim knows of its own decision a moment before others see it.
+        // The shim knows of its own decision a moment before its reports show it.
         let has_just_died = |trace: &ContainerTrace<'_>| {
             let died = trace.died.iter().map(|(died, _)| *died);
             died.max()
                 .is_some_and(|died| died <= at && at.since(died) < ms(10) + run.account.untold)
         };
-        // A guest's request proves nothing.
+        // A stop request for a guest proves nothing.
         let ours = || run.of(sandbox).filter(|trace| trace.part() != Part::Guest);
         let is_meant = match because {
             Cause::SandboxDied => run.deaths[sandbox].is_some_and(|died| died <= at),
@@ -54,11 +55,12 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
                 let is_first =
                     |trace: &&ContainerTrace<'_>| open.first() == Some(&trace.id.as_str());
                 let only = running.iter().all(is_first);
-                // "A guest's own request counts as a second one", if kubelet restarts during it.
+                // "A guest's own request counts as a second one", if kubelet restarts during the
+                // guest's stop.
                 let excused = open.len() > 1
                     || open.len() == 1 && (is_guest_asked || is_defer && !app_runs || only);
-                // All were about to start when containerd died, and are cleaned up after its
-                // return.
+                // All containers were about to start when containerd died. containerd deletes them
+                // after its return.
                 let cleared_away = running.is_empty() && run.is_any_hindered(sandbox, at, at);
                 all || excused || cleared_away
             }
@@ -76,10 +78,10 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             .find(|(at, signal)| *signal == Signal::KILL && trace.runs(*at));
         let Some((killed, _)) = kill else { continue };
         let ending = run.ending(trace.sandbox).filter(|e| e.from <= *killed);
-        // A caller that kills sooner than announced takes back time that it gave.
+        // The caller may kill sooner than its stop request announced, and so take back time.
         let asked = run.log.asks.iter().find(|ask| ask.id == trace.id);
         let is_sooner = asked.is_some_and(|ask| *killed < ask.at.after(ask.grace));
-        // The shim cannot see a repeated order.
+        // The shim cannot see a repeated stop request.
         let is_sooner = is_sooner || run.log.asked_again.contains(&intern(trace.id.clone()));
         let is_cut = is_sooner && run.log.kills.contains(&(*killed, intern(trace.id.clone())))
             || run.is_hurried()
@@ -90,7 +92,7 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
         if is_cut || is_hindered || trace.member.cap.is_some() {
             continue;
         }
-        // The container may run again at the moment of the kill.
+        // The container may have been restarted at the very moment of the kill.
         let since = trace.executed.iter().filter(|at| *at < killed).max();
         let told = trace
             .signals
@@ -101,16 +103,16 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
         let need = match (&ending, run.case.grace_policy) {
             (Some(ending), _) if ending.forced => continue,
             (Some(_), GracePolicy::Strict) => continue,
-            // Such a termination was disproved.
+            // The termination that cut the time short was disproved.
             (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
-            // "With a real grace under 6 s as `Strict`", for any caller.
+            // The policy acts "with a real grace under 6 s as `Strict`", for any caller.
             (Some(ending), GracePolicy::Reserve)
                 if ending.grace.min(ending.soonest.since(ending.from)) < secs(6) =>
             {
                 continue;
             }
-            // Only the time left at the decision can be shared, counted from an earlier first
-            // request: "it ends, within the table".
+            // Only the time that is left at the decision can be shared. It counts from the first
+            // request, if that came earlier: "it ends, within the table".
             (Some(ending), GracePolicy::Reserve)
                 if run.is_decided_late(ending, secs(6)) || run.is_given_less(ending, secs(6)) =>
             {
@@ -119,7 +121,7 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             // If only one container gets a stop request, its time includes the termination window.
             (None, GracePolicy::Strict | GracePolicy::Reserve) => LEAST - WINDOW,
             (Some(_), GracePolicy::Shared) | (None, _) => LEAST,
-            // The last containers of a step share its end.
+            // The last containers of a step share the time that is left of it.
             (Some(_), _) => LEAST / 2,
         };
         let had = told.map(|(at, _)| killed.since(*at));
@@ -144,18 +146,20 @@ pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
         };
         let is_away = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Restart(_));
         let is_interrupted = ending.forced && run.case.late.iter().any(is_away);
-        // Without an assumed termination, each stop is kubelet's own.
+        // If the shim assumed no termination, kubelet stopped each container by itself.
         let mut taken = run.taken.iter().filter(|taken| taken.sandbox == sandbox);
         let is_none = taken.all(|taken| taken.followed.is_some_and(|at| at <= ending.from));
         if is_none || ending.is_entangled || ending.is_vague || is_interrupted || run.is_hurried() {
             continue;
         }
-        // If the termination shows only when its time is over, its last moment is still to come.
+        // If the termination becomes known only after its deadline, the containers still get their
+        // last two seconds.
         let bound = ending
             .deadline
             .max(ending.known)
             .after(run.beyond(&ending))
-            // The first to be asked may have exited before the next was.
+            // The first container that was asked to stop may have exited before the second was
+            // asked.
             .after(run.spread())
             // Kubelet counts whole seconds.
             .after(secs(1));
@@ -182,8 +186,8 @@ pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The latest exit of a container if a request was made that the shim could not see, and with it
-/// less time. Until then its own caller leaves it its time, or the decided termination does.
+/// The latest exit of a container if a request that the shim could not see gave it less time. Until
+/// then, the caller's visible request leaves it time, or the decided termination does.
 fn unseen_bound(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> Option<Time> {
     let mut traces = run.of(trace.sandbox);
     let is_unseen =
@@ -240,13 +244,14 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             continue;
         };
         let is_unwell = sidecar.member.unwell.is_some();
-        // "Elsewhere a lone request for a sidecar is delivered": such a sidecar has had its signal,
-        // and its caller kills it at its own time.
+        // "Elsewhere a lone request for a sidecar is delivered": such a sidecar already has its
+        // signal, and its caller kills it when its own grace period is over.
         let mut signals = sidecar.signals.iter();
         let was_told_alone =
             signals.any(|(at, _)| *at < ending.from && run.is_told_alone(sidecar, *at));
         let is_given_up = run.was_given_up(sidecar);
-        // A container signaled in a disproved termination is killed when its time is over.
+        // A container that was signaled in a disproved termination is killed when that grace period
+        // is over.
         let was_told_before = sidecar.signals.iter().any(|(at, _)| {
             let mut taken = run.taken.iter();
             taken.any(|taken| taken.at <= *at && taken.disproved.is_some_and(|end| *at <= end))
@@ -256,12 +261,12 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             continue;
         }
         let told = sidecar.signals.iter().map(|(at, _)| *at).find(|at| {
-            // The deadline of the first request differs by the distance of kubelet's requests.
+            // The deadlines of kubelet's requests differ by the time between the requests.
             let is_in_time = at.after(run.spread()) < ending.soonest;
             *at >= ending.from && is_in_time && sidecar.runs(*at)
         });
         let Some(told) = told else { continue };
-        // A request of the same deletion may not have arrived.
+        // If the node was hindered, another request of the deletion may not have arrived.
         let is_hindered = run.is_any_hindered(sidecar.sandbox, ending.from, told);
         if is_hindered || run.is_told_alone(sidecar, told) {
             continue;

@@ -1,13 +1,13 @@
-//! Promises for every trace, whatever goes wrong in it. Each promise is a sentence of the contract,
-//! and is compared with the knowledge of containers and kubelet, never with the core's own reports.
+//! Promises that every trace keeps, whatever faults it has. Each is a sentence of the contract. It
+//! is compared with what the containers and kubelet know, never with the core's own reports.
 //!
 //! | module | what its promises are about |
 //! |---|---|
-//! | [`starts`] | who waits, for what, and for how long |
-//! | [`ends`] | what is an end, who is told of it, and when it is over |
+//! | [`starts`] | which containers wait, for which others, and for how long |
+//! | [`ends`] | what ends a pod, which containers are stopped, and when the end is over |
 //! | [`cleanup`] | defer containers and termination hooks |
-//! | [`restarts`] | what runs again, in place or in the next sandbox |
-//! | [`calls`] | what a call does, and its answer |
+//! | [`restarts`] | restarts in place, and in the next sandbox |
+//! | [`calls`] | the effect and the answer of each call |
 
 mod calls;
 mod cleanup;
@@ -23,7 +23,7 @@ use crate::simulator::ms;
 
 use super::trace::Run;
 
-/// Least difference in time that matters: a message, a killed process.
+/// Least difference in time that matters: the time of a message, or to kill a process.
 const MOMENT: Duration = ms(100);
 
 pub type Verdict = Result<(), String>;

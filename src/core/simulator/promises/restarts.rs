@@ -85,7 +85,7 @@ pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
         .iter()
         .filter(|trace| trace.part() == Part::Sidecar)
     {
-        // Only a handler begun by the caller can be known.
+        // The shim can only run a handler again that the caller has begun.
         let known = trace.answered.filter(|(at, is_ok)| {
             let ends = run
                 .log
@@ -133,7 +133,8 @@ pub fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
         {
             continue;
         }
-        // Two attempts, the time of a stop, and the first restart, which comes at once.
+        // The time covers two attempts of the probe, a stop, and the first restart, which comes at
+        // once.
         let due = unwell
             .after(secs(4))
             .after(secs(run.case.grace))
@@ -189,8 +190,8 @@ pub fn the_next_sandbox_is_whole(run: &Run<'_>) -> Verdict {
             Part::Init | Part::PreExit | Part::PostExit => false,
             _ => true,
         };
-        // "Unless the run is complete": its caller may be about to start an app once more, for
-        // another image.
+        // "Unless the run is complete": kubelet may be about to start an app again with another
+        // image.
         let mut taken = run.taken.iter();
         let was_complete = taken.any(|taken| {
             let until = taken.followed.unwrap_or(*at);

@@ -10,7 +10,7 @@ use crate::simulator::trace::{ContainerTrace, Ending, LEAST, Run};
 use super::restarts::is_wanted;
 use super::{MOMENT, Verdict, broken};
 
-/// Time after a termination's deadline during which nothing is hindered.
+/// Time after a termination's deadline in which no fault of the node may hinder the shim.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
 /// "Inside an end the back-off is 0, 1, 2, then 4 s", for sidecars and defers.
@@ -30,7 +30,7 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -
     for (n, (died, status)) in deaths.enumerate() {
         let due = died.after(wait_after(n));
         let mut executed = trace.executed.iter().copied();
-        // If a moment is short, the container is back within it.
+        // An execution at the very time of the exit counts as the restart.
         let again = executed.find(|at| at >= died);
         let is_early = again.is_some_and(|again| again < due);
         broken(!is_early, || {
@@ -51,7 +51,7 @@ pub fn wait_after(n: usize) -> Duration {
     secs([0, 1, 2].get(n).copied().unwrap_or(4))
 }
 
-/// True if an app runs until a sidecar is due back, and the sidecar was not stopped.
+/// True if an app still runs when a sidecar is due back, and the sidecar was not stopped.
 fn is_needed(
     run: &Run<'_>,
     ending: &Ending,
@@ -67,14 +67,15 @@ fn is_needed(
     has_app && is_in_time && !is_told && !is_alone && !sidecar.member.essential
 }
 
-/// "Until what is left is needed by the defers and steps behind it (2 s each)", and by itself.
+/// A defer is run again "until what is left is needed by the defers and steps behind it (2 s
+/// each)", and 2 s by the defer itself.
 pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
     for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
         let Some(ending) = plain_ending(run, trace, AFTERWARDS) else {
             continue;
         };
-        // If the stop of one container is still under way when the pod is stopped, it looks like
-        // the first request of the pod's termination.
+        // kubelet may be stopping one container when it begins to stop the pod. To the shim the
+        // earlier stop looks like the first request of the termination.
         let mut traces = run.of(trace.sandbox);
         if traces.any(|it| run.log.asked_again.contains(&it.id.as_str())) {
             continue;
@@ -122,7 +123,7 @@ fn behind(run: &Run<'_>, defer: &ContainerTrace<'_>, at: Time) -> u32 {
     u32::try_from(defers + steps).unwrap_or(u32::MAX)
 }
 
-/// The termination of a container's sandbox, if nothing hindered the shim until `beyond` after the
+/// The termination of a container's sandbox, if no fault hindered the shim up to `beyond` after the
 /// deadline.
 pub fn plain_ending(run: &Run<'_>, trace: &ContainerTrace<'_>, beyond: Duration) -> Option<Ending> {
     let ending = run.ending(trace.sandbox)?;

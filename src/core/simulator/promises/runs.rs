@@ -10,7 +10,7 @@ use super::starts::{is_unseen_restart, predecessors, was_complete};
 use super::{MOMENT, Verdict, broken};
 
 /// "Every end that the shim decides because something failed or is complete waits for listed
-/// defers": until 30 s after the last Create of a new name, and 60 s after the failure at most.
+/// defers": until 30 s after the last Create of a new name, but at most 60 s after the failure.
 pub fn decided_ends_wait_for_defers(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let is_of_failure = taken.because.is_decided() && !taken.because.is_callers();
@@ -58,8 +58,8 @@ fn is_missing(run: &Run<'_>, taken: &Taken, member: &Member) -> bool {
     !traces.any(|trace| trace.member.name == member.name && trace.created <= taken.at)
 }
 
-/// "The pod starts over: order, defers and completion as in a new sandbox": an app that runs has
-/// had its init containers and sidecars before, and is not ended because they are missing.
+/// "The pod starts over: order, defers and completion as in a new sandbox": before an app runs, its
+/// init containers and sidecars have run again.
 pub fn a_restarted_pod_starts_over(run: &Run<'_>) -> Verdict {
     let is_of_restart = |trace: &&ContainerTrace<'_>| {
         let is_restarted = run.log.restarted.contains(&trace.sandbox);

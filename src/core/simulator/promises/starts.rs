@@ -1,4 +1,4 @@
-//! Promises about starts: the containers that wait, the reasons, and the bounds.
+//! Promises about starts: which containers wait, why, and for how long.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
         let mut others = run.of(sandbox);
         let goes_on =
             others.any(|other| other.id != *id && other.part().is_ours() && other.runs(*at));
-        // A container that waits for one that has failed for good waits in vain.
+        // A container waits in vain if it waits for a container that has failed for good.
         let has_failed = matches!(
             because,
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. }
         );
         let waits_in_vain =
             has_failed || run.case.policy == RestartPolicy::Never && due(run, trace).is_none();
-        // It existed before that termination, which its caller knows of.
+        // The container was created before a termination that its own caller requested.
         let is_in_it = run.taken.iter().any(|taken| {
             let was_there = trace.created_after < taken.after && taken.at <= *at;
             let is_of_it = taken.sandbox == sandbox && taken.disproved.is_none() && was_there;
@@ -57,7 +57,7 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
             continue;
         };
         let due = ready.after(ms(1_300));
-        // Other events that end the wait.
+        // The wait may also end for one of these other reasons.
         let taken = run.taken.iter().find(|taken| {
             taken.sandbox == sandbox && taken.disproved.is_none_or(|undone| undone > ready)
         });
@@ -72,7 +72,7 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
             trace.answered.filter(|(_, is_ok)| !is_ok).map(|(at, _)| at),
         ];
         let ends = ends.into_iter().flatten().min();
-        // The containers that it waits for may be hindered as well.
+        // The containers that this one waits for may be hindered as well.
         let mut names: Vec<_> = predecessors(run, trace).map(|member| member.name).collect();
         names.push(trace.member.name);
         if awaits_defers(run, trace, due) {
@@ -90,7 +90,7 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
                 trace.id
             )
         })?;
-        // A termination of a container that could run has to be reported by its own exit.
+        // A container that could run must not be reported as failed without an execution.
         let failed = trace.reported.is_some_and(|(_, code)| code == 1) && trace.executed.is_empty();
         let is_ended = failed
             && ends == trace.reported.map(|(at, _)| at)
@@ -103,7 +103,7 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
 }
 
 /// "Every end that the shim decides because something failed or is complete waits for listed defers
-/// that the caller has not created yet": no app and no init container is executed meanwhile.
+/// that the caller has not created yet": in that time no app and no init container is executed.
 fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
     let failed = run.of(trace.sandbox).any(|other| {
         let is_failure = |(died, status): &(Time, ExitStatus)| {
@@ -123,13 +123,14 @@ fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
     let mut apps = run
         .of(trace.sandbox)
         .filter(|it| it.part() == Part::App && it.created <= at);
-    // A container that cannot be created counts as failed, for good if it is not restarted.
+    // A container that cannot be created counts as failed, for good unless kubelet creates it
+    // again.
     let is_complete = apps.all(|app| app.ended().or(app.refused).is_some_and(|end| end <= at));
     (failed || is_complete) && run.case.members.iter().any(|member| is_missing(&member))
 }
 
 /// "Apps after all of them": the first container of a name runs when its predecessors are done, as
-/// far as they are known.
+/// far as the shim can know.
 pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let staged = matches!(trace.part(), Part::Init | Part::Sidecar | Part::App);
@@ -154,7 +155,7 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
             let mut there = run.of(trace.sandbox);
             let has_come = there.any(|it| {
                 let is_given_up = it.executed.is_empty() && run.was_given_up(it);
-                // While containerd is away no Create arrives.
+                // While containerd is away no Create reaches the shim.
                 let is_late = run.is_hindered(&it.id, it.created, first);
                 it.member.name == member.name && it.had_come(first) && !is_given_up && !is_late
             });
@@ -170,7 +171,7 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if the pod's apps had done their work before this time: an app that is created again "runs,
+/// True if the pod's run was complete before this time. An app that is then created again "runs,
 /// and waits for no name that its caller will not create again".
 pub fn was_complete(run: &Run<'_>, app: &ContainerTrace<'_>, at: Time) -> bool {
     run.taken.iter().any(|taken| {
@@ -179,9 +180,10 @@ pub fn was_complete(run: &Run<'_>, app: &ContainerTrace<'_>, at: Time) -> bool {
     })
 }
 
-/// True if nothing shows that kubelet restarts the whole pod: since the last container exited by
-/// itself none was stopped, or one with more than two seconds; or the shim had decided a
-/// termination, and an app is created before all others.
+/// True if the shim cannot see that kubelet restarts the whole pod. The shim sees a restart if all
+/// containers that exited since the last exit by itself were stopped, with at most two seconds
+/// each. A termination that the shim had decided hides the restart if this container is created
+/// before the init containers and sidecars.
 pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let Some(before) = trace.sandbox.checked_sub(1) else {
         return false;
@@ -194,7 +196,7 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         .of(before)
         .filter(|it| !is_asked(&it.id) && it.signals.is_empty());
     let last = own.filter_map(|it| it.reported).map(|(at, _)| at).max();
-    // Each container that has exited since then was asked, with two seconds at most.
+    // Each container that exited after that one was stopped, with two seconds at most.
     let since = |it: &&ContainerTrace<'_>| {
         it.reported
             .is_some_and(|(at, _)| last.is_none_or(|last| at > last))
@@ -214,8 +216,8 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         .of(trace.sandbox)
         .filter(is_staged)
         .any(|it| it.created < trace.created);
-    // "And one of those names is created while none but guests reads RUNNING." The shim may or may
-    // not hear of a Create that is refused.
+    // "And one of those names is created while none but guests reads RUNNING." The shim may not
+    // learn of a Create that is refused.
     let is_one_of_those = |begins: &ContainerTrace<'_>| {
         let last = run
             .of(before)
@@ -231,8 +233,9 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     !is_stopped || was_over && is_first || !is_named
 }
 
-/// True if a sidecar may have been started by then: "a postStart that has ended with 0". Kubelet
-/// stops a sidecar whose postStart has failed, unless it is away; then the shim cannot know.
+/// True if the shim may count a sidecar as started by this time: "a postStart that has ended with
+/// 0". Kubelet stops a sidecar whose postStart has failed. If kubelet is away, the shim cannot know
+/// of the failure.
 fn could_be_started(run: &Run<'_>, sidecar: &ContainerTrace<'_>, by: Time) -> bool {
     let script = sidecar.member.script(creation_of(sidecar));
     let ready = match sidecar.member.probed {
@@ -244,8 +247,8 @@ fn could_be_started(run: &Run<'_>, sidecar: &ContainerTrace<'_>, by: Time) -> bo
     let is_ready = executed.any(|at| at.after(ready) <= by);
     let is_handled = match (sidecar.member.post_start, answered) {
         (None, _) => true,
-        // Kubelet runs no handler in a container that has exited when its Start is answered, or
-        // that could not be started.
+        // Kubelet runs no handler if the container has exited when its Start is answered, or could
+        // not be started.
         (Some(_), _) if runs_no_post_start(run, sidecar) => true,
         (Some(_), None) => false,
         (Some(_), Some((at, _))) => {
@@ -263,7 +266,7 @@ fn could_be_started(run: &Run<'_>, sidecar: &ContainerTrace<'_>, by: Time) -> bo
     is_ready && is_handled
 }
 
-/// True if kubelet cannot have run the postStart of a sidecar.
+/// True if kubelet cannot have run the postStart handler of a sidecar.
 fn runs_no_post_start(run: &Run<'_>, sidecar: &ContainerTrace<'_>) -> bool {
     let died = sidecar.died.first().map(|(at, _)| *at);
     match sidecar.answered {
@@ -280,7 +283,8 @@ fn post_start_over(sidecar: &ContainerTrace<'_>, answered: Time) -> Time {
     known.unwrap_or_else(|| answered.after(takes))
 }
 
-/// True if the postStart of a sidecar fails; one that ends with its container has failed, too.
+/// True if the postStart handler of a sidecar fails. A handler that ends because its container
+/// exits has failed, too.
 pub fn post_start_fails(sidecar: &ContainerTrace<'_>) -> bool {
     if let Some((_, has_succeeded)) = sidecar.handled {
         return !has_succeeded;
@@ -293,8 +297,8 @@ pub fn post_start_fails(sidecar: &ContainerTrace<'_>) -> bool {
     creation_of(sidecar) < sidecar.member.post_starts_fail || is_cut && takes > 0
 }
 
-/// True if the caller creates another container while the postStart of a sidecar runs, as a caller
-/// that was away does. For the shim that proves that the Exec was no postStart.
+/// True if the caller creates another container while the postStart handler of a sidecar runs. A
+/// caller does so after it was away. To the shim it proves that the Exec was no postStart handler.
 pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &ContainerTrace<'_>) -> bool {
     sidecar.answered.is_some_and(|(begun, _)| {
         let over = post_start_over(sidecar, begun);
@@ -309,14 +313,15 @@ pub fn is_kubelet_ever_away(run: &Run<'_>) -> bool {
     faults.any(|(_, fault)| matches!(fault, Fault::Restart(_)))
 }
 
-/// The number of containers of its name that were created before.
+/// The number of earlier containers with the same name.
 fn creation_of(trace: &ContainerTrace<'_>) -> u32 {
     let number = trace.id.split('#').nth(1);
     let number = number.and_then(|n| n.parse::<u32>().ok());
     number.map_or(0, |n| n - 1)
 }
 
-/// "A wait of more than 5 s says so once on the container's stderr", and no other does.
+/// Checks that "a wait of more than 5 s says so once on the container's stderr", and that a shorter
+/// wait says nothing.
 pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let words = |what: &str| what.contains(": it waits for ");
@@ -337,14 +342,14 @@ pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
             _ => continue,
         };
         let ends = [
-            // Its program runs only after a while.
+            // The wait ends with the release. The program runs only a while later.
             trace.released,
             trace.executed.first().copied(),
             trace.died.first().map(|(at, _)| *at),
             trace.reported.map(|(at, _)| at),
             run.log.over,
         ];
-        // Its end comes a moment after the event that ended the wait.
+        // The report of the wait's end comes a moment after the event that ended it.
         let until = ends.into_iter().flatten().min();
         let by = since.after(secs(5)).after(MOMENT);
         let is_long = until.is_some_and(|until| until > by.after(MOMENT));
@@ -360,8 +365,8 @@ pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// "What is created afterwards starts the pod over": an app runs when the termination during which
-/// it was created is over, if its caller leaves it the time.
+/// "What is created afterwards starts the pod over": an app that is created during a termination
+/// runs when the termination is over, if its caller does not stop it before.
 pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
     let longest = secs(run.case.grace).saturating_add(secs(10));
     for taken in run.taken.iter().filter(|taken| taken.because.is_decided()) {
@@ -370,14 +375,15 @@ pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
             // "Its failure ends the pod": a failed container is never started again, and later ones
             // wait in vain.
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. } => true,
-            // Then the sandbox is killed.
+            // kubelet then kills the sandbox.
             Cause::EssentialFailed { .. } => {
                 !run.case.by_hand && run.case.policy != RestartPolicy::Never
             }
             _ => false,
         };
         let is_of_it = |trace: &&ContainerTrace<'_>| {
-            // A person creates all of it again; containers created in between wait for that.
+            // A person creates the whole pod again, and containers created in between wait for
+            // that.
             let is_there = match run.case.by_hand {
                 true => trace.sandbox > taken.sandbox,
                 false => trace.sandbox == taken.sandbox,
@@ -394,8 +400,8 @@ pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
                 continue;
             };
             let due = ready.max(taken.at.after(longest)).after(ms(1_300));
-            // It was stopped before, or another termination has begun, other than that of a run
-            // without it.
+            // Something else may have stopped the app, or begun a termination. The completion of a
+            // run without this app does not count.
             let mut others = run
                 .taken
                 .iter()
@@ -440,9 +446,9 @@ pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
         let Some((failed, _)) = failed.first().filter(|_| waits) else {
             continue;
         };
-        // By then everything under way is over under every policy.
+        // After this time everything under way is over, under every policy.
         let since = trace.created.max(*failed);
-        // A container that was asked to stop may be created again for half a minute.
+        // For half a minute kubelet may create a container again that was asked to stop.
         let by = since.after(secs(run.case.grace)).after(secs(40));
         let over = trace
             .ended()
@@ -459,8 +465,8 @@ pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The time from which nothing keeps a container from being started, or `None` if something always
-/// does.
+/// The time from which nothing keeps a container from being started, or `None` if there is no such
+/// time.
 fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
     let mut at = trace.created.after(ms(31));
     let (optional, needed): (Vec<_>, Vec<_>) =
@@ -468,15 +474,16 @@ fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
     for member in needed {
         at = at.max(done(run, trace, member)?);
     }
-    // An optional container is waited for if it exists by then, and so may be the next one.
+    // An optional container is waited for if it exists by then. During that wait the next optional
+    // container may be created.
     for _ in 0..=optional.len() {
         for member in &optional {
-            // A person's pod goes on after a disproved termination: containers from before count as
-            // existing.
+            // A person's pod goes on after a disproved termination, so containers of the previous
+            // round count as existing.
             let mut traces = run.traces.iter();
             if traces.any(|of| {
                 let is_there = of.sandbox == trace.sandbox || run.case.by_hand;
-                // A postStart may come within a second: "Held containers wait for that second".
+                // The handler may begin within a second: "Held containers wait for that second".
                 let by = at.after(secs(1));
                 is_there && of.member.name == member.name && of.created <= by
             }) {
@@ -508,7 +515,7 @@ pub fn predecessors<'a>(
     before.map(|(_, member)| member)
 }
 
-/// The time when a container was done, for another one that was to come after it.
+/// The time when the container of `member` was done, in the sandbox of `other`.
 fn done(run: &Run<'_>, other: &ContainerTrace<'_>, member: &Member) -> Option<Time> {
     let traces = run
         .of(other.sandbox)
@@ -541,7 +548,7 @@ pub fn started<'a>(
         false => Duration::ZERO,
     };
     let post_start = ms(trace.member.post_start.unwrap_or_default());
-    // The same port answers both of its probes.
+    // The startup probe and the liveness probe use the same port.
     let is_well = trace
         .member
         .unwell
@@ -554,9 +561,9 @@ pub fn started<'a>(
         let handled = handled.max(run.taken_for_post_start(trace));
         let started = started.max(handled.unwrap_or(started));
         let died = trace.died.iter().map(|(died, _)| died);
-        // A container that is asked or signaled to stop is not made ready any more, nor is any
-        // after the shim has decided that the pod ends: "a gate that opens after termination began
-        // starts nothing but defers".
+        // A container that was asked to stop, or signaled, does not become started any more. Nor
+        // does any container after the shim has decided a termination: "a gate that opens after
+        // termination began starts nothing but defers".
         let told = trace.signals.iter().map(|(told, _)| told);
         let asks = run.log.asks.iter();
         let asked = asks.filter(|ask| ask.id == trace.id && !ask.is_handler);

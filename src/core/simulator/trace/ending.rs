@@ -1,4 +1,4 @@
-//! The termination of a sandbox: its origin, its start, its requests, and its time.
+//! The termination of a sandbox: its origin, its start, its stop requests, and its deadlines.
 
 use std::time::Duration;
 
@@ -14,18 +14,21 @@ use super::{ContainerTrace, LEAST, Run, Taken, WINDOW};
 pub struct Ending {
     pub sandbox: usize,
     pub from: Time,
-    /// The end of its caller's time.
+    /// The time when the grace period is over for the caller.
     pub deadline: Time,
-    /// The same, if containers asked before and again now keep their first deadline.
+    /// The same deadline, but containers that kubelet has asked to stop twice keep the deadline of
+    /// the first request.
     pub soonest: Time,
-    /// The grace period by its requests, whatever the caller does later.
+    /// The grace period that follows from the requests, even if the caller kills sooner.
     pub grace: Duration,
     /// The earliest time when the shim could know of the termination.
     pub known: Time,
     pub forced: bool,
-    /// Forced for its caller, but a handler with so little time looks like any other.
+    /// The termination is forced for the caller. But the shim sees a preStop handler, which looks
+    /// the same with any grace period.
     pub is_vague: bool,
-    /// A stop of one container was under way, and its clock counts for the termination as well.
+    /// The stop of a single container was still under way, and its deadline counts for the
+    /// termination as well.
     pub is_entangled: bool,
 }
 
@@ -33,12 +36,12 @@ pub struct Ending {
 struct Begun<'a, 'r> {
     run: &'r Run<'a>,
     sandbox: usize,
-    /// The shim's own decision.
+    /// The termination that the shim decided.
     decided: Option<&'r Taken>,
-    /// The inference from the caller's requests.
+    /// The termination that the shim inferred from the caller's requests.
     inferred: Option<&'r Taken>,
-    /// The time when the shim knew without any request: by its decision, or the death of the
-    /// sandbox.
+    /// The time when the shim knew of the termination without any request: when it decided the
+    /// termination, or when the sandbox died.
     by_shim: Option<Time>,
     /// The requests of this termination, in order.
     asks: Vec<&'a Ask>,
@@ -47,8 +50,8 @@ struct Begun<'a, 'r> {
 
 impl<'a, 'r> Begun<'a, 'r> {
     fn of(run: &'r Run<'a>, sandbox: usize) -> Option<Begun<'a, 'r>> {
-        // A termination assumed before the first request that was followed by a new run belongs to
-        // the past.
+        // If a new run followed an assumed termination before the first request of this one, the
+        // earlier termination is over.
         let mut asks = run.log.asks.iter();
         let first = asks.find(|ask| ask.end && run.tells(ask) && run.ask_sandbox(ask) == sandbox);
         let is_last = |taken: &&Taken| {
@@ -85,7 +88,8 @@ impl<'a, 'r> Begun<'a, 'r> {
     fn ending(&self) -> Ending {
         let first_times = self.given(|_| true);
         let entangled: Vec<_> = self.entangled().collect();
-        // A container asked again in the termination has the time that it is given then.
+        // A container that is asked to stop again in the termination has the time of the second
+        // request.
         let alone = entangled.iter().filter(|ask| !self.is_asked(ask.id));
         let own = self.given(|ask| !self.is_begun_again(ask));
         let last = alone
@@ -93,7 +97,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(own, Time::min);
         let kills = self.kills();
         let deadline = kills.fold(last, Time::min);
-        // Containers asked alone have the same clock, before the termination or in it.
+        // The deadlines of containers that are asked to stop alone count as well, before the
+        // termination or during it.
         let living = self.run.asks_of_living(self.sandbox);
         let living = living.filter(|ask| ask.at > self.from);
         let others = entangled.iter().copied().chain(living);
@@ -116,14 +121,14 @@ impl<'a, 'r> Begun<'a, 'r> {
     /// The deadline of the termination: the earliest that follows from the stop requests for which
     /// `counts` holds, and from the pod's grace period if the shim decided the termination.
     fn given(&self, counts: impl Fn(&Ask) -> bool) -> Time {
-        // A deletion that gives more than the pod's own grace period looks like one that gives
-        // that.
+        // The shim does not see that a deletion gives more time than the pod's own grace period.
         let own = secs(self.run.case.grace);
         let by_shim = match self.by_shim {
             Some(at) => at.after(own),
             None => Time::default().after(Duration::MAX),
         };
-        // Requests for the caller's own containers are delivered at once and shorten nothing.
+        // Requests for containers that usher does not order are delivered at once, and shorten
+        // nothing.
         let has_ours = self.asks.iter().any(|ask| self.run.is_of_ours(ask));
         let asks = self.asks.iter().filter(|ask| {
             let tells = self.run.is_of_ours(ask) || !has_ours;
@@ -133,8 +138,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(by_shim, Time::min)
     }
 
-    /// "Or from an Exec with the argv of its exec preStop handler": a caller that repeats it before
-    /// a termination is known counts from there.
+    /// "Or from an Exec with the argv of its exec preStop handler": if the caller repeats the
+    /// handler before the termination is known, the time counts from the repetition.
     fn is_begun_again(&self, ask: &Ask) -> bool {
         let inferred = self.inferred.map(|taken| taken.at);
         let known = self.by_shim.into_iter().chain(inferred).min();
@@ -150,7 +155,7 @@ impl<'a, 'r> Begun<'a, 'r> {
         self.asks.iter().any(|ask| ask.id == id)
     }
 
-    /// The first sign of the termination, and the number of earlier records.
+    /// The first sign of the termination, and the number of observations before it.
     fn first_sign(&self) -> (Time, usize) {
         let first = self.asks.first().map(|ask| (ask.at, ask.after));
         let taken = [self.decided, self.inferred].into_iter().flatten();
@@ -158,8 +163,8 @@ impl<'a, 'r> Begun<'a, 'r> {
         taken.chain(first).min().unwrap_or((self.from, usize::MAX))
     }
 
-    /// Stops of single containers that were still under way at the start of the termination: a
-    /// container asked before that had not exited is part of it.
+    /// Stops of single containers that were still under way when the termination began. A container
+    /// that was asked to stop before and had not exited is part of it.
     fn entangled(&self) -> impl Iterator<Item = &'r Ask> {
         let (at, after) = self.first_sign();
         let run = self.run;
@@ -170,14 +175,14 @@ impl<'a, 'r> Begun<'a, 'r> {
         })
     }
 
-    /// The SIGKILLs of its caller. They say nothing about the grace period except that it is over.
+    /// The SIGKILLs of the caller. They show only that the grace period is over.
     fn kills(&self) -> impl Iterator<Item = Time> {
         let asked = self.asks.iter().filter(|ask| ask.is_kill);
         let log = self.run.log;
         let later = log.kills.iter().filter(|(at, id)| {
             let mut asks = log.asks.iter().filter(|ask| ask.id == *id);
-            // A request that was delivered alone, and was closed before this termination began, is
-            // not part of it.
+            // A request does not belong to the termination if it was delivered alone and was closed
+            // before the termination began.
             let is_again = log.asked_again.contains(id)
                 && asks.any(|ask| ask.end || self.run.closes(ask) > self.from);
             *at >= self.from && (self.is_asked(id) || is_again)
@@ -185,8 +190,9 @@ impl<'a, 'r> Begun<'a, 'r> {
         asked.map(|ask| ask.at).chain(later.map(|(at, _)| *at))
     }
 
-    /// The time when the shim could know: its own decision at once, a caller's termination with a
-    /// second request or at the end of the window, or earlier if it did.
+    /// The time when the shim could know of the termination. It knows its own decision at once. It
+    /// knows a caller's termination with the second request, at the end of the window, or when it
+    /// inferred the termination earlier.
     fn known(&self) -> Time {
         let first = self.asks.first();
         let second = first.and_then(|first| self.asks.iter().find(|ask| ask.id != first.id));
@@ -197,9 +203,9 @@ impl<'a, 'r> Begun<'a, 'r> {
         })
     }
 
-    /// True if its caller leaves no time.
+    /// True if the caller leaves the containers no time.
     fn is_forced(&self) -> bool {
-        // A decided termination is so at once, with any time that the caller gives later.
+        // If the shim has decided the termination first, the time of later requests does not count.
         let inferred = self.inferred.map(|taken| taken.at);
         let is_decided = self
             .by_shim
@@ -209,7 +215,7 @@ impl<'a, 'r> Begun<'a, 'r> {
         is_asked && !is_decided && !self.was_given_time()
     }
 
-    /// True if an open request that was delivered alone gave time.
+    /// True if a lone request gave time, was delivered, and is still open.
     fn was_given_time(&self) -> bool {
         let (at, after) = self.first_sign();
         let run = self.run;
@@ -239,7 +245,7 @@ impl<'a> Run<'a> {
         Some(Begun::of(self, sandbox)?.ending())
     }
 
-    /// True if the decision came so late after the first request that less than `least` was left.
+    /// True if the shim decided so late after the first request that less than `least` was left.
     pub fn is_decided_late(&self, ending: &Ending, least: Duration) -> bool {
         self.taken.iter().any(|taken| {
             let is_late = taken.at > ending.from && ending.soonest.since(taken.at) < least;
@@ -247,8 +253,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// True if a request for a container that usher orders gave less than `least`, however long
-    /// before the termination.
+    /// True if a request for a container that usher orders gave less than `least`, even long before
+    /// the termination.
     pub fn is_given_less(&self, ending: &Ending, least: Duration) -> bool {
         self.log.asks.iter().any(|ask| {
             let is_of_it = ask.end && !ask.is_kill && self.ask_sandbox(ask) == ending.sandbox;
@@ -256,8 +262,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The requests of a sandbox's termination in order, without single stops: requests that had
-    /// ended or were delivered before any sign of a termination.
+    /// The requests of a sandbox's termination, in order. Stops of single containers are left out:
+    /// requests that were closed or delivered before any sign of a termination.
     fn asks_of_end(
         &self,
         sandbox: usize,
@@ -271,7 +277,8 @@ impl<'a> Run<'a> {
             .filter(|ask| self.tells(ask))
             .collect();
         asks.sort_by_key(|ask| ask.at);
-        // Backwards, because a request that ended before a single stop is a single stop as well.
+        // The loop runs backwards: a request that closed before the stop of a single container is
+        // such a stop as well.
         let mut own = vec![false; asks.len()];
         for place in (0..asks.len()).rev() {
             let ask = asks[place];
@@ -289,8 +296,8 @@ impl<'a> Run<'a> {
                         self.is_over(ask, next, after) && is_own
                     }
                     (_, Some(by_shim)) => self.is_over(ask, by_shim, 0),
-                    // With `ctr`, several kills in a row are a termination, and a single one is
-                    // not.
+                    // A person with `ctr` ends the pod by several kills in a row, and a single kill
+                    // stops one container.
                     (_, None) => self.case.by_hand || self.heeded_at(ask).is_some(),
                 };
         }
@@ -299,15 +306,15 @@ impl<'a> Run<'a> {
     }
 
     /// True if a request counts for a termination that the shim knew of at `at`. Containers created
-    /// for the next run are not part of it, even at the same time; and a container asked before,
-    /// with nothing left to stop, shortens nothing. A later request shows the caller's time as long
-    /// as the container reads RUNNING.
+    /// for the next run are not part of it, even if created at the same time. A request for a
+    /// container that has no process left shortens nothing. But as long as the container reads
+    /// RUNNING, a later request shows the caller's grace period.
     fn counts_after(&self, ask: &Ask, at: Time, decided: Option<&Taken>) -> bool {
         let Some(trace) = self.whose(ask) else {
             return false;
         };
         let is_of_it = match decided {
-            // Except for defers, "whose turn may still come".
+            // Defers are part of it even then, "whose turn may still come".
             Some(_) if trace.part().is_defer() => trace.created <= at,
             Some(taken) => trace.created_after < taken.after,
             None => trace.created <= at,
@@ -320,14 +327,14 @@ impl<'a> Run<'a> {
     fn died_alone(&self, sandbox: usize) -> Option<Time> {
         let mut asks = self.log.asks.iter();
         let died = self.deaths[sandbox].filter(|died| {
-            // Kubelet's own last act does not count.
+            // The stop of the sandbox by kubelet at the very end does not count.
             self.log.over.is_none_or(|over| *died < over)
                 && asks.all(|ask| !ask.end || self.ask_sandbox(ask) != sandbox || ask.at > *died)
         });
         died.filter(|died| self.of(sandbox).any(|trace| trace.is_alive(*died)))
     }
 
-    /// The start of the pod that ended at `end`: without a sandbox container, a creation after a
+    /// The start of the run that ended at `end`. Without a sandbox container, a Create after a
     /// termination starts the pod over, unless the policy is `Never`.
     pub fn began(&self, sandbox: usize, end: Time) -> Time {
         let taken = self.taken.iter().filter(|taken| taken.sandbox == sandbox);
@@ -336,11 +343,11 @@ impl<'a> Run<'a> {
         followed.filter(|at| *at <= end).max().unwrap_or_default()
     }
 
-    /// Time that the policy gives beyond the grace period: the delay of answers.
+    /// The time that the policy gives beyond the grace period: the longest delay of an answer.
     pub fn beyond(&self, ending: &Ending) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,
-            // SIGKILL says nothing about a grace period, and a sidecar's comes 2 s after its stop
+            // SIGKILL does not show a grace period, and a sidecar gets it 2 s after its stop
             // signal.
             _ if ending.forced => secs(2),
             GracePolicy::Reserve if ending.grace < secs(6) => Duration::ZERO,

@@ -3,8 +3,8 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`container`] | a container from its creation to its end |
-//! | [`requests`] | until when a request is open, and whether it is one of many |
+//! | [`container`] | the record of a container from its creation to its end |
+//! | [`requests`] | until when a stop request is open, and whether it is one of several |
 //! | [`ending`] | the end of a sandbox: its requests and its times |
 
 mod container;
@@ -21,23 +21,23 @@ use crate::simulator::{Seen, name_of, secs};
 pub use container::ContainerTrace;
 pub use ending::Ending;
 
-/// Least time that every container has.
+/// Least time that every container has to exit.
 pub const LEAST: Duration = secs(2);
 
 /// The default of `termination-window`.
 pub const WINDOW: Duration = secs(1);
 
-/// A termination assumed by the core.
+/// A termination that the core has assumed.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub at: Time,
-    /// Number of earlier records.
+    /// Number of observations before the core assumed the termination.
     pub after: usize,
     pub sandbox: usize,
     pub because: Cause,
-    /// The time when it was disproved.
+    /// The time when the termination was disproved.
     pub disproved: Option<Time>,
-    /// The time when it was over and the same sandbox started over.
+    /// The time when the termination was over and the pod started over in the same sandbox.
     pub followed: Option<Time>,
 }
 
@@ -48,15 +48,15 @@ pub struct Account<'a> {
     pub seen: &'a [(Time, Seen)],
     /// The wait of each Start for its answer, and its timeout.
     pub start_waits: Vec<(Duration, Option<Duration>)>,
-    /// The calls without an answer, or with more than one.
+    /// The calls that got no answer, or more than one.
     pub unanswered: Vec<String>,
     /// Leftovers that should not exist.
     pub left: Vec<String>,
     /// Wake-ups of the core without anything to do.
     pub idle_wakes: usize,
-    /// Longest time for which the shim may know of an exit before it reports it.
+    /// Longest time between the moment when the shim learns of an exit and its report.
     pub untold: Duration,
-    /// Faults of the node itself.
+    /// Faults of the node itself, which excuse broken promises.
     pub excuses: Vec<Excuse>,
 }
 
@@ -75,7 +75,7 @@ pub struct Run<'a> {
     pub log: &'a Log,
     pub account: Account<'a>,
     pub traces: Vec<ContainerTrace<'a>>,
-    /// The terminations assumed by the core.
+    /// The terminations that the core has assumed.
     pub taken: Vec<Taken>,
     /// The time of each sandbox's death.
     pub deaths: Vec<Option<Time>>,
@@ -137,7 +137,8 @@ impl<'a> Run<'a> {
             Seen::Signalled(id, signal) => self.with(id, |trace| trace.signals.push((at, *signal))),
             Seen::Died(id, _) if id == "pause" => self.deaths[sandbox] = Some(at),
             Seen::Died(id, status) => self.with(id, |trace| trace.died.push((at, *status))),
-            // The delay of a report is not the fault of its sender.
+            // The time when the shim published the exit counts, not the time when its caller heard
+            // of it.
             Seen::ExitSaid(id, code) | Seen::ExitReported(id, code) => {
                 self.with(id, |trace| {
                     trace.reported.get_or_insert((at, *code));
@@ -198,13 +199,13 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The same for any container of a sandbox.
+    /// True if a fault of the node has hindered any container of a sandbox in that time.
     pub fn is_any_hindered(&self, sandbox: usize, from: Time, until: Time) -> bool {
         let mut traces = self.of(sandbox);
         traces.any(|trace| self.is_hindered(&trace.id, from, until))
     }
 
-    /// The time of the first termination assumed for a sandbox.
+    /// The time of the first termination that the core assumed for a sandbox.
     pub fn first_taken(&self, sandbox: usize) -> Option<Time> {
         let mut taken = self.taken.iter();
         taken
@@ -219,12 +220,12 @@ impl<'a> Run<'a> {
             .map(|(at, _, end)| (*at, *end))
     }
 
-    /// True if its caller gave up on its Start and has killed it.
+    /// True if the caller gave up on the container's Start and has killed the container.
     pub fn was_given_up(&self, trace: &ContainerTrace<'_>) -> bool {
         self.log.given_up.iter().any(|id| *id == trace.id)
     }
 
-    /// True if a time that was given is shortened later.
+    /// True if a later deletion shortens the grace period.
     pub fn is_hurried(&self) -> bool {
         let hurries = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Hurry(_));
         self.case.late.iter().any(hurries)

@@ -1,5 +1,5 @@
-//! Stop requests from the caller's side: when each closes, if it is one of several, and when a lone
-//! one is delivered.
+//! Stop requests from the caller's side: when each is closed, whether it is one of several, and
+//! when a lone request is delivered.
 
 use std::time::Duration;
 
@@ -21,20 +21,20 @@ impl<'a> Run<'a> {
         self.whose(ask).map_or(0, |trace| trace.sandbox)
     }
 
-    /// The time of the first stop request, a preStop handler included.
+    /// The time of the container's first stop request or preStop handler.
     pub fn first_asked(&self, trace: &ContainerTrace<'_>) -> Option<Time> {
         let mut asks = self.log.asks.iter();
         asks.find(|ask| ask.id == trace.id).map(|ask| ask.at)
     }
 
-    /// True if it was asked to stop in a living pod.
+    /// True if the container was asked to stop while the pod lived on.
     pub fn was_asked_alone(&self, trace: &ContainerTrace<'_>) -> bool {
         let mut asks = self.log.asks.iter();
         asks.any(|ask| ask.id == trace.id && !ask.end)
     }
 
-    /// The end of the time given with a request and with the preStop handler before it. A deletion
-    /// that gives more than the pod's own grace period looks like one that gives that.
+    /// The end of the grace period of a request, which starts with the preStop handler. The shim
+    /// does not see that a deletion gives more than the pod's own grace period.
     fn deadline(&self, ask: &Ask) -> Time {
         let asks = self.log.asks.iter();
         let so_far = asks.filter(|other| other.id == ask.id && other.at <= ask.at);
@@ -44,19 +44,20 @@ impl<'a> Run<'a> {
         deadlines.min().unwrap_or(ask.at)
     }
 
-    /// The time until which its caller waits; its timer starts at the answer.
+    /// The time until which the caller of a request waits. Its timer starts at the answer.
     pub fn closes(&self, ask: &Ask) -> Time {
         let answers = self.log.answers.iter();
         let answer = answers.filter(|(at, id, _)| *at == ask.at && *id == ask.id);
         let waited = answer.map(|(_, _, waited)| *waited).max();
-        // A container removed before its answer might have been delayed as long as allowed.
+        // If a container was removed before its answer, the answer may have been delayed as long as
+        // allowed.
         let is_stop = !ask.is_handler && !ask.is_kill;
         let waited = waited.or_else(|| is_stop.then(|| self.withheld()));
         let deadline = self.deadline(ask).max(ask.at.after(LEAST));
         deadline.after(waited.unwrap_or_default())
     }
 
-    /// The longest delay of an answer.
+    /// The longest delay of an answer to a stop request.
     pub fn withheld(&self) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,
@@ -81,14 +82,14 @@ impl<'a> Run<'a> {
         asks.filter(move |ask| self.ask_sandbox(ask) == sandbox)
     }
 
-    /// The longest distance of two requests that kubelet makes at once.
+    /// The longest time between requests that kubelet makes together.
     pub fn spread(&self) -> Duration {
         ms(self.case.gaps.iter().max().copied().unwrap_or_default())
     }
 
-    /// True if a request was closed at `next`, after this many records, or delivered: it is "open …
-    /// until it has exited or its own deadline has passed", and a lone one is delivered when no
-    /// other request can come for which it would be delayed.
+    /// True if a request was closed or delivered at `next`, after this many observations. It is
+    /// "open … until it has exited or its own deadline has passed". A lone request is delivered
+    /// when no second request can come any more.
     pub(super) fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
         let Some(trace) = self.whose(ask) else {
             return true;
@@ -104,16 +105,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The time when a request that no other follows is delivered: that of a sidecar or a held
-    /// defer when the silence of another container shows that the pod lives on, and then as late as
-    /// possible. If no app reads RUNNING it is the end of the pod.
+    /// The time when a lone request is delivered. A request for a sidecar or a held defer is
+    /// delivered as late as possible: when the silence of another container shows that the pod
+    /// lives on. If no app reads RUNNING, the request is the end of the pod, and is `None` here.
     pub(super) fn heeded_at(&self, ask: &Ask) -> Option<Time> {
         let trace = self.whose(ask)?;
         let as_post_start = self.taken_for_post_start(trace).filter(|_| ask.is_handler);
         if as_post_start.is_some() {
             return as_post_start;
         }
-        // A container that exits before that proves nothing about a living app.
+        // If the container exits sooner, its exit ends the delay.
         let until = self.kept_until(ask, trace);
         let until = trace.ended().map_or(until, |ended| until.min(ended));
         let is_app = |app: &ContainerTrace<'_>| app.part() == Part::App && app.id != trace.id;
@@ -139,12 +140,13 @@ impl<'a> Run<'a> {
         is_taken.then(|| ask.at.after(ms(takes).min(ask.grace)))
     }
 
-    /// True if two requests were not made at once: the first container exited before the second
-    /// request, although that came too late to belong to it, or without a signal; or each has a
-    /// deadline of its own. (Kubelet counts whole seconds, and gives two if nothing is left.)
+    /// True if two requests do not belong together. Either the first container exited before the
+    /// second request, and the request came after the window, or the exit came before any signal.
+    /// Or the requests have different deadlines. (Kubelet counts whole seconds, and gives two if
+    /// nothing is left.)
     pub(super) fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
         let (one, other) = (self.deadline(first), self.deadline(second));
-        // A native sidecar is asked when the time of all others is over.
+        // Kubelet stops a native sidecar when the grace period of all other containers is over.
         let at_most = match self.is_of_ours(second) {
             true => LEAST,
             false => LEAST.saturating_add(self.spread()),
@@ -164,8 +166,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True if a container was signaled at the end of its longest delay, without any sign of a
-    /// second request before.
+    /// True if a container got its signal at the end of the longest delay, and no second request
+    /// was seen before.
     pub fn is_told_alone(&self, asked: &ContainerTrace<'_>, told: Time) -> bool {
         let mut asks = self.log.asks.iter();
         let Some(own) = asks.find(|ask| ask.id == asked.id && !ask.is_kill) else {
@@ -187,14 +189,14 @@ impl<'a> Run<'a> {
             is_before && over.is_none_or(|at| at >= told)
         });
         let is_alone = self.log.asks.iter().filter(shows).count() == 0 && !was_taken;
-        // A caller that asks again may leave it less time.
+        // If the caller asks again, the second request may give less time.
         let asks = self.log.asks.iter();
         let mut own = asks.filter(|ask| ask.id == asked.id && !ask.is_kill && ask.at <= told);
         is_alone && own.any(|ask| self.kept_until(ask, asked) <= told)
     }
 
-    /// The time until which a lone request may be delayed because a second one may come: until the
-    /// silence of another container shows that none does.
+    /// The time until which a lone request may be delayed, because a second request may come. It
+    /// ends when the silence of another container shows that none will.
     pub fn kept_until(&self, ask: &Ask, trace: &ContainerTrace<'_>) -> Time {
         let window = ask.at.after(WINDOW);
         if trace.part() == Part::App {
@@ -202,7 +204,7 @@ impl<'a> Run<'a> {
         }
         let others = self.of(trace.sandbox).filter(|other| other.id != trace.id);
         let silent = others.filter_map(|other| Some((other, self.silence_shows_at(ask, other)?)));
-        // Containers that exit before prove nothing, and hide nothing any more.
+        // Containers that exit before that time prove nothing by their silence.
         let (lasting, gone): (Vec<_>, Vec<_>) =
             silent.partition(|(other, at)| other.reads_running(*at));
         let shown = lasting.into_iter().map(|(_, at)| at).min();
@@ -210,15 +212,17 @@ impl<'a> Run<'a> {
         shown.or(last.max()).unwrap_or(window).max(window)
     }
 
-    /// The time from which the silence of a container shows that its pod lives on although another
-    /// was asked: "any that reads RUNNING has no preStop handler and was not asked".
+    /// The time from which the silence of a container shows that its pod lives on, although kubelet
+    /// has asked another to stop: "any that reads RUNNING has no preStop handler and was not
+    /// asked".
     fn silence_shows_at(&self, ask: &Ask, other: &ContainerTrace<'_>) -> Option<Time> {
         if !other.part().is_ours() || !other.read_running(ask.at, ask.after) {
             return None;
         }
         let own = self.log.asks.iter().filter(|own| own.id == other.id);
         let mut before = own.filter(|own| own.at <= ask.at);
-        // containerd sends a stop signal once.
+        // A container that was already asked to stop stays silent, because containerd sends a stop
+        // signal once.
         let was_asked = before.any(|own| !own.is_handler);
         let (window, deadline) = (ask.at.after(WINDOW), self.deadline(ask));
         match other.member.pre_stop {
@@ -232,8 +236,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// "An Exec without deadline that began within 1 s of Start's answer is taken for it": such an
-    /// Exec alone proves nothing.
+    /// True for "an Exec without deadline that began within 1 s of Start's answer", which may be a
+    /// postStart handler. Such an Exec alone proves no termination.
     pub(super) fn is_like_a_post_start(&self, ask: &Ask) -> bool {
         let trace = self.whose(ask);
         let answered = trace.and_then(|trace| trace.answered);
