@@ -88,7 +88,7 @@ impl Judgement {
     }
 }
 
-/// The role of a container. An init container of the pod is a native init, unless a list makes it
+/// The role of a container. A container in `initContainers` is a native init, unless a list makes it
 /// an init, sidecar or defer container.
 fn role(plan: &Plan, pod: &Pod, name: &str) -> Role {
     match plan.role(name) {

@@ -101,7 +101,7 @@ fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), String> {
 }
 
 /// Replaces optional names by plain names. Names of existing containers stay, and the settings of
-/// absent containers are removed. Init containers of the pod do not count as existing here. An
+/// absent containers are removed. Containers in `initContainers` do not count as existing here. An
 /// injector may add the same proxy as an ordinary container, or as a native sidecar, which kubelet
 /// handles.
 pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotations {
