@@ -74,8 +74,8 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
 }
 
 /// Returns the CPU request of the pod as a whole, and the CPU that its containers need at any time,
-/// both in millicores. Returns `None` if usher keeps the request: it is not above the need, or it
-/// is above the sum of all containers.
+/// both in millicores. Returns `None` without such a request, or if usher keeps it: it is not above
+/// the need, or it is above the sum of all containers.
 pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
     let asked = pod.spec.resources?.requests.cpu_millis?;
     let together = containers(None, pod).effective().requests.cpu.0;

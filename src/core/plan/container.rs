@@ -36,7 +36,7 @@ pub struct ContainerPlan {
     pub termination_hook: Option<Hook>,
     /// The shim's restart policy for a sidecar, or for a defer container.
     pub restart: Option<RestartPolicy>,
-    /// A cap for the container's own stop; for a defer container, for its whole run.
+    /// A cap for the container's own stop; for a defer container, for all its runs together.
     pub grace_period: Option<Duration>,
     /// The shim's stop signal if the caller sends none; never SIGKILL.
     pub stop_signal: Option<Signal>,

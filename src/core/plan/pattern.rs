@@ -1,5 +1,4 @@
-//! Patterns of container names. Code that sees the containers of a pod matches their names with
-//! these.
+//! Patterns of container names, for code that sees the containers of a pod.
 
 use std::fmt;
 

@@ -2,11 +2,11 @@
 //!
 //! The certificate in the Secret is the one to use. If a replica finds no certificate there, or one
 //! that expires soon, it makes a new one and writes it to the Secret. If another replica was
-//! faster, the API server rejects the write as a conflict. Then the replica writes the authority of
-//! the certificate into the webhook configurations. Replicas start using the certificate at their
-//! next check, when every API server has had time to see the new authority. The previous authority
-//! stays in the configurations, so that the API server still trusts a replica that has not switched
-//! yet.
+//! faster, the API server rejects the write as a conflict, and the replica takes the other's
+//! certificate. Then the replica writes the authority of the certificate into the webhook
+//! configurations. Replicas start using the certificate at their next check, when every API server
+//! has had time to see the new authority. The previous authority stays in the configurations, so
+//! that the API server still trusts a replica that has not switched yet.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -100,7 +100,7 @@ const FIELDS: &[&str] = &[
     "other",
 ];
 
-/// JSON with these fields in any place.
+/// JSON with the field names of `FIELDS` in any place.
 fn json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         2 => prop::sample::select(&["null", "true", "1", "80", "-1", "0.5", "1e400", "-0", "\"\""][..])
