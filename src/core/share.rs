@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::lifecycle::Time;
 
-/// A share of one core, with some CPU time available in advance. Spent CPU time is paid off as time
+/// A share of one core. Work may spend some CPU time in advance. Spent CPU time is paid off as time
 /// passes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Share {
-    /// Seconds in which one second of CPU time is paid off.
+    /// Seconds that it takes to pay off one second of CPU time.
     pace: u32,
-    /// CPU time that may be spent before anything has to wait.
+    /// CPU time that may be spent in advance, before work has to wait.
     ahead: Duration,
     /// The time when everything spent so far is paid off.
     paid_at: Time,
@@ -44,8 +44,8 @@ impl Share {
         self.paid_at = self.paid_at.max(now).after(self.in_time(cost));
     }
 
-    /// Takes back CPU time that was spent at `then` for work that did not need it. The part that
-    /// has been paid off since then stays spent.
+    /// Takes back CPU time that was charged at `then` and that the work did not need. The part that
+    /// has been paid off since `then` is not taken back.
     pub fn give_back(&mut self, now: Time, then: Time, cost: Duration) {
         let paid = now.since(then);
         self.paid_at = self.paid_at.before(self.in_time(cost).saturating_sub(paid));

@@ -1,14 +1,14 @@
-//! Text from others that usher prints in a sentence: from a pod's author, or from a server in a
+//! Makes foreign text safe to repeat in a sentence: text from a pod's author, or from a server in a
 //! container.
 
 use std::error::Error;
 use std::fmt::{self, Write};
 
-/// Most characters of a container's output that usher repeats.
+/// Maximum number of characters that a sentence repeats of a container's output.
 pub const SAID_CHARS: usize = 200;
 
-/// Text with unprintable characters escaped, and cut: no line breaks, no cursor movement, no change
-/// of the writing direction.
+/// Text that is cut, with unprintable characters escaped. The result has no line breaks, no cursor
+/// movement and no change of the writing direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Shortened<'a> {
     pub text: &'a str,

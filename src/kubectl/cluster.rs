@@ -56,7 +56,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If it does not exist or cannot be read.
+    /// If the pod does not exist or cannot be read.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<String, ApiError> {
         let path = Pod::url_path(&(), Some(namespace));
         let request = kube::core::Request::new(path).get(name, &GetParams::default());

@@ -1,4 +1,4 @@
-//! The commands: they collect the nodes' answers, and show them by [`usher::cli`].
+//! The commands: they collect the nodes' answers, and show them with [`usher::cli`].
 
 use std::process::ExitCode;
 
@@ -190,7 +190,7 @@ async fn find(options: &ClusterOptions, which: &str) -> Result<Placed, Failure> 
     let Listing { pods, unanswered } = list_pods(&view, nodes, true).await?;
     let found = match choose(&full, pods.clone(), |(pod, _)| pod)? {
         Some(found) => Some(found),
-        // By id. A bare name that matches is a pod of another namespace.
+        // Search by id. A pod whose bare name matches does not count: it is in another namespace.
         None => {
             let by_id = |(pod, _): &Placed| pod.name != which;
             let pods = pods.into_iter().filter(by_id).collect();
@@ -230,7 +230,7 @@ fn full_name(cluster: &Cluster, which: &str) -> String {
     }
 }
 
-/// Nodes on which a pod may be: the one that the API server names, or else all.
+/// Nodes on which a pod may be: the node that the API server names, or else all nodes.
 async fn nodes_of(cluster: &Cluster, view: &View, full: &str) -> Vec<Node> {
     let all = || view.nodes.clone();
     let Some((namespace, name)) = full.split_once('/') else {

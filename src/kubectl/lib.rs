@@ -1,6 +1,6 @@
 //! `kubectl usher`: the commands of `usher` for all nodes of a cluster.
 //!
-//! The plugin runs `usher … -o json` on the nodes and shows the results by [`usher::cli`], which
+//! The plugin runs `usher … -o json` on the nodes and shows the results with [`usher::cli`], which
 //! also formats the output on a node:
 //!
 //! | module | purpose |

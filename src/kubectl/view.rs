@@ -37,13 +37,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pods in a page of the list.
 const PAGE: u32 = 500;
-/// Most pages read: together more nodes than Kubernetes supports.
+/// Maximum number of pages read. Together they hold more nodes than Kubernetes supports.
 const MAX_PAGES: usize = 20;
 
-/// Largest answer of a node; a full node's has some megabytes.
+/// Largest answer of a node. The answer of a full node has some megabytes.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
-/// Most bytes of a node's standard error.
+/// Maximum number of bytes read from a node's standard error.
 const MAX_WARNINGS_BYTES: u64 = 64 << 10;
 
 /// Size of the buffer of each stream.
@@ -64,7 +64,7 @@ pub struct View {
 pub struct Node {
     pub name: String,
     pod: String,
-    /// Why that pod cannot be used, if so.
+    /// Why the pod cannot be used; `None` if it can.
     trouble: Option<String>,
 }
 
@@ -82,7 +82,7 @@ pub type Parse<T> = fn(&str) -> Result<T, String>;
 /// Why a node did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// The user may not execute commands in its pod; the API server's message.
+    /// The user may not execute commands in the node's pod. Holds the API server's message.
     Forbidden(String),
     /// Another reason, as the end of a sentence.
     Other(String),
@@ -148,7 +148,8 @@ impl View {
                     let why = format!("no answer within {ANSWER_TIMEOUT:?}");
                     Err(NoAnswer::Other(why))
                 });
-                // Parsed here, so that not all texts are in memory at a time: they are much larger.
+                // Parsed here, so that not all texts are in memory at once: a text is much larger
+                // than what is parsed from it.
                 (node, answer.and_then(|answer| answer.parse(parse)))
             });
         }
@@ -168,7 +169,7 @@ impl View {
     }
 }
 
-/// Lists the pods of the DaemonSet; true if there are more.
+/// Lists the pods of the DaemonSet. Also returns true if there are more pods.
 async fn list(pods: &Api<Pod>) -> Result<(Vec<Pod>, bool), ApiError> {
     let mut listed = Vec::new();
     let mut parameters = ListParams::default().labels(LABEL).limit(PAGE);
@@ -183,8 +184,8 @@ async fn list(pods: &Api<Pod>) -> Result<(Vec<Pod>, bool), ApiError> {
     Ok((listed, true))
 }
 
-/// Nodes with their pods of the DaemonSet. During a rollout a node may have two; then the usable
-/// one.
+/// The nodes, each with its pod of the DaemonSet. During a rollout a node may have two such pods; a
+/// usable pod is preferred.
 fn nodes(pods: &[Pod]) -> Vec<Node> {
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     for pod in pods {
@@ -209,7 +210,7 @@ impl Node {
     }
 }
 
-/// Node that a pod is on, or is meant for: each pod of a DaemonSet has the affinity to one node.
+/// Node that a pod runs on, or is meant for: each pod of a DaemonSet has an affinity to one node.
 fn node_of(spec: &PodSpec) -> Option<String> {
     let wanted = || {
         let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;

@@ -59,7 +59,8 @@ pub struct Arguments {
     pub drain: Duration,
 }
 
-/// Longest drain; kubelet kills the pod at its grace period anyway.
+/// Longest drain. A longer one is useless, because kubelet kills the pod at the end of its grace
+/// period.
 const MAX_DRAIN_SECONDS: u64 = 3600;
 
 fn seconds(text: &str) -> Result<Duration, String> {

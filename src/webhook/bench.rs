@@ -8,9 +8,10 @@
 //!
 //! Between two reviews comes a trivial request, which is refused at once: its latency is the
 //! overhead of machine and connection. The kernel tells how long the program ran on a processor,
-//! and how long it waited for one. On a busy machine, `chrt -f 10 cargo bench …` gives it priority.
+//! and how long it waited for one. On a busy machine, `chrt -f 10 cargo bench …` gives the
+//! benchmark priority.
 //!
-//! With `--attack`, attackers work beside the same reviews (`scripts/attack`).
+//! With `--attack`, attackers send requests while the same reviews are sent (`scripts/attack`).
 
 #[path = "bench/attack.rs"]
 mod attack;

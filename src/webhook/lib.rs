@@ -2,8 +2,8 @@
 //!
 //! The webhook sees the whole spec of a pod, which the shim does not. It writes what the shim has
 //! to know into annotations. It refuses pods that the shim would refuse, and templates of such
-//! pods, so that the author learns of it at once. [`usher_core::judgement`] decides all this, as it
-//! does for `usher explain`; this crate connects it to the API server:
+//! pods, so that the author learns of the mistake at once. [`usher_core::judgement`] decides all
+//! this, as it does for `usher explain`; this crate connects it to the API server:
 //!
 //! | module | purpose |
 //! |---|---|
@@ -15,7 +15,8 @@
 //! | [`arguments`] | the command line |
 //! | `fuzz` | a fuzz target for reviews, which the tests run too |
 //!
-//! The webhook keeps no state of its own: it is in the API server, in a Secret and in annotations.
+//! The webhook's process keeps no state: all state is in the API server, in a Secret and in
+//! annotations.
 
 #![cfg_attr(
     not(any(test, fuzzing)),

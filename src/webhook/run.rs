@@ -93,7 +93,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
 /// Path of the configuration on nodes, used if no other is named.
 const CONFIG: &str = "/etc/usher/config.toml";
 
-/// Reads the nodes' rules. A file that is named has to exist; [`CONFIG`] need not.
+/// Reads the nodes' rules. A file that the user names has to exist; [`CONFIG`] need not.
 fn rules(named: Option<&Path>) -> Result<Rules, String> {
     let path = named.unwrap_or(Path::new(CONFIG));
     let wrong = |why: String| format!("{}: {why}", path.display());
@@ -129,7 +129,7 @@ pub struct Program {
     pub served: CurrentCertificate,
     pub source: Source,
     pub metrics: Metrics,
-    /// Authorities by which clients need a certificate; `None` if they need none.
+    /// Authorities that sign the certificates of clients; `None` if clients need no certificate.
     pub clients: Option<ClientAuthorities>,
     /// Listener for reviews.
     pub reviews: TcpListener,

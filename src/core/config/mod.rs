@@ -1,7 +1,7 @@
 //! The configuration of a node, whose administrator overrules pod authors.
 //!
-//! It applies to all pods that begin on the node. The reader of the file decides its place, and
-//! what happens to pods that begin while it cannot be read.
+//! The configuration applies to all pods that start on the node. The caller reads the file. It
+//! decides where the file is, and what happens to pods that start while the file cannot be read.
 
 pub mod reference;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 /// A table of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
-    /// Empty for the top of the file.
+    /// Empty for keys at the top of the file.
     pub name: &'static str,
     pub about: &'static str,
     pub entries: &'static [Entry],
@@ -13,13 +13,13 @@ pub struct Table {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub key: &'static str,
-    /// The form of its value.
+    /// The form of the key's value.
     pub value: &'static str,
     /// The value that applies if the key is missing.
     pub default: &'static str,
     /// The effect, in whole sentences.
     pub about: &'static str,
-    /// A value, as TOML.
+    /// An example of a value, in TOML.
     pub example: &'static str,
 }
 

@@ -28,7 +28,7 @@ fn a_default_applies_to_settings_that_the_pod_leaves_out() {
     let plan = under(rules, &[("usher/startup-timeout", "2m")]).unwrap();
     assert_eq!(plan.settings().start_mode, StartMode::Hold);
     assert_eq!(plan.settings().startup_timeout, Duration::from_secs(120));
-    // Kubelet's comes between.
+    // The default only applies if kubelet gives no grace period.
     assert_eq!(plan.settings().grace_period, None);
     assert_eq!(plan.settings().usual_grace_period, Duration::from_secs(45));
 }
@@ -166,7 +166,7 @@ fn a_minimum_raises_the_default_of_a_setting_that_the_pod_leaves_out() {
     assert_eq!(plan.settings().usual_grace_period, Duration::from_secs(5));
 }
 
-/// A sidecar whose probe has these fields beside its check.
+/// The startup probe of a sidecar under these rules; `more` are its fields after the check.
 fn probe(rules: &str, more: &str) -> Result<Probe, String> {
     let probe = format!(r#"{{"tcpSocket": {{"port": 1}}{more}}}"#);
     let annotations = [("usher/sidecars", "p"), ("startup-probe.usher/p", &probe)];
@@ -351,7 +351,7 @@ fn an_injected_container_gets_its_role_by_its_name() {
     assert_eq!(under(&off, &[]).unwrap().role("istio-proxy"), Role::Guest);
 }
 
-/// The line that a table begins with; the top of the file needs none.
+/// The header line of a table; none for the top of the file.
 fn head(table: &str) -> String {
     match table {
         "" => String::new(),
@@ -359,7 +359,8 @@ fn head(table: &str) -> String {
     }
 }
 
-/// The keys that a table knows, as who writes another one is told; at the top the tables are among them.
+/// The keys of a table, as the error for an unknown key lists them. At the top of the file, the
+/// names of the tables are among them.
 fn keys_of(table: &str) -> Vec<String> {
     let refused = parse(&format!("{}no-such-key = 1\n", head(table))).unwrap_err();
     let known = refused.split('`').skip(3).step_by(2);

@@ -23,7 +23,7 @@ fn pod(annotations: &[(&str, String)], spec: &Value) -> Pod {
     Pod::read(&owner, &pod).unwrap()
 }
 
-/// `c1`, `c2`, … each followed by `mark`.
+/// The names `c1`, `c2`, …, each followed by `mark`.
 fn names(range: std::ops::Range<usize>, mark: &str) -> String {
     let names = range.map(|index| format!("c{index}{mark}"));
     names.collect::<Vec<_>>().join(",")

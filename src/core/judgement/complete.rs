@@ -13,10 +13,10 @@ use super::names::{Annotations, put, without_absent, without_patterns};
 use super::start::{longest_start, shown};
 use super::{Warning, fields, role};
 
-/// The changes to a pod that give its annotations everything the shim has to know.
+/// Changes to a pod that make its annotations tell the shim everything that it has to know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// Annotations to set, or to remove (`None`); only real changes.
+    /// Annotations to set, or to remove (`None`); without those that stay as they are.
     pub annotations: BTreeMap<String, Option<String>>,
     /// Containers whose `livenessProbe` is to be removed because usher probes instead.
     pub without_liveness_probe: Vec<String>,
@@ -35,13 +35,13 @@ pub fn concerns(pod: &Pod, rules: &Rules) -> bool {
 
 /// Completes the annotations of a pod, or returns `None` if usher does not handle the pod.
 ///
-/// The result depends on the author's annotations, the spec and the rules only. A caller that
-/// applies it, and completes the pod again after others have changed its spec, has to restore the
-/// author's annotations first.
+/// The result depends on the author's annotations, the spec and the rules only. If others have
+/// changed the spec after a caller has applied the result, the caller may complete the pod again.
+/// It has to restore the author's annotations first.
 ///
 /// # Errors
 ///
-/// The shim's sentence, if it refuses the author's annotations.
+/// The shim's error message, if the shim refuses the author's annotations.
 pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> {
     if !concerns(pod, rules) {
         return Ok(None);
@@ -49,7 +49,7 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
     let resolved = without_patterns(&pod.annotations, pod)?;
     let mut annotations = without_absent(&resolved, pod);
     if let Some(policy) = pod.restart_policy() {
-        // Also without any list left: usher handles the pod all the same.
+        // Set even if no list is left, because usher handles the pod nonetheless.
         let said = annotations.entry(PodSetting::RestartPolicy.key());
         said.or_insert_with(|| policy.to_string());
     }
@@ -78,7 +78,7 @@ struct Work<'a> {
     /// The plan from the author's annotations.
     plan: Plan,
     annotations: Annotations,
-    /// The plan from the annotations so far, and their size in bytes.
+    /// The plan from the annotations completed so far, and the size of these in bytes.
     said: Plan,
     bytes: usize,
     changes: Completion,
@@ -115,7 +115,7 @@ impl Work<'_> {
             let mut all = list.to_vec();
             let mut is_there: BTreeSet<&str> = list.iter().map(String::as_str).collect();
             for Container { name, .. } in containers {
-                // The API server refuses invalid names and duplicates.
+                // Skips invalid names and duplicates, which the API server refuses.
                 if is_container_name(name) && wanted(name) && is_there.insert(name) {
                     all.push(name.clone());
                 }
@@ -162,7 +162,7 @@ impl Work<'_> {
     fn container(&mut self, container: &Container) {
         let name = container.name.as_str();
         let role = match self.plan.origin(name) {
-            // The role by the lists as they are now.
+            // An unlisted container is an app, a guest or, if in `initContainers`, a native init.
             Origin::Nobody => role(&self.plan, self.pod, name),
             Origin::Node if self.pod.has_init_container(name) => Role::NativeInit,
             _ => self.plan.role(name),
@@ -188,8 +188,8 @@ impl Work<'_> {
         }
     }
 
-    /// Adds the exits after which kubelet creates the container again, if the pod's policy does not
-    /// tell. Kubelet restarts a native sidecar after every exit.
+    /// Adds the container's own restart policy and restart rules where they differ from the pod's
+    /// policy. A native sidecar needs neither, because kubelet restarts it after every exit.
     fn restarts(&mut self, container: &Container) {
         let name = container.name.as_str();
         if self.pod.has_init_container(name) && container.is_native_sidecar() {
@@ -201,8 +201,9 @@ impl Work<'_> {
         }
     }
 
-    /// Adds the probes of a sidecar: one tells when it is started, the other when to restart it,
-    /// which kubelet does under `Always` only.
+    /// Adds the probes of a sidecar. The startup probe tells when the sidecar is started. The
+    /// liveness probe tells when to restart it. Under `Always` the liveness probe stays with
+    /// kubelet, which restarts the sidecar itself.
     fn sidecar(&mut self, container: &Container) {
         let name = container.name.as_str();
         if let Some(probe) = &container.startup_probe {
@@ -226,7 +227,8 @@ impl Work<'_> {
         }
     }
 
-    /// Adds a probe. Returns true unless there was one, or the shim refuses it.
+    /// Adds a probe. Returns false if the annotation exists already, or if the shim refuses the
+    /// probe.
     fn probe(&mut self, setting: ContainerSetting, field: &str, name: &str, probe: &Json) -> bool {
         if self.annotations.contains_key(&setting.key(name)) {
             return false;
@@ -262,8 +264,8 @@ impl Work<'_> {
         }
     }
 
-    /// Adds a setting. Returns false if there was one, or if the shim refuses it: a value that
-    /// Kubernetes takes and the shim does not is no reason to refuse a pod.
+    /// Adds a setting. Returns false if the annotation exists already, or if the shim refuses the
+    /// value. The pod is not refused then, because Kubernetes accepts the value.
     fn annotate(&mut self, setting: ContainerSetting, name: &str, value: String) -> bool {
         let key = setting.key(name);
         if self.annotations.contains_key(&key) {
@@ -294,7 +296,7 @@ impl Work<'_> {
         });
     }
 
-    /// Keeps only the real changes.
+    /// Leaves out annotations that stay as they are.
     fn finish(mut self) -> Completion {
         let before = &self.pod.annotations;
         let gone = before
@@ -309,8 +311,8 @@ impl Work<'_> {
     }
 }
 
-/// The settings of an app or init container for exits after which kubelet creates it again, if the
-/// pod's policy does not tell.
+/// The settings that tell the shim after which exits kubelet creates an app or init container
+/// again. Empty if the pod's restart policy alone decides.
 pub fn restarts(container: &Container, of_pod: RestartPolicy) -> Vec<(ContainerSetting, String)> {
     let own = container.restart_policy().filter(|own| *own != of_pod);
     let own = own.map(|own| (ContainerSetting::RestartPolicy, own.to_string()));

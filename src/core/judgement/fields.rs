@@ -20,13 +20,13 @@ const PROBE_FIELDS: [&str; 9] = [
     "failureThreshold",
 ];
 
-/// Most unknown fields of a probe that are named.
+/// Maximum number of unknown fields of a probe that a message names.
 const MAX_UNKNOWN: usize = 8;
 /// Most characters shown of a text from the spec.
 const MAX_KEY_CHARS: usize = 64;
 
-/// A probe in the shim's form, and a sentence for each part that is lost. `field` is its field in
-/// the spec.
+/// Converts a probe to the shim's form, and returns a sentence for each part that is lost. `field`
+/// is the name of the probe's field in the spec.
 pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     let mut lost = Vec::new();
     let Value::Object(mut fields) = probe else {
@@ -65,8 +65,8 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     (Value::Object(fields), lost)
 }
 
-/// Checks that the shim can use kubelet's `stopSignal`; the error is a sentence about what it does
-/// instead.
+/// Checks that the shim can use kubelet's `stopSignal`. The error is a sentence that tells what the
+/// shim does instead.
 pub fn stop_signal(signal: &str) -> Result<(), String> {
     match signal.parse() {
         Ok(Signal::KILL) | Err(_) => Err(format!(

@@ -1,20 +1,20 @@
-//! The judgement of a pod by its spec: everything the shim would do with it. The commands and the
-//! webhook, which know a pod before its containers are created, all ask here.
+//! Judges a pod by its spec: predicts everything that the shim would do with the pod. The commands
+//! and the webhook, which know a pod before its containers are created, call this module.
 //!
-//! Nothing is decided here: the plan comes from the shim's own parser ([`crate::plan`]), times from
-//! its termination ([`crate::lifecycle::Budget`]), sizes from its sizing ([`crate::sizing`]).
+//! This module decides nothing itself. It takes the plan from the shim's own parser
+//! ([`crate::plan`]), times from its termination ([`crate::lifecycle::Budget`]), and sizes from its
+//! sizing ([`crate::sizing`]).
 //!
-//!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `start` | what each container waits for, and what its Start looks like to kubelet |
-//! | `stop` | the steps of a termination, and when each is over at worst |
-//! | `sizes` | how large the pod is in each phase, its QoS class |
-//! | `warnings` | what does not do what it looks like |
+//! | `stop` | the steps of a termination, and the latest end of each |
+//! | `sizes` | the size of the pod in each phase, its QoS class |
+//! | `warnings` | parts of a manifest that do not do what they seem to do |
 //! | `order` | the start order, as seen from a manifest |
-//! | `names` | patterns and optional names, for who knows all containers |
-//! | `complete` | what the spec says, made into annotations |
-//! | `fields` | single fields, made into annotations |
+//! | `names` | patterns and optional names, replaced by the names of the pod's containers |
+//! | `complete` | annotations that follow from the spec |
+//! | `fields` | single fields of the spec as annotations |
 
 #[cfg(test)]
 mod bounds;
@@ -48,19 +48,19 @@ pub struct Judgement {
     pub plan: Option<Plan>,
     /// The reason why the shim would refuse the pod, in its words.
     pub refused: Option<String>,
-    /// Further reasons to refuse it, once the first is fixed.
+    /// Further reasons to refuse the pod, which remain when the first is fixed.
     pub also_refused: Vec<String>,
     pub warnings: Vec<Warning>,
 }
 
 impl Judgement {
-    /// Judges a pod by the rules of a node. Patterns in its lists are replaced by the names that
-    /// they match.
+    /// Judges a pod by the rules of a node. Patterns in the pod's lists are replaced by the names
+    /// that they match.
     pub fn of(pod: &Pod, rules: &Rules) -> Judgement {
         let read = without_patterns(&pod.annotations, pod).map(|annotations| {
             match Plan::parse_all(&annotations, rules) {
                 Ok(reading) => (Some(reading.plan), Vec::new()),
-                // Annotations that only exceed the limits of this node have a meaning all the same.
+                // Annotations that only exceed the limits of this node still make a plan.
                 Err(refusals) => (
                     Plan::parse(&annotations).ok(),
                     refusals.sentences().collect(),
@@ -88,7 +88,8 @@ impl Judgement {
     }
 }
 
-/// The role of a container: kubelet's own init containers are native ones, whatever the lists say.
+/// The role of a container. A container in `initContainers` is a native init, unless a list makes it
+/// an init, sidecar or defer container.
 fn role(plan: &Plan, pod: &Pod, name: &str) -> Role {
     match plan.role(name) {
         Role::App | Role::Guest if pod.has_init_container(name) => Role::NativeInit,

@@ -15,7 +15,8 @@ pub(super) type Annotations = BTreeMap<String, String>;
 /// Most comparisons of a name with a pattern for one pod.
 const MAX_COMPARISONS: usize = 1 << 16;
 
-/// The readable lists of a pod, as words. A list that is too long is refused with the plan.
+/// The readable lists of a pod, as words. A list that is too long is left out, because the parser
+/// of the plan refuses it.
 pub(super) fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
     plan::lists().filter_map(|setting| {
         let value = annotations.get(&setting.key())?;
@@ -31,12 +32,12 @@ pub(super) fn with_patterns(
     lists(annotations).filter(|(_, words)| words.iter().any(|word| Pattern::is_one(word)))
 }
 
-/// Replaces patterns by the names of matching containers, in their order; names that are listed
-/// themselves are left out. A list that becomes empty is removed.
+/// Replaces patterns by the names of matching containers, in the order of the containers. A name
+/// that is also listed without a pattern is not added. A list that becomes empty is removed.
 ///
 /// # Errors
 ///
-/// A sentence: a list of patterns has too many names, or the pod has too many containers for its
+/// A sentence: a list has too many names and patterns, or the pod has too many containers for its
 /// patterns.
 pub(super) fn without_patterns(
     annotations: &Annotations,
@@ -99,9 +100,10 @@ fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces optional names by plain ones: names of existing containers stay, and settings of the
-/// others are removed. Kubelet's own init containers do not count as existing here: an injector
-/// adds the same proxy as an ordinary container or as a native sidecar.
+/// Replaces optional names by plain names. Names of existing containers stay, and the settings of
+/// absent containers are removed. Containers in `initContainers` do not count as existing here. An
+/// injector may add the same proxy as an ordinary container, or as a native sidecar, which kubelet
+/// handles.
 pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotations {
     let is_there = |name: &str| pod.place(name).is_some();
     let mut absent: BTreeSet<&str> = BTreeSet::new();
@@ -148,7 +150,8 @@ fn pattern(word: &str) -> Option<Pattern> {
     Pattern::new(word).ok().filter(|_| Pattern::is_one(word))
 }
 
-/// The names that a pattern may match: kubelet handles its own init containers.
+/// The names that a pattern may match: only a list of native init containers can name the pod's own
+/// init containers, which kubelet handles.
 fn candidates(setting: PodSetting, pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = match setting {
         PodSetting::NativeInit => &pod.spec.init_containers,

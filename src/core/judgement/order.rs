@@ -7,7 +7,8 @@ use crate::plan::{Plan, Stage, StartMode};
 
 use super::start::Held;
 
-/// Most names shown of a list, and most bytes of them together. The rest is counted.
+/// Maximum number of names shown of a list, and of the bytes of these names together. Of the other
+/// names only the number is shown.
 const SHOWN_NAMES: usize = 32;
 const SHOWN_BYTES: usize = 1 << 10;
 
@@ -38,7 +39,7 @@ pub(super) struct StartOrder<'a> {
     plan: &'a Plan,
     pod: &'a Pod,
     staged: Vec<Staged<'a>>,
-    /// By name, the index in `staged` at which its stage begins.
+    /// The index in `staged` at which a container's stage begins, by the container's name.
     begins: BTreeMap<&'a str, usize>,
 }
 
@@ -54,7 +55,7 @@ pub(super) struct Staged<'a> {
 /// The containers that another container waits for.
 pub(super) struct Waits<'a> {
     pub(super) names: Vec<&'a str>,
-    /// Kubelet creates one of them after the waiting container, according to the manifest.
+    /// Kubelet creates a container of `names` after the waiting one, according to the manifest.
     is_for_later: bool,
     /// The waiting container is one of the pod's own init containers.
     is_init: bool,
@@ -92,8 +93,8 @@ impl<'a> StartOrder<'a> {
         self.staged.get(..begin).unwrap_or_default()
     }
 
-    /// The containers of `before` that `name` waits for when kubelet starts it. Optional ones count
-    /// only if kubelet has created them before.
+    /// The containers of `before` that the container `name` waits for when kubelet starts it. An
+    /// optional container counts only if kubelet has created it before.
     pub(super) fn waits(&self, name: &str, before: &[Staged<'a>]) -> Waits<'a> {
         let own = self.pod.place_among_all(name);
         let waited_for = before
@@ -121,9 +122,9 @@ impl<'a> StartOrder<'a> {
         }
     }
 
-    /// Returns how a container is held. Kubelet starts the containers in the order of the manifest
-    /// and waits for the answer of each; and it creates nothing after an init container until that
-    /// has exited.
+    /// Returns how a container is held. Kubelet starts the containers in the order of the manifest,
+    /// and waits for the answer to each Start. After an init container, kubelet creates nothing
+    /// until the init container has exited.
     pub(super) fn held(&self, waits: &Waits<'_>) -> Held {
         if waits.names.is_empty() {
             return Held::No;
@@ -138,12 +139,13 @@ impl<'a> StartOrder<'a> {
 }
 
 impl Staged<'_> {
-    /// True if kubelet creates it after the container at this place, according to the manifest.
+    /// True if kubelet creates this container after the one at `place`, according to the manifest.
     pub(super) fn is_after(&self, place: Option<usize>) -> bool {
         self.place.is_none() || self.place > place
     }
 
-    /// True if containers created before it do not wait for it.
+    /// True if the container at `place` does not wait for this container, because this one is
+    /// optional and created later.
     pub(super) fn is_missed_at(&self, place: Option<usize>) -> bool {
         self.is_optional && self.is_after(place)
     }

@@ -46,7 +46,7 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
         .filter(|(moment, _)| match moment {
             Moment::PreExit => !containers.pre_exit.is_empty(),
             Moment::PostExit => !containers.post_exit.is_empty(),
-            // Smaller than any other one.
+            // Not shown, because this size is smaller than any other.
             Moment::Sidecars => false,
             Moment::Starting(_) | Moment::Running => true,
         })
@@ -73,9 +73,9 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     }
 }
 
-/// The CPU request of the pod as a whole and the CPU that its containers need at any time, in
-/// millicores, if usher gives the pod the latter. A request beyond all of its containers together
-/// is kept.
+/// Returns the CPU request of the pod as a whole, and the CPU that its containers need at any time,
+/// both in millicores. Returns `None` without such a request, or if usher keeps it: it is not above
+/// the need, or it is above the sum of all containers.
 pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
     let asked = pod.spec.resources?.requests.cpu_millis?;
     let together = containers(None, pod).effective().requests.cpu.0;
@@ -97,7 +97,8 @@ fn containers(plan: Option<&Plan>, pod: &Pod) -> Containers {
             ..Containers::default()
         },
     };
-    // According to the manifest: a native sidecar stays, and kubelet also starts unlisted ones.
+    // The init containers come from the manifest. It tells which are native sidecars, which keep
+    // running, and kubelet also starts those that no list has.
     let listed = plan.map_or(0, |plan| plan.native_init().len());
     let native = pod
         .spec
@@ -214,9 +215,9 @@ pub fn bytes(bytes: Option<u64>) -> String {
     }
 }
 
-/// The requests and limits of the pod as a whole, if its manifest has them, filled in as by
-/// Kubernetes 1.34: with limits, a missing request is the request of the containers by Kubernetes'
-/// own formula, else the limit.
+/// The requests and limits of the pod as a whole, if its manifest has them. With limits, a missing
+/// request is filled in as by Kubernetes 1.34: with the request of the containers by Kubernetes'
+/// own formula, or with the limit if the containers request nothing.
 fn whole(pod: &Pod) -> Option<Requirements> {
     let given = pod.spec.resources?;
     let Requirements { requests, limits } = given;
@@ -238,7 +239,8 @@ fn whole(pod: &Pod) -> Option<Requirements> {
     })
 }
 
-/// Caps the limits of containers by those of the pod: their cgroups are within the pod's.
+/// Caps the limits of containers by the limits of the pod, because their cgroups are inside the
+/// pod's cgroup.
 fn cap(mut size: Size, whole: Requirements) -> Size {
     let of_cpu = Limit::from(whole.limits.cpu_millis.map(Millicores));
     let of_memory = Limit::from(whole.limits.memory_bytes.map(Bytes));

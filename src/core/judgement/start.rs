@@ -31,30 +31,30 @@ pub struct Entry {
     /// Containers with the same step start side by side; `None` for a container that is not
     /// ordered.
     pub step: Option<usize>,
-    /// The containers that come first.
     pub waits_for: Vec<String>,
     pub held: Held,
-    /// The missing annotation because of which it is held.
+    /// The annotation with which the container would not be held.
     pub remedy: Option<String>,
-    /// The condition for containers that wait for it, or its meaning for the run; `None` if nothing
-    /// waits.
+    /// The condition under which containers that wait for this one go on, or, for an app, under
+    /// which the run is complete. `None` if nothing depends on the container.
     pub done: Option<String>,
-    /// The purpose of its liveness probe, if usher makes one.
+    /// The effect of the container's liveness probe, if usher runs one.
     pub liveness: Option<String>,
 }
 
 /// The way in which a waiting container is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Held {
-    /// Not held: kubelet starts it in its own time.
+    /// Not held: the container runs as soon as kubelet starts it.
     No,
-    /// The Start is answered when the turn has come, as long as kubelet can wait.
+    /// usher answers the Start when the container's turn comes, if kubelet can wait for so long.
     Blocked,
-    /// The Start is answered at once, and the container reads Running.
+    /// usher answers the Start at once, and the held container reads Running.
     AtOnce,
     /// Held until the pod terminates.
     UntilTermination,
-    /// Held until it is ended: kubelet creates what it waits for only after it has exited.
+    /// Held until usher ends the container: it waits for containers that kubelet creates only after
+    /// it has exited.
     InVain,
 }
 
@@ -165,8 +165,8 @@ fn init_entries(order: &StartOrder<'_>, plan: &Plan, pod: &Pod) -> Vec<Entry> {
     entries
 }
 
-/// A container that is added to a running pod (`kubectl debug`): it is in none of the author's
-/// lists.
+/// The entry of a container that is added to a running pod (`kubectl debug`); no list of the author
+/// has such a container.
 pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
     let order = StartOrder::of(plan, pod);
     let waits = order.waits_of_last();
@@ -210,7 +210,7 @@ pub(super) fn annotation<'a>(setting: PodSetting, names: impl Iterator<Item = &'
     format!("{}: {}", setting.key(), few_joined(names))
 }
 
-/// Most different sets of final exit codes that are shown.
+/// Maximum number of different sets of final exit codes that are shown.
 const SHOWN_ENDS: usize = 4;
 
 /// The condition for the completion of the run, or `None` if kubelet restarts an app for ever.

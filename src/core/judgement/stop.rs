@@ -17,7 +17,7 @@ use super::role;
 pub struct Termination {
     pub policy: String,
     pub grace_period_seconds: f64,
-    /// Latest end of the last container, since the first request.
+    /// Latest end of the last container, in seconds since the first stop request.
     pub worst_case_seconds: f64,
     pub steps: Vec<StopStep>,
     /// The defer containers that are run again until they succeed, and the time that this may take.
@@ -29,11 +29,12 @@ pub struct Termination {
 #[serde(rename_all = "camelCase")]
 pub struct RunAgain {
     pub container: String,
-    /// Latest start of its last run, since the first request.
+    /// Latest start of the container's last run, in seconds since the first stop request.
     pub until_seconds: f64,
-    /// The longest time of all its runs together by its own cap.
+    /// The container's own cap, in seconds, for all its runs together.
     pub cap_seconds: Option<f64>,
-    /// The containers and steps behind it: two seconds are left for each, and for its own last run.
+    /// The containers and steps after this container. Two seconds are reserved for each of them,
+    /// and two for the container's own last run.
     pub behind: Vec<String>,
 }
 
@@ -45,7 +46,7 @@ pub struct StopStep {
     pub containers: Vec<String>,
     /// True if its containers stop one after another.
     pub in_turn: bool,
-    /// Latest end of the step, since the first request.
+    /// Latest end of the step, in seconds since the first stop request.
     pub over_after_seconds: f64,
 }
 
@@ -95,7 +96,7 @@ fn run_again(plan: &Plan, pod: &Pod) -> Vec<RunAgain> {
     let of_defer = |(index, name): (usize, &&str)| {
         let own = plan.container(name);
         own.restart.filter(|policy| policy.restarts_failed())?;
-        // Later defer containers, then later steps: they need time of the same grace period.
+        // Later defer containers and later steps take their time from the same grace period.
         let later = defers.get(index.saturating_add(1)..).unwrap_or_default();
         let is_pre_exit = index < plan.pre_exit().len();
         let steps = [
@@ -109,7 +110,7 @@ fn run_again(plan: &Plan, pod: &Pod) -> Vec<RunAgain> {
                 .clone()
                 .map(|(step, _)| format!("the {}", step.word())),
         );
-        // The last run needs as much time as each of those.
+        // The last run needs as much time as each later container and step.
         let needed = match later.len().saturating_add(steps.count()) {
             0 => 0,
             count => u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1),
@@ -154,9 +155,10 @@ fn longest(plan: &Plan, pod: &Pod, step: Step, names: &[String]) -> Option<Durat
 fn cap(plan: &Plan, pod: &Pod, step: Step, name: &str) -> Option<Duration> {
     let cap = plan.container(name).grace_period?;
     match step {
-        // The cap is from its release to its signal; SIGKILL comes later.
+        // The cap limits the time from the container's release to its stop signal. SIGKILL comes
+        // later.
         Step::PreExit | Step::PostExit => Some(cap.saturating_add(LEAST)),
-        // The signal comes after the preStop handler, which no cap bounds.
+        // The stop signal comes after the preStop handler, which no cap bounds.
         Step::Apps | Step::Sidecars => {
             let has_handler = pod.container(name)?.lifecycle.pre_stop.is_some();
             (!has_handler).then_some(cap)

@@ -31,7 +31,7 @@ fn everywhere(patterns: &[&str], everywhere: bool) -> Rules {
     rules
 }
 
-/// The pod as it is when it has been completed, which then has nothing left to be completed.
+/// Completes a pod. Asserts that completing it again changes nothing.
 #[track_caller]
 fn completed(mut pod: Pod, rules: &Rules) -> (Pod, Completion) {
     let completion = complete(&pod, rules).unwrap().unwrap();
@@ -231,7 +231,7 @@ fn patterns_become_the_names_that_there_are() {
             ("usher/sidecars", "b-proxy,a-proxy"),
         ]
     );
-    // No list fits, but the pod still has to do with usher.
+    // No container matches the pattern, but usher still handles the pod.
     let (_, completion) = completed(
         pod(&[("usher/sidecars", "*-agent")], spec),
         &Rules::default(),
@@ -275,7 +275,8 @@ fn of_optional_names_those_are_left_that_there_are() {
     );
 }
 
-/// An injector may bring the same proxy in either form; kubelet looks after its own.
+/// An injector may add the same proxy as an ordinary container or as a native sidecar, which
+/// kubelet handles.
 #[test]
 fn an_optional_sidecar_that_is_kubelets_own_is_none_of_ours() {
     let said = [
@@ -299,7 +300,7 @@ fn an_optional_sidecar_that_is_kubelets_own_is_none_of_ours() {
     );
 }
 
-/// A probe without a timeout in the spec is not limited to kubelet's usual timeout.
+/// The default startup timeout, five minutes, must not end the wait before the probes do.
 #[test]
 fn apps_wait_as_long_as_the_probes_of_the_spec_may_take() {
     let probe = |seconds: u32| json!({"tcpSocket": {"port": 1}, "periodSeconds": seconds, "failureThreshold": 60});
@@ -321,15 +322,15 @@ fn apps_wait_as_long_as_the_probes_of_the_spec_may_take() {
     };
     let rules = Rules::default();
     let minutes = |text: &str| (Some(text.to_owned()), false);
-    // Side by side, and one after another.
+    // The probes run side by side, and in the second case one after another.
     assert_eq!(timeout(&[], 7, 10, &rules), minutes("10m"));
     let serial = [("usher/startup-order", "one other")];
     assert_eq!(timeout(&serial, 7, 10, &rules), minutes("17m"));
-    // There is time enough, or the author says how much there is.
+    // The default timeout is long enough, and in the second case the author has set one.
     assert_eq!(timeout(&[], 5, 4, &rules), (None, false));
     let said = [("usher/startup-timeout", "2m")];
     assert_eq!(timeout(&said, 7, 10, &rules), (None, true));
-    // The node has the last word.
+    // The node's limit forbids the longer timeout.
     let limits = Limits {
         startup_timeout: Some(Duration::from_secs(360)),
         ..Limits::default()
@@ -374,7 +375,7 @@ fn pods_that_the_shim_would_refuse_get_its_error() {
     assert!(refused("usher/nothing", "x").starts_with("unknown annotation usher/nothing"));
 }
 
-/// The author made no mistake here.
+/// The pod is not refused, because its author made no mistake.
 #[test]
 fn a_probe_that_kubernetes_takes_and_the_shim_does_not_is_left_to_kubelet() {
     let spec = json!({"restartPolicy": "Never", "containers": [
@@ -510,7 +511,7 @@ fn names_that_kubernetes_refuses_are_left_to_it() {
     assert!(written(&completion).contains(&("usher/apps", "web")));
 }
 
-/// A template has not what is injected into its pods.
+/// A pod template lacks the containers that an injector adds to its pods.
 #[test]
 fn a_listed_container_that_does_not_exist_may_still_be_created() {
     let spec = json!({"runtimeClassName": "usher", "containers": containers(&["web"])});

@@ -1,4 +1,4 @@
-//! A value of a manifest, kept as it was written, in no more bytes.
+//! A value of a manifest, kept as text that is no longer than the original.
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -19,7 +19,7 @@ impl Json {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    /// True if it is an object with this field.
+    /// True if the value is an object with this field.
     pub fn has(&self, field: &str) -> bool {
         let mut parser = serde_json::Deserializer::from_str(&self.0);
         parser.deserialize_map(Search(field)).unwrap_or_default()
@@ -35,7 +35,7 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
-/// True if a map has the key.
+/// A visitor that returns true if a map has this key.
 struct Search<'a>(&'a str);
 
 impl<'de> Visitor<'de> for Search<'_> {
@@ -55,7 +55,7 @@ impl<'de> Visitor<'de> for Search<'_> {
     }
 }
 
-/// Writes the value that it reads.
+/// A visitor that writes the value that it reads as text, without null fields.
 struct Writer<'a>(&'a mut Vec<u8>);
 
 impl Writer<'_> {
@@ -122,7 +122,8 @@ impl<'de> Visitor<'de> for Writer<'_> {
         self.0.push(b'{');
         let mut end = self.0.len();
         while let Some(key) = map.next_key::<String>()? {
-            // No value ends with this character.
+            // The text ends with `{` only before the first field: no value ends with this
+            // character.
             if !self.0.ends_with(b"{") {
                 self.0.push(b',');
             }

@@ -36,8 +36,8 @@ pub struct Owner {
     pub namespace: Option<String>,
 }
 
-/// The fields that lead to the pod of an object of this kind, or to its template of pods: to a map
-/// that has `metadata` and `spec`. None of a kind that has none.
+/// The fields that lead, in an object of this kind, to its pod or pod template: a map that has
+/// `metadata` and `spec`. `None` if objects of this kind have no pods.
 ///
 /// ```
 /// use usher_core::manifest::pod_path;

@@ -31,7 +31,7 @@ pub struct Spec {
     pub runtime_class_name: Option<String>,
     restart_policy: Option<String>,
     termination_grace_period_seconds: Option<u64>,
-    /// Kubelet's own init containers, native sidecars included.
+    /// The pod's own init containers, native sidecars included.
     pub init_containers: Containers,
     pub containers: Containers,
     /// Resources of the pod as a whole, as written.
@@ -116,8 +116,8 @@ impl Pod {
         read::pod(owner, pod)
     }
 
-    /// Reads a pod or pod template from the text of the object that has it at `path`; `None` if the
-    /// object has none there.
+    /// Reads the pod or pod template at `path` in the text of an object. Returns `None` if the
+    /// object has nothing there.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Pod {
         }
     }
 
-    /// True if kubelet itself has an init container of this name, native sidecars included.
+    /// True if the pod has an init container of this name, native sidecars included.
     pub fn has_init_container(&self, name: &str) -> bool {
         self.init_places.contains_key(name)
     }
@@ -187,7 +187,7 @@ impl Pod {
         matches!(self.owner.kind.as_str(), "Job" | "CronJob")
     }
 
-    /// All containers, kubelet's own init containers first.
+    /// All containers of the pod, init containers first.
     pub fn all(&self) -> impl Iterator<Item = &Container> {
         self.spec
             .init_containers
@@ -217,7 +217,7 @@ impl Pod {
 }
 
 impl Container {
-    /// True for a native sidecar, if it is among the init containers (KEP-753).
+    /// True if the container, as one of the pod's init containers, is a native sidecar (KEP-753).
     pub fn is_native_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }

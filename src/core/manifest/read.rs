@@ -26,7 +26,7 @@ pub enum Unreadable {
     /// A field with another type than in Kubernetes.
     #[error("{0}")]
     Malformed(String),
-    /// More than Kubernetes can run.
+    /// A pod that is larger than any that Kubernetes can run.
     #[error("{0}")]
     TooLarge(String),
 }
@@ -72,7 +72,7 @@ fn container_error(pod: &Value) -> Option<String> {
     })
 }
 
-/// A pod as it is written.
+/// A pod as written, before it is checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Body {
@@ -123,7 +123,7 @@ fn check(annotations: &Annotations, spec: &Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// A pod inside an object, at the end of a path of fields.
+/// Reads a pod inside an object, at the end of this path of fields.
 struct Within<'a>(&'a [&'a str]);
 
 impl<'de> DeserializeSeed<'de> for Within<'_> {
@@ -305,7 +305,7 @@ impl Fold for NetworkRights {
     }
 }
 
-/// A list that is reduced while it is read.
+/// A value that is computed from the items of a list while they are read.
 trait Fold: Default {
     type Item;
 
@@ -366,7 +366,7 @@ impl<'de, F: Fold<Item: Deserialize<'de>>> Visitor<'de> for FoldVisitor<F> {
     }
 }
 
-/// Annotations, as many as Kubernetes takes.
+/// Annotations, kept up to the size that Kubernetes accepts.
 #[derive(Debug, Default)]
 struct Annotations {
     all: BTreeMap<String, String>,

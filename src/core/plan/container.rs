@@ -18,7 +18,7 @@ use super::rules::Unsaid;
 use super::settings::RestartPolicy;
 use super::signal::{Signal, parse_stop_signal};
 
-/// The settings of one container, each of which its role has a use for.
+/// The settings of one container. The container's role has a use for each of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContainerPlan {
     /// Tells when a sidecar is started.
@@ -26,20 +26,21 @@ pub struct ContainerPlan {
     /// The container's own `restartPolicy` (Kubernetes, container level), for apps and init
     /// containers. `None`: the pod's.
     pub restart_policy: Option<RestartPolicy>,
-    /// Exit codes after which the caller creates the container again although its policy does not,
-    /// for apps and init containers.
+    /// Exit codes after which the caller creates the container again, although the restart policy
+    /// says otherwise; for apps and init containers.
     pub caller_restarts: ExitCodes,
-    /// Tells when to restart a sidecar in place, and if a defer container may have more time.
+    /// A probe whose failure makes the shim restart a sidecar in place. A defer container whose
+    /// probe succeeds may get more time.
     pub liveness_probe: Option<Probe>,
     /// Run first when the pod terminates; for apps and sidecars.
     pub termination_hook: Option<Hook>,
     /// The shim's restart policy for a sidecar, or for a defer container.
     pub restart: Option<RestartPolicy>,
-    /// A cap for the container's own stop.
+    /// A cap for the container's own stop; for a defer container, for all its runs together.
     pub grace_period: Option<Duration>,
     /// The shim's stop signal if the caller sends none; never SIGKILL.
     pub stop_signal: Option<Signal>,
-    /// Requests and limits; the OCI spec has no requests.
+    /// Requests and limits. The shim needs them here because the OCI spec has no requests.
     pub resources: Option<Resources>,
 }
 
@@ -87,8 +88,8 @@ impl ContainerPlan {
     }
 }
 
-/// Refuses a setting that the container's role has no use for. The error names the lists that would
-/// give it such a role, and a similar name in them.
+/// Refuses a setting that the container's role has no use for. The error names the lists whose
+/// roles have a use for it, and a similar name in these lists.
 pub(super) fn check_use(
     setting: ContainerSetting,
     name: &str,

@@ -1,4 +1,4 @@
-//! The way from annotations to a plan: each key by itself, then all of them together.
+//! Reads annotations into a plan: first each key alone, then all keys together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(super) struct Draft<'a> {
     containers: BTreeMap<String, ContainerPlan>,
     /// The settings of containers, and the annotations they are from.
     uses: Vec<(ContainerSetting, &'a str, Entry<'a>)>,
-    /// A list was refused, or a key that may have been meant as one.
+    /// True if a list was refused, or a key that may be a misspelled list.
     lacks_lists: bool,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Draft<'a> {
                     continue;
                 }
                 Err(error) => {
-                    // The key may have been meant as a list.
+                    // The unknown key may be a misspelled list.
                     draft.lacks_lists = true;
                     found.ok::<()>(Err(error));
                     continue;
@@ -159,8 +159,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Combines everything, and refuses contradictions. If a list is missing, the roles of
-    /// containers are unknown.
+    /// Combines all settings, and refuses contradictions. If a list is missing, the roles of
+    /// containers are unknown, and nothing that depends on roles is checked.
     fn finish(mut self, found: &mut Found) -> Plan {
         let essential = self.lists.remove(&PodSetting::Essential);
         let assignment = match self.lacks_lists || found.is_full() {
@@ -196,12 +196,12 @@ impl<'a> Draft<'a> {
 }
 
 impl Plan {
-    /// Adds a container's setting as if it had been among the annotations of this plan, which have
+    /// Adds a container's setting as if it had been among the annotations of this plan. These have
     /// `bytes` bytes so far ([`Reading::bytes`]). A refused setting changes nothing.
     ///
     /// # Errors
     ///
-    /// The reason why the annotations would be refused with it.
+    /// The reason why the annotations would be refused with this setting.
     pub fn say(
         &mut self,
         setting: ContainerSetting,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Problem, quote};
 use super::list;
 
-/// Words of 64 bits for one bit per exit code: Linux exit codes fit into a byte.
+/// Number of 64-bit words that hold one bit for each exit code: Linux exit codes fit into a byte.
 const WORDS: usize = 4;
 
 /// The prefix of a list of codes that a set does *not* have.
@@ -26,7 +26,7 @@ const NOT: char = '!';
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExitCodes(
-    /// `None` for the empty set: every container has a set, and few have codes.
+    /// `None` for the empty set, to save memory: most containers' sets are empty.
     Option<Box<Bits>>,
 );
 
@@ -99,7 +99,7 @@ impl FromIterator<u8> for ExitCodes {
     }
 }
 
-/// The index of a code's word, and its bit there.
+/// The index of the word that holds a code's bit, and the mask of that bit.
 fn place(code: u8) -> (usize, u64) {
     (usize::from(code >> 6), 1 << (code & 63))
 }
@@ -123,7 +123,7 @@ impl fmt::Display for ExitCodes {
 ///
 /// # Errors
 ///
-/// Neither codes nor `!`, a number above 255, any other text, or a duplicate code.
+/// A text without codes and without `!`, a number above 255, any other text, or a duplicate code.
 pub(super) fn parse(text: &str) -> Result<ExitCodes, Problem> {
     let (is_not, codes) = match text.trim_start().strip_prefix(NOT) {
         Some(codes) => (true, codes),

@@ -44,7 +44,8 @@ words! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub struct HttpGet {
     pub scheme: Scheme,
-    /// `None`: loopback, or the network namespace's own address.
+    /// `None` means loopback or, if a connection to loopback fails, the global address of the
+    /// container's network namespace.
     pub host: Option<Host>,
     pub port: Port,
     /// Includes the query; begins with a slash and has no control characters.
@@ -156,7 +157,7 @@ fn read_scheme(scheme: Option<String>) -> Result<Scheme, Problem> {
     })
 }
 
-/// Reads an empty host as none, as Kubernetes does.
+/// Reads an empty host as a missing host, as Kubernetes does.
 fn read_host(host: Option<String>) -> Result<Option<Host>, Problem> {
     let Some(host) = host.filter(|host| !host.is_empty()) else {
         return Ok(None);

@@ -41,8 +41,7 @@ struct RawSleep {
 ///
 /// # Errors
 ///
-/// A field or type that Kubernetes' `LifecycleHandler` does not have, or any number of actions
-/// other than one.
+/// A field or type that Kubernetes' `LifecycleHandler` does not have, no action, or more than one.
 pub(super) fn parse(text: &str) -> Result<Hook, Problem> {
     let raw: RawHook = json::parse(text, "a Kubernetes LifecycleHandler")?;
     match (raw.exec, raw.http_get, raw.tcp_socket, raw.sleep) {

@@ -21,14 +21,15 @@ pub struct Identity {
     pub kind: ContainerKind,
     /// The name in the pod's spec, else the container's id.
     pub name: String,
-    /// The id of the sandbox it belongs to; for a sandbox made by CRI, its own id.
+    /// The id of the container's sandbox. A sandbox container made by CRI has its own id here.
     pub sandbox: Option<String>,
 }
 
 /// The kind of a container: the sandbox (pause) container, or one of the pod's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ContainerKind {
-    /// The pause container or its equivalent, which opens and closes the pod.
+    /// The pause container or its equivalent: the first container of a pod to start, the last to
+    /// stop.
     Sandbox,
     /// Any other container.
     Workload,

@@ -22,7 +22,7 @@ pub(super) fn parse<T: DeserializeOwned>(text: &str, schema: &str) -> Result<T, 
         })
 }
 
-/// A `T` written as an object: serde itself would take an array for a struct too.
+/// A `T` that has to be a JSON object: serde alone would also accept an array for a struct.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Object<T>(pub T);
 

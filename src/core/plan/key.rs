@@ -62,7 +62,7 @@ pub fn is_usher_key(key: &str) -> bool {
 impl<'a> Key<'a> {
     /// The key of `entry`, or `None` outside of usher's name space.
     ///
-    /// A key has one slash, and the part before it decides, as in the patterns `usher/*` and
+    /// A key has one slash. The part before the slash decides, as in the patterns `usher/*` and
     /// `*.usher/*` by which containerd passes annotations on (a `*` there matches no slash).
     pub(super) fn read(entry: Entry<'a>) -> Result<Option<Key<'a>>, PlanError> {
         let Some((prefix, name)) = entry.key.split_once('/') else {
@@ -108,7 +108,7 @@ impl PodSetting {
         near.or_else(of_container)
     }
 
-    /// The key of its annotation.
+    /// The annotation key of this setting.
     pub fn key(self) -> String {
         format!("usher/{self}")
     }
@@ -132,7 +132,7 @@ impl ContainerSetting {
             .or_else(of_pod)
     }
 
-    /// The key of its annotation for the container of this name.
+    /// The annotation key of this setting for the container of this name.
     pub fn key(self, container: &str) -> String {
         format!("{self}.usher/{container}")
     }

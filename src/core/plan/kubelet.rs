@@ -42,13 +42,13 @@ pub struct KubeletFacts {
 }
 
 /// The resources of all containers of a pod together, computed by kubelet (1.23 and later). The
-/// pod's cgroup has as much plus a RuntimeClass's `overhead.podFixed`. `None` if unbounded or
-/// unknown.
+/// pod's cgroup is larger by a RuntimeClass's `overhead.podFixed`. A field is `None` if the amount
+/// is unbounded or unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Allotment {
     /// Bytes.
     pub memory: Option<u64>,
-    /// Microseconds of CPU time, and the period in microseconds.
+    /// CPU time in microseconds for each period, and the length of the period in microseconds.
     pub quota: Option<(u64, u64)>,
     /// CPU shares of cgroup v1.
     pub shares: Option<u64>,
@@ -63,7 +63,7 @@ pub enum PreStop {
     HttpGet,
     /// Kubelet opens a connection that the shim does not see.
     TcpSocket,
-    /// Kubelet waits, at most 292 years.
+    /// Kubelet waits for this time, at most 292 years.
     Sleep(Duration),
     /// A handler of a Kubernetes version newer than this shim.
     Other,
@@ -104,7 +104,7 @@ impl Allotment {
     }
 }
 
-/// A number of seconds, capped to what can be added to any clock.
+/// A number of seconds, capped so that it can be added to any clock.
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(MAX_SECONDS))
 }
@@ -181,7 +181,7 @@ impl<'de> Visitor<'de> for NamedPortsVisitor {
         write!(f, "a list of ports")
     }
 
-    /// The first of two ports with one name counts, as for kubelet.
+    /// Keeps the first of two ports with the same name, as kubelet does.
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NamedPorts, A::Error> {
         let mut ports = BTreeMap::new();
         while let Some(Object(RawPort {

@@ -8,8 +8,8 @@ use super::pattern::Pattern;
 /// The longest container name, in characters.
 pub(crate) const MAX_NAME_CHARS: usize = 253;
 
-/// Most containers in a list, and most with settings of their own: many times what fits into a pod,
-/// and little for a shim.
+/// Maximum number of names in a list, and of containers with settings. A pod has far fewer
+/// containers, and a shim can keep so many names.
 pub(crate) const MAX_NAMES: usize = 256;
 
 /// The description of a container name, for error messages.
@@ -23,12 +23,12 @@ const OPTIONAL: char = '?';
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
     pub(super) all: Vec<String>,
-    /// The optional ones among them.
+    /// The names in `all` that are optional.
     pub(super) optional: BTreeSet<String>,
 }
 
-/// True if `name` can be a container's: wider than Kubernetes' DNS labels, because a container made
-/// with `ctr` has its id as its name.
+/// True if `name` can be the name of a container. Kubernetes' DNS labels allow fewer names, but a
+/// container made with `ctr` has its id as its name.
 pub(crate) fn is_container_name(name: &str) -> bool {
     name.len() <= MAX_NAME_CHARS
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -105,8 +105,8 @@ fn but_last(bytes: &[u8], count: usize) -> &[u8] {
     bytes.get(..end).unwrap_or_default()
 }
 
-/// Reads names separated by commas or white space, in their order. They may end in `?` if
-/// `may_be_optional`.
+/// Reads names separated by commas or white space, in their order. A name may end in `?` if
+/// `may_be_optional` is true.
 ///
 /// # Errors
 ///

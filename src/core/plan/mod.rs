@@ -105,8 +105,8 @@ impl Plan {
         Plan::parse_under(annotations, &Rules::default()).map(|reading| reading.plan)
     }
 
-    /// True without any usher key and without a container that the node has a role for: usher does
-    /// not handle the pod.
+    /// True if there is no usher key, and no container is present to which the node gives a role.
+    /// usher does not handle such a pod.
     pub fn is_empty(&self) -> bool {
         !self.given && !self.assignment.has_one_of_node()
     }
@@ -134,7 +134,8 @@ impl Plan {
         self.origin(name) != Origin::Nobody && self.assignment.is_optional(name)
     }
 
-    /// A container of this name is there. If it need not have come, it is in the lists from now on.
+    /// Records that a container of this name is present. If the name is optional, its list has it
+    /// from now on.
     ///
     /// ```
     /// use std::collections::BTreeMap;
@@ -157,7 +158,7 @@ impl Plan {
         }
     }
 
-    /// True if both have the same content, regardless of optional containers.
+    /// True if both plans have the same content, whichever optional containers are present.
     pub fn is_written_as(&self, other: &Plan) -> bool {
         if self.assignment.is_as_written() && other.assignment.is_as_written() {
             return self == other;
@@ -170,7 +171,7 @@ impl Plan {
         written(self) == written(other)
     }
 
-    /// Forgets all optional containers.
+    /// Forgets which optional containers are present.
     pub fn forget_who_came(&mut self) {
         self.assignment.forget_who_came();
     }
@@ -194,7 +195,7 @@ impl Plan {
         &self.assignment.order.init
     }
 
-    /// The caller's own init containers, as listed.
+    /// The native init containers, which kubelet orders, as listed.
     pub fn native_init(&self) -> &[String] {
         &self.assignment.native_init
     }
@@ -204,7 +205,7 @@ impl Plan {
         &self.assignment.order.sidecars
     }
 
-    /// The apps if they were listed; never an empty set.
+    /// The listed apps, or `None` if the pod lists none; never an empty set.
     pub fn apps(&self) -> Option<&BTreeSet<String>> {
         self.assignment.apps.as_ref()
     }
@@ -251,7 +252,7 @@ impl Plan {
         self.creates_again(name)(code)
     }
 
-    /// Returns the same for many codes of one container.
+    /// As `is_created_again`, for many exit codes of one container.
     pub fn creates_again(&self, name: &str) -> impl Fn(u32) -> bool + use<'_> {
         let by_code = &self.container(name).caller_restarts;
         let policy = self.restart_policy(name);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::error::quote;
 use super::list::{MAX_NAME_CHARS, MAX_NAMES, is_container_name};
 
-/// A container name in which each `*` matches any text, also none.
+/// A container name in which each `*` matches any text, even an empty one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pattern(String);
 
@@ -15,7 +15,7 @@ pub struct Pattern(String);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Roles {
     sidecars: Vec<Pattern>,
-    /// True if they apply to pods without annotations, too.
+    /// True if the roles apply to pods without annotations, too.
     everywhere: bool,
 }
 
@@ -26,7 +26,8 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// The predicate of a sentence, if it can match no name, or matches every name.
+    /// A message (the predicate of a sentence) if the pattern can match no name or matches every
+    /// name.
     pub fn new(text: &str) -> Result<Pattern, String> {
         let is_name = |part: &str| {
             part.chars()
@@ -42,7 +43,7 @@ impl Pattern {
         }
     }
 
-    /// True if a text contains a `*`.
+    /// True if a text is a pattern: it contains a `*`.
     pub fn is_one(text: &str) -> bool {
         text.contains('*')
     }
@@ -115,7 +116,7 @@ impl Roles {
         })
     }
 
-    /// True if they apply to pods without annotations, too.
+    /// True if the roles apply to pods without annotations, too.
     pub fn are_everywhere(&self) -> bool {
         self.everywhere
     }
@@ -126,7 +127,7 @@ impl Roles {
     }
 }
 
-/// The names and patterns, and the pods that they apply to; empty without any.
+/// Writes the names and patterns, and the pods that they apply to. Without names, writes nothing.
 impl fmt::Display for Roles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.sidecars.is_empty() {

@@ -9,19 +9,20 @@ use super::handler::{Host, HttpGet, Port, RawExec, RawHttpGet, RawTcpSocket};
 use super::json::{self, Object, Whole};
 use super::rules::Unsaid;
 
-/// A check, its schedule, and the number of results that decide.
+/// A check, its schedule, and the number of results after which the probe has succeeded or failed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Probe {
     pub check: Check,
-    /// From the container's start to the first check.
+    /// Time from the container's start to the first check.
     pub initial_delay: Duration,
-    /// From one check to the next; never zero.
+    /// Time from one check to the next; never zero.
     pub period: Duration,
     /// Longest time of a check; never zero.
     pub timeout: Duration,
-    /// Successes in a row that make a success; 1 for both kinds of probes.
+    /// Successful checks in a row after which the probe has succeeded; Kubernetes allows only 1 for
+    /// startup and liveness probes.
     pub success_threshold: u32,
-    /// Failures in a row that make a failure, at least 1.
+    /// Failed checks in a row after which the probe has failed, at least 1.
     pub failure_threshold: u32,
 }
 
@@ -64,8 +65,8 @@ struct RawGrpc {
 ///
 /// # Errors
 ///
-/// A field or type that Kubernetes' `Probe` does not have, any number of checks other than one,
-/// both periods, or numbers below Kubernetes' documented minimum.
+/// A field or type that Kubernetes' `Probe` does not have, no check or more than one, both
+/// `periodSeconds` and `periodMilliseconds`, or a number below Kubernetes' documented minimum.
 pub(super) fn parse(text: &str, unsaid: &Unsaid) -> Result<Probe, Problem> {
     let raw: RawProbe = json::parse(text, "a Kubernetes Probe")?;
     let period = match (raw.period_seconds, raw.period_milliseconds) {

@@ -79,7 +79,8 @@ impl Quantity {
     /// The quantity times `10^shift`, rounded up.
     fn rounded_up(&self, shift: i64) -> Result<u64, Problem> {
         let length = i64::try_from(self.digits.len()).map_err(|_| too_much())?;
-        // The place of the decimal point: that many digits precede it, or zeros follow it.
+        // The position of the decimal point: the number of digits before it. If negative, that many
+        // zeros follow the point before the first digit.
         let point = self.exponent.saturating_add(shift).saturating_add(length);
         if self.digits.is_empty() {
             return Ok(0);
@@ -98,11 +99,12 @@ impl Quantity {
                 whole.checked_mul(10)?.checked_add(digit.into())
             });
 
-        // Long multiplication of the fraction by the factor, from its last digit to the point.
+        // Multiplies the fraction by the factor, digit by digit from the last one. The carry that
+        // is left is the product's whole part.
         let mut carry = 0_u128;
         let mut exact = true;
         let after = self.digits.iter().skip(before).rev().copied();
-        // A carry is below 2^64 and so gone after 20 zeros.
+        // The carry is below 2^64, so that 20 zeros reduce it to zero.
         let zeros = point.min(0).unsigned_abs().min(20);
         for digit in after.chain((0..zeros).map(|_| 0)) {
             carry = factor.saturating_mul(digit.into()).saturating_add(carry);

@@ -22,7 +22,7 @@ pub struct Entry {
     pub name: String,
     /// The annotation's key, with `<container>` in place of a container's name.
     pub key: String,
-    /// The roles of the containers that it is for; empty for a setting of the pod.
+    /// The roles of the containers that may have the annotation; empty for a setting of the pod.
     pub roles: Vec<&'static str>,
     /// The form of its value.
     pub value: Text,
@@ -30,9 +30,9 @@ pub struct Entry {
     pub default: Text,
     /// The effect, in whole sentences.
     pub about: &'static str,
-    /// The Kubernetes proposal that it is from, as the pages name it.
+    /// The Kubernetes proposal that the setting is from, as the pages name it.
     pub source: &'static str,
-    /// Annotations of a pod, of which the last is this one.
+    /// Annotations of an example pod; the last one is the annotation described here.
     pub example: &'static [(&'static str, &'static str)],
 }
 
@@ -50,7 +50,7 @@ pub fn entries() -> impl Iterator<Item = Entry> {
 const TIME: &str = "time";
 const SIDECARS: (&str, &str) = ("usher/sidecars", "proxy");
 
-/// The words of a setting with a fixed set of them.
+/// The words that a setting allows, for a setting with a fixed set of words.
 fn one_of<W: Word>() -> Text {
     let words: Vec<String> = W::WORDS.iter().map(|word| format!("`{word}`")).collect();
     words.join(", ").into()

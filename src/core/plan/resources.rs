@@ -82,7 +82,7 @@ impl Resources {
         Ok(Resources { requests, limits })
     }
 
-    /// The requests; the limit of a resource if only that was given.
+    /// The requests. If the author gives only a limit for a resource, the limit is the request.
     pub fn requests(&self) -> Amounts {
         self.requests
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Role {
     /// Runs to completion before the containers after it.
     Init,
-    /// An init container of kubelet's own, which kubelet orders.
+    /// An entry of the pod's own `initContainers`, which kubelet orders.
     NativeInit,
     /// Started before the apps, stopped after them.
     Sidecar,
@@ -54,7 +54,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// The setting that lists such containers.
+/// The word of the setting that lists the defer containers of this turn.
 impl fmt::Display for DeferTurn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -68,10 +68,10 @@ impl fmt::Display for DeferTurn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// A list of its pod.
+    /// A list of the pod's annotations gives the role.
     List,
-    /// The roles of its node: no list of its pod has it.
+    /// The node's rules give the role, because no list of the pod names the container.
     Node,
-    /// Neither names it.
+    /// Neither the pod nor the node names the container.
     Nobody,
 }

@@ -1,8 +1,8 @@
 //! The role of each container of a pod, the start order, and the containers that are present.
 //!
 //! An optional name counts as unlisted until a container of that name is created, and then as
-//! listed. So readers of a list need not know of optional names: absent ones are in no list. The
-//! same applies to sidecars that only the node names.
+//! listed. So readers of a list need not know of optional names: no list has absent names. The same
+//! applies to sidecars that only the node names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(super) struct RoleAssignment {
     pub(super) native_init: Vec<String>,
     /// Never an empty set.
     pub(super) apps: Option<BTreeSet<String>>,
-    /// The names that are present, or are not optional.
+    /// The names that are present, and those that are not optional.
     pub(super) order: Order,
     /// The author has set the start order.
     is_serial: bool,
@@ -42,7 +42,7 @@ pub(super) struct Order {
     pub(super) stages: Vec<Stage>,
 }
 
-/// Names that count once their containers are present.
+/// Names that are in a list only while their containers are present.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Conditional {
     /// The lists as they were written.
@@ -50,7 +50,7 @@ struct Conditional {
     optional: BTreeSet<String>,
     /// Optional names whose containers are present.
     come: BTreeSet<String>,
-    /// Sidecars by the node's roles that are present, in the order of their creation.
+    /// Sidecars that are present and that only the node names, in the order of their creation.
     of_node: Vec<String>,
 }
 
@@ -99,8 +99,8 @@ pub(crate) fn role_of_list(setting: PodSetting) -> Option<Role> {
     lists.find_map(|(list, role)| (list == setting).then_some(role))
 }
 
-/// True if names of a list may be optional: names that others wait for, or that have a turn in the
-/// termination.
+/// True if names of this list may be optional. This holds for containers that others wait for, and
+/// for containers with their own turn in the termination.
 pub(super) fn has_optional_names(setting: PodSetting) -> bool {
     use PodSetting::{Init, PostExit, PreExit, Sidecars};
     matches!(setting, Init | Sidecars | PreExit | PostExit)
@@ -189,7 +189,7 @@ impl RoleAssignment {
         }
     }
 
-    /// True if unlisted names have roles in pods without annotations.
+    /// True if the node's roles apply to pods without annotations, too.
     pub(super) fn is_for_all_pods(&self) -> bool {
         self.of_node.are_everywhere()
     }
@@ -224,7 +224,7 @@ impl RoleAssignment {
         }
     }
 
-    /// Records a name. Returns true if it belongs to a list from now on.
+    /// Records that a container is present. Returns true if its name joins a list because of this.
     fn note(&mut self, name: &str) -> bool {
         let is_of_node = self.origin(name) == Origin::Node;
         if !is_of_node && !self.is_optional(name) {
@@ -232,7 +232,7 @@ impl RoleAssignment {
         }
         let names = self.conditional();
         match is_of_node {
-            // Bounded, because a caller may invent names without end.
+            // Bounded, because a caller may create containers with ever new names.
             true if names.of_node.len() == MAX_NAMES => false,
             true if names.of_node.iter().any(|other| other == name) => false,
             true => {
@@ -249,7 +249,7 @@ impl RoleAssignment {
         conditional.is_none_or(|names| names.come.is_empty() && names.of_node.is_empty())
     }
 
-    /// Forgets all optional containers.
+    /// Forgets which optional containers are present.
     pub(super) fn forget_who_came(&mut self) {
         let Some(names) = &mut self.conditional else {
             return;
@@ -257,7 +257,7 @@ impl RoleAssignment {
         names.come.clear();
         names.of_node.clear();
         self.settle();
-        // Nothing optional is left.
+        // With no optional names there is nothing left to keep.
         self.conditional.take_if(|names| names.optional.is_empty());
     }
 
@@ -328,7 +328,8 @@ fn assign(lists: &Lists<'_>) -> Result<BTreeMap<String, Role>, PlanError> {
     Ok(roles)
 }
 
-/// `order` is known to have no name twice.
+/// Checks that `order` has exactly the init and sidecar containers. The parser has already refused
+/// duplicates.
 fn check_order(
     order: &[String],
     roles: &BTreeMap<String, Role>,

@@ -14,7 +14,7 @@ use super::{ContainerPlan, Hook, Plan, Probe};
 /// The rules of a node. [`Rules::default`] leaves everything to the pods' authors.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// False if all annotations are ignored.
+    /// False if the node ignores all annotations.
     pub enabled: bool,
     pub unknown_keys: UnknownKeys,
     /// Roles of injected containers.
@@ -43,36 +43,37 @@ words! {
     pub enum UnknownKeys {
         #[default]
         Refuse = "Refuse",
-        /// Ignored with a warning: a newer version may know it, on other nodes.
+        /// Ignores the key with a warning, because a newer version of usher on other nodes may know
+        /// it.
         Warn = "Warn",
     }
 }
 
-/// Upper limits for annotations; `None` leaves the bound of the contract.
+/// Upper limits for annotations. With `None`, the bound of the annotation contract applies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// For the grace period of a pod or container.
+    /// Limit for the grace period of a pod or container.
     pub grace_period: Option<Duration>,
     pub startup_timeout: Option<Duration>,
     pub termination_window: Option<Duration>,
-    /// For the total of a grace extension.
+    /// Limit for the total time of a grace extension.
     pub grace_extension: Option<Duration>,
     pub grace_extension_count: Option<u32>,
     pub probe_initial_delay: Option<Duration>,
     pub probe_period: Option<Duration>,
     pub probe_timeout: Option<Duration>,
     pub probe_failure_threshold: Option<u32>,
-    /// For a termination hook that sleeps.
+    /// Limit for a termination hook that sleeps.
     pub hook_sleep: Option<Duration>,
-    /// For the names in one list.
+    /// Limit for the number of names in one list.
     pub names: Option<u32>,
 }
 
-/// Lower limits for annotations whose small values cost the node or other pods; `None` leaves the
-/// bound of the contract.
+/// Lower limits for annotations whose small values cost the node or other pods. With `None`, the
+/// bound of the annotation contract applies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Minimums {
-    /// For the grace period of a pod or container.
+    /// Minimum for the grace period of a pod or container.
     pub grace_period: Option<Duration>,
     pub startup_timeout: Option<Duration>,
     pub termination_window: Option<Duration>,
@@ -84,7 +85,7 @@ pub struct Minimums {
 enum LimitCheck {
     Time(Duration, Option<Duration>),
     Count(u32, Option<u32>),
-    /// The limit is a minimum.
+    /// A minimum for the value instead of an upper limit.
     Least(Duration, Option<Duration>),
 }
 
@@ -103,16 +104,16 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Makes rules with defaults that are written like annotations, by their settings
+    /// Makes rules. `defaults` has values as in annotations, by the names of their settings
     /// (`start-mode`).
     ///
-    /// Bounds apply to defaults, too: a default of usher's own above a limit is lowered, and any
-    /// default below its minimum is raised. A default alone is never a reason to refuse a pod.
+    /// Bounds apply to defaults, too. A default that usher itself sets is lowered to its limit, and
+    /// any default is raised to its minimum. A default alone is never a reason to refuse a pod.
     ///
     /// # Errors
     ///
-    /// The errors of annotations, a default above its limit, and a setting that only a pod can
-    /// have: a list of its containers, its restart policy.
+    /// An error as for annotations, a default above its limit, or a setting that only a pod can
+    /// have, such as a list of its containers or its restart policy.
     pub fn new(
         defaults: &BTreeMap<String, String>,
         limits: Limits,
@@ -142,7 +143,8 @@ impl Rules {
         lower(&mut settings.startup_timeout, limits.startup_timeout);
         lower(&mut settings.termination_window, limits.termination_window);
         if let Some(period) = settings.grace_period.take() {
-            // Kubelet's grace period comes first: the pod's author has chosen it.
+            // Kubelet's grace period overrides this default, because the pod's author has chosen
+            // it.
             settings.usual_grace_period = period;
         }
         lower(&mut settings.usual_grace_period, limits.grace_period);
@@ -202,7 +204,7 @@ fn has_default(setting: PodSetting) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reading {
     pub plan: Plan,
-    /// Errors for the first few of them; only if the rules allow unknown keys.
+    /// Errors for the first few ignored annotations; empty unless the rules allow unknown keys.
     pub ignored: Vec<PlanError>,
     /// Size of all known annotations with their keys.
     pub bytes: usize,
@@ -213,7 +215,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// As [`Plan::parse`], and values above a limit or below a minimum.
+    /// As [`Plan::parse`], and for a value above its limit or below its minimum.
     pub fn parse_under(
         annotations: &BTreeMap<String, String>,
         rules: &Rules,
@@ -225,7 +227,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// All errors, that of [`Plan::parse_under`] first.
+    /// All errors. The first is the error of [`Plan::parse_under`].
     pub fn parse_all(
         annotations: &BTreeMap<String, String>,
         rules: &Rules,
@@ -269,7 +271,7 @@ fn check(plan: &Plan, annotations: &BTreeMap<String, String>, rules: &Rules, fou
             Ok(Some(Key::Container(setting, name))) => {
                 found.ok(rules.check_container(setting, plan.container(name), entry));
             }
-            // Its error was reported already.
+            // An unreadable key was reported already.
             Ok(None) | Err(_) => {}
         }
     }
@@ -299,8 +301,8 @@ impl Default for Unsaid {
 }
 
 impl Unsaid {
-    /// The defaults within these bounds. A limit below the smallest valid value lowers a default to
-    /// that value only.
+    /// The defaults within these bounds. No default becomes smaller than the smallest valid value,
+    /// even if the limit is.
     fn within(limits: &Limits, minimums: &Minimums) -> Unsaid {
         const LEAST: Duration = Duration::from_millis(1);
         let mut unsaid = Unsaid::default();

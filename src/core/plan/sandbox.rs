@@ -1,4 +1,4 @@
-//! The annotations of a sandbox that has no container, with the keys that containerd uses.
+//! The annotations of a sandbox that has no container. Their keys are those that containerd uses.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +18,15 @@ pub struct SandboxFacts<'a> {
     pub uid: &'a str,
     /// Bytes.
     pub memory: Option<u64>,
-    /// Microseconds in each period.
+    /// Microseconds of CPU time in each period.
     pub quota: Option<u64>,
-    /// Microseconds.
+    /// Length of the period in microseconds.
     pub period: Option<u64>,
     pub shares: Option<u64>,
 }
 
-/// Makes the annotations of a sandbox: usher's from those of its pod, and containerd's own, which
-/// the pod's author cannot change.
+/// Makes the annotations of a sandbox: usher's annotations of its pod, and those of containerd,
+/// which the pod's author cannot change.
 pub fn sandbox_annotations(
     facts: &SandboxFacts<'_>,
     pod: BTreeMap<String, String>,

@@ -9,7 +9,7 @@ use super::error::Problem;
 use super::json::{self, Whole};
 use super::word::words;
 
-/// Time reserved by [`GracePolicy::Reserve`], and its shortest grace period.
+/// Time that [`GracePolicy::Reserve`] reserves, and the shortest grace period with this policy.
 const RESERVED: Duration = Duration::from_secs(6);
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
@@ -25,7 +25,8 @@ pub struct Settings {
     pub restart_policy: RestartPolicy,
     /// Containers whose failure ends the pod (`fatalToPod` in the KEP-753 draft); no defers.
     pub essential: BTreeSet<String>,
-    /// `None`: kubelet's, else [`usual_grace_period`](Self::usual_grace_period).
+    /// The annotated grace period. `None`: kubelet's applies, else
+    /// [`usual_grace_period`](Self::usual_grace_period).
     pub grace_period: Option<Duration>,
     /// The grace period if neither the pod nor kubelet sets one.
     pub usual_grace_period: Duration,
@@ -80,8 +81,7 @@ impl RestartPolicy {
         !matches!(self, RestartPolicy::Never)
     }
 
-    /// True if kubelet makes another sandbox for the pod but does not create containers again that
-    /// exited with 0.
+    /// True if kubelet leaves the containers that exited with 0 out of the pod's next sandbox.
     pub const fn leaves_out_succeeded(self) -> bool {
         matches!(self, RestartPolicy::OnFailure)
     }
@@ -92,10 +92,10 @@ words! {
     /// KEP-753's draft).
     #[derive(Default)]
     pub enum GracePolicy {
-        /// Every step may use all that is left.
+        /// Every step may use all the time that is left.
         #[default]
         Shared = "Shared",
-        /// Time for each later step is reserved out of the grace period.
+        /// A part of the grace period is reserved for each later step.
         Reserve = "Reserve",
         /// Each later step has some time, beyond the grace period.
         Overrun = "Overrun",
@@ -107,7 +107,8 @@ words! {
 }
 
 impl GracePolicy {
-    /// The shortest grace period for this policy; with less, [`Strict`](Self::Strict) applies.
+    /// The shortest grace period for this policy. With a shorter one, [`Strict`](Self::Strict)
+    /// applies.
     pub const fn least(self) -> Duration {
         match self {
             GracePolicy::Reserve => RESERVED,
@@ -158,7 +159,7 @@ words! {
     /// The treatment of sidecars' OOM scores.
     #[derive(Default)]
     pub enum OomScore {
-        /// At most the lowest of the apps.
+        /// At most the lowest score of the apps.
         #[default]
         Match = "Match",
         Off = "Off",
@@ -179,12 +180,12 @@ words! {
     }
 }
 
-/// Time for a defer container beyond the grace period.
+/// Extra time that a defer container may get beyond the grace period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GraceExtension {
-    /// While its liveness probe succeeds; at most `max`.
+    /// The container may go on while its liveness probe succeeds, at most for `max`.
     Probe { max: Duration },
-    /// By `interval`, at most `count` times and at most `max` in all.
+    /// The time is extended by `interval`, at most `count` times and at most by `max` in all.
     Interval {
         interval: Duration,
         count: u32,
@@ -226,7 +227,7 @@ impl Default for Settings {
 ///
 /// # Errors
 ///
-/// Anything but `{"probe": true}` and `{"intervalSeconds": S, "count": N}`, each with or without
+/// Any text but `{"probe": true}` and `{"intervalSeconds": S, "count": N}`, each with or without
 /// `maxSeconds`.
 pub(super) fn parse_grace_extension(
     text: &str,

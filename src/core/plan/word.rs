@@ -1,4 +1,4 @@
-//! Settings whose value is one word of a few.
+//! Settings whose value is a word from a fixed set.
 
 /// A type with one value for each word of a setting. Words are case-sensitive.
 pub trait Word: Copy + 'static {

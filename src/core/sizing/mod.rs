@@ -2,8 +2,8 @@
 //! and of the times when they run.
 //!
 //! The formula is KEP-753's ("Resources calculation for scheduling and pod admission", "Exposing
-//! Pod Resource requirements"). Without sidecars it is that of the init containers' proposal. The
-//! containers of the defer proposal are added at the end:
+//! Pod Resource requirements"). Without sidecars it equals the formula of the init containers'
+//! proposal. The two terms for defer containers are added here:
 //!
 //! ```text
 //! init(i)   = init_i + sum of the sidecars started before it
@@ -13,8 +13,8 @@
 //! effective = largest of all these + overhead
 //! ```
 //!
-//! It is computed for each resource by itself, for requests and limits alike. A container without a
-//! limit makes every sum that includes it unlimited, as in Kubernetes.
+//! The formula is computed for each resource separately, for requests and limits alike. A container
+//! without a limit makes every sum that includes it unlimited, as in Kubernetes.
 
 mod quantity;
 #[cfg(test)]
@@ -52,17 +52,17 @@ pub struct Limits {
 /// A container of the start sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Starting {
-    /// Exits before the next one starts.
+    /// An init container, which exits before the next container starts.
     Init(Size),
-    /// Keeps running.
+    /// A sidecar, which keeps running.
     Sidecar(Size),
 }
 
 /// A time in which the size of a pod does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Moment {
-    /// The start of the container with this index in [`Containers::starting`]: init(i), or the
-    /// sidecars up to this one.
+    /// The start of the container with this index in [`Containers::starting`]. The size is init(i)
+    /// or, for a sidecar, the sum of all sidecars up to this one.
     Starting(usize),
     Running,
     PreExit,
@@ -74,7 +74,7 @@ pub enum Moment {
 /// The sizes of a pod's containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Containers {
-    /// Init containers, the caller's own first, and sidecars, in start order.
+    /// Init containers and sidecars in start order; the pod's own init containers come first.
     pub starting: Vec<Starting>,
     pub apps: Vec<Size>,
     pub pre_exit: Vec<Size>,
@@ -105,7 +105,7 @@ impl Size {
         },
     };
 
-    /// Equal requests and limits, such as a pod's overhead.
+    /// A size with equal requests and limits, such as a pod's overhead.
     pub fn exactly(cpu: Millicores, memory: Bytes) -> Size {
         Size {
             requests: Requests { cpu, memory },
@@ -230,7 +230,8 @@ impl Containers {
         sizes.fold(Size::NOTHING, Size::or).plus(self.overhead)
     }
 
-    /// The size while each of [`Containers::starting`] starts.
+    /// The size of the pod while each container of [`Containers::starting`] starts, without
+    /// overhead.
     fn starting_sizes(&self) -> impl Iterator<Item = Size> {
         let mut stay = Size::NOTHING;
         self.starting.iter().map(move |starting| {
@@ -254,7 +255,7 @@ impl Starting {
         *size
     }
 
-    /// The size of a container that runs as long as its pod.
+    /// The size of a sidecar, which runs as long as its pod; `None` for an init container.
     fn stays(&self) -> Option<Size> {
         match self {
             Starting::Init(_) => None,

@@ -23,7 +23,7 @@ pub enum Limit<Q> {
 
 /// An amount that the formula can add and compare.
 pub(super) trait Quantity: Copy + Ord + Default {
-    /// The sum, or the largest amount there is.
+    /// Returns the sum, or the largest amount if the sum would be larger.
     fn plus(self, other: Self) -> Self;
 }
 
@@ -39,7 +39,7 @@ impl Quantity for Bytes {
     }
 }
 
-/// No bound, in Kubernetes as in the kernel, is what is not said.
+/// A missing amount means no bound, in Kubernetes as in the kernel.
 impl<Q> From<Option<Q>> for Limit<Q> {
     fn from(amount: Option<Q>) -> Self {
         amount.map_or(Limit::Unlimited, Limit::Of)

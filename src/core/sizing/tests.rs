@@ -12,7 +12,8 @@ fn limited(millis: u64, bytes: u64) -> Size {
     Size::exactly(Millicores(millis), Bytes(bytes))
 }
 
-/// Pod initialization, "Resources": two init containers, two apps.
+/// The first example of the proposal "Pod initialization", section "Resources": two init
+/// containers, two apps.
 #[test]
 fn the_size_is_the_larger_of_the_largest_init_container_and_all_apps_per_resource() {
     let containers = Containers {
@@ -26,8 +27,8 @@ fn the_size_is_the_larger_of_the_largest_init_container_and_all_apps_per_resourc
     assert_eq!(containers.effective(), limited(100, 2200 * MI));
 }
 
-/// The same, second example, with what Kubernetes made of it: a request that is not given is the
-/// limit, and a limit that is not given is none.
+/// The second example of "Pod initialization", by the rules that Kubernetes adopted later: a
+/// missing request equals the limit, and a missing limit means unlimited.
 #[test]
 fn a_limit_that_one_app_lacks_is_unlimited_for_the_pod() {
     let app = Size {
@@ -42,11 +43,11 @@ fn a_limit_that_one_app_lacks_is_unlimited_for_the_pod() {
     let effective = containers.effective();
     assert_eq!(effective.requests, limited(100, 1100 * MI).requests);
     assert_eq!(effective.limits, Size::UNLIMITED.limits);
-    // While the init container runs there is a limit.
+    // While the init container runs, the pod has a limit.
     assert_eq!(containers.at(Moment::Starting(0)), limited(100, GI));
 }
 
-/// KEP-753: init containers that are over before the first sidecar starts need not account for it.
+/// KEP-753: an init container does not count sidecars that start only after it has exited.
 #[test]
 fn an_init_container_counts_the_sidecars_started_before_it() {
     let containers = Containers {
@@ -68,8 +69,8 @@ fn an_init_container_counts_the_sidecars_started_before_it() {
     assert_eq!(containers.effective(), limited(557, 0));
 }
 
-/// Defer containers run one after another: beside the apps before they are stopped, and beside the
-/// sidecars alone afterwards.
+/// Only one defer container runs at a time: a pre-exit container beside apps and sidecars, a
+/// post-exit container beside the sidecars alone.
 #[test]
 fn defer_containers_count_one_at_a_time() {
     let containers = Containers {
@@ -168,12 +169,12 @@ prop_compose! {
     }
 }
 
-/// True if no amount of one is above that of the other.
+/// True if no amount of `one` exceeds the same amount of `other`.
 fn is_within(one: Size, other: Size) -> bool {
     one.or(other) == other
 }
 
-/// All that runs at the same moment, container by container.
+/// For each moment, the sizes of all containers that run at that moment.
 fn sides(containers: &Containers) -> Vec<Vec<Size>> {
     let sidecars = |until: usize| {
         let starting = containers.starting.iter().take(until);
@@ -199,7 +200,7 @@ fn sides(containers: &Containers) -> Vec<Vec<Size>> {
     sides
 }
 
-/// A pod in which one container asks for more, or may use more, than in the other.
+/// A copy of the pod in which the requests and limits of one container are larger.
 fn grown(containers: &Containers, which: usize, by: Size) -> Containers {
     let mut grown = containers.clone();
     let starting = grown.starting.iter_mut();
@@ -251,7 +252,7 @@ proptest! {
         turned.apps.reverse();
         turned.pre_exit.reverse();
         turned.post_exit.reverse();
-        // Sidecars may change places as long as no init container is passed.
+        // Neighboring sidecars may change places, but no sidecar may pass an init container.
         for neighbours in turned.starting.chunk_by_mut(|one, other| {
             matches!((one, other), (Starting::Sidecar(_), Starting::Sidecar(_)))
         }) {

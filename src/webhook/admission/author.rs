@@ -14,8 +14,9 @@ const WRITTEN: &str = "usher-webhook/written";
 
 type Annotations = BTreeMap<String, String>;
 
-/// Changes by annotation key: null for an annotation that the author did not have; else the
-/// author's value and ours, which is null if we have removed the annotation.
+/// Changes that the webhook has made, by annotation key. Null stands for an annotation that the
+/// author did not have. Otherwise the value has two parts: the author's value, and the webhook's,
+/// which is null if the webhook has removed the annotation.
 type Written = BTreeMap<String, Option<(String, Option<String>)>>;
 
 /// Returns the author's annotations: undoes the changes that were recorded.
@@ -36,7 +37,7 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
             Some((was, is)) if restored.get(&key) == is.as_ref() => {
                 restored.insert(key, was);
             }
-            // Another webhook or person has changed it since.
+            // Another webhook or a person has changed the annotation since.
             Some(_) => {}
         }
     }
@@ -62,8 +63,8 @@ pub(super) fn record(of_author: &Annotations, completed: &mut Annotations, by: &
     }
 }
 
-/// True for the annotation of a liveness probe that we move out of the spec: at the next call the
-/// probe is only in the annotation, so that one must not be undone.
+/// True for the annotation of a liveness probe that the webhook moves out of the spec. At the next
+/// call the probe is only in this annotation, so the change must not be undone.
 fn is_moved(key: &str, moved: &BTreeSet<&str>) -> bool {
     let container = key.strip_prefix("liveness-probe.usher/");
     container.is_some_and(|container| moved.contains(container))

@@ -1,8 +1,8 @@
 //! Turns a review into its response.
 //!
-//! [`usher_core::judgement`] decides what to write, refuse and warn of, as it does for `usher
-//! explain`. This module finds the pod in an object, and puts the decision into the form that the
-//! API server expects. Pure; no content of a review makes it panic.
+//! [`usher_core::judgement`] decides what to write, what to refuse and what to warn of, as it does
+//! for `usher explain`. This module finds the pod in an object, and puts the decision into the form
+//! that the API server expects. It is pure, and no content of a review makes it panic.
 
 mod author;
 mod patch;
@@ -24,16 +24,16 @@ use subject::Subject;
 /// its node, so changing the mirror has no effect.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Containers up to which judging a pod is cheap.
+/// Maximum number of containers with which judging a pod is certainly cheap.
 const USUAL_CONTAINERS: usize = 64;
 
-/// Our webhooks; each has a path of its own.
+/// The webhooks of this program; each has its own path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Webhook {
     /// Completes pods that have usher annotations.
     Mutate,
-    /// As `Mutate`, and sets the RuntimeClass of all other pods: for namespaces whose pods all run
-    /// under usher.
+    /// As `Mutate`, and sets the RuntimeClass of all other pods. Meant for namespaces whose pods
+    /// all run under usher.
     MutateNamespace,
     /// Refuses pods and pod templates that the shim would refuse.
     Validate,
@@ -156,7 +156,7 @@ fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, String>
         },
         Webhook::Validate => {
             let old = request.old_object.filter(|_| is_change);
-            // An old pod that is too large was stored before this limit existed.
+            // An old pod that is too large was stored before the limit existed: ignore it.
             let old = old.and_then(|old| subject(old).ok().flatten());
             Action::Validate { new, old }
         }
@@ -168,7 +168,7 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// If `body` is no review: then an AdmissionReview cannot be the answer.
+    /// If `body` is no review, so that an AdmissionReview cannot be the answer.
     pub fn answer(&self, webhook: Webhook, body: &[u8]) -> Result<Response, Malformed> {
         self.decide(self.read(webhook, body)?)
     }
@@ -208,7 +208,8 @@ impl Admission {
     }
 
     fn mutate(&self, subject: Subject, everywhere: bool) -> Verdict {
-        // Templates stay as the author wrote them; each pod made from one is reviewed by itself.
+        // Templates stay as the author wrote them. Each pod made from a template is reviewed by
+        // itself.
         if !subject.is_pod() || subject.pod.annotations.contains_key(MIRROR) {
             return Verdict::default();
         }
@@ -279,8 +280,8 @@ impl Admission {
         self.complete(&mut pod, |_| ())
     }
 
-    /// Judges a change by what is new: a refusal or warning that also applied to the old object is
-    /// left out, because a client that removes a finalizer or scales the object has not written it.
+    /// Judges a change by what is new. A refusal or warning that also applies to the old object is
+    /// left out: a client that removes a finalizer or scales the object has not caused it.
     fn validate_change(&self, old: Subject, new: Subject) -> Verdict {
         if old == new {
             return Verdict::default();

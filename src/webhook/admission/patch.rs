@@ -46,7 +46,7 @@ impl Patch {
         }
     }
 
-    /// Sets a field, which may exist.
+    /// Adds a field, or replaces its value.
     fn add(&mut self, path: &[&str], value: Value) {
         let path = PointerBuf::from_tokens(path.iter().copied());
         self.0

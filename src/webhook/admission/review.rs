@@ -13,7 +13,7 @@ const META_API_VERSION_V1: &str = "admission.k8s.io/v1";
 /// Most warnings in a response: an API server passes on at most 4 KiB of them.
 const MAX_WARNINGS: usize = 100;
 
-/// The fields of a review that matter. Objects stay text until it is known where their pod is.
+/// The fields of a review that matter. Objects stay text until the path to their pod is known.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Review<'a> {
@@ -47,7 +47,7 @@ impl Request<'_> {
         &self.kind.kind
     }
 
-    /// True if the request is about the object itself and not a subresource of it.
+    /// True if the request is about the object itself and not about a subresource of it.
     pub(super) fn is_about_object(&self) -> bool {
         self.sub_resource.as_deref().unwrap_or_default().is_empty()
     }

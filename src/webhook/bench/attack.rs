@@ -1,7 +1,8 @@
-//! Attackers beside an API server: 300 connections of each kind of attack, while 200 reviews a
-//! second have to be answered.
+//! Measures the program under attack: 300 connections of one kind of attack at a time, while an API
+//! server sends 200 reviews a second.
 //!
-//! An attacker reconnects as soon as its connection ends. Each kind of attack gets a new program.
+//! An attacker reconnects as soon as its connection ends. For each kind of attack a new program is
+//! started.
 
 use std::io::{Read, Write};
 use std::net::TcpStream as StdStream;
@@ -19,12 +20,12 @@ use usher_webhook::certificate::Pair;
 
 const ATTACKERS: usize = 300;
 const FOR: Duration = Duration::from_secs(15);
-/// Bound of the latency of 99 of 100 reviews.
+/// Longest allowed latency of the fastest 99 % of the reviews.
 const P99: Duration = Duration::from_secs(1);
 const MEMORY_KIB: u64 = 128 << 10;
-/// Bound of the longest `/healthz` request.
+/// Longest allowed latency of a `/healthz` request.
 const HEALTHY_WITHIN: Duration = Duration::from_millis(100);
-/// Stands for a request that is not answered.
+/// Latency that stands for a request without an answer.
 const UNANSWERED: Duration = Duration::from_secs(999);
 
 #[derive(Clone)]

@@ -1,11 +1,12 @@
 //! A certificate that the webhook makes itself, and on which all replicas agree.
 //!
-//! The certificate in the Secret is the one to use. A replica that finds none there that stays
-//! valid for long enough makes one and writes it; if another replica was faster, the API server
-//! rejects the write as a conflict. Then the authority is written into the webhook configurations.
-//! Replicas start using the certificate at their next check, when every API server has had time to
-//! see the new authority. The previous authority stays in the configurations, so that the API
-//! server still trusts a replica that has not switched yet.
+//! The certificate in the Secret is the one to use. If a replica finds no certificate there, or one
+//! that expires soon, it makes a new one and writes it to the Secret. If another replica was
+//! faster, the API server rejects the write as a conflict, and the replica takes the other's
+//! certificate. Then the replica writes the authority of the certificate into the webhook
+//! configurations. Replicas start using the certificate at their next check, when every API server
+//! has had time to see the new authority. The previous authority stays in the configurations, so
+//! that the API server still trusts a replica that has not switched yet.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -25,7 +26,7 @@ use serde_json::Value;
 use super::{CurrentCertificate, Pair};
 use usher_core::text::causes;
 
-/// Remaining validity at which a certificate is renewed: a third of the whole.
+/// Remaining validity at which a certificate is renewed: a third of its whole validity.
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Write conflicts tolerated in a row.
@@ -105,8 +106,8 @@ impl Manager {
         Ok(switches)
     }
 
-    /// Returns the certificate of the Secret, on which all replicas agree; first replaces it if it
-    /// is missing, invalid or due.
+    /// Returns the certificate of the Secret, on which all replicas agree. First replaces the
+    /// certificate if it is missing, invalid or due for renewal.
     async fn agree(&self, now: SystemTime) -> Result<Pair, String> {
         let name = &self.names.secret;
         let until = now.checked_add(RENEW_BEFORE).unwrap_or(now);
@@ -151,7 +152,8 @@ impl Manager {
     }
 
     /// Reads an object, changes it by `change` and writes it back; starts over after a write
-    /// conflict. `change` returns a value and true if it has changed the object; both are returned.
+    /// conflict. `change` returns a value, and true if the object has changed. This function
+    /// returns both.
     async fn change<K, T>(
         &self,
         kind: &str,

@@ -1,9 +1,9 @@
 //! The webhook's certificate, which the API server verifies.
 //!
-//! [`CurrentCertificate`] holds the one in use; each handshake takes the latest. It is set by
-//! [`Manager`], which makes certificates, agrees on one with the other replicas and gives its
-//! authority to the API server; or by [`Files`], if cert-manager or its like does all that.
-//! [`ClientAuthorities`] verify the certificates of clients.
+//! [`CurrentCertificate`] holds the certificate in use; each handshake takes the latest one.
+//! [`Manager`] sets it: it makes certificates, agrees on one with the other replicas, and gives its
+//! authority to the API server. If cert-manager or a similar program does all that, [`Files`] sets
+//! the certificate. [`ClientAuthorities`] verify the certificates of clients.
 
 mod client_authorities;
 mod current;

@@ -35,8 +35,9 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Makes a certificate for a server of this name, valid for 90 days, by an authority of its
-    /// own. The authority's key is discarded, so that it can never sign anything else.
+    /// Makes a certificate for a server of this name, valid for 90 days, and signs it with a new
+    /// authority. The authority's key is then discarded, so that it can never sign another
+    /// certificate.
     ///
     /// # Errors
     ///
@@ -54,7 +55,7 @@ impl Pair {
     }
 
     /// True if a client that trusts these authorities would accept the certificate for this server
-    /// name at this time. Verified by the code that clients use.
+    /// name at this time. The check runs the same code as clients.
     pub fn is_valid(&self, name: &str, at: SystemTime) -> bool {
         self.verify(name, at).is_some() && self.certified().is_ok()
     }

@@ -18,8 +18,8 @@ use super::{HttpResponse, ServerState, ServerStates, accept, response, text_resp
 use crate::certificate::CurrentCertificate;
 use crate::metrics::Metrics;
 
-/// Limits of this listener. With more connections than this, kubelet's may be closed before it is
-/// answered. Request bodies are not read, so they need no bytes.
+/// Limits of this listener. With more connections, kubelet's connection may be closed before its
+/// request is answered. Request bodies are not read, so no bytes are reserved for them.
 const LIMITS: Limits = Limits {
     connections: 512,
     bytes: 0,

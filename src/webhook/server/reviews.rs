@@ -38,7 +38,8 @@ pub const MAX_REVIEW_BYTES: usize = 7 << 20;
 const SMALL_REVIEW_BYTES: usize = 128 << 10;
 
 /// Limits of this listener. An API server has a few connections. The bytes suffice for two reviews
-/// of the largest size and, beside them, for as many small ones as arrive at a time.
+/// of the largest size and, beside them, for all small reviews that usually arrive at the same
+/// time.
 const LIMITS: Limits = Limits {
     connections: 512,
     bytes: 20 << 20,
@@ -46,8 +47,8 @@ const LIMITS: Limits = Limits {
     for_small: 4 << 20,
 };
 
-/// Pause after a costly review, in multiples of the time it took: costly reviews together use a
-/// quarter of a processor.
+/// Pause after a costly review, in multiples of the time that the review took: all costly reviews
+/// together use at most a quarter of a processor.
 const REST_FACTOR: u32 = 3;
 
 /// Bytes read from a connection at a time.
@@ -67,8 +68,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait of a costly review for its permit.
 const COSTLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for open requests to finish at the end: as long as an API server waits for a webhook at
-/// most.
+/// Time for open requests to finish at shutdown: the longest time that an API server waits for a
+/// webhook.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Answers reviews.
@@ -83,14 +84,14 @@ struct ReviewService {
     admission: Admission,
     metrics: Metrics,
     states: ServerStates,
-    /// The one permit to judge a costly review.
+    /// The only permit to judge a costly review.
     costly: Arc<Semaphore>,
     requires_certificates: bool,
 }
 
 impl Reviews {
-    /// Makes the server; with `clients`, each client needs a certificate by one of those
-    /// authorities.
+    /// Makes the server. With `clients`, each client needs a certificate that one of those
+    /// authorities has signed.
     ///
     /// # Errors
     ///
@@ -213,7 +214,7 @@ impl ReviewService {
                 refused
             }
         };
-        // The client's next request then goes to another replica.
+        // Closes the connection, so that the client sends its next request to another replica.
         if *self.states.borrow() >= ServerState::Draining {
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(header::CONNECTION, close);
@@ -259,7 +260,7 @@ impl ReviewService {
         let mut took = Duration::ZERO;
         let mut review = timed(&mut took, || self.admission.read(webhook, &body));
         if permit.is_none() && review.as_ref().is_ok_and(ParsedReview::is_costly) {
-            // While it waits, keep only the bytes in memory.
+            // While the review waits for the permit, only its bytes stay in memory.
             drop(review);
             permit = Some(self.costly_permit().await?);
             review = timed(&mut took, || self.admission.read(webhook, &body));

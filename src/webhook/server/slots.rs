@@ -1,11 +1,13 @@
 //! Limits on the connections of a listener and on the bytes of their requests.
 //!
-//! A new connection always gets a slot; if all are taken, another connection is evicted. The order
-//! of eviction: a connection that has not sent a whole request within [`REQUEST_TIMEOUT`]; one of
-//! an address with many connections; one that has sent no request yet; the one that has been idle
-//! the longest. A connection whose client has shown a certificate goes last. The bytes of a request
-//! count as they arrive. When there is no room for more, the connection with the largest unfinished
-//! request is evicted.
+//! A new connection always gets a slot. If all slots are taken, another connection is evicted.
+//! First comes a connection that has not sent a whole request within [`REQUEST_TIMEOUT`]. Then come
+//! connections of an address with many connections, connections that have sent no request yet, and
+//! the connection that has been idle the longest. Connections whose clients have shown a
+//! certificate come last.
+//!
+//! The bytes of a request count as they arrive. When there is no room for more, the connection with
+//! the largest unfinished request is evicted.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,7 +27,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait of a request for room for its bytes.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Connections of an address that are not yet counted as many. An API server has a few.
+/// Number of connections that an address may have before it counts as an address with many. An API
+/// server has a few.
 const USUAL_PER_ADDRESS: usize = 32;
 
 /// Limits for all connections of a listener together.
@@ -64,7 +67,7 @@ struct Connection {
     evict: Arc<Notify>,
 }
 
-/// The state of a connection, in the order in which connections give way.
+/// The state of a connection, in the order in which connections are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     /// The first request is not complete.
@@ -176,7 +179,7 @@ impl Table {
     fn evict(&mut self, number: u64) {
         if let Some(connection) = self.connections.remove(&number) {
             self.evictions = self.evictions.saturating_add(1);
-            // notify_one is remembered if the connection does not wait yet.
+            // Also works if the connection does not wait yet: notify_one is remembered.
             connection.evict.notify_one();
         }
     }
@@ -245,7 +248,7 @@ impl Slot {
         self.change(|connection| connection.is_known = true);
     }
 
-    /// Bytes have come: on an idle connection a request begins.
+    /// Bytes have arrived. On an idle connection they begin a request.
     fn note_bytes(&self) {
         self.change(|connection| {
             if connection.phase == Phase::Idle {
@@ -256,7 +259,7 @@ impl Slot {
     }
 
     /// Counts bytes of a request's body, and waits while there is no room. Waiting slows an
-    /// attacker down; after a refusal it would only start again.
+    /// attacker down; after an immediate refusal the attacker would only start again.
     ///
     /// # Errors
     ///
@@ -446,7 +449,7 @@ mod tests {
         let [large, larger] = [0; 2].map(|_| slots.take(STRANGER));
         assert_eq!(large.count(25).await, Ok(()));
         assert_eq!(larger.count(35).await, Ok(()));
-        // The rest is reserved for small requests.
+        // The remaining bytes are reserved for small requests.
         assert_eq!(larger.count(1).await, Err(NoRoom));
         let small: Vec<Slot> = (0..5).map(|_| slots.take(SERVER)).collect();
         for slot in &small {

@@ -114,13 +114,13 @@ fn exit_codes_after_which_kubelet_creates_a_container_again_are_written() {
     assert_eq!(reply.refused, None);
     for (key, value) in [
         ("caller-restarts.usher/shop", Some("7, 42, 88")),
-        // The same as the pod's policy.
+        // Not written, because it equals the pod's policy.
         ("restart-policy.usher/shop", None),
         ("restart-policy.usher/report", Some("OnFailure")),
         ("caller-restarts.usher/report", None),
         ("restart-policy.usher/fetch", Some("OnFailure")),
         ("caller-restarts.usher/fetch", Some("!0, 1")),
-        // A native sidecar, which never exits before its pod ends.
+        // Not written for a native sidecar, which never exits before its pod ends.
         ("restart-policy.usher/proxy-init", None),
     ] {
         assert_eq!(annotation(&reply, key), value, "{key}");
@@ -290,7 +290,7 @@ fn a_template_is_judged_and_not_changed() {
     for kind in manifest::kinds().filter(|kind| *kind != "Pod") {
         let reply = created(Webhook::Validate, &templated(kind, &mesh()));
         assert_eq!(reply.refused, None, "{kind}");
-        // No warning of annotations that its pods will be given.
+        // No warning about missing annotations, which the webhook adds to the template's pods.
         assert_eq!(reply.warnings, Vec::<String>::new(), "{kind}");
         let reply = created(Webhook::Validate, &templated(kind, &wrong()));
         let sentence = reply.refused.expect("refused");

@@ -1,4 +1,5 @@
-//! Attackers beside an API server: its reviews are answered whatever they do.
+//! Attackers beside an API server: the API server's reviews are answered, whatever the attackers
+//! do.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;

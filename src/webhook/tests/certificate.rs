@@ -167,7 +167,7 @@ fn files_are_read_again_when_they_change() {
     assert_eq!(files.reload(), Ok(false));
     assert!(served.has_certificate());
 
-    // A certificate with another's key: the files are just being replaced.
+    // The certificate and the key do not belong together: the files are just being replaced.
     let other = Pair::make(HOST, now()).unwrap();
     write("tls.crt", &other.certificate);
     assert!(files.reload().is_err());

@@ -1,6 +1,7 @@
-//! Pods as injectors leave them (`integration/injected_pods`). After the webhook, each means the same to
-//! `usher explain` and to the shim. `usher explain` knows the spec. The shim only sees containers
-//! created one after another, and the annotations that containerd passes on.
+//! Pods as injectors leave them (`integration/injected_pods`). When the webhook has completed such
+//! a pod, `usher explain` and the shim must draw the same conclusions from it. `usher explain`
+//! knows the spec. The shim only sees containers created one after another, and the annotations
+//! that containerd passes on.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -101,7 +102,7 @@ fn plan_of_shim(pod: &Pod, rules: &Rules) -> Plan {
     plan
 }
 
-/// Containers that this one waits for.
+/// Containers that the container `name` waits for.
 fn waits_for(plan: &Plan, name: &str) -> Vec<String> {
     let stages = match (plan.role(name), plan.position(name)) {
         (_, Some(position)) => &plan.stages()[..position],

@@ -28,7 +28,7 @@ fn pod(annotations: &Value, spec: &str) -> String {
     review(&pod, None).to_string().replace("\"SPEC\"", spec)
 }
 
-/// As many of `item` as `bytes` hold, separated by commas.
+/// As many copies of `item` as fit into `bytes`, separated by commas.
 fn many(item: &str, bytes: usize) -> String {
     let mut text = item.to_owned();
     for _ in 1..bytes / (item.len() + 1) {
@@ -48,13 +48,13 @@ fn named(count: usize, fields: &str) -> String {
     text
 }
 
-/// `count` patterns that match those names, and make the matcher backtrack.
+/// `count` patterns that match the names `c0`, `c1`, …, and make the matcher backtrack.
 fn patterns(count: usize) -> String {
     let pattern = |index: usize| format!("*c*{}*", index % 10);
     (0..count).map(pattern).collect::<Vec<_>>().join(",")
 }
 
-/// Has each webhook answer the review, within the bounds; returns their outcomes.
+/// Lets each webhook answer the review, and asserts the bounds. Returns the outcomes.
 #[track_caller]
 fn answered(body: &str) -> Vec<Option<Outcome>> {
     assert!(body.len() <= MAX_REVIEW_BYTES, "{}", body.len());
@@ -185,7 +185,7 @@ fn annotations_cost_no_more_than_their_bytes() {
     }
 }
 
-/// `c0,c1,…`.
+/// A list of the names `c0`, `c1`, ….
 fn named_list(count: usize) -> String {
     (0..count)
         .map(|index| format!("c{index},"))
@@ -193,7 +193,8 @@ fn named_list(count: usize) -> String {
         + "c999"
 }
 
-/// Names in reverse order: kubelet creates each container after those that wait for it.
+/// A list of optional names in reverse order: kubelet creates each container after the containers
+/// that wait for it.
 fn optional_list(count: usize) -> String {
     let name = |index: usize| format!("c{}?", 900 - index);
     (0..count).map(name).collect::<Vec<_>>().join(",")

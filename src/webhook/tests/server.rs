@@ -45,7 +45,8 @@ pub(super) async fn start(served: &CurrentCertificate, drain: Duration) -> Runni
     start_for(served, drain, None).await
 }
 
-/// As [`start`]; with `clients`, each client needs a certificate by one of those authorities.
+/// As [`start`]. With `clients`, each client needs a certificate that one of those authorities has
+/// signed.
 pub(super) async fn start_for(
     served: &CurrentCertificate,
     drain: Duration,
@@ -284,7 +285,8 @@ async fn a_request_that_is_still_arriving_at_shutdown_is_answered() {
         .await
         .unwrap();
     stream.flush().await.unwrap();
-    // A later request is answered only after the server has read this part.
+    // This later request is answered only after the server has read the first part of the other
+    // one.
     let mut other = sender(running.reviews, &pair.authorities).await;
     send(&mut other, "/mutate", pod()).await;
     running.end.send(()).unwrap();

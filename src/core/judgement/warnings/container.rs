@@ -8,7 +8,7 @@ use super::super::order::{StartOrder, few_joined};
 use super::super::role;
 use super::super::start::{Held, longest, shown};
 
-/// All warnings about a container. `may_be_complete` is true if the pod's run can be complete.
+/// All warnings about a container. `may_be_complete` is true if the pod's run can become complete.
 pub(super) fn of(
     plan: &Plan,
     pod: &Pod,
@@ -19,7 +19,7 @@ pub(super) fn of(
     let mut warnings = Vec::new();
     let name = container.name.as_str();
     let role = role(plan, pod, name);
-    // Without `..`, so that a new setting does not compile before its warnings are decided.
+    // No `..` here: a new setting does not compile until its warnings are decided.
     let ContainerPlan {
         startup_probe: _,
         restart_policy: _,
@@ -103,7 +103,7 @@ fn of_waiting(
             String::new()
         }
         Held::AtOnce => String::new(),
-        // Sidecars rarely take this long, init containers often do.
+        // Sidecars rarely take more than 10 s to start, init containers often do.
         Held::Blocked if plan.settings().start_mode == StartMode::Auto => {
             let names = waits.names.iter().copied();
             let inits = few_joined(names.filter(|name| plan.role(name) == Role::Init));
@@ -213,8 +213,7 @@ fn of_defer(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     warnings
 }
 
-/// Warnings about a container that kubelet creates again by rules other than the pod's: usher knows
-/// them from annotations only.
+/// Warnings about a container with its own restart rules, which usher knows from annotations only.
 fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Vec<String> {
     match role {
         Role::App | Role::Init | Role::NativeInit => of_unseen_restarts(plan, container, role),
@@ -225,7 +224,7 @@ fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Vec<String> 
     }
 }
 
-/// Warnings about a container whose annotations differ from its spec about restarts.
+/// Warnings about a container whose annotations about restarts differ from its spec.
 fn of_unseen_restarts(plan: &Plan, container: &Container, role: Role) -> Vec<String> {
     let mut warnings = Vec::new();
     let name = container.name.as_str();
@@ -296,7 +295,7 @@ fn of_kept_pod(container: &Container, role: Role) -> Option<String> {
     })
 }
 
-/// True for a probe that counts for kubelet while its container is held.
+/// True for a probe that kubelet obeys even while the container is held: any but an `exec` probe.
 fn asks_from_outside(probe: Option<&Json>) -> bool {
     probe.is_some_and(|probe| !probe.has("exec"))
 }

@@ -11,7 +11,8 @@ use crate::plan::{
 use super::super::names::lists;
 use super::Warning;
 
-/// Most names or keys of a pod that are compared with others, which bounds the cost.
+/// Most misspelled names or keys of a pod that are compared, and most names that each is compared
+/// with. This bounds the cost.
 const COMPARED_AT_MOST: usize = 16;
 const CANDIDATES_AT_MOST: usize = 256;
 
@@ -85,7 +86,8 @@ pub(in crate::judgement) fn of_keys(pod: &Pod) -> Vec<Warning> {
     says.map(Warning::about_pod).collect()
 }
 
-/// The usher key that was probably meant: a setting before or after a misspelled prefix.
+/// The usher key that was probably meant, if the key has the name of a setting and a misspelled
+/// `usher`.
 fn meant(key: &str) -> Option<String> {
     let (prefix, name) = key.split_once('/')?;
     let (setting, prefix) = match prefix.split_once('.') {

@@ -67,7 +67,7 @@ pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
 fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let settings = plan.settings();
-    // Without `..`: a new setting does not compile before its author has decided which warnings it
+    // No `..` here: a new setting does not compile until its author has decided which warnings it
     // needs.
     let Settings {
         start_mode: _,

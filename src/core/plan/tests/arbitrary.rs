@@ -65,7 +65,7 @@ const VALID: &[&str] = &[
     r#"[{"name": "web", "containerPort": 80}]"#,
 ];
 
-/// Every name of a field, and one of none.
+/// The names of all known fields, and an unknown one.
 const FIELDS: &[&str] = &[
     "exec",
     "command",
@@ -100,7 +100,7 @@ const FIELDS: &[&str] = &[
     "other",
 ];
 
-/// JSON with the fields that there are, in any place.
+/// JSON with the field names of `FIELDS` in any place.
 fn json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         2 => prop::sample::select(&["null", "true", "1", "80", "-1", "0.5", "1e400", "-0", "\"\""][..])
@@ -120,7 +120,7 @@ fn json() -> impl Strategy<Value = String> {
     })
 }
 
-/// A text with one thing changed, or none.
+/// A text with at most one change.
 fn near(text: BoxedStrategy<String>) -> impl Strategy<Value = String> {
     let place = any::<prop::sample::Index>();
     (text, place, 0..6, any::<char>()).prop_map(|(text, place, change, character)| {
@@ -140,7 +140,7 @@ fn near(text: BoxedStrategy<String>) -> impl Strategy<Value = String> {
     })
 }
 
-/// About as long as a value may be, or as nothing may be.
+/// Texts around the length limit of a value, and others of any length up to about 100 kB.
 fn long() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         prop::sample::select(
@@ -185,7 +185,7 @@ fn sane(plan: &Plan, annotations: &BTreeMap<String, String>) {
     assert!(plan.stages().iter().all(|Stage(names)| !names.is_empty()));
 }
 
-/// Everything that reads annotations. Each is done by itself: nothing of the one before is left.
+/// Calls every function that reads annotations. Each result is dropped before the next call.
 pub(super) fn read_all(annotations: &BTreeMap<String, String>) {
     let _ = Plan::parse(annotations);
     let _ = KubeletFacts::read(annotations);

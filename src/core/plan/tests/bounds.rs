@@ -1,4 +1,5 @@
-//! The most expensive annotations that there are: no pod's author can make a shim busy, or large.
+//! The most expensive annotations possible: with them, no pod's author can make a shim use much CPU
+//! time or memory.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +9,13 @@ use crate::cost::assert_small;
 use crate::plan::word::Word;
 use crate::plan::{ContainerSetting, PodSetting};
 
-/// As long as a value may be.
+/// Longest allowed value, in bytes.
 const LONGEST: usize = 16 * 1024;
 
-/// As much of `item` as one value has room for between `begin` and `end`.
+/// Makes a value from `begin`, as many copies of `item` as one value has room for, and `end`.
 fn full(begin: &str, item: &str, end: &str) -> String {
     let room = LONGEST - begin.len() - end.len();
-    // The last one may have to do without its comma.
+    // If the items end in a comma, the last comma is left out.
     let items = item.repeat(room / item.len());
     format!("{begin}{}{end}", items.trim_end_matches(','))
 }

@@ -33,7 +33,7 @@ fn plan(pairs: &[(&str, &str)]) -> Plan {
     Plan::parse(&annotations(pairs)).unwrap_or_else(|error| panic!("refused: {error}"))
 }
 
-/// The sentence with which annotations are refused.
+/// The error message for annotations that are refused.
 fn refusal(pairs: &[(&str, &str)]) -> String {
     match Plan::parse(&annotations(pairs)) {
         Ok(plan) => panic!("accepted as {plan:?}"),

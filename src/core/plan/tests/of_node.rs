@@ -43,7 +43,7 @@ fn it_starts_beside_the_sidecars_or_after_all_that_are_in_order() {
         plan.stages().last().unwrap().0.join(" ")
     };
     assert_eq!(last(&[("usher/sidecars", "logs")]), "logs istio-proxy");
-    // With or without a container of that name.
+    // `logs` is optional and absent, so the node's sidecar is alone in the stage.
     assert_eq!(last(&[("usher/sidecars", "logs?")]), "istio-proxy");
     let serial = [("usher/sidecars", "logs"), ("usher/startup-order", "logs")];
     assert_eq!(last(&serial), "istio-proxy");
@@ -80,7 +80,7 @@ fn patterns_are_names_with_any_part_in_them() {
     for name in ["ab", "bc", "acb", "xa", "ay", "exactly", "", "a b c"] {
         assert!(!roles.is_sidecar(name), "{name}");
     }
-    // The parts do not overlap.
+    // The parts before and after `*` must not overlap in a name.
     assert!(!Roles::new(["ab*ba"], false).unwrap().is_sidecar("aba"));
 }
 

@@ -58,7 +58,7 @@ fn setting_a_default_explicitly_changes_nothing() {
 #[test]
 fn every_word_that_a_value_may_be_is_taken() {
     for entry in entries() {
-        // A list of words alone, or not.
+        // Skips a value whose text is not just a list of words.
         let words: Vec<&str> = entry.value.split('`').skip(1).step_by(2).collect();
         if quoted(&entry.value).is_none() {
             continue;

@@ -1,4 +1,4 @@
-//! All that annotations are refused for, in one go.
+//! All errors of invalid annotations, collected in one pass.
 
 use super::*;
 use crate::plan::Rules;
