@@ -19,15 +19,15 @@ use ttrpc::r#async::transport::Socket;
 
 use crate::linux::files::{self, Replacement};
 
-/// The file in each bundle with the address; containerd reads it when it restarts.
+/// File in each bundle with the shim's address. A restarted containerd reads it.
 const ADDRESS_FILE: &str = "address";
 
-/// Time for the pod's shim to answer `start`. A shim that takes longer hangs; an error is better
-/// than a Create without an answer.
+/// Time for the pod's shim to answer `start`. A shim that takes longer counts as hung, and `start`
+/// fails. An error is better than a Create without an answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for another process to decide about a socket. It makes a few system calls, none of which
-/// blocks; containerd gives `delete` five seconds.
+/// Time for another process to hold the lock of a socket. The holder makes only a few system calls,
+/// none of which blocks. containerd gives `delete` five seconds.
 const DECIDES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Time for a shim that has been killed to close its socket. A busy machine may run it late.
@@ -63,16 +63,17 @@ enum Answer {
     None,
 }
 
-/// The right to decide about the socket of one pod, whose containers may be started at the same
-/// moment, each by its own process. It is a lock on a file beside the socket; the owner removes the
-/// file before it unlocks.
+/// The right to create or remove the socket of one pod. Several processes may need it at the same
+/// moment, because containerd runs one `start` for each container. The right is a lock on a file
+/// beside the socket; the owner removes the file before it unlocks.
 pub(super) struct SocketLock {
     path: PathBuf,
     _lock: Flock<File>,
 }
 
-/// The address of a pod's shim: for the containers' `group`, in a namespace of the containerd that
-/// listens at `containerd`, in `directory` if containerd names one.
+/// The address of a pod's shim. `containerd` is the address at which containerd listens, and
+/// `group` is the group of the pod's containers. The socket is in `directory` if containerd names
+/// one.
 pub(super) fn of_pod(
     containerd: &str,
     namespace: &str,
@@ -93,8 +94,10 @@ pub(super) fn path(address: &str) -> PathBuf {
     PathBuf::from(address.strip_prefix("unix://").unwrap_or(address))
 }
 
-/// Listens at `address`, unless a shim does: then tells that shim to expect container `id`, so that
-/// it does not end before. Replaces a socket that a dead shim left.
+/// Listens at `address`. If a shim listens there already, tells that shim to expect container `id`,
+/// so that the shim does not end before the container is created. Replaces a socket that a dead
+/// shim left. Two refusals mean that the listener is containerd's own shim, and the address is then
+/// taken.
 ///
 /// # Errors
 ///
@@ -114,9 +117,9 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     let mut was_refused = false;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        // The lock is free while this process asks the listener. A shim that is about to end first
-        // removes its socket, and then refuses all callers. So a yes holds, and after a no the
-        // socket is gone.
+        // This process does not hold the lock while it asks the listener. A shim that is about to
+        // end first removes its socket, and then refuses all callers. So a shim that accepts the
+        // container stays, and after a refusal the shim's socket is gone.
         let answer = match look(path)? {
             Place::Ours(listener) => return Ok(Claim::Ours(listener)),
             Place::Taken(shim) => announce(shim, id, left),
@@ -137,7 +140,7 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     }
 }
 
-/// Asks the shim about a task that it does not know yet, which announces the task.
+/// Announces task `id` to the shim: asks about the task, which the shim does not know yet.
 fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
     let request = ConnectRequest {
         id: id.to_owned(),
@@ -337,7 +340,7 @@ mod tests {
 
     use super::*;
 
-    /// Far longer than a look takes, far shorter than a caller waits.
+    /// Far longer than a check of the address takes, far shorter than a caller waits.
     const SHORTLY: Duration = Duration::from_millis(300);
 
     /// For work that nothing delays, even on a slow machine.
@@ -403,7 +406,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let (mut caller, _) = listener.accept().unwrap();
-                // The caller has begun to ask.
+                // The caller has begun to send its request.
                 caller.read_exact(&mut [0; 1]).unwrap();
                 drop(listener);
             });

@@ -120,9 +120,9 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     let (mut actor, pod) = Actor::new(&flags.namespace, node);
     // The container that this shim was started for.
     actor.announce(&flags.id);
-    // containerd stays connected once it has the shim's address. If its own caller goes away
-    // before, it kills the process that would report the address, or hangs up, and forgets the
-    // container.
+    // containerd stays connected once it has the shim's address. If containerd's own caller goes
+    // away earlier, containerd forgets the container. It then kills the `start` process that would
+    // report the address, or closes its connection.
     let socket = path.clone();
     let is_talked_to = move || socket.as_deref().is_none_or(kernel::is_talked_to);
     let starter = Starter::of_this_shim();
@@ -146,7 +146,8 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
 
     loop {
         actor.run().await;
-        // Nothing may come in between: a caller that was just directed to this shim finds it.
+        // No await between this check and the removal of the socket: a caller that was just
+        // directed to this shim must still find it.
         if actor.confirm_end() {
             break;
         }
