@@ -65,7 +65,7 @@ impl Actor {
         self.operate_for(&id, Wanted::UntilDeleted, caller, work, Actor::created);
     }
 
-    /// Makes all checks that can refuse the call and leave nothing behind.
+    /// Makes all checks that may refuse the call. A refused call leaves nothing behind.
     fn begin_create(
         &mut self,
         call: &CreateCall,

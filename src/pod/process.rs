@@ -81,7 +81,8 @@ pub(super) struct Process {
     /// Zero until there is a process.
     pub pid: i32,
     pub paths: Paths,
-    /// Stand-ins that remember the caller's requests while the process has no streams.
+    /// The streams of the process. As long as it has none, stand-ins remember the caller's
+    /// requests.
     pub streams: Streams,
     pub started: bool,
     /// The exit of an exec, from when it exits until the exit is published.
@@ -127,7 +128,7 @@ impl Process {
         self.untold.or(self.exit).is_some()
     }
 
-    /// Gives the process its streams, and applies what the caller asked of their stand-ins.
+    /// Gives the process its streams, and carries out the requests that the stand-ins remember.
     pub fn take_streams(&mut self, mut streams: Streams) {
         streams.catch_up(&self.streams);
         self.streams = streams;
@@ -165,7 +166,7 @@ impl Process {
 }
 
 impl Task {
-    /// Adds a caller that waits for the deletion. Drops those that have given up, except for the
+    /// Adds a caller that waits for the deletion. Drops callers that have given up, except for the
     /// first, which began the deletion.
     pub fn add_deleter(&mut self, deleter: Reply<Deleted>) {
         let mut is_first = true;
