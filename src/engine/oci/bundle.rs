@@ -5,9 +5,9 @@
 //!
 //! - It drops unknown fields. Here they survive, because only the changed bytes are written
 //!   (`config.rs`).
-//! - Its enums are closed: a namespace, action or flag that is newer than the model would make a
-//!   container fail that the OCI runtime can create. Here such a value is a string, which only the
-//!   runtime checks.
+//! - Its enums are closed. A namespace, action or flag that is newer than the model would be an
+//!   error, although the OCI runtime can create the container. Here such a value is a string, which
+//!   only the runtime checks.
 //! - A process does not shrink again. For one of kubelet's `config.json` files (12.6 kB), the typed
 //!   document adds 984 kB to the shim, `serde_json::Value` 232 kB, and this struct 4 kB.
 
@@ -70,7 +70,7 @@ struct Linux {
     gid_mappings: Vec<Mapping>,
 }
 
-/// A range of IDs in a user namespace, and the first ID outside that it maps to.
+/// A range of IDs in a user namespace, and the first of the IDs outside to which it is mapped.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Mapping {
@@ -160,8 +160,8 @@ impl Bundle {
         namespaces.map(|ns| (ns.kind.as_str(), ns.path.as_str()))
     }
 
-    /// UID and GID outside to which the container's root is mapped; 0 without a user namespace, and
-    /// for an ID that is not mapped.
+    /// UID and GID on the node to which the container's root is mapped; 0 without a user namespace,
+    /// and for an ID that is not mapped.
     pub fn root(&self) -> (u32, u32) {
         let Some(linux) = &self.linux else {
             return (0, 0);

@@ -103,7 +103,7 @@ impl SimInit {
             return Err(self.gone());
         }
         for serial in members {
-            // It may have died together with another one.
+            // The process may have died together with an earlier one.
             let signalled = self.engine().signal(serial, signal);
             if !all {
                 signalled?;

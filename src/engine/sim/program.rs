@@ -15,9 +15,9 @@ pub struct Program {
     pub heeds: Option<Signal>,
     /// Time after its execution from which probes succeed; `None` if never.
     pub ready_after: Option<Duration>,
-    /// Time after its execution from which probes fail again.
+    /// Time after its execution from which probes fail again; `None` if never.
     pub unwell_after: Option<Duration>,
-    /// Duration of its hooks.
+    /// Duration of the container's hooks.
     pub hook_takes: Duration,
     /// True if it exits with 0 when its client closes stdin.
     pub reads_stdin: bool,
