@@ -30,7 +30,8 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// none of which blocks. containerd gives `delete` five seconds.
 const DECIDES_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time for a shim that has been killed to close its socket. A busy machine may run it late.
+/// Time for a shim that has been killed to close its socket. On a busy machine this may take a
+/// moment.
 const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
@@ -220,8 +221,8 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(end))
 }
 
-/// Removes the socket of a shim that has died, but not one with a listener. A shim that has just
-/// been killed may listen for a moment more.
+/// Removes the socket of a dead shim; a socket with a listener stays. A shim that has just been
+/// killed may listen for a moment more.
 pub(super) fn remove_dead(path: &Path) {
     // The lock's file remains if its owner was killed.
     if !path.exists() && !lock_file(path).exists() {
@@ -258,7 +259,7 @@ fn remove_if_refused(path: &Path) -> io::Result<Option<UnixStream>> {
 }
 
 /// Removes this shim's own socket, so that the next container of the pod gets a new shim. This
-/// needs no [`SocketLock`]: no other process removes a socket with a listener.
+/// needs no [`SocketLock`], because no other process removes a socket with a listener.
 pub(super) fn give_up(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
@@ -266,11 +267,11 @@ pub(super) fn give_up(path: &Path) {
 }
 
 impl SocketLock {
-    /// Waits until no other process decides about the socket at this path.
+    /// Waits until no other process has the lock of the socket at this path, and takes the lock.
     ///
     /// # Errors
     ///
-    /// If another process decides for too long, or the file cannot be made.
+    /// If another process holds the lock for too long, or the file cannot be made.
     pub fn take(socket: &Path) -> io::Result<SocketLock> {
         let path = lock_file(socket);
         let begun = Instant::now();
@@ -282,7 +283,8 @@ impl SocketLock {
                 .open(&path)?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) if is_at(&lock, &path)? => return Ok(SocketLock { path, _lock: lock }),
-                // The previous owner has removed the file meanwhile, so this lock excludes no one.
+                // The previous owner has removed the file meanwhile, so a lock on it excludes no
+                // other process.
                 Ok(_) => {}
                 Err((_, Errno::EWOULDBLOCK)) if begun.elapsed() < DECIDES_WITHIN => {
                     sleep(LOOK_AGAIN_AFTER);
@@ -488,7 +490,7 @@ mod tests {
         drop(listener);
         remove_dead(&path);
         assert!(names(&dir).is_empty());
-        // The file that a shim leaves when it is killed between two steps.
+        // A shim that is killed between two steps leaves this file.
         std::fs::write(lock_file(&path), "").unwrap();
         remove_dead(&path);
         assert!(names(&dir).is_empty());

@@ -20,8 +20,8 @@ use crate::engine::oci::{Options, options};
 /// containerd speaks.
 pub(super) const MAX_SHIM_VERSION: &str = "MAX_SHIM_VERSION";
 
-/// Environment variable with containerd's address for events: its own socket with `.ttrpc`
-/// appended.
+/// Environment variable with containerd's address for events: the path of containerd's own socket
+/// with `.ttrpc` appended.
 pub(super) const TTRPC_ADDRESS: &str = "TTRPC_ADDRESS";
 
 /// The form of the answer that containerd expects.

@@ -58,8 +58,8 @@ impl ControlSocket {
     }
 }
 
-/// Serves root by one server and read-only clients by another, because a server does not tell a
-/// service who calls.
+/// Serves root by one server and read-only clients by another. A server does not tell a service
+/// which client calls.
 async fn serve(path: &Path, pod: Pod) -> io::Result<[Server; 2]> {
     let anyone = callers(control::listen(path)?)?;
     let roots = control::listen_for_root(path).and_then(callers);

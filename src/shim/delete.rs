@@ -41,7 +41,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     let address = address::of_bundle(&bundle);
     let address = address
         .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));
-    // Read this early for the same reason.
+    // Read the exit early for the same reason.
     let exit = exit::recorded(&bundle);
     let reaper = Reaper::default();
     let mut options = options::load(&bundle);
@@ -63,7 +63,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     }
     restore_pod_cgroup(&bundle);
     rootfs::unmount_all(&bundle);
-    // Do this late: a shim that was just killed may still hold its socket.
+    // Remove the sockets late: a shim that was just killed may still hold them.
     let socket = address::path(&address);
     address::remove_dead(&socket);
     control::remove_dead(&socket);
@@ -101,7 +101,7 @@ fn force_delete(
             .start()
             .map_err(|error| format!("SIGCHLD: {error}"))?;
         let deleted = runtime.delete(id, true).await;
-        // Whatever the runtime did, no process may run on.
+        // Whatever the runtime has done, no process of the container may run on.
         cleanup::kill_and_remove(cgroups).await;
         deleted.map_err(|error| error.to_string())
     })

@@ -56,7 +56,7 @@ pub(super) fn serve(flags: &Flags) -> Result<(), String> {
     // Standard error leads nowhere, so without this hook a panic would be invisible.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     set_child_subreaper(true).map_err(|error| format!("subreaper: {error}"))?;
-    // One thread for everything: the shim waits nearly always, and every pod pays for each thread.
+    // The shim has only one thread: it waits nearly always, and every pod pays for each thread.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -118,7 +118,7 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
         ..this_node(&flags.namespace, publisher.clone(), reaper)
     };
     let (mut actor, pod) = Actor::new(&flags.namespace, node);
-    // The container that this shim was started for.
+    // The shim was started for this container, whose Create follows.
     actor.announce(&flags.id);
     // containerd stays connected once it has the shim's address. If containerd's own caller goes
     // away earlier, containerd forgets the container. It then kills the `start` process that would
