@@ -81,7 +81,7 @@ impl Sandboxes {
         Sandboxes { pod }
     }
 
-    /// Ends a sandbox, if there is one, and waits until it is deleted.
+    /// Ends the sandbox, if it exists, and waits until it is deleted.
     async fn stop(&self, id: &str) -> Result<(), CallError> {
         let call = KillCall {
             id: id.to_owned(),
@@ -167,7 +167,7 @@ fn takes_paths(annotations: &HashMap<String, String>) -> bool {
         .is_some_and(|value| value == BY_PATH)
 }
 
-/// Reads kubelet's configuration of a sandbox. Without one, as from `ctr sandboxes run`, the
+/// Reads kubelet's configuration of a sandbox. If there is none, as from `ctr sandboxes run`, the
 /// sandbox gets the node's namespaces.
 fn config(options: Option<&Any>) -> Result<PodSandboxConfig, CallError> {
     let invalid = |words: String| CallError::new(Kind::InvalidArgument, words);
