@@ -130,8 +130,8 @@ impl Actor {
         }
     }
 
-    /// Handles the messages that arrived before the end was granted, and returns true if the shim
-    /// still ends: a Create among them revokes the end.
+    /// Handles the messages that arrived before the end was granted. Returns true if the shim still
+    /// ends. A Create among these messages revokes the end.
     pub fn confirm_end(&mut self) -> bool {
         while let Ok(message) = self.messages.try_recv() {
             self.guarded(message);

@@ -1,4 +1,4 @@
-//! Attempts of probes and hooks, in a container or from its pod's cgroup.
+//! Attempts of probes and hooks, made in a container or from the cgroup of its pod.
 
 use std::sync::Arc;
 use std::time::Duration;

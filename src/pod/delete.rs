@@ -13,7 +13,7 @@ use crate::stdio;
 use super::process::{Deleted, Exit};
 use super::{Actor, CallError, Kind, Reply};
 
-/// The exit of a process that never ran. containerd reads it as unknown.
+/// The exit of a process that never ran. containerd reads this exit as unknown.
 const NO_EXIT: Exit = Exit {
     code: 0,
     at: std::time::UNIX_EPOCH,

@@ -292,7 +292,7 @@ fn stopped(exec_id: &str, id: &str) -> CallError {
 struct Execution {
     id: String,
     order: ExecOrder,
-    /// `None` if the container has exited.
+    /// The container's init. `None` if the container has exited.
     init: Option<Arc<dyn Init>>,
 }
 

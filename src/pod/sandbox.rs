@@ -19,7 +19,7 @@ use super::{Actor, CallError, Kind, Reply};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SandboxState {
     pub status: Status,
-    /// Zero while it has no process.
+    /// PID of the sandbox's process; zero if there is none.
     pub pid: i32,
     pub created_at: SystemTime,
 }

@@ -21,7 +21,7 @@ const LOOKS_FOR_STARTER_EVERY: Duration = Duration::from_secs(10);
 /// Time within which an announced task is created: containerd's next call is its Create.
 const COMES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Announced tasks that are remembered.
+/// Limit of announced tasks that are remembered.
 const ANNOUNCED_AT_MOST: usize = 256;
 
 /// Interval at which a shim that cannot end yet checks again.
@@ -31,8 +31,8 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 pub(super) struct ShimEnd {
     /// The shim ends now, unless a message that is still to be handled prevents it.
     is_now: bool,
-    /// The shim was asked to end. It stays only for creations that are announced and not begun, or
-    /// that have failed and are being undone.
+    /// The shim was asked to end. The shim stays only for creations that are announced and not
+    /// begun, or that have failed and are being undone.
     is_due: bool,
     /// Tasks that will be created here, each with the time at which the shim stops expecting it.
     announced: BTreeMap<ContainerId, Instant>,
@@ -47,7 +47,7 @@ pub(super) struct ShimEnd {
 }
 
 impl ShimEnd {
-    /// Starts the count for a new shim.
+    /// Starts the idle time of a new shim.
     pub fn new() -> ShimEnd {
         let now = Instant::now();
         ShimEnd {

@@ -12,7 +12,7 @@ use crate::sizing::Size;
 
 use super::{Actor, CallError, Kind, Reply};
 
-/// Updates of one task that may wait.
+/// Limit of Updates of one task that wait.
 const WAIT_AT_MOST: usize = 64;
 
 /// The Updates of a task.
@@ -87,7 +87,8 @@ impl Actor {
         }
     }
 
-    /// True if a task's next Update raises its memory limit while the pod's is being lowered.
+    /// True if a task's next Update raises the container's memory limit while the pod's limit is
+    /// being lowered.
     fn is_raise_too_early(&self, id: &ContainerId) -> bool {
         if !self.is_lowering_memory() {
             return false;
@@ -165,7 +166,7 @@ impl Actor {
         (before, Resources::parse(resources).change(before))
     }
 
-    /// Sizes the pod for a container of this size.
+    /// Sizes the pod for a container with this new size.
     fn resize_container(&mut self, id: &ContainerId, size: Size) {
         self.core.handle_resized(id, size);
         self.settle_size();

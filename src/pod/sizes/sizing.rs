@@ -210,7 +210,7 @@ mod tests {
 
     const CEILING: u64 = 1000 << 20;
 
-    /// The files of a cgroup v1, and the sizing of it.
+    /// The files of a cgroup v1, and their sizing.
     struct Fake {
         directory: tempfile::TempDir,
         cgroup: Arc<dyn PodCgroup>,
@@ -362,7 +362,8 @@ mod tests {
         assert_eq!(fake.limit(), CEILING);
     }
 
-    /// A size with CPU requests for now and for the pod as a whole, in thousandths of a CPU.
+    /// A size with two CPU requests, in thousandths of a CPU: `now` for the current phase, and
+    /// `together` for all containers of the pod.
     fn asking(now: u64, together: Option<u64>) -> PodSize {
         let requests = |cpu| Requests {
             cpu: Millicores(cpu),
