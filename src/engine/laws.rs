@@ -16,7 +16,7 @@ use usher::plan::Signal;
 use usher::process::ExitStatus;
 use usher::stdio::Streams;
 
-/// Generous limit for anything that has to happen.
+/// Generous time limit for anything that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Time after which an event counts as not happening.

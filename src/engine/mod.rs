@@ -104,12 +104,12 @@ pub enum UpcomingCreation {
 pub struct Order {
     pub id: String,
     pub bundle: PathBuf,
-    /// Mounts of its root file system.
+    /// Mounts of the container's root file system.
     pub rootfs: Vec<Mount>,
     pub paths: Paths,
     /// The engine's own options.
     pub options: Option<Any>,
-    /// Directory of the checkpoint to restore it from; empty for none.
+    /// Directory of the checkpoint to restore the container from; empty for none.
     pub checkpoint: String,
     /// Set for a pod's sandbox without a pause container, whose bundle is empty.
     pub sandbox: Option<SandboxOrder>,
@@ -122,11 +122,11 @@ pub struct SandboxOrder {
     /// The network namespace made for the sandbox; `None` if it uses the node's.
     pub netns: Option<PathBuf>,
     /// True if the caller joins containers to namespaces by [their paths](OwnSandbox::namespaces),
-    /// so that no process has to hold them.
+    /// so that no process has to hold the namespaces.
     pub takes_paths: bool,
 }
 
-/// The sandbox of a pod: the namespaces and files that its containers share.
+/// The sandbox of a pod: the namespaces and files that the pod's containers share.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
     /// PID of the sandbox's process, which may have exited; 0 if the sandbox needs no process.
@@ -140,7 +140,7 @@ pub struct Sandbox {
 /// A sandbox that the shim has made. Its annotations are all annotations of the pod.
 #[derive(Clone, Debug, Default)]
 pub struct OwnSandbox {
-    /// Files that its containers share: the path in a container, and the path on the node.
+    /// Files that the pod's containers share: the path in a container, and the path on the node.
     pub files: Vec<(&'static str, PathBuf)>,
     /// The sandbox's own namespaces: type as in the OCI specification, and path.
     pub namespaces: Vec<(&'static str, PathBuf)>,
@@ -166,7 +166,8 @@ pub struct Facts {
 /// A container, from the reading of its bundle until it is deleted.
 ///
 /// Laws: a call with a [`CancelToken`] ends soon after the token is canceled, and does not begin if
-/// the token was canceled before. Kills and deletions take none: they have to be done in any case.
+/// the token was canceled before. Kills and deletions take no token, because they have to be done
+/// in any case.
 #[async_trait]
 pub trait Container: fmt::Debug + Send + Sync {
     /// Creates the container as it was [read](Engine::read), with its root file system and streams.
@@ -464,9 +465,9 @@ pub struct ExecOrder {
     pub exec_id: String,
     /// The OCI specification's process as JSON.
     pub spec: Vec<u8>,
-    /// Size of its terminal.
+    /// Size of the process's terminal.
     pub size: Option<stdio::Size>,
-    /// Upper limit of its OOM score.
+    /// Upper limit of the process's OOM score.
     pub oom_score: Option<i32>,
     pub paths: Paths,
 }
@@ -549,7 +550,8 @@ pub trait Cgroup: fmt::Debug + Send + Sync {
 
 /// Watches for OOM kills.
 pub trait OomWatch: fmt::Debug + Send {
-    /// Checks now. Law: once the exit of a process is known, so is an OOM kill that caused it.
+    /// Checks for OOM kills now. Law: when the exit of a process is known, an OOM kill that caused
+    /// this exit is known as well.
     fn look(&self);
 }
 
@@ -587,8 +589,8 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// CPU quota and weight for these limits and requests.
     fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)>;
 
-    /// True if a cgroup manager (systemd) may restore the values that it knows, so that it has to
-    /// be [told](PodCgroup::tell_manager) of changes.
+    /// True if a cgroup manager (systemd) may restore the values that it knows. The manager then
+    /// has to be [told](PodCgroup::tell_manager) of changes.
     fn is_managed(&self) -> bool;
 
     /// Tells the cgroup manager the current values.

@@ -152,7 +152,7 @@ impl Bundle {
             .any(|(kind, path)| kind == "pid" && path.is_empty())
     }
 
-    /// Types and paths of its namespaces; the path of a new namespace is empty.
+    /// Types and paths of the container's namespaces; the path of a new namespace is empty.
     pub fn namespaces(&self) -> impl Iterator<Item = (&str, &str)> {
         let namespaces = self.linux.as_ref();
         let namespaces = namespaces.and_then(|linux| linux.namespaces.as_ref());
@@ -177,7 +177,7 @@ impl Bundle {
         (of(&linux.uid_mappings), of(&linux.gid_mappings))
     }
 
-    /// `oom_score_adj` of its program, if set.
+    /// `oom_score_adj` of the container's program, if set.
     pub fn oom_score(&self) -> Option<i32> {
         self.process.as_ref()?.oom_score_adj
     }
@@ -193,7 +193,7 @@ impl Bundle {
         self.linux.as_ref()?.cgroups_path.as_deref()
     }
 
-    /// True if systemd makes the container's cgroup: then its path has the form
+    /// True if systemd makes the container's cgroup. The cgroup's path then has the form
     /// `parent.slice:prefix:name` (runc's `docs/systemd.md`).
     pub fn has_systemd_cgroup(&self) -> bool {
         let mut parts = self.cgroups_path().unwrap_or_default().split(':');

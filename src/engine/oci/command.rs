@@ -132,8 +132,8 @@ impl OciRuntime {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => {
                 let silence = || match (status, &self.place) {
-                    // Our own program, which moves the command into its cgroup, exits with 127 if
-                    // the command cannot be executed.
+                    // The shim's own program moves the command into its cgroup, and exits with 127
+                    // if the command cannot be executed.
                     (ExitStatus::Code(127), Some(_)) => format!("cannot run {:?}", self.binary),
                     _ => format!("exited with {} and gave no reason", status.code()),
                 };
@@ -200,7 +200,7 @@ pub(super) struct Scratch(pub PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // If it stays, containerd removes it with the bundle.
+        // If the file cannot be removed, containerd removes it with the bundle.
         let _ = std::fs::remove_file(&self.0);
     }
 }

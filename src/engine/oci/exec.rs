@@ -29,7 +29,7 @@ pub(super) struct Execution<'a> {
 struct OciProcess {
     pid: i32,
     reaper: Reaper,
-    /// True once its exit has been reported: then the PID may be reused.
+    /// True once the exit of the process has been reported: then the PID may be reused.
     has_ended: Arc<AtomicBool>,
 }
 
@@ -90,8 +90,8 @@ impl Execution<'_> {
         }
     }
 
-    /// Returns the process for the OCI runtime. Whether it has a terminal is a field of the
-    /// caller's request, and the terminal gets its size before the program runs.
+    /// Returns the OCI process of the exec. The caller's request has its own field for a terminal,
+    /// and the terminal gets its size before the program runs.
     fn spec(&self) -> serde_json::Result<Cow<'_, [u8]>> {
         let order = &self.order;
         let mut spec: Map<String, Value> = serde_json::from_slice(&order.spec)?;

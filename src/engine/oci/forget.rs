@@ -26,8 +26,7 @@ use crate::cgroup::is_named_after;
 use super::runtime::DEFAULT_BINARY;
 use super::{OciRuntime, state};
 
-/// Directory with the files of systemd's transient units, one for each that it knows; from version
-/// 235 on.
+/// Directory with a file for each transient unit that systemd knows; from version 235 on.
 const UNITS: &str = "/run/systemd/transient";
 
 /// Time for systemd to stop the scope of an exited container. After that `runc delete` has to stop
@@ -42,14 +41,14 @@ const EVENTS: &str = "cgroup.events";
 /// Line in that file if no process is in the cgroup or below it.
 const EMPTY: &str = "populated 0";
 
-/// Number of checks for which a process that was just reaped may still be in its cgroup.
+/// Number of checks during which a process that was just reaped may still be in its cgroup.
 const LEAVES_WITHIN: usize = 4;
 
 /// Cleans up the state of container `id`, whose init has exited and which has no poststop hooks.
 /// Returns false if the OCI runtime has to do it. The runtime then tolerates that some parts are
 /// removed already.
 pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
-    // Other runtimes have a similar state file, but may have more to do.
+    // Other runtimes have a similar state file, but may have more to remove.
     let program = Path::new(&runtime.binary).file_name();
     if program != Some(OsStr::new(DEFAULT_BINARY)) {
         return false;

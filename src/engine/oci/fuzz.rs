@@ -91,7 +91,7 @@ fn document(json: &str) -> serde_json::Value {
     serde_json::from_str(json).unwrap_or_default()
 }
 
-/// Asserts that only one range of bytes changes, that of the score.
+/// Asserts that only one range of bytes changes: the score.
 fn assert_one_place(before: &str, after: &str) {
     let (before, after) = (before.as_bytes(), after.as_bytes());
     let same = |(one, other): &(&u8, &u8)| one == other;

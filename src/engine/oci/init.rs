@@ -24,15 +24,15 @@ use super::exec::{self, Execution};
 use super::release::release;
 use super::{OciPodCgroup, OciRuntime, retry_on_exhaustion};
 
-/// Time limit of the OCI runtime for killing the remaining processes of a container, whose exit
-/// waits for it.
+/// Time limit of the OCI runtime for killing the remaining processes of a container. The
+/// container's exit waits for this command.
 const KILLS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Time after that command for these processes to be gone.
 const REST_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time limit of the OCI runtime for starting postStart. The handler itself has none, as with
-/// kubelet.
+/// Time limit of the OCI runtime for starting the postStart handler. The handler itself has no time
+/// limit, as with kubelet.
 const RUNTIME_TAKES: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
@@ -116,8 +116,8 @@ impl OciInit {
         if !self.reaper().owns(self.pid) || error.is_process_gone() {
             return Err(EngineError::Gone(error.to_string()));
         }
-        // A slow runtime must not keep a container alive: kill the init directly. Processes that it
-        // leaves behind are killed after its exit.
+        // A slow runtime must not keep a container alive, so the shim kills the init directly.
+        // Processes that the init leaves behind are killed after its exit.
         if signal == Signal::KILL && error.is_cut_short() {
             tracing::warn!(container = self.id(), %error, "killing its init directly");
             return self.end();

@@ -1,4 +1,4 @@
-//! The [engine](super) for OCI runtimes: runc, and those with the same command line.
+//! The [engine](super) for OCI runtimes: runc, and runtimes with the same command line.
 //!
 //! | file | subject |
 //! |---|---|

@@ -117,8 +117,8 @@ pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
     }
 }
 
-/// True if the message names a file with the options (`ConfigPath`), as that of containerd 1.6
-/// does.
+/// True if the message names a file with the options (`ConfigPath`), as the message of containerd
+/// 1.6 does.
 pub fn name_a_file(any: &Any) -> bool {
     file_of(any).is_some()
 }

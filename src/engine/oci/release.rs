@@ -33,8 +33,8 @@ const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
 const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
 
 /// Releases container `id` with init process `pid`, and returns once its program has been executed.
-/// If the container is frozen this waits for the thaw, or for `gone`, which resolves when the init
-/// has exited.
+/// If the container is frozen, this waits until it is thawed, or until `gone` resolves because the
+/// init has exited.
 ///
 /// The future must not be dropped early: closing the FIFO unread kills the container.
 ///
@@ -93,8 +93,8 @@ fn open_gate(fifo: &Path) -> io::Result<AsyncFd<OwnedFd>> {
 /// container must not be released, and runc's code would handle a signal that is meant for the
 /// program.
 async fn see_execution(gate: &AsyncFd<OwnedFd>, pid: i32) {
-    // The execution closes the other end; runc 1.1.12 and later close it just before. Further bytes
-    // do not matter.
+    // The execution closes the init's end of the FIFO; runc 1.1.12 and later close it just before.
+    // Further bytes in the FIFO do not matter.
     while read_byte(gate).await.unwrap_or(false) {}
     await_execution(pid).await;
 }

@@ -44,13 +44,13 @@ pub struct OciRuntime {
     pub(super) criu: PathBuf,
     pub(super) bundle: PathBuf,
     pub(super) reaper: Reaper,
-    /// Cancels its commands, except those that kill and delete.
+    /// Cancels the runtime's commands, except those that kill and delete.
     pub(super) cancel_token: CancelToken,
     /// Time limit of each command instead of the default.
     pub(super) within: Option<Duration>,
     /// Default time limit of deletions.
     pub(super) patience: Arc<Patience>,
-    /// Cgroup of its commands; `None` for the shim's.
+    /// Cgroup of the runtime's commands; `None` if they run in the shim's cgroup.
     pub(super) place: Option<Place>,
 }
 
@@ -229,7 +229,7 @@ impl OciRuntime {
         oom_score: Option<i32>,
         limit: Duration,
     ) -> Result<Child, RuntimeError> {
-        // A whole process: given the command alone, crun would execute it as root.
+        // Passes a whole process: given the command alone, crun would execute the command as root.
         let process = config::process(&self.bundle, argv).map_err(|error| {
             let message = error.to_string();
             RuntimeError::Failed {

@@ -65,7 +65,7 @@ pub fn is_native(directory: &Path) -> bool {
     directory.join(RUNC).exists() || directory.join(CRUN).exists()
 }
 
-/// True if this is the state directory of runc, and its container is parked.
+/// True if this is a state directory of runc for a parked container.
 pub fn is_parked_by_runc(directory: &Path) -> bool {
     let is_fifo =
         fs::symlink_metadata(fifo(directory)).is_ok_and(|metadata| metadata.file_type().is_fifo());

@@ -21,7 +21,7 @@ const HOSTNAME_AT_MOST: usize = 64;
 const LOW_PORTS: (&str, &str) = ("net.ipv4.ip_unprivileged_port_start", "0");
 const PING: (&str, &str) = ("net.ipv4.ping_group_range", "0 2147483647");
 
-/// Sysctls of an IPC namespace, beside those that begin with [`MESSAGE_QUEUES`]
+/// Sysctls of an IPC namespace, in addition to those that begin with [`MESSAGE_QUEUES`]
 /// (`ipc_namespaces(7)`).
 const OF_IPC: [&str; 8] = [
     "kernel.msgmax",
@@ -48,8 +48,8 @@ pub(super) struct Namespaces {
     /// True to make one PID namespace for all containers.
     pub pid: bool,
     pub hostname: Option<String>,
-    /// Directory to mount the namespaces in, under the names of their files in `/proc/<pid>/ns`, so
-    /// that no process has to hold them.
+    /// Directory in which to mount the namespaces, under the names of their files in
+    /// `/proc/<pid>/ns`. No process then has to hold the namespaces.
     pub pins: Option<PathBuf>,
     pub sysctls: BTreeMap<String, String>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Wanted {
     pub namespaces: Namespaces,
     pub files: Files,
     pub annotations: BTreeMap<String, String>,
-    /// Empty for none.
+    /// Empty if there is no parent cgroup.
     pub cgroup_parent: String,
 }
 
@@ -391,7 +391,7 @@ mod tests {
         }
     }
 
-    /// The order with a user namespace of this mode.
+    /// The order `order`, with a user namespace of this mode.
     fn with_mode(mut order: SandboxOrder, mode: EnumOrUnknown<NamespaceMode>) -> SandboxOrder {
         let linux = order.config.linux.as_mut().unwrap();
         let context = linux.security_context.as_mut().unwrap();

@@ -122,7 +122,7 @@ impl Files {
     }
 }
 
-/// Makes the directory in the bundle, and returns its path.
+/// Makes the directory `usher-sandbox` in the bundle, and returns its path.
 pub(super) fn make_directory(bundle: &Path) -> Result<PathBuf, String> {
     let directory = directory(bundle);
     fs::create_dir_all(&directory).map_err(failed(&directory))?;
@@ -151,10 +151,11 @@ pub(super) fn noted_cgroup(bundle: &Path) -> BTreeSet<PathBuf> {
     }
 }
 
-/// Unmounts and removes the files in the bundle. containerd removes those on disk with the bundle.
+/// Unmounts and removes the files in the bundle. containerd removes the files on disk with the
+/// bundle.
 pub(super) fn remove(bundle: &Path) {
     let directory = directory(bundle);
-    // Unmount until it fails: a path may be mounted more than once.
+    // Unmounts until an attempt fails: a path may be mounted more than once.
     let pins = fs::read_dir(pins(bundle)).into_iter().flatten().flatten();
     let mounts = pins.map(|pin| pin.path()).chain([directory.join(MEMORY)]);
     mounts.for_each(|path| while umount2(&path, MntFlags::MNT_DETACH).is_ok() {});

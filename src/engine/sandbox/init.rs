@@ -32,7 +32,7 @@ pub(super) struct Holder {
     reaper: Reaper,
     cgroup: Arc<SharedCgroup>,
     own: Arc<OwnSandbox>,
-    /// Ends a sandbox that has no process, when it is canceled.
+    /// Canceled to end a sandbox that has no process.
     end: CancelToken,
     /// The holder exits when this pipe is closed. The kernel closes it when the shim dies.
     _leash: OwnedFd,

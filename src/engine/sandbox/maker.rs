@@ -63,7 +63,8 @@ pub(super) struct Making {
     pub bundle: PathBuf,
     pub namespaces: Namespaces,
     pub files: Files,
-    /// Directories of the cgroup for the maker and the holder; empty if they stay in the shim's.
+    /// Directories of the cgroup for the maker and the holder; empty if both stay in the shim's
+    /// cgroup.
     pub cgroup: BTreeSet<PathBuf>,
 }
 

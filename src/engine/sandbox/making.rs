@@ -30,7 +30,7 @@ struct Maker {
     /// Expectation of another process that will hold the namespaces.
     other: Expectation,
     said: pipe::Receiver,
-    /// The maker and the holder exit when this is closed.
+    /// The maker and the holder exit when this pipe is closed.
     leash: OwnedFd,
 }
 

@@ -65,7 +65,7 @@ impl SimInit {
         EngineError::Gone(format!("container {} is not running", self.id()))
     }
 
-    /// Outcome of a probe now.
+    /// Outcome of a probe that runs now.
     fn probed(&self) -> Result<(), String> {
         let machine = self.engine().lock();
         let since = machine

@@ -152,7 +152,7 @@ pub(super) struct Process {
     /// ID of the exec; `None` for the init.
     pub exec_id: Option<String>,
     pub state: State,
-    /// Time of the execution of its program.
+    /// Time at which the process executed its program.
     pub since: Option<Instant>,
     pub oom_score: i32,
     own_pid_namespace: bool,
@@ -487,7 +487,8 @@ impl SimEngine {
         });
     }
 
-    /// Makes a process exit; with the first process of a PID namespace, all others in it die.
+    /// Makes a process exit. If it is the first process of a PID namespace, all other processes in
+    /// the namespace die.
     pub(super) fn dies(&self, serial: Serial, status: ExitStatus) {
         let mut machine = self.lock();
         let process = machine.processes.get_mut(&serial);

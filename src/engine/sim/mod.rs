@@ -52,15 +52,16 @@ pub struct SimBundle {
     pub annotations: BTreeMap<String, String>,
     pub has_own_pid_namespace: bool,
     pub has_poststop_hooks: bool,
-    /// True if kill(2) reaches its processes; otherwise signals need a command of the runtime.
+    /// True if kill(2) reaches the container's processes. Otherwise signals need a command of the
+    /// runtime.
     pub is_native: bool,
     pub oom_score: i32,
     pub size: Size,
     /// UID of the pod in whose cgroup the container is.
     pub pod_uid: Option<String>,
-    /// Programs of its init processes, in order; the last one repeats.
+    /// Programs of the container's init processes, in order; the last one repeats.
     pub programs: Vec<Program>,
-    /// Program of its execs.
+    /// Program of the container's execs.
     pub exec: Program,
 }
 
