@@ -15,7 +15,7 @@ pub struct Program {
     pub heeds: Option<Signal>,
     /// Time after the execution from which probes succeed; `None` if never.
     pub ready_after: Option<Duration>,
-    /// Time after its execution from which probes fail again; `None` if never.
+    /// Time after the execution from which probes fail again; `None` if never.
     pub unwell_after: Option<Duration>,
     /// Duration of the container's hooks.
     pub hook_takes: Duration,
