@@ -116,8 +116,8 @@ impl Actor {
     }
 
     /// The bundle for the record of the pod cgroup's original values. containerd must run `delete`
-    /// for this bundle when the shim has died. So it is the sandbox's: since 2.0, containerd runs
-    /// `delete` for no other.
+    /// for this bundle when the shim has died. That is the bundle of the sandbox, if there is one:
+    /// since 2.0, containerd runs `delete` only for the sandbox.
     fn keeper(&self) -> Option<PathBuf> {
         let sandbox = self.tasks.iter().find(|(id, _)| self.core.is_sandbox(id));
         let sandbox = sandbox.map(|(_, task)| task);
