@@ -2,14 +2,14 @@
 
 use tokio_util::sync::CancellationToken;
 
-/// A cancellation token: once it is canceled, the engine ends the work that it does under it, with
-/// all processes started for that. Clones share one state. Work that has to be done in any case,
-/// kills and deletions, takes none.
+/// A cancellation token. Once the token is canceled, the engine ends the work that was begun with
+/// it, and all processes that were started for this work. Clones share one state. Kills and
+/// deletions take no token, because they have to be done in any case.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(CancellationToken);
 
 impl CancelToken {
-    /// Makes a child token: it can be canceled alone, and is canceled with this one.
+    /// Makes a child token, which is canceled with this token, and can also be canceled alone.
     pub fn child(&self) -> CancelToken {
         CancelToken(self.0.child_token())
     }

@@ -16,7 +16,7 @@ use usher::plan::Signal;
 use usher::process::ExitStatus;
 use usher::stdio::Streams;
 
-/// Generous limit for anything that has to happen.
+/// Generous time limit for anything that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Time after which an event counts as not happening.
@@ -26,7 +26,8 @@ const A_WHILE: Duration = Duration::from_millis(300);
 pub trait Testbed {
     fn engine(&self) -> Arc<dyn Engine>;
 
-    /// An order for a container with this ID that runs one program, and another in each exec.
+    /// An order for a container with this ID, whose program behaves as `runs`. Programs of its
+    /// execs behave as `execs`.
     fn order(&self, id: &str, has_own_pid_namespace: bool, runs: Runs, execs: Runs) -> Order;
 
     /// An order for a container that cannot be created.
@@ -38,10 +39,10 @@ pub trait Testbed {
     /// True if the container's program has ever been executed.
     fn was_executed(&self, id: &str) -> bool;
 
-    /// True if a process has this PID, or it is held; a zombie counts.
+    /// True if a process has this PID, even a zombie, or if the PID is held.
     fn is_there(&self, pid: i32) -> bool;
 
-    /// Description of all that is left of the container, except its bundle; empty if nothing is.
+    /// Description of all leftovers of the container, except its bundle; empty if there are none.
     fn left_of(&self, id: &str) -> String;
 }
 
@@ -160,7 +161,7 @@ async fn a_parked_container_can_be_killed_and_is_then_not_released(testbed: &dyn
         soon(told(new_init.exit_future)).await,
         ExitStatus::Signal(9)
     );
-    // The exit was reported to the release.
+    // Tells the release that the exit was reported.
     let (told_of_it, gone) = oneshot::channel();
     drop(told_of_it);
     let released = soon(new_init.init.release(gone, &CancelToken::default())).await;
@@ -256,7 +257,7 @@ async fn an_exec_runs_and_its_exit_is_reported(testbed: &dyn Testbed) {
         } = executed.expect("an exec");
         assert_ne!(process.pid(), new_init.init.pid());
         if let Some(signal) = signal {
-            // Time to install its signal handler.
+            // The program needs time to install its signal handler.
             sleep(A_WHILE).await;
             signalled(process.kill(signal)).await.expect("a signal");
         }
@@ -450,7 +451,7 @@ impl<'a> Trial<'a> {
         let (trial, new_init) = Trial::created(testbed, id, order).await;
         release(&*new_init.init).await.expect("a release");
         if !matches!(runs, Runs::AndExits(_)) {
-            // Time to install its signal handler.
+            // The program needs time to install its signal handler.
             sleep(A_WHILE).await;
         }
         (trial, new_init)

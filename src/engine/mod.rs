@@ -2,10 +2,10 @@
 //! actor.
 //!
 //! Code above these traits knows nothing of runc, processes, `/proc` or cgroup directories. [`oci`]
-//! is the real engine, which runs an OCI runtime's commands. `sim` is a model of one, for tests.
-//! `sandbox` makes a pod's shared resources without a pause container. A new engine is a new
-//! directory here. Each requirement on engines is stated at its method, as a law; `docs/engine.md`
-//! lists all laws, and the same conformance tests check both engines.
+//! is the real engine, which runs an OCI runtime's commands. `sim` is a simulated engine, for
+//! tests. `sandbox` makes a pod's shared resources without a pause container. A new engine is a new
+//! directory here. A requirement on engines is called a law, and is stated at its method.
+//! `docs/engine.md` lists all laws, and the same conformance tests check both engines.
 //!
 //! | handle | purpose |
 //! |---|---|
@@ -63,14 +63,14 @@ pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The engine of a shim, from which its containers come.
 pub trait Engine: fmt::Debug + Send + Sync {
-    /// Reads the file that an order's options name, and returns the options with its content;
-    /// `None` if they name no file. A disk can stall the read.
+    /// Reads the file that the options of an order name, and returns the options with the file's
+    /// content; `None` if the options name no file. A disk can stall the read.
     fn read_options_file(&self, _order: &Order) -> Option<Work<Result<Any, EngineError>>> {
         None
     }
 
-    /// Reads the bundle of a container that is to be created; changes nothing. `sandbox` is that of
-    /// the pod, if it has had one.
+    /// Reads the bundle of a container that is to be created; changes nothing. `sandbox` is the
+    /// pod's sandbox, which may have exited; `None` if the pod never had one.
     ///
     /// # Errors
     ///
@@ -82,9 +82,9 @@ pub trait Engine: fmt::Debug + Send + Sync {
         sandbox: Option<&Sandbox>,
     ) -> Result<(Arc<dyn Container>, Facts), EngineError>;
 
-    /// Returns the OOM score that a process can get when `wanted` is to replace `instead_of`. A
-    /// shim without the right to lower scores cannot go below the score that the process would have
-    /// anyway.
+    /// Returns the OOM score that a process can get if it would have the score `instead_of` anyway,
+    /// and `wanted` is the score to set. A shim without the right to lower scores cannot go below
+    /// the score that the process would have anyway.
     fn allowed_score(&self, wanted: i32, instead_of: i32) -> i32;
 
     /// Prepares for a creation that is likely to follow; never waits, and does no harm if none
@@ -104,12 +104,12 @@ pub enum UpcomingCreation {
 pub struct Order {
     pub id: String,
     pub bundle: PathBuf,
-    /// Mounts of its root file system.
+    /// Mounts of the container's root file system.
     pub rootfs: Vec<Mount>,
     pub paths: Paths,
     /// The engine's own options.
     pub options: Option<Any>,
-    /// Directory of the checkpoint to restore it from; empty for none.
+    /// Directory of the checkpoint to restore the container from; empty for none.
     pub checkpoint: String,
     /// Set for a pod's sandbox without a pause container, whose bundle is empty.
     pub sandbox: Option<SandboxOrder>,
@@ -119,33 +119,33 @@ pub struct Order {
 #[derive(Clone, Debug, Default)]
 pub struct SandboxOrder {
     pub config: PodSandboxConfig,
-    /// The network namespace made for it; `None` for the node's.
+    /// The network namespace made for the sandbox; `None` if it uses the node's.
     pub netns: Option<PathBuf>,
     /// True if the caller joins containers to namespaces by [their paths](OwnSandbox::namespaces),
-    /// so that no process has to hold them.
+    /// so that no process has to hold the namespaces.
     pub takes_paths: bool,
 }
 
-/// The sandbox of a pod: the namespaces and files that its containers share.
+/// The sandbox of a pod: the namespaces and files that the pod's containers share.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
-    /// PID of the sandbox's process, which may have exited; 0 if it needs none.
+    /// PID of the sandbox's process, which may have exited; 0 if the sandbox needs no process.
     pub pid: i32,
-    /// The namespaces that this process was in.
+    /// The namespaces of the sandbox's process.
     pub namespaces: Namespaces,
     /// The parts that the shim has made; `None` with a pause container.
     pub own: Option<Arc<OwnSandbox>>,
 }
 
-/// A sandbox that the shim has made. Its annotations are all those of the pod.
+/// A sandbox that the shim has made. Its annotations are all annotations of the pod.
 #[derive(Clone, Debug, Default)]
 pub struct OwnSandbox {
-    /// Files that its containers share: the path in a container, and the path on the node.
+    /// Files that the pod's containers share: the path in a container, and the path on the node.
     pub files: Vec<(&'static str, PathBuf)>,
     /// The sandbox's own namespaces: type as in the OCI specification, and path.
     pub namespaces: Vec<(&'static str, PathBuf)>,
     pub annotations: BTreeMap<String, String>,
-    /// Host name, if it has its own.
+    /// Host name, if the sandbox has its own.
     pub hostname: Option<String>,
 }
 
@@ -155,9 +155,9 @@ pub struct Facts {
     pub annotations: BTreeMap<String, String>,
     /// True if all processes of the container die with its init.
     pub has_own_pid_namespace: bool,
-    /// True if its deletion runs OCI hooks, and takes as long as they do.
+    /// True if the container's deletion runs OCI hooks, and takes as long as the hooks do.
     pub has_poststop_hooks: bool,
-    /// OOM score of its processes.
+    /// OOM score of the container's processes.
     pub oom_score: i32,
     /// Requests and limits of the container.
     pub size: Size,
@@ -166,11 +166,13 @@ pub struct Facts {
 /// A container, from the reading of its bundle until it is deleted.
 ///
 /// Laws: a call with a [`CancelToken`] ends soon after the token is canceled, and does not begin if
-/// the token was canceled before. Kills and deletions take none: they have to be done in any case.
+/// the token was canceled before. Kills and deletions take no token, because they have to be done
+/// in any case.
 #[async_trait]
 pub trait Container: fmt::Debug + Send + Sync {
     /// Creates the container as it was [read](Engine::read), with its root file system and streams.
-    /// Its program is not executed yet: its init process is parked, or it is still to be restored.
+    /// The container's program is not executed yet: the init process is parked, or the container is
+    /// still to be restored.
     ///
     /// Law: a failure leaves no process, mount or cgroup behind.
     ///
@@ -188,8 +190,8 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// and streams, and with all updates of its resources. The new init is parked.
     ///
     /// Laws: no earlier process of the container is left when the new one is created. A failure
-    /// leaves no process or cgroup behind. Once canceled it waits for nothing more, because the
-    /// container's exit waits for it.
+    /// leaves no process or cgroup behind. Once canceled, the call waits for nothing more, because
+    /// the container's exit is published only after the call.
     ///
     /// # Errors
     ///
@@ -221,26 +223,28 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// [`EngineError`], with the engine's message.
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError>;
 
-    /// Writes the exit status down before the caller learns of it: if this shim dies before the
-    /// container is deleted, the shim's `delete` command reports it. `pid` is that of its init, or
-    /// 0.
+    /// Records the exit status before the caller learns of the exit. If this shim dies before the
+    /// container is deleted, the shim's `delete` command reports the recorded status. `pid` is the
+    /// PID of the container's init, or 0.
     ///
     /// Law: never waits; a failure does not delay the exit.
     fn record_exit(&self, pid: i32, code: u32, at: SystemTime);
 
-    /// Writes a message to the container's owner on its standard error. With `last_words` the
-    /// message says why the container is ended, and also goes into its termination message. Never
-    /// waits; a message that cannot be written is lost. `streams` are those of its init. Returns
-    /// the write of a termination message that a disk may stall: kubelet reads it after the exit.
+    /// Writes a message to the container's owner on the container's standard error. With
+    /// `last_words` the message says why the container is ended, and also goes into the termination
+    /// message, which kubelet reads after the exit. Never waits; a message that cannot be written
+    /// is lost. `streams` are the streams of the container's init. Returns the write of the
+    /// termination message as work, because a disk may stall it.
     fn tell(&self, streams: Option<&Streams>, words: &str, last_words: bool) -> Option<Work<()>>;
 }
 
 /// Settings of a creation that are not in the bundle.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CreateOptions {
-    /// OOM score of its processes instead of the bundle's; also after restarts in place.
+    /// OOM score of the container's processes instead of the bundle's score; also after restarts in
+    /// place.
     pub oom_score: Option<i32>,
-    /// True if it may be restarted in place, with the same streams.
+    /// True if the container may be restarted in place, with the same streams.
     pub may_restart: bool,
     /// True if the caller's wait has a deadline; otherwise ten minutes are the limit.
     pub has_deadline: bool,
@@ -269,20 +273,20 @@ pub struct NewInit {
     pub exit_future: ExitFuture,
 }
 
-/// The exit of a process. Law: resolves exactly once, after the process has exited, for whatever
-/// reason; it always resolves.
+/// The exit of a process. Law: the future always resolves, exactly once, and only after the process
+/// has exited, for whatever reason.
 pub struct ExitFuture(pub Work<io::Result<ExitStatus>>);
 
 /// Facts of the previous init that a restart in place needs.
 #[derive(Debug, Default)]
 pub struct PreviousInit {
-    /// Cgroup of its processes.
+    /// Cgroup of the container's processes.
     pub cgroup: Option<Arc<dyn Cgroup>>,
-    /// True if the container was [forgotten](Container::forget) since.
+    /// True if the container was [forgotten](Container::forget) since the exit.
     pub is_forgotten: bool,
-    /// OOM score of its processes, if it has changed.
+    /// OOM score of the container's processes, if it has changed.
     pub oom_score: Option<i32>,
-    /// The caller's updates of its resources: the OCI specification's `LinuxResources`.
+    /// The caller's updates of the container's resources: the OCI specification's `LinuxResources`.
     pub resources: Option<Value>,
 }
 
@@ -305,8 +309,8 @@ pub trait Restoration: fmt::Debug + Send {
 
 /// An init process of a container, from its creation on; a restart in place makes a new one.
 ///
-/// Laws: all methods may be called after its exit, and report it. A frozen container reacts to no
-/// signal but SIGKILL, and is not released, until it is thawed.
+/// Laws: all methods may be called after the exit of the process, and then report the exit. A
+/// frozen container reacts to no signal but SIGKILL, and is not released, until it is thawed.
 #[async_trait]
 pub trait Init: fmt::Debug + Send + Sync {
     /// PID of the process. Another process may get it after the exit, unless it is
@@ -316,42 +320,43 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// Keeps the PID from being reused after the exit. Only valid while the process is alive.
     fn hold_pid(&self) -> PidHold;
 
-    /// Cgroup of its processes; `None` if it cannot be found now.
+    /// Cgroup of the container's processes; `None` if it cannot be found now.
     fn cgroup(&self) -> Option<Arc<dyn Cgroup>>;
 
-    /// Cgroup of its pod, if there is one with this UID in its name.
+    /// Cgroup of the container's pod, if there is one with this UID in its name.
     fn pod_cgroup(&self, uid: &str) -> Option<Arc<dyn PodCgroup>>;
 
-    /// Returns the namespaces that the pod's other containers share, if this is their sandbox.
+    /// Returns the namespaces that the pod's other containers share, if this is the init of their
+    /// sandbox.
     fn shared(&self) -> Sandbox;
 
     /// Releases the container, and returns once its program is executed. `gone` resolves when the
-    /// init's exit was reported; then this returns soon.
+    /// exit of the init was reported. The release then returns soon.
     ///
-    /// Laws: its future is never dropped early (that would kill a container of runc's). The program
-    /// of a frozen container is not executed. On success the program has been executed, even if it
-    /// has exited since, or will be when the container is thawed.
+    /// Laws: the future is never dropped early, because that would kill a container of runc's. The
+    /// program of a frozen container is not executed. On success the program has been executed,
+    /// even if it has exited since, or will be when the container is thawed.
     ///
     /// # Errors
     ///
-    /// A sentence if the container cannot be released, for example because its init has died.
+    /// A sentence if the container cannot be released, for example because the init has died.
     async fn release(&self, gone: oneshot::Receiver<()>, token: &CancelToken)
     -> Result<(), String>;
 
-    /// Sends a signal to its init, or to `all` processes of the container.
+    /// Sends a signal to the init, or to `all` processes of the container.
     ///
     /// Laws: returns [`EngineError::Gone`] after the exit. SIGKILL also ends a frozen container.
     fn kill(&self, signal: Signal, all: bool) -> SignalProgress;
 
-    /// Kills its init at once, even if it is frozen.
+    /// Kills the init at once, even if the container is frozen.
     ///
     /// # Errors
     ///
     /// [`EngineError::Gone`] after the exit.
     fn end(&self) -> Result<(), EngineError>;
 
-    /// Kills the processes that its init has left behind if the container has no PID namespace of
-    /// its own. When this returns, no process of the container runs.
+    /// Kills the processes that the init has left behind, if the container has no PID namespace of
+    /// its own. When the call returns, no process of the container runs.
     async fn end_the_rest(&self);
 
     /// Freezes all processes of the container.
@@ -396,12 +401,13 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// [`EngineError`], with the engine's message.
     async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<NewExec, EngineError>;
 
-    /// Executes the container's postStart handler again, as its caller has executed it before, with
-    /// an OOM score of at most this; returns when it has finished.
+    /// Executes the container's postStart handler again, as the caller has executed it before, and
+    /// returns when the handler has finished. `oom_score` is the upper limit of the handler's OOM
+    /// score.
     ///
     /// # Errors
     ///
-    /// Why it failed, in one sentence.
+    /// One sentence: why the handler failed.
     async fn post_start(
         &self,
         process: Vec<u8>,
@@ -417,7 +423,7 @@ pub trait Init: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Why it failed, in one sentence.
+    /// One sentence: why the hook failed.
     async fn hook(
         &self,
         hook: &Hook,
@@ -459,9 +465,9 @@ pub struct ExecOrder {
     pub exec_id: String,
     /// The OCI specification's process as JSON.
     pub spec: Vec<u8>,
-    /// Size of its terminal.
+    /// Size of the process's terminal.
     pub size: Option<stdio::Size>,
-    /// Upper limit of its OOM score.
+    /// Upper limit of the process's OOM score.
     pub oom_score: Option<i32>,
     pub paths: Paths,
 }
@@ -477,7 +483,7 @@ pub struct NewExec {
 /// The environment in which probes and hooks of a container run.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeEnvironment {
-    /// Cgroup for the processes that they start.
+    /// Cgroup for the processes that probes and hooks start.
     pub place: Option<Place>,
     /// The container's named ports.
     pub ports: BTreeMap<String, u16>,
@@ -498,7 +504,7 @@ pub struct Checkpoint {
     pub external_unix_sockets: bool,
     pub terminal: bool,
     pub file_locks: bool,
-    /// Namespaces that are created empty when it is restored.
+    /// Namespaces that are created empty when the container is restored.
     pub empty_namespaces: Vec<String>,
     /// criu's mode for cgroups (`soft`, `full`, `strict`); empty for its default.
     pub cgroups_mode: String,
@@ -514,26 +520,27 @@ pub trait Cgroup: fmt::Debug + Send + Sync {
     /// A sentence if they cannot be encoded.
     fn metrics(&self) -> Result<Any, String>;
 
-    /// PIDs of the processes in it and in the cgroups below it; empty if it is gone.
+    /// PIDs of the processes in the cgroup and in the cgroups below it; empty if the cgroup is
+    /// gone.
     ///
     /// # Errors
     ///
     /// A sentence if they cannot be read.
     fn processes(&self) -> Result<Vec<u32>, String>;
 
-    /// Bytes of memory charged to it; `None` without memory accounting.
+    /// Bytes of memory charged to the cgroup; `None` without memory accounting.
     fn memory_usage(&self) -> Option<u64>;
 
-    /// Calls `tell` whenever the kernel has OOM-killed a process in it, until the returned watch is
-    /// dropped. `None` without memory accounting.
+    /// Calls `tell` whenever the kernel has OOM-killed a process in the cgroup, until the returned
+    /// watch is dropped. `None` without memory accounting.
     fn watch_oom(self: Arc<Self>, tell: Box<dyn Fn() + Send + Sync>) -> Option<Box<dyn OomWatch>>;
 
-    /// Sets the OOM score of all its processes, including those that start meanwhile; `superseded`
-    /// ends it early.
+    /// Sets the OOM score of all processes in the cgroup, including those that start meanwhile;
+    /// `superseded` ends the change early.
     ///
     /// # Errors
     ///
-    /// A sentence if its processes cannot be listed.
+    /// A sentence if the processes cannot be listed.
     async fn change_scores(
         &self,
         change: Change,
@@ -543,18 +550,19 @@ pub trait Cgroup: fmt::Debug + Send + Sync {
 
 /// Watches for OOM kills.
 pub trait OomWatch: fmt::Debug + Send {
-    /// Checks now. Law: once the exit of a process is known, so is an OOM kill that caused it.
+    /// Checks for OOM kills now. Law: when the exit of a process is known, an OOM kill that caused
+    /// this exit is known as well.
     fn look(&self);
 }
 
 /// Cgroup of a pod, whose limits the shim sets.
 #[async_trait]
 pub trait PodCgroup: fmt::Debug + Send + Sync {
-    /// A cgroup for commands whose CPU time is charged to the pod; it exists while a clone of this
-    /// is held.
+    /// A cgroup for commands whose CPU time is charged to the pod. The cgroup exists while a clone
+    /// of the returned value is held.
     fn place(&self) -> Option<Place>;
 
-    /// Bytes of memory charged to it and to all cgroups below it.
+    /// Bytes of memory charged to the pod's cgroup and to all cgroups below it.
     fn memory_usage(&self) -> Option<u64>;
 
     /// Reads a current value; `None` if the kernel has no such value.
@@ -581,19 +589,19 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// CPU quota and weight for these limits and requests.
     fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)>;
 
-    /// True if a cgroup manager (systemd) may restore the values that it knows, so that it has to
-    /// be [told](PodCgroup::tell_manager) of changes.
+    /// True if a cgroup manager (systemd) may restore the values that it knows. The manager then
+    /// has to be [told](PodCgroup::tell_manager) of changes.
     fn is_managed(&self) -> bool;
 
     /// Tells the cgroup manager the current values.
     ///
     /// # Errors
     ///
-    /// A sentence if it rejects them.
+    /// A sentence if the cgroup manager rejects the values.
     async fn tell_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), String>;
 
-    /// Writes the values from `before` the shim's changes into a bundle, so that the shim's
-    /// `delete` command can restore them if this shim dies.
+    /// Writes a note into a bundle with the values that the cgroup had `before` the shim's changes.
+    /// If this shim dies, the shim's `delete` command restores these values.
     ///
     /// # Errors
     ///

@@ -33,7 +33,7 @@ type Identity = (u64, u64);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(Vec<(&'static str, Identity)>);
 
-/// A container would join, or is in, namespaces other than it was to join.
+/// An error: the namespaces that a container would join, or is in, are not the intended ones.
 #[derive(Debug, Error)]
 pub enum NamespaceError {
     #[error("{kind} namespace {path}: {source}")]
@@ -49,8 +49,8 @@ pub enum NamespaceError {
 }
 
 impl Namespaces {
-    /// Reads the namespaces of a process whose PID cannot have been reused: a child that is not
-    /// reaped yet.
+    /// Reads the namespaces of a process whose PID cannot have been reused, because the process is
+    /// a child that is not reaped yet.
     pub fn of(pid: i32) -> Namespaces {
         let found = FILES.iter().filter_map(|(_, file)| {
             let path = format!("/proc/{pid}/ns/{file}");
@@ -103,7 +103,7 @@ impl Namespaces {
     ///
     /// # Errors
     ///
-    /// [`NamespaceError::Elsewhere`] if it is not.
+    /// [`NamespaceError::Elsewhere`] if the process is in another namespace.
     pub fn hold(&self, pid: i32) -> Result<(), NamespaceError> {
         let now = Namespaces::of(pid);
         for (file, wanted) in &self.0 {

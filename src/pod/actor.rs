@@ -44,7 +44,7 @@ pub struct Actor {
     pub(super) sandbox_end: SandboxEnd,
     pub(super) score_log: ScoreLog,
     pub(super) probe_cpu: ProbeCpuMeter,
-    /// `None` until it is known, and if other pods share the cgroup.
+    /// The cgroup of the pod. `None` until it is known, and if other pods share it.
     pub(super) pod_cgroup: Option<OwnCgroup>,
     alarm: Alarm,
 }
@@ -130,8 +130,8 @@ impl Actor {
         }
     }
 
-    /// Handles the messages that arrived before the end was granted, and returns true if the shim
-    /// still ends: a Create among them revokes the end.
+    /// Handles the messages that arrived before the end was granted. Returns true if the shim still
+    /// ends. A Create among these messages revokes the end.
     pub fn confirm_end(&mut self) -> bool {
         while let Ok(message) = self.messages.try_recv() {
             self.guarded(message);
@@ -146,7 +146,7 @@ impl Actor {
     }
 
     /// Sets the check for the containerd that started this shim: `is_there` returns true while that
-    /// runs.
+    /// containerd runs.
     pub fn started_by(&mut self, is_there: impl Fn() -> bool + Send + 'static) {
         self.shim_end.started_by(is_there);
     }
@@ -186,7 +186,7 @@ impl Actor {
 
     /// Carries out all actions that the core wants by now.
     fn carry_out(&mut self) {
-        // Before any container is released.
+        // The pod's cgroup gets its size before any container is released.
         self.settle_size();
         self.settle_scores();
         let mut reports = Vec::new();
@@ -248,8 +248,8 @@ impl Actor {
             }
         }
         if !reports.is_empty() {
-            // After the jobs that just began: a log line wakes containerd, which on a small machine
-            // takes CPU time from a program that was just released.
+            // Logs only after the jobs that just began. A log line wakes containerd, which on a
+            // small machine takes CPU time from a program that was just released.
             let released = reports
                 .iter()
                 .any(|report| matches!(report, Report::Released { .. }));

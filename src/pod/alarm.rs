@@ -7,8 +7,8 @@ use crate::lifecycle::Time;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The timer of the core. A timer that is due again right after it was handled is a bug: it is
-/// postponed, so that no timer starves the messages.
+/// The timer of the core. If the timer is due again right after it was handled, the core has a bug.
+/// The timer is then postponed, so that the actor still handles messages.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     /// Time at which the core was last woken.
@@ -19,8 +19,8 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// Returns the time to wake the core: `at`, for which it asks, or later if that time has been
-    /// handled already.
+    /// Returns the time to wake the core. That is `at`, for which the core asks, or a later time if
+    /// the core was woken at `at` already.
     pub fn set(&mut self, at: Time) -> Time {
         let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
             self.pause = Duration::ZERO;

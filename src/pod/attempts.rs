@@ -1,4 +1,4 @@
-//! Attempts of probes and hooks, in a container or from its pod's cgroup.
+//! Attempts of probes and hooks, made in a container or from the cgroup of its pod.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,8 @@ impl Actor {
         let from = ProbeEnvironment {
             place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
             ports: task.facts.ports.clone(),
-            // If the kernel kills the attempt's process, it may kill the whole container with it.
+            // If the OOM killer kills the attempt's process, it may kill the whole container as
+            // well.
             oom_score: self.core.oom_score(id),
         };
         let (init, token) = task.handles.init_and_cancel_token().ok()?;

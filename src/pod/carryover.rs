@@ -4,15 +4,16 @@ use serde_json::Value;
 
 use crate::engine::{Init, PidHold};
 
-/// The part of a task that outlives a process of it.
+/// The part of a task that outlives each of its init processes.
 #[derive(Debug, Default)]
 pub(super) struct RestartCarryover {
-    /// The first init process, whose process id the caller knows. Held if the task may report
-    /// running while it has no process.
+    /// The process id of the first init process, which the caller knows. It is reserved if the task
+    /// may report running while it has no process.
     first: Option<PidHold>,
-    /// The exec taken for its postStart handler: the OCI specification's process as JSON.
+    /// The exec that is taken for the container's postStart handler: the OCI specification's
+    /// process as JSON.
     post_start: Option<Vec<u8>>,
-    /// All changes that the caller made to its resources.
+    /// All changes that the caller made to the container's resources, merged.
     resources: Option<Value>,
 }
 
@@ -25,8 +26,8 @@ impl RestartCarryover {
         }
     }
 
-    /// Releases the first process id when the exit of that process is published: no restart
-    /// followed.
+    /// Releases the reservation of `pid` if that is the first process id. The exit of that process
+    /// is published: no restart followed.
     pub fn release_pid(&mut self, pid: i32) {
         drop(self.first.take_if(|first| first.pid() == pid));
     }
@@ -36,12 +37,12 @@ impl RestartCarryover {
         self.first.as_ref().map(PidHold::pid)
     }
 
-    /// Keeps the exec that was taken for its postStart handler.
+    /// Keeps the exec that is taken for the container's postStart handler.
     pub fn keep_post_start(&mut self, process: Vec<u8>) {
         self.post_start = Some(process);
     }
 
-    /// The exec that was taken for its postStart handler.
+    /// The exec that is taken for the container's postStart handler.
     pub fn post_start(&self) -> Option<&[u8]> {
         self.post_start.as_deref()
     }
@@ -51,7 +52,7 @@ impl RestartCarryover {
         merge(&mut self.resources, change);
     }
 
-    /// All changes that the caller made to its resources.
+    /// All changes that the caller made to the container's resources, merged.
     pub fn resources(&self) -> Option<&Value> {
         self.resources.as_ref()
     }

@@ -17,8 +17,8 @@ pub enum Members {
     /// The cgroup with the processes, and the process ids and names of the execs.
     Of(Arc<dyn Cgroup>, Vec<(i32, String)>),
     /// No process runs: the task is between two processes, or its exit is about to be published.
-    /// The value is the process that exited and is not collected: a restarted containerd (1.7 and
-    /// later) deletes a task that has no process.
+    /// The value is the id of the process that exited. A restarted containerd (1.7 and later) would
+    /// delete a task that lists no process.
     Ended(Option<i32>),
 }
 
@@ -50,7 +50,7 @@ impl Actor {
                 let now = actor.now();
                 actor.record.note(now, &killed, What::OomKilled);
             });
-            // A note that does not fit in the mailbox is missing only from what `usher` shows.
+            // If the mailbox is full, the note is dropped, and `usher` does not show this OOM kill.
             let _ = mailbox.try_send(note);
         };
         task.handles.watch_memory(Box::new(tell));

@@ -76,7 +76,7 @@ impl Actor {
             task.handles.cancel_token().clone(),
             task.init.paths.terminal,
         );
-        // The terminal comes with the process.
+        // The OCI runtime makes the terminal together with the restored process.
         let mut streams = has_terminal.then(|| mem::take(&mut task.init.streams));
         let work = async move {
             let new_init = restoration.restore(streams.as_mut(), &token).await?;
@@ -165,7 +165,7 @@ pub(super) fn options(options: Option<&Any>) -> Result<CheckpointOptions, String
         .map_err(|error| format!("checkpoint options cannot be decoded: {error}"))
 }
 
-/// The path comes from the call: containerd copies a path from the options there.
+/// The path is a field of the call: containerd copies the path from the options into that field.
 fn checkpoint(path: String, options: CheckpointOptions) -> Checkpoint {
     let given = |path: String| (!path.is_empty()).then(|| PathBuf::from(path));
     Checkpoint {

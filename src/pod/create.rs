@@ -65,7 +65,7 @@ impl Actor {
         self.operate_for(&id, Wanted::UntilDeleted, caller, work, Actor::created);
     }
 
-    /// Makes all checks that can refuse the call and leave nothing behind.
+    /// Makes all checks that may refuse the call. A refused call leaves nothing behind.
     fn begin_create(
         &mut self,
         call: &CreateCall,
@@ -75,8 +75,8 @@ impl Actor {
             self.refuse_second_sandbox(&order.id)?;
         }
         let (container, read) = self.node.engine.read(order, self.meta.sandbox())?;
-        // A sandbox without a pause container received the plan of the pod: containers need not
-        // repeat it, and containerd may not have passed it on to them.
+        // A sandbox without a pause container has received the plan of the pod. Containers need not
+        // repeat the plan, and containerd may not have passed the plan on to them.
         let plan = match self.meta.has_own_sandbox() {
             true => None,
             false => Some(self.plan(order, &read)?),

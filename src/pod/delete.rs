@@ -13,16 +13,17 @@ use crate::stdio;
 use super::process::{Deleted, Exit};
 use super::{Actor, CallError, Kind, Reply};
 
-/// The exit of a process that never ran. containerd reads it as unknown.
+/// The exit of a process that never ran. containerd reads this exit as unknown.
 const NO_EXIT: Exit = Exit {
     code: 0,
     at: std::time::UNIX_EPOCH,
 };
 
 impl Actor {
-    /// Deletes an exec, or a task that has exited or was never started. Joins a deletion of the
-    /// task that is under way, and waits for a creation: containerd calls Delete when it has given
-    /// up its Create, and removes the bundle as soon as Delete is answered.
+    /// Deletes an exec, or a task that has exited or was never started. If a deletion of the task
+    /// is under way, the call waits for it. A call also waits while the task is being created.
+    /// containerd calls Delete when it has given up its Create, and removes the bundle as soon as
+    /// Delete is answered.
     pub fn delete(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
         if !exec_id.is_empty() {
             return self.delete_exec(id, exec_id, reply);
@@ -38,7 +39,7 @@ impl Actor {
     }
 
     /// Kills the parked process of a container that is to be deleted. As for any other container,
-    /// its exit is published before its deletion.
+    /// the exit is published before the deletion.
     pub(super) fn kill_parked(&mut self, id: &ContainerId) {
         if let Some(task) = self.tasks.get(id) {
             task.handles.cancel_token().cancel();
@@ -46,8 +47,8 @@ impl Actor {
         }
     }
 
-    /// Has the engine clean up the runtime state of a container that has exited, while the caller
-    /// still learns of the exit.
+    /// Has the engine clean up the runtime state of a container that has exited, while its exit is
+    /// being published.
     pub(super) fn clean_up(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -104,7 +105,7 @@ impl Actor {
     fn create_undone(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
         if let Err(error) = outcome {
             tracing::error!(container = %id, %error, "not removed");
-            // Nothing else would end its parked process.
+            // Nothing else would end the container's parked process.
             if let Some(task) = self.tasks.get(id) {
                 task.handles.kill_init();
             }

@@ -29,7 +29,7 @@ struct Spec {
 }
 
 impl Actor {
-    /// Adds a process to a container; its own Start executes it.
+    /// Adds a process to a container. A later Start executes the process.
     pub fn exec(&mut self, call: ExecCall, reply: Reply<()>) {
         let _ = reply.send(self.add_exec(call));
     }
@@ -68,7 +68,7 @@ impl Actor {
             is_interactive: call.paths.terminal || !call.paths.stdin.is_empty(),
         };
         self.core.handle_exec(now, &id, &exec)?;
-        // Its Start follows.
+        // The caller's Start for this exec follows.
         self.node.engine.get_ready(UpcomingCreation::Exec);
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
@@ -114,7 +114,7 @@ impl Actor {
                 let answer = match outcome {
                     Ok(executed) => {
                         if reply.is_closed() {
-                            // Its caller is gone, so nothing else would end it.
+                            // The caller is gone, so nothing else would end the process.
                             kill_executed(&executed.process);
                         }
                         actor.exec_started(id, &key, executed)
@@ -144,7 +144,7 @@ impl Actor {
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
-        // An earlier Start took the spec, even if it failed.
+        // An earlier Start took the spec, even if that Start failed.
         if exec.spec.is_empty() {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
@@ -292,7 +292,7 @@ fn stopped(exec_id: &str, id: &str) -> CallError {
 struct Execution {
     id: String,
     order: ExecOrder,
-    /// `None` if the container has exited.
+    /// The container's init. `None` if the container has exited.
     init: Option<Arc<dyn Init>>,
 }
 
@@ -317,7 +317,8 @@ pub(super) fn kill_executed(process: &Arc<dyn Executable>) {
     }
 }
 
-/// Builds the TaskExit of an exec, or, given the container's own id, of its init.
+/// Builds the TaskExit of an exec or, if `process` is the container's own id, of the container's
+/// init.
 pub(super) fn exit_event(id: &ContainerId, process: &str, pid: i32, exit: Exit) -> TaskExit {
     TaskExit {
         container_id: id.to_string(),

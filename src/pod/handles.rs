@@ -19,16 +19,16 @@ use super::{CallError, Kind};
 pub(super) struct Handles {
     /// The init process, which may have exited.
     init: Option<Arc<dyn Init>>,
-    /// The cgroup of its processes. `None` if it was not found.
+    /// The cgroup of the container's processes. `None` if the cgroup was not found.
     cgroup: Option<Arc<dyn Cgroup>>,
     /// Cancels the work that is under way for the init process.
     cancel_token: CancelToken,
-    /// Dropped when the init process exits, which ends a release.
+    /// Dropped when the init process exits. A release that is under way then ends.
     releasing: Option<oneshot::Sender<()>>,
     oom_watch: Option<Box<dyn OomWatch>>,
     /// Time at which the init process was collected.
     exited_at: Option<SystemTime>,
-    /// The last metrics of its cgroup, which the cleanup removes.
+    /// The last metrics of the container's cgroup, kept because the cleanup removes the cgroup.
     figures: Option<Any>,
     /// The checkpoint to restore the container from.
     restoration: Option<Box<dyn Restoration>>,
@@ -66,12 +66,12 @@ impl Handles {
         self.cancel_token.clone()
     }
 
-    /// The cgroup of its processes. `None` if it was not found.
+    /// The cgroup of the container's processes. `None` if the cgroup was not found.
     pub fn cgroup(&self) -> Option<&Arc<dyn Cgroup>> {
         self.cgroup.as_ref()
     }
 
-    /// The source of its metrics: those kept at its exit, or its cgroup.
+    /// The source of the container's metrics: the metrics kept at the exit, or the cgroup.
     pub fn figures(&self) -> Option<Figures> {
         let kept = self.figures.clone().map(Figures::Last);
         kept.or_else(|| self.cgroup.clone().map(Figures::Of))
@@ -83,7 +83,7 @@ impl Handles {
     }
 
     /// Stores an init process, either the first or the next one. If the cgroup of the process is
-    /// not found yet, the last cgroup stays.
+    /// not found yet, the cgroup of the previous process stays.
     pub fn set_init(&mut self, init: Arc<dyn Init>) {
         let cgroup = init.cgroup().or_else(|| self.cgroup.take());
         *self = Handles {
@@ -147,7 +147,7 @@ impl Handles {
         self.exited_at.get_or_insert(at);
     }
 
-    /// Keeps the metrics of its cgroup, which is about to be removed.
+    /// Keeps the metrics of the container's cgroup, which is about to be removed.
     pub fn keep_figures(&mut self) {
         match self.cgroup.as_ref().map(|cgroup| cgroup.metrics()) {
             Some(Ok(figures)) => self.figures = Some(figures),

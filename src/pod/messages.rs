@@ -57,21 +57,23 @@ impl Actor {
     }
 
     /// Answers with the process id of a task's init; zero while it has none. A Connect for an
-    /// unknown task comes from `start`, which directs the caller of a Create here.
+    /// unknown task comes from `start`: it announces that a Create for this task comes to this
+    /// shim.
     pub fn connect(&mut self, id: &str, reply: Reply<i32>) {
         self.announce(id);
         let _ = reply.send(Ok(self.task(id).map_or(0, |task| task.init.pid)));
     }
 
-    /// Closes the stdin of a process; a process that is not started remembers it.
+    /// Closes the stdin of a process. For a process that is not started yet, the request is
+    /// remembered.
     pub fn close_stdin(&mut self, id: &str, exec_id: &str, reply: Reply<()>) {
         let process = self.process_mut(id, exec_id);
         let _ = reply.send(process.map(|process| process.streams.close_stdin()));
     }
 
-    /// Changes the size of a process's terminal; a process that is not started remembers it.
-    /// Succeeds for a process that has exited: clients call this as soon as a program runs, however
-    /// short it is.
+    /// Changes the size of a process's terminal. For a process that is not started yet, the request
+    /// is remembered. The call succeeds for a process that has exited: clients call this as soon as
+    /// a program runs, however short it is.
     pub fn resize(&mut self, id: &str, exec_id: &str, size: stdio::Size, reply: Reply<()>) {
         let _ = reply.send(self.resized(id, exec_id, size));
     }

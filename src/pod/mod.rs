@@ -54,8 +54,8 @@ pub use node::Node;
 pub use process::{Deleted, Exit, StateAnswer, Status};
 pub use sandbox::SandboxState;
 
-/// Messages that may wait for the actor, which handles each in microseconds. Senders wait while the
-/// mailbox is full.
+/// Limit of messages that wait for the actor, which handles each in microseconds. Senders wait
+/// while the mailbox is full.
 const MAILBOX: usize = 64;
 
 /// The channel for an answer.

@@ -8,8 +8,8 @@ use crate::engine::Engine;
 use crate::events::{Event, Publish};
 use crate::plan::Rules;
 
-/// Everything outside that the actor uses. All faults enter here, and tests replace each part by a
-/// simulated one.
+/// Everything outside of the actor that the actor uses. Tests replace each part by a simulated one,
+/// which is also the source of all faults.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub engine: Arc<dyn Engine>,

@@ -39,7 +39,7 @@ pub(super) struct Caller<R> {
 }
 
 impl<R> From<Reply<R>> for Caller<R> {
-    /// A caller whose leaving cancels nothing.
+    /// A caller that cancels nothing when it stops waiting.
     fn from(reply: Reply<R>) -> Caller<R> {
         Caller {
             reply,
@@ -59,7 +59,7 @@ impl Actor {
         tokio::spawn(async move {
             let outcome = catch_panic(work).await;
             let message: Message = Box::new(move |actor| then(actor, outcome));
-            // If the actor is gone, so is the pod.
+            // Sending fails only if the actor is gone, and then the pod is gone as well.
             let _ = mailbox.send(message).await;
         });
     }

@@ -1,4 +1,4 @@
-//! The pod's metadata, as far as its containers have told it.
+//! The pod's metadata, as far as the annotations of its containers contain it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::plan::PodIdentity;
 pub(super) struct PodMeta {
     /// containerd's namespace.
     namespace: String,
-    /// Kubernetes' names, from the first container.
+    /// Kubernetes' names of the pod, read from the first container.
     identity: PodIdentity,
     sandbox: Option<Sandbox>,
 }
@@ -25,7 +25,8 @@ impl PodMeta {
         }
     }
 
-    /// Reads the annotations of a container; only those of the first give all names.
+    /// Reads the annotations of a container. The first container gives all names; a later one only
+    /// the uid, if it is still missing.
     pub fn learn(&mut self, id: &str, annotations: &BTreeMap<String, String>, is_first: bool) {
         let read = || PodIdentity::read(id, annotations);
         if is_first {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-/// Meters the CPU time of probes, by iterations of the actor's loop: a message and its effects.
+/// Meters the CPU time of probes, by iterations of the actor's loop. An iteration handles a message
+/// and its effects.
 #[derive(Debug, Default)]
 pub(super) struct ProbeCpuMeter {
     iteration: Iteration,
-    /// CPU time for probes, outside of their attempts, that no attempt was charged with yet.
+    /// CPU time that the loop has used for probes, and that is not charged to an attempt yet.
+    /// Attempts meter their own time.
     uncharged: Duration,
 }
 
@@ -14,7 +16,7 @@ pub(super) struct ProbeCpuMeter {
 #[derive(Clone, Copy, Debug, Default)]
 struct Iteration {
     taken: Duration,
-    /// True if a probe began in it, or its result came.
+    /// True if an attempt of a probe began in this iteration, or its result came.
     is_for_a_probe: bool,
 }
 

@@ -42,14 +42,14 @@ pub(super) struct Task {
     pub created_at: SystemTime,
     pub container: Arc<dyn Container>,
     pub facts: Facts,
-    /// The init process, as the caller knows it.
+    /// The container's init process, as the caller knows it.
     pub init: Process,
     pub execs: BTreeMap<String, Exec>,
     pub handles: Handles,
     pub score: Score,
     pub carryover: RestartCarryover,
     pub updates: Updates,
-    /// Callers that wait for its deletion.
+    /// Callers that wait for the deletion of the task.
     pub deleters: Vec<Reply<Deleted>>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Facts {
     pub has_own_pid_namespace: bool,
     /// Ports by name.
     pub ports: BTreeMap<String, u16>,
-    /// Only for a sandbox: the resources allotted to its containers.
+    /// Only for a sandbox: the resources allotted to the pod's containers.
     pub allotment: Allotment,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Facts {
 pub(super) struct Exec {
     /// The OCI specification's process as JSON. Empty once a Start took it.
     pub spec: Vec<u8>,
-    /// The operation that starts it, and its cancellation token.
+    /// The operation that starts the exec, and its cancellation token.
     pub starting: Option<(OperationId, CancelToken)>,
     /// The process once it is executed.
     pub handle: Option<Arc<dyn Executed>>,
@@ -81,10 +81,11 @@ pub(super) struct Process {
     /// Zero until there is a process.
     pub pid: i32,
     pub paths: Paths,
-    /// Stand-ins that remember the caller's requests while the process has no streams.
+    /// The streams of the process. As long as it has none, stand-ins remember the caller's
+    /// requests.
     pub streams: Streams,
     pub started: bool,
-    /// The exit of an exec, from when it exits until the exit is published.
+    /// The exit of an exec, kept until the exit is published.
     pub untold: Option<Exit>,
     /// The exit, once it is published.
     pub exit: Option<Exit>,
@@ -127,7 +128,7 @@ impl Process {
         self.untold.or(self.exit).is_some()
     }
 
-    /// Gives the process its streams, and applies what the caller asked of their stand-ins.
+    /// Gives the process its streams, and carries out the requests that the stand-ins remember.
     pub fn take_streams(&mut self, mut streams: Streams) {
         streams.catch_up(&self.streams);
         self.streams = streams;
@@ -165,7 +166,7 @@ impl Process {
 }
 
 impl Task {
-    /// Adds a caller that waits for the deletion. Drops those that have given up, except for the
+    /// Adds a caller that waits for the deletion. Drops callers that have given up, except for the
     /// first, which began the deletion.
     pub fn add_deleter(&mut self, deleter: Reply<Deleted>) {
         let mut is_first = true;

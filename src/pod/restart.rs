@@ -1,7 +1,8 @@
 //! Restart in place: a new process in the same task, which containerd does not notice.
 //!
-//! OCI runtimes know no restart: the shim deletes the container there and creates it again from the
-//! same bundle, on the root file system that is still mounted, with the same streams.
+//! An OCI runtime cannot restart a container. So the shim has the runtime delete the container and
+//! create it again from the same bundle, on the root file system that is still mounted, with the
+//! same streams.
 
 use std::mem;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ impl Actor {
             oom_score,
         };
         let (container, token) = (task.container.clone(), task.handles.renew_cancel_token());
-        // Requests about the streams meanwhile go to stand-ins.
+        // Until the new process exists, stand-ins remember requests about the streams.
         let mut streams = mem::take(&mut task.init.streams);
         let work = async move {
             let created = container.create_again(last, &mut streams, &token).await;
@@ -74,7 +75,7 @@ impl Actor {
         self.watch_cgroup(id);
         self.execute(id, move |actor, id, outcome| {
             if outcome.is_err() {
-                // It would stay parked, because nothing would release it.
+                // The new process would stay parked, because nothing would release it.
                 kill_init(&*init);
             }
             actor.restarted(id, outcome);

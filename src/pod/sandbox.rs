@@ -1,8 +1,8 @@
 //! Calls for a sandbox without a pause container (see [`crate::sandbox`]).
 //!
-//! The shim deletes the sandbox's task as soon as its exit is published, as containerd deletes that
-//! of a pause container. But containerd asks for the sandbox's state until the pod is removed, so
-//! this module remembers the exit.
+//! The shim deletes the sandbox's task as soon as its exit is published, just as containerd deletes
+//! the task of a pause container. But containerd asks for the sandbox's state until the pod is
+//! removed, so this module remembers the exit.
 
 use std::time::SystemTime;
 
@@ -19,7 +19,7 @@ use super::{Actor, CallError, Kind, Reply};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SandboxState {
     pub status: Status,
-    /// Zero while it has no process.
+    /// PID of the sandbox's process; zero if there is none.
     pub pid: i32,
     pub created_at: SystemTime,
 }
@@ -29,7 +29,7 @@ pub struct SandboxState {
 pub(super) struct SandboxEnd {
     /// The last sandbox that exited.
     last: Option<Ended>,
-    /// Callers that wait until it is gone.
+    /// Callers that wait until the sandbox is deleted.
     waiting: Vec<Reply<()>>,
 }
 
@@ -100,11 +100,11 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Refuses a second sandbox: a shim has one, even after that has exited.
+    /// Refuses a second sandbox. A shim has only one sandbox, even after that sandbox has exited.
     ///
     /// # Errors
     ///
-    /// [`Kind::AlreadyExists`], with the name of the first.
+    /// [`Kind::AlreadyExists`], with the name of the first sandbox.
     pub(super) fn refuse_second_sandbox(&self, id: &str) -> Result<(), CallError> {
         let living = self.tasks.keys().find(|id| self.core.is_sandbox(id));
         let ended = self.sandbox_end.last.as_ref().map(|ended| &ended.id);
@@ -135,7 +135,7 @@ impl Actor {
             created_at: task.created_at,
             exit,
         });
-        // containerd usually asks for its removal right after this.
+        // containerd usually asks right after this to remove the sandbox.
         self.shim_end.announce(id.clone());
         self.delete_sandbox(id);
     }

@@ -1,4 +1,4 @@
-//! Sets the OOM scores of sidecars that the core wants.
+//! Gives sidecars the OOM scores that the core wants.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use super::Actor;
 pub(super) struct Score {
     /// The score in the bundle, for the next process.
     pub in_bundle: i32,
-    /// The score that its processes were given.
+    /// The score that the shim has given the container's processes.
     pub given: i32,
-    /// The change of its processes' scores that is under way.
+    /// The change of the processes' scores that is under way.
     busy: Option<Busy>,
-    /// True if a process was added since, which may have another score.
+    /// True if a process was added since the last change. Such a process may have another score.
     pub has_newcomers: bool,
 }
 
@@ -36,8 +36,8 @@ struct Busy {
 }
 
 impl Actor {
-    /// The score to write into a container's bundle before its creation; `None` if it has that
-    /// already.
+    /// The score to write into a container's bundle before its creation; `None` if the bundle has
+    /// this score already.
     pub(super) fn score_for_bundle(&mut self, id: &ContainerId) -> Option<i32> {
         let wanted = self.core.oom_score(id)?;
         let score = &mut self.tasks.get_mut(id)?.score;
@@ -45,7 +45,7 @@ impl Actor {
         let is_changed = allowed != score.in_bundle;
         score.in_bundle = allowed;
         score.given = allowed;
-        // Processes of this container may have another score, whatever happens to the bundle.
+        // The new process may have another score, even if the bundle has this one.
         score.has_newcomers = true;
         is_changed.then_some(allowed)
     }

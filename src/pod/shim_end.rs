@@ -21,7 +21,7 @@ const LOOKS_FOR_STARTER_EVERY: Duration = Duration::from_secs(10);
 /// Time within which an announced task is created: containerd's next call is its Create.
 const COMES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Announced tasks that are remembered.
+/// Limit of announced tasks that are remembered.
 const ANNOUNCED_AT_MOST: usize = 256;
 
 /// Interval at which a shim that cannot end yet checks again.
@@ -31,8 +31,8 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 pub(super) struct ShimEnd {
     /// The shim ends now, unless a message that is still to be handled prevents it.
     is_now: bool,
-    /// The shim was asked to end. It stays only for creations that are announced and not begun, or
-    /// that have failed and are being undone.
+    /// The shim was asked to end. The shim stays only for creations that are announced and not
+    /// begun, or that have failed and are being undone.
     is_due: bool,
     /// Tasks that will be created here, each with the time at which the shim stops expecting it.
     announced: BTreeMap<ContainerId, Instant>,
@@ -47,7 +47,7 @@ pub(super) struct ShimEnd {
 }
 
 impl ShimEnd {
-    /// Starts the count for a new shim.
+    /// Starts the idle time of a new shim.
     pub fn new() -> ShimEnd {
         let now = Instant::now();
         ShimEnd {
@@ -61,8 +61,8 @@ impl ShimEnd {
         }
     }
 
-    /// Sets the check for the containerd that started the shim: once that is gone, nothing else
-    /// ends an empty shim.
+    /// Sets the check for the containerd that started the shim: once that containerd is gone,
+    /// nothing else ends an empty shim.
     pub fn started_by(&mut self, is_there: impl Fn() -> bool + Send + 'static) {
         self.starter_is_there = Some(Box::new(is_there));
     }
@@ -92,7 +92,7 @@ impl ShimEnd {
         self.looked = now;
     }
 
-    /// Checks if the end has come because of the time that passed.
+    /// Checks whether the shim has to end because of the time that has passed.
     pub fn check_time(&mut self, is_empty: bool) {
         self.looked = Instant::now();
         let is_empty_for = self.looked.duration_since(self.empty_since);
@@ -100,7 +100,8 @@ impl ShimEnd {
             && (self.is_due || is_empty_for >= ENDS_WHEN_EMPTY_FOR || self.is_orphan());
     }
 
-    /// Notes a call. Read-only calls do not keep the shim alive; announced tasks do.
+    /// Notes a call. A read-only call keeps the shim alive only while an announced task is
+    /// expected.
     pub fn note_call(&mut self, is_of_no_use: bool) {
         let now = Instant::now();
         if !is_of_no_use || self.announced.values().any(|until| *until > now) {
@@ -132,8 +133,8 @@ impl ShimEnd {
         self.is_now = self.check(is_empty);
     }
 
-    /// Handles a failed creation: its caller may have asked for the end before, and does not ask
-    /// again.
+    /// Handles a failed creation. Its caller may have asked for the end of the shim before, and
+    /// does not ask again.
     pub fn note_failed_creation(&mut self, is_empty: bool) {
         self.is_now |= self.is_due && self.check(is_empty);
     }

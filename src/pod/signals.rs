@@ -33,14 +33,14 @@ impl Actor {
         if signal == Signal::KILL && !self.core.is_being_cleaned_up(id) {
             task.handles.cancel_token().cancel();
         }
-        // In a PID namespace of its own, all processes of the container died with its init.
+        // If the container has its own PID namespace, all its processes died with its init.
         let has_exited = self.core.has_exited(id);
         let is_gone = has_exited && (!all || task.facts.has_own_pid_namespace);
         let Some(init) = task.handles.init().filter(|_| !is_gone) else {
             return self.signalled(id, order, Err(CallError::finished(id.as_str())));
         };
-        // containerd sends SIGKILL to each task before it deletes it, even to one that has exited:
-        // that signal is not the cause of the exit.
+        // Before each deletion of a task containerd sends SIGKILL, even if the task has exited. In
+        // that case the signal is not the cause of the exit.
         let precedes_exit = !has_exited;
         let signalled = move |actor: &mut Actor, id: &ContainerId, killed| {
             let outcome = named(killed, id.as_str());

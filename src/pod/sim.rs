@@ -39,7 +39,7 @@ pub struct Recorder<T> {
 #[derive(Debug)]
 struct SimClock {
     origin: Instant,
-    /// Counts readings: each costs the thread a microsecond of CPU time.
+    /// Number of readings of the clock. Each reading costs the thread a microsecond of CPU time.
     looks: AtomicU64,
 }
 

@@ -48,7 +48,7 @@ impl Actor {
         self.watchers.0.send_replace(changes);
     }
 
-    /// Answers with the status of the pod; with its events if `events`.
+    /// Answers with the status of the pod. The answer has the pod's events if `events` is true.
     pub fn status(&self, events: bool, reply: Reply<api::Pod>) {
         let answer = match self.tasks.is_empty() {
             true => Err(CallError::new(Kind::NotFound, "the pod has no container")),
@@ -59,7 +59,7 @@ impl Actor {
 
     /// Archives the record of a pod whose last container is gone, and begins a new one.
     pub(super) fn keep_record(&mut self) {
-        // The first events of a long-lived pod may be dropped already.
+        // The Created event of a long-lived pod may be dropped already.
         let has_been = self.record.forgotten() > 0
             || self
                 .record
@@ -199,7 +199,7 @@ impl Actor {
 }
 
 impl Past {
-    /// Time of its last change of state.
+    /// Time of the container's last change of state.
     fn since(&self) -> Option<Time> {
         [
             Some(self.created),

@@ -1,9 +1,8 @@
 //! Update: changes a container's resources, one call at a time.
 //!
-//! An Update that fails restores the size that the container had before. That is the size after all
-//! earlier Updates only if they are over, so each Update waits for the one before. One that raises
-//! a container's memory limit also waits while the pod's is being lowered: the container could have
-//! a higher limit than its pod.
+//! A failed Update restores the size that the container had before. So each Update begins only when
+//! all earlier ones are over. An Update that raises a container's memory limit also waits while the
+//! pod's limit is being lowered. Otherwise the container could get a higher limit than its pod.
 
 use std::collections::VecDeque;
 
@@ -13,7 +12,7 @@ use crate::sizing::Size;
 
 use super::{Actor, CallError, Kind, Reply};
 
-/// Updates of one task that may wait.
+/// Limit of Updates of one task that wait.
 const WAIT_AT_MOST: usize = 64;
 
 /// The Updates of a task.
@@ -88,7 +87,8 @@ impl Actor {
         }
     }
 
-    /// True if a task's next Update raises its memory limit while the pod's is being lowered.
+    /// True if a task's next Update raises the container's memory limit while the pod's limit is
+    /// being lowered.
     fn is_raise_too_early(&self, id: &ContainerId) -> bool {
         if !self.is_lowering_memory() {
             return false;
@@ -103,7 +103,7 @@ impl Actor {
         })
     }
 
-    /// Begins an Update; one that asks nothing of the engine is over at once.
+    /// Begins an Update. An Update that needs no call of the engine is over at once.
     fn begin_update(&mut self, id: &ContainerId, update: Update) {
         let Update { resources, reply } = update;
         let Some(task) = self.tasks.get_mut(id) else {
@@ -123,7 +123,7 @@ impl Actor {
             Err(error) => return drop(reply.send(Err(error))),
         };
         task.updates.is_under_way = true;
-        // Raise the pod before the container, and lower it after.
+        // Raise the pod's limits before the container's, and lower them after the container's.
         let (before, after) = self.change_of_size(id, &resources);
         self.resize_container(id, before.or(after));
         let update = async move {
@@ -166,7 +166,7 @@ impl Actor {
         (before, Resources::parse(resources).change(before))
     }
 
-    /// Sizes the pod for a container of this size.
+    /// Sizes the pod for a container with this new size.
     fn resize_container(&mut self, id: &ContainerId, size: Size) {
         self.core.handle_resized(id, size);
         self.settle_size();

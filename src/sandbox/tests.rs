@@ -1,4 +1,4 @@
-//! Tests of the service in front of an actor on a simulated node.
+//! Tests of the service with an actor on a simulated node.
 
 use containerd_shim_protos::sandbox_api::UpdateSandboxRequest;
 
@@ -33,7 +33,8 @@ fn on_a_node<F: Future>(test: impl FnOnce(World) -> F) -> F::Output {
     on_a_node_with(SimEngine::default(), test)
 }
 
-/// Runs a test with any engine; a sandbox needs no particular bundle.
+/// Runs a test with this engine. The test needs no particular bundle, because only sandboxes are
+/// created.
 fn on_a_node_with<F: Future>(engine: SimEngine, test: impl FnOnce(World) -> F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -105,7 +106,7 @@ fn a_sandbox_is_ready_from_its_start_to_its_stop() {
         assert!(world.is_listed().await);
         for _ in 0..2 {
             ask!(world, stop_sandbox, StopSandboxRequest).unwrap();
-            // Its task is deleted; its state is still reported.
+            // The sandbox's task is deleted, but its state is still reported.
             assert_eq!(state(&world).await, NOT_READY);
             assert!(!world.is_listed().await);
             assert!(world.engine.lock().left().containers.is_empty());
@@ -233,7 +234,7 @@ fn a_sandbox_that_died_is_deleted_and_reported() {
         assert_eq!(waited, 3);
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!world.is_listed().await);
-        // A restarted containerd asks again.
+        // A restarted containerd asks for the exit again.
         assert_eq!(exit_code(&world).await, 3);
         assert_eq!(state(&world).await, NOT_READY);
         ask!(world, stop_sandbox, StopSandboxRequest).unwrap();

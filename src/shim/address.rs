@@ -19,18 +19,19 @@ use ttrpc::r#async::transport::Socket;
 
 use crate::linux::files::{self, Replacement};
 
-/// The file in each bundle with the address; containerd reads it when it restarts.
+/// File in each bundle with the shim's address. A restarted containerd reads it.
 const ADDRESS_FILE: &str = "address";
 
-/// Time for the pod's shim to answer `start`. A shim that takes longer hangs; an error is better
-/// than a Create without an answer.
+/// Time for the pod's shim to answer `start`. A shim that takes longer counts as hung, and `start`
+/// fails. An error is better than a Create without an answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for another process to decide about a socket. It makes a few system calls, none of which
-/// blocks; containerd gives `delete` five seconds.
+/// Time for another process to hold the lock of a socket. The holder makes only a few system calls,
+/// none of which blocks. containerd gives `delete` five seconds.
 const DECIDES_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time for a shim that has been killed to close its socket. A busy machine may run it late.
+/// Time for a shim that has been killed to close its socket. On a busy machine this may take a
+/// moment.
 const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
@@ -63,16 +64,17 @@ enum Answer {
     None,
 }
 
-/// The right to decide about the socket of one pod, whose containers may be started at the same
-/// moment, each by its own process. It is a lock on a file beside the socket; the owner removes the
-/// file before it unlocks.
+/// The right to create or remove the socket of one pod. Several processes may need it at the same
+/// moment, because containerd runs one `start` for each container. The right is a lock on a file
+/// beside the socket; the owner removes the file before it unlocks.
 pub(super) struct SocketLock {
     path: PathBuf,
     _lock: Flock<File>,
 }
 
-/// The address of a pod's shim: for the containers' `group`, in a namespace of the containerd that
-/// listens at `containerd`, in `directory` if containerd names one.
+/// The address of a pod's shim. `containerd` is the address at which containerd listens, and
+/// `group` is the group of the pod's containers. The socket is in `directory` if containerd names
+/// one.
 pub(super) fn of_pod(
     containerd: &str,
     namespace: &str,
@@ -93,8 +95,10 @@ pub(super) fn path(address: &str) -> PathBuf {
     PathBuf::from(address.strip_prefix("unix://").unwrap_or(address))
 }
 
-/// Listens at `address`, unless a shim does: then tells that shim to expect container `id`, so that
-/// it does not end before. Replaces a socket that a dead shim left.
+/// Listens at `address`. If a shim listens there already, tells that shim to expect container `id`,
+/// so that the shim does not end before the container is created. Replaces a socket that a dead
+/// shim left. Two refusals mean that the listener is containerd's own shim, and the address is then
+/// taken.
 ///
 /// # Errors
 ///
@@ -114,9 +118,9 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     let mut was_refused = false;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        // The lock is free while this process asks the listener. A shim that is about to end first
-        // removes its socket, and then refuses all callers. So a yes holds, and after a no the
-        // socket is gone.
+        // This process does not hold the lock while it asks the listener. A shim that is about to
+        // end first removes its socket, and then refuses all callers. So a shim that accepts the
+        // container stays, and after a refusal the shim's socket is gone.
         let answer = match look(path)? {
             Place::Ours(listener) => return Ok(Claim::Ours(listener)),
             Place::Taken(shim) => announce(shim, id, left),
@@ -137,7 +141,7 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     }
 }
 
-/// Asks the shim about a task that it does not know yet, which announces the task.
+/// Announces task `id` to the shim: asks about the task, which the shim does not know yet.
 fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
     let request = ConnectRequest {
         id: id.to_owned(),
@@ -217,8 +221,8 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(end))
 }
 
-/// Removes the socket of a shim that has died, but not one with a listener. A shim that has just
-/// been killed may listen for a moment more.
+/// Removes the socket of a dead shim; a socket with a listener stays. A shim that has just been
+/// killed may listen for a moment more.
 pub(super) fn remove_dead(path: &Path) {
     // The lock's file remains if its owner was killed.
     if !path.exists() && !lock_file(path).exists() {
@@ -255,7 +259,7 @@ fn remove_if_refused(path: &Path) -> io::Result<Option<UnixStream>> {
 }
 
 /// Removes this shim's own socket, so that the next container of the pod gets a new shim. This
-/// needs no [`SocketLock`]: no other process removes a socket with a listener.
+/// needs no [`SocketLock`], because no other process removes a socket with a listener.
 pub(super) fn give_up(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
@@ -263,11 +267,11 @@ pub(super) fn give_up(path: &Path) {
 }
 
 impl SocketLock {
-    /// Waits until no other process decides about the socket at this path.
+    /// Waits until no other process has the lock of the socket at this path, and takes the lock.
     ///
     /// # Errors
     ///
-    /// If another process decides for too long, or the file cannot be made.
+    /// If another process holds the lock for too long, or the file cannot be made.
     pub fn take(socket: &Path) -> io::Result<SocketLock> {
         let path = lock_file(socket);
         let begun = Instant::now();
@@ -279,7 +283,8 @@ impl SocketLock {
                 .open(&path)?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) if is_at(&lock, &path)? => return Ok(SocketLock { path, _lock: lock }),
-                // The previous owner has removed the file meanwhile, so this lock excludes no one.
+                // The previous owner has removed the file meanwhile, so a lock on it excludes no
+                // other process.
                 Ok(_) => {}
                 Err((_, Errno::EWOULDBLOCK)) if begun.elapsed() < DECIDES_WITHIN => {
                     sleep(LOOK_AGAIN_AFTER);
@@ -337,7 +342,7 @@ mod tests {
 
     use super::*;
 
-    /// Far longer than a look takes, far shorter than a caller waits.
+    /// Far longer than a check of the address takes, far shorter than a caller waits.
     const SHORTLY: Duration = Duration::from_millis(300);
 
     /// For work that nothing delays, even on a slow machine.
@@ -403,7 +408,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let (mut caller, _) = listener.accept().unwrap();
-                // The caller has begun to ask.
+                // The caller has begun to send its request.
                 caller.read_exact(&mut [0; 1]).unwrap();
                 drop(listener);
             });
@@ -485,7 +490,7 @@ mod tests {
         drop(listener);
         remove_dead(&path);
         assert!(names(&dir).is_empty());
-        // The file that a shim leaves when it is killed between two steps.
+        // A shim that is killed between two steps leaves this file.
         std::fs::write(lock_file(&path), "").unwrap();
         remove_dead(&path);
         assert!(names(&dir).is_empty());

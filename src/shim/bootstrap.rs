@@ -1,4 +1,4 @@
-//! The input of `start`, and the form of its answer. Three generations:
+//! The input of `start`, and the form of its answer. containerd has had three generations of both:
 //!
 //! | containerd | input | answer |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | 2.0 to 2.2 | flags, environment | JSON with version, address and protocol |
 //! | 2.3 | protobuf `BootstrapParams` on stdin | protobuf `BootstrapResult` |
 //!
-//! The library answers only the last two.
+//! The library supports only the last two.
 
 use containerd_shim::Flags;
 use containerd_shim_protos::TASK_API_VERSION;
@@ -20,8 +20,8 @@ use crate::engine::oci::{Options, options};
 /// containerd speaks.
 pub(super) const MAX_SHIM_VERSION: &str = "MAX_SHIM_VERSION";
 
-/// Environment variable with containerd's address for events: its own socket with `.ttrpc`
-/// appended.
+/// Environment variable with containerd's address for events: the path of containerd's own socket
+/// with `.ttrpc` appended.
 pub(super) const TTRPC_ADDRESS: &str = "TTRPC_ADDRESS";
 
 /// The form of the answer that containerd expects.
@@ -91,7 +91,7 @@ impl Bootstrap {
                 debug: flags.debug || params.log_level.value() <= LogLevel::LOG_LEVEL_DEBUG as i32,
             });
         }
-        // Without the variable, containerd predates versions.
+        // A containerd that does not set the variable speaks version 2 at most.
         let version = environment.max_shim_version.trim().parse().unwrap_or(2);
         Ok(Bootstrap {
             dialect: if version >= 3 {
@@ -149,8 +149,8 @@ fn read_options(any: Any) -> Result<Options, String> {
     options::with_file(any).and_then(|any| options::from_any(Some(&any)))
 }
 
-/// Reads the parameters on stdin. Returns `None` if stdin has the runtime's options, an `Any`,
-/// which an older containerd writes and whose bytes parse as parameters too.
+/// Reads the parameters on stdin. Returns `None` if an older containerd has written the runtime's
+/// options to stdin instead: an `Any`, whose bytes parse as parameters too.
 fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParams>, String> {
     let Ok(params) = BootstrapParams::parse_from_bytes(stdin) else {
         return Ok(None);

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The connections to a socket. This stream never ends and never fails for good.
 pub(super) struct Callers {
     socket: UnixListener,
-    /// Set during a pause, the only use of a timer here.
+    /// The timer of the current pause. The stream uses no other timer.
     pause: Option<Pin<Box<Sleep>>>,
     has_failed: bool,
 }
@@ -46,7 +46,7 @@ impl Stream for Callers {
                     return Poll::Ready(Some(Ok(caller)));
                 }
                 Err(error) => {
-                    // Logged once for all later failures.
+                    // Only the first failure is logged.
                     if !std::mem::replace(&mut self.has_failed, true) {
                         tracing::warn!(%error, "cannot accept connections; callers wait");
                     }

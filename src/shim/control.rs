@@ -1,4 +1,4 @@
-//! The control socket, beside containerd's.
+//! The control socket, beside the socket for containerd.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -48,7 +48,7 @@ impl ControlSocket {
         }
     }
 
-    /// Sends the answers that are left, and ends.
+    /// Sends the remaining answers, and ends the servers.
     pub async fn shutdown(&mut self) {
         if let ControlSocket(Some((_, servers))) = self {
             for server in servers {
@@ -58,8 +58,8 @@ impl ControlSocket {
     }
 }
 
-/// Serves root by one server and read-only clients by another, because a server does not tell a
-/// service who calls.
+/// Serves root by one server and read-only clients by another. A server does not tell a service
+/// which client calls.
 async fn serve(path: &Path, pod: Pod) -> io::Result<[Server; 2]> {
     let anyone = callers(control::listen(path)?)?;
     let roots = control::listen_for_root(path).and_then(callers);
@@ -102,12 +102,12 @@ pub(super) fn mark(path: &Path) {
     }
 }
 
-/// Removes the sockets of all shims that have died, with their own sockets in `directory`. The
-/// bundles that would name them may be gone, and containerd runs no `delete` for a shim that was
-/// empty when it died.
+/// Removes the control sockets of all dead shims, and the shims' own sockets in `directory`. The
+/// bundles that contain the addresses may be gone, and containerd runs no `delete` for a shim that
+/// had no task when it died.
 pub(super) fn sweep(directory: &Path) {
-    // One look at the kernel's table wakes no running shim. A shim in another network namespace is
-    // missing there, so that one is asked.
+    // The kernel's table shows which sockets have a listener, without waking any running shim. The
+    // table lacks shims in other network namespaces, so those are asked.
     let table = kernel::sockets().unwrap_or_default();
     let bound: BTreeSet<&str> = kernel::bound(&table).collect();
     for socket in files_in(&crate::api::directory()) {
@@ -122,8 +122,8 @@ pub(super) fn sweep(directory: &Path) {
     }
 }
 
-/// The Task API's socket of the shim with the control socket `name`. Both names come from one hash,
-/// and the Task API's has more digits.
+/// The socket for containerd of the shim with the control socket `name`. Both names come from one
+/// hash, and the name of the socket for containerd has more digits.
 fn own_socket(directory: &Path, name: &str) -> PathBuf {
     let is_own = |path: &PathBuf| {
         let own = path.file_name().and_then(OsStr::to_str);

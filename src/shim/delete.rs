@@ -21,7 +21,7 @@ use super::{address, control, leftovers, start};
 /// Time for the OCI runtime to delete a container; containerd gives `delete` five seconds in all.
 const DELETED_WITHIN: Duration = Duration::from_secs(2);
 
-/// 128 + SIGKILL: leftover processes are killed.
+/// Exit code of leftover processes, which `delete` kills: 128 + SIGKILL.
 const KILLED: u32 = 137;
 
 /// Removes the leftovers, and returns the answer for containerd. containerd calls this after every
@@ -35,13 +35,13 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         return Err("no -id is given, expected the container's".to_owned());
     }
     let bundle = start::bundle_directory(flags)?;
-    // Read this first: containerd may remove the bundle of a container that it gives up meanwhile.
-    // If it has done so already, this was the first container of its pod, whose id names the pod's
-    // socket.
+    // Read this first: containerd may remove the bundle of a container whose creation it gives up
+    // meanwhile. If the bundle is gone already, this was the first container of its pod, and the
+    // container's id names the pod's socket.
     let address = address::of_bundle(&bundle);
     let address = address
         .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));
-    // Read this early for the same reason.
+    // Read the exit early for the same reason.
     let exit = exit::recorded(&bundle);
     let reaper = Reaper::default();
     let mut options = options::load(&bundle);
@@ -63,21 +63,21 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     }
     restore_pod_cgroup(&bundle);
     rootfs::unmount_all(&bundle);
-    // Do this late: a shim that was just killed may still hold its socket.
+    // Remove the sockets late: a shim that was just killed may still hold them.
     let socket = address::path(&address);
     address::remove_dead(&socket);
     control::remove_dead(&socket);
-    // Nothing else removes these.
+    // Nothing else removes the sockets of shims that died without a task.
     control::sweep(socket.parent().unwrap_or(Path::new("/")));
-    // Fail only now: containerd tries again when it restarts, and until then nothing else cleans
-    // up.
+    // The error is returned only now, after all other cleanup. containerd tries again only when it
+    // restarts, and until then nothing else cleans up.
     deleted?;
     answer(&bundle, exit)
         .write_to_bytes()
         .map_err(|error| format!("the answer cannot be encoded: {error}"))
 }
 
-/// The exit that the shim recorded, or that of a process killed just now.
+/// The exit that the shim recorded. Without a record, the exit of a process killed just now.
 fn answer(bundle: &Path, exit: Option<RecordedExit>) -> DeleteResponse {
     let mut answer = DeleteResponse::new();
     let (pid, code, at) = match exit {
@@ -101,7 +101,7 @@ fn force_delete(
             .start()
             .map_err(|error| format!("SIGCHLD: {error}"))?;
         let deleted = runtime.delete(id, true).await;
-        // Whatever the runtime did, no process may run on.
+        // Whatever the runtime has done, no process of the container may run on.
         cleanup::kill_and_remove(cgroups).await;
         deleted.map_err(|error| error.to_string())
     })

@@ -34,7 +34,7 @@ pub(super) fn info(program: &str) -> Result<Vec<u8>, String> {
     version.version = crate::VERSION.to_owned();
     version.revision = REVISION.to_owned();
     info.version = MessageField::some(version);
-    // Unchanged, so that unknown fields are kept.
+    // The options are passed on unchanged, so that unknown fields are kept.
     info.options = Any::parse_from_bytes(&stdin)
         .ok()
         .filter(|any| !any.type_url.is_empty())

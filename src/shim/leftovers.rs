@@ -17,12 +17,14 @@ const PROCESSES_END_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Waits until no command of the OCI runtime runs for the container in `bundle`, and kills one that
-/// does not exit. A create that is left alone is soon complete, and can be deleted; one that is
-/// killed leaves cgroups that no one knows of. Returns true if there were any commands.
+/// Waits until no command of the OCI runtime runs for the container in `bundle`, and kills commands
+/// that do not exit in time. A create that may go on is soon complete, and its container can be
+/// deleted. A create that is killed leaves cgroups that are recorded nowhere. Returns true if there
+/// were any commands.
 pub(super) fn await_commands(bundle: &Path) -> bool {
     let logs = command_logs(bundle);
-    // The usual case after a shim that ended in order: skip the search of all processes.
+    // A shim that ended in order leaves no log, which is the usual case. Skip the search of all
+    // processes then.
     if logs.is_empty() {
         return false;
     }

@@ -28,7 +28,7 @@ impl Write for Fifo {
 
 /// Begins to log, if there is a FIFO.
 pub(super) fn begin(debug: bool) {
-    // Opened for reading too, so that the FIFO survives a restart of containerd.
+    // The FIFO is opened for reading too, so that it survives a restart of containerd.
     let fifo = OpenOptions::new()
         .read(true)
         .write(true)

@@ -1,9 +1,9 @@
 //! The shim process: its arguments and commands.
 //!
 //! containerd runs the binary with `start` for every container and reads an address from its
-//! output; the process that listens there serves the whole pod. It runs the binary with `delete`
-//! when a container is gone, or its shim has died. A shim runs the binary as a
-//! [prober], and to make the namespaces of a pod without a pause container.
+//! output. The process that listens at this address serves the whole pod. containerd runs the
+//! binary with `delete` when a container is gone, or its shim has died. The shim itself runs the
+//! binary as a [prober], and to make the namespaces of a pod without a pause container.
 //! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>)
 
 #[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
@@ -63,7 +63,8 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         .unwrap_or(PROGRAM);
     let outcome = match arguments.unwrap_or_default() {
         [mode, command @ ..] if mode == place::MODE => {
-            // The exit code tells the process that waits for the command.
+            // Returns only if the command cannot be executed. The exit code tells this to the
+            // process that waits for the command.
             let _ = place::enter(command);
             return ExitCode::from(COMMAND_NOT_RUN);
         }

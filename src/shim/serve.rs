@@ -56,7 +56,7 @@ pub(super) fn serve(flags: &Flags) -> Result<(), String> {
     // Standard error leads nowhere, so without this hook a panic would be invisible.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     set_child_subreaper(true).map_err(|error| format!("subreaper: {error}"))?;
-    // One thread for everything: the shim waits nearly always, and every pod pays for each thread.
+    // The shim has only one thread: it waits nearly always, and every pod pays for each thread.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -118,11 +118,11 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
         ..this_node(&flags.namespace, publisher.clone(), reaper)
     };
     let (mut actor, pod) = Actor::new(&flags.namespace, node);
-    // The container that this shim was started for.
+    // The shim was started for this container, whose Create follows.
     actor.announce(&flags.id);
-    // containerd stays connected once it has the shim's address. If its own caller goes away
-    // before, it kills the process that would report the address, or hangs up, and forgets the
-    // container.
+    // containerd stays connected once it has the shim's address. If containerd's own caller goes
+    // away earlier, containerd forgets the container. It then kills the `start` process that would
+    // report the address, or closes its connection.
     let socket = path.clone();
     let is_talked_to = move || socket.as_deref().is_none_or(kernel::is_talked_to);
     let starter = Starter::of_this_shim();
@@ -146,7 +146,8 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
 
     loop {
         actor.run().await;
-        // Nothing may come in between: a caller that was just directed to this shim finds it.
+        // No await between this check and the removal of the socket: a caller that was just
+        // directed to this shim must still find it.
         if actor.confirm_end() {
             break;
         }

@@ -34,8 +34,8 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     let said = Bootstrap::understand(&read_stdin()?, flags, Environment::read())?;
     let directory = bundle_directory(flags)?;
     let bundle = match Bundle::read(&directory) {
-        // A sandbox without a pause container has no bundle: containerd sends its configuration
-        // later.
+        // A sandbox without a pause container has no configuration in its bundle: containerd sends
+        // the configuration later.
         Err(BundleError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => {
             Bundle::default()
         }
@@ -54,7 +54,7 @@ pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, String> {
     {
         let socket = address::path(&address);
         address::remove_dead(&socket);
-        // The shim may have made this socket before it was ended.
+        // The shim may have made its control socket before it was killed.
         control::remove_dead(&socket);
         return Err(format!("the pod's shim cannot be started: {error}"));
     }
@@ -108,7 +108,7 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     if !said.ttrpc_address.is_empty() {
         command.env(TTRPC_ADDRESS, &said.ttrpc_address);
     }
-    // systemd gives this to containerd for its readiness; the shim must not use it.
+    // systemd gives this variable to containerd, to report readiness. The shim must not use it.
     command.env_remove("NOTIFY_SOCKET");
     if let Some(starter) = Starter::of_this_start() {
         command.env(starter::VARIABLE, starter.to_string());
@@ -126,7 +126,7 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     if !shim_cgroup.is_empty()
         && let Err(error) = placement::join_cgroup(child.id(), shim_cgroup)
     {
-        // The shim has just begun to listen, and no caller knows of it.
+        // The shim can be killed: it has just begun to listen, and no caller knows of it.
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);

@@ -1,5 +1,5 @@
-//! The containerd process that had a shim started. After its death nothing asks a shim without a
-//! task to end, since the next containerd may not know of it.
+//! The containerd process that had a shim started. After the death of that process, the next
+//! containerd may not know of a shim that has no task. So nothing asks such a shim to end.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -17,8 +17,7 @@ const NEVER: u64 = u64::MAX;
 /// The process that adopts the children of a dead process.
 const INIT: u32 = 1;
 
-/// A process, identified also by its start time, so that a reused process id is not mistaken for
-/// it.
+/// A process, identified by its id and its start time, because process ids are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Starter {
     pid: u32,
@@ -27,13 +26,14 @@ pub(super) struct Starter {
 }
 
 impl Starter {
-    /// The process that ran this one with `start`; `None` if it is not visible from here.
+    /// The process that ran this process with `start`; `None` if it is not visible from here.
     pub fn of_this_start() -> Option<Starter> {
         Self::parent(parent_id())
     }
 
     fn parent(pid: u32) -> Option<Starter> {
-        // The parent has died already. (If containerd itself has this process id, its Create comes
+        // The parent has died already, and init has adopted this process. (This is wrong if
+        // containerd itself has this process id. It does no harm, because containerd's Create comes
         // at once as well.)
         if pid == INIT {
             let since = NEVER;
@@ -43,16 +43,16 @@ impl Starter {
         Some(Starter { pid, since })
     }
 
-    /// The process that had this shim started, as `start` passed it on.
+    /// The process that had this shim started, as `start` passed it on in the environment.
     pub fn of_this_shim() -> Option<Starter> {
         std::env::var(VARIABLE).ok()?.parse().ok()
     }
 
-    /// True if it still runs, or if that cannot be found out.
+    /// True if the process still runs, or if that cannot be found out.
     pub fn is_there(self) -> bool {
         match began(self.pid) {
             Ok(began) => began == Some(self.since),
-            // It may exit while its file is read.
+            // The process may exit while its file is read.
             Err(error) => {
                 let is_gone = error.raw_os_error() == Some(nix::libc::ESRCH);
                 !is_gone && error.kind() != ErrorKind::NotFound
@@ -113,7 +113,7 @@ mod tests {
         };
         assert!(!other.is_there());
         child.kill().unwrap();
-        // No one has collected it yet.
+        // The process is a zombie until the test collects it.
         while began(child.id()).unwrap().is_some() {
             std::thread::yield_now();
         }

@@ -39,7 +39,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Creates the service in front of `pod`.
+    /// Creates the service, which passes calls on to `pod`.
     pub fn new(pod: Pod) -> Service {
         Service { pod }
     }
@@ -53,9 +53,9 @@ pub(crate) fn patience(ctx: &TtrpcContext) -> Option<Duration> {
         .map(Duration::from_nanos)
 }
 
-/// Converts an error to a ttrpc status. The words at the end are those of containerd's `errdefs`:
-/// from 2.0 on, containerd shows its own clients nothing else of the code, and some clients read
-/// the words.
+/// Converts an error to a ttrpc status. The message ends with the words of containerd's `errdefs`,
+/// because some clients of containerd parse them. Since 2.0, containerd passes nothing else of the
+/// error code on to its clients.
 pub(crate) fn status(error: CallError) -> ttrpc::Error {
     let (code, words) = match error.kind {
         Kind::NotFound => (Code::NOT_FOUND, ": not found"),
@@ -117,7 +117,7 @@ impl Task for Service {
 
     async fn start(&self, ctx: &TtrpcContext, req: StartRequest) -> ttrpc::Result<StartResponse> {
         let patience = patience(ctx);
-        // Dropped with this future, which tells the actor that the caller is gone.
+        // Dropped together with this future: so the actor learns that the caller is gone.
         let (_here, gone) = oneshot::channel();
         let started = self
             .pod
@@ -373,8 +373,9 @@ impl Task for Service {
         let granted = self
             .pod
             .ask(move |actor, reply| actor.shutdown(&req.id, reply));
-        // containerd calls this after each deletion. Fails only if the pod is over, which is what
-        // the caller wants; containerd 2.4 would otherwise report that the deletion failed.
+        // containerd calls this after each deletion. The call fails only if the actor has ended
+        // already, which is what the caller wants. After an error, containerd 2.4 would report that
+        // the deletion failed.
         let _ = granted.await;
         Ok(Empty::new())
     }

@@ -72,7 +72,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Configurations with varied fields; all others have the model's defaults.
+    /// Configurations in which some fields vary; all other fields have the model's defaults.
     fn specs()(
         annotations in hash_map(word(), word(), 0..5),
         mounts in vec((word(), word()), 0..5),
@@ -183,7 +183,7 @@ proptest! {
         for mount in spec.mounts().iter().flatten() {
             let destination = mount.destination().to_str().unwrap();
             let mut same = spec.mounts().iter().flatten().rev();
-            // As text: to `Path`, "a/" is "a".
+            // Compares the text, because to `Path`, "a/" is "a".
             let last = same.find(|it| it.destination().to_str() == Some(destination)).unwrap();
             prop_assert_eq!(read.mount_source(destination), last.source().as_deref());
         }

@@ -5,9 +5,9 @@
 //!
 //! - It drops unknown fields. Here they survive, because only the changed bytes are written
 //!   (`config.rs`).
-//! - Its enums are closed: a namespace, action or flag that is newer than the model would make a
-//!   container fail that the OCI runtime can create. Here such a value is a string, which only the
-//!   runtime checks.
+//! - Its enums are closed. A namespace, action or flag that is newer than the model would be an
+//!   error, although the OCI runtime can create the container. Here such a value is a string, which
+//!   only the runtime checks.
 //! - A process does not shrink again. For one of kubelet's `config.json` files (12.6 kB), the typed
 //!   document adds 984 kB to the shim, `serde_json::Value` 232 kB, and this struct 4 kB.
 
@@ -70,7 +70,7 @@ struct Linux {
     gid_mappings: Vec<Mapping>,
 }
 
-/// A range of IDs in a user namespace, and the first ID outside that it maps to.
+/// A range of IDs in a user namespace, and the first of the IDs outside to which it is mapped.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Mapping {
@@ -152,7 +152,7 @@ impl Bundle {
             .any(|(kind, path)| kind == "pid" && path.is_empty())
     }
 
-    /// Types and paths of its namespaces; the path of a new namespace is empty.
+    /// Types and paths of the container's namespaces; the path of a new namespace is empty.
     pub fn namespaces(&self) -> impl Iterator<Item = (&str, &str)> {
         let namespaces = self.linux.as_ref();
         let namespaces = namespaces.and_then(|linux| linux.namespaces.as_ref());
@@ -160,8 +160,8 @@ impl Bundle {
         namespaces.map(|ns| (ns.kind.as_str(), ns.path.as_str()))
     }
 
-    /// UID and GID outside to which the container's root is mapped; 0 without a user namespace, and
-    /// for an ID that is not mapped.
+    /// UID and GID on the node to which the container's root is mapped; 0 without a user namespace,
+    /// and for an ID that is not mapped.
     pub fn root(&self) -> (u32, u32) {
         let Some(linux) = &self.linux else {
             return (0, 0);
@@ -177,7 +177,7 @@ impl Bundle {
         (of(&linux.uid_mappings), of(&linux.gid_mappings))
     }
 
-    /// `oom_score_adj` of its program, if set.
+    /// `oom_score_adj` of the container's program, if set.
     pub fn oom_score(&self) -> Option<i32> {
         self.process.as_ref()?.oom_score_adj
     }
@@ -193,7 +193,7 @@ impl Bundle {
         self.linux.as_ref()?.cgroups_path.as_deref()
     }
 
-    /// True if systemd makes the container's cgroup: then its path has the form
+    /// True if systemd makes the container's cgroup. The cgroup's path then has the form
     /// `parent.slice:prefix:name` (runc's `docs/systemd.md`).
     pub fn has_systemd_cgroup(&self) -> bool {
         let mut parts = self.cgroups_path().unwrap_or_default().split(':');

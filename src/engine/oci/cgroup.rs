@@ -165,7 +165,7 @@ impl PodCgroup for OciPodCgroup {
     }
 }
 
-/// Restores the values that a shim, before it died, has noted in the bundle of its container.
+/// Restores the values of the pod's cgroup that a dead shim has noted in the bundle.
 pub fn restore_pod_cgroup(bundle: &Path) {
     let notes = fs::read(bundle.join(NOTES)).unwrap_or_default();
     let notes: Vec<Note> = serde_json::from_slice(&notes).unwrap_or_default();
@@ -178,8 +178,9 @@ pub fn restore_pod_cgroup(bundle: &Path) {
     }
 }
 
-/// Tells systemd the restored value; otherwise its next daemon-reload sets the value of the dead
-/// shim again. Does not wait for it, because containerd gives `delete` little time.
+/// Tells systemd the restored value. At its next daemon-reload, systemd would otherwise set the
+/// value of the dead shim again. This does not wait for systemd, because containerd gives `delete`
+/// little time.
 fn have_systemd_know(note: &Note) {
     let Some((unit, property)) = note.systemd() else {
         return;

@@ -20,9 +20,9 @@ use super::error::{RuntimeError, Verb};
 use super::{OciRuntime, log};
 
 /// Variables of the shim's environment that the OCI runtime gets: paths of programs and libraries
-/// (for criu and hooks), systemd's sockets, and directories for files. Others are meant for
-/// containerd alone: runc would mount systemd's `NOTIFY_SOCKET` into containers and wait for a
-/// notification.
+/// (for criu and hooks), systemd's sockets, and directories for files. Other variables are meant
+/// for containerd alone. For example, runc would mount systemd's `NOTIFY_SOCKET` into containers
+/// and wait for a notification.
 const ENVIRONMENT: [&str; 8] = [
     "PATH",
     "LD_LIBRARY_PATH",
@@ -70,8 +70,9 @@ impl OciRuntime {
     pub(super) fn command(&self, verb: Verb) -> RuntimeCommand {
         // A log for each command: they run concurrently, and an error must not quote another's log.
         let log = self.scratch(LOG);
-        // Created here, before the command starts: if the shim dies, `delete` finds running
-        // commands by this file. If it cannot be created, the command fails with a better message.
+        // The log is created before the command starts: if the shim dies, `delete` finds running
+        // commands by this file. If the log cannot be created, the command itself fails, with a
+        // better message.
         let _ = std::fs::File::create(&log.0);
         let mut command = Place::command(self.place.as_ref(), &self.binary);
         command
@@ -131,8 +132,8 @@ impl OciRuntime {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => {
                 let silence = || match (status, &self.place) {
-                    // Our own program, which moves the command into its cgroup, exits with 127 if
-                    // the command cannot be executed.
+                    // The shim's own program moves the command into its cgroup, and exits with 127
+                    // if the command cannot be executed.
                     (ExitStatus::Code(127), Some(_)) => format!("cannot run {:?}", self.binary),
                     _ => format!("exited with {} and gave no reason", status.code()),
                 };
@@ -152,7 +153,8 @@ impl OciRuntime {
         }
     }
 
-    /// Spawns a command and waits for its exit. A disk may stall the spawn; that time counts too.
+    /// Spawns a command and waits for its exit. The time limit includes the spawn, which a disk may
+    /// stall.
     async fn wait_for(
         &self,
         command: Command,
@@ -182,7 +184,8 @@ const SCRATCH: &str = "usher-";
 /// Suffix of a command's log.
 const LOG: &str = ".log";
 
-/// True if a file in the bundle is the log of a command that is running, or was when the shim died.
+/// True if a file in the bundle is the log of a command that is running, or was running when the
+/// shim died.
 pub fn is_command_log(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(SCRATCH.as_bytes()) && name.ends_with(LOG.as_bytes())
@@ -197,7 +200,7 @@ pub(super) struct Scratch(pub PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // If it stays, containerd removes it with the bundle.
+        // If the file cannot be removed, containerd removes it with the bundle.
         let _ = std::fs::remove_file(&self.0);
     }
 }

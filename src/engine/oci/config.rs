@@ -37,7 +37,7 @@ struct Root {
     readonly: bool,
 }
 
-/// The mappings of its user namespace.
+/// The ID mappings of the container's user namespace.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Linux {
@@ -81,7 +81,7 @@ pub(super) fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
     let changed = match oom_score_adj {
         Some(old) => splice(config, place(config, old.get()), &score.to_string()),
         None => place(config, process).and_then(|Range { start, .. }| {
-            // After the brace.
+            // The new field goes right after the opening brace.
             let start = start.checked_add(1)?;
             let is_empty = process.trim_start_matches('{').trim() == "}";
             let comma = if is_empty { "" } else { "," };
@@ -197,7 +197,7 @@ pub(super) fn process(bundle: &Path, argv: &[String]) -> Result<Vec<u8>, BundleE
     process.map_err(|source| BundleError::Unreadable { path, source })
 }
 
-/// Returns a process that a caller has executed before, now without a terminal.
+/// Returns the OCI process of an exec that a caller has executed before, but without a terminal.
 ///
 /// # Errors
 ///
@@ -213,7 +213,7 @@ fn without_terminal(process: &mut Map<String, Value>) {
     process.remove("consoleSize");
 }
 
-/// Range of a part in the text that it is a slice of.
+/// Range of `part` in the text `whole`, of which it is a slice.
 fn place(whole: &str, part: &str) -> Option<Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     Some(start..start.checked_add(part.len())?)

@@ -32,7 +32,8 @@ const WITHOUT_A_DEADLINE: Duration = Duration::from_secs(600);
 /// Time limit of the OCI runtime for cleaning up a canceled creation.
 const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time limit for deleting a container with poststop hooks: they are never run again.
+/// Time limit for deleting a container with poststop hooks. A hook that is cut short is never run
+/// again.
 const HOOKS_END_WITHIN: Duration = Duration::from_secs(100);
 
 /// Bundle of the pod's first container: the working directory in which containerd starts the shim.
@@ -51,16 +52,16 @@ pub(super) struct OciContainer {
     pub bundle: PathBuf,
     pub paths: Paths,
     pub options: Options,
-    /// Owner of the pipes of its processes.
+    /// Owner of the pipes of the container's processes.
     pub owner: Owner,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
     pub words: Words,
-    /// Namespaces that each of its init processes has to be in.
+    /// Namespaces that each init process of the container has to be in.
     pub joins: Namespaces,
-    /// Sandbox of its pod, if the shim has made it.
+    /// Sandbox of the container's pod, if the shim has made the sandbox.
     pub shares: Option<Arc<OwnSandbox>>,
-    /// File on the node that is mounted at its `terminationMessagePath`.
+    /// File on the node that is mounted at the container's `terminationMessagePath`.
     pub termination_message: Option<PathBuf>,
     pub has_own_pid_namespace: bool,
     pub has_poststart_hooks: bool,
@@ -80,7 +81,8 @@ impl Container for Arc<OciContainer> {
             runtime.within(WITHOUT_A_DEADLINE);
         }
         if let Some(sandbox) = &self.shares {
-            // On a thread: checking whether the sources of the owner's mounts exist may stall.
+            // Runs on a thread: the check whether the sources of the owner's mounts exist may
+            // stall.
             let (bundle, files) = (self.bundle.clone(), sandbox.files.clone());
             let shared = self
                 .reaper
@@ -135,8 +137,9 @@ impl Container for Arc<OciContainer> {
             Err(error) => Err(error.into()),
         };
         if completed.is_err() {
-            // If canceled, its exit is waited for: only unmount here, and leave the state to the
-            // deletion.
+            // If the restart was canceled, the publication of the container's exit waits for this
+            // call. So only mounts, processes and cgroups are removed here, and the deletion
+            // removes the rest of the state.
             if token.is_canceled() {
                 let state = runtime.state_dir(&self.id);
                 rootfs::unmount_state(&state, self.reaper.threads()).await;
@@ -226,7 +229,7 @@ impl OciContainer {
         }
     }
 
-    /// The checkpoint to restore it from, if any.
+    /// The checkpoint to restore the container from, if any.
     fn restore(&self, checkpoint: &str) -> Option<Restore> {
         let given = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
         let image = given(checkpoint).or_else(|| given(&self.options.criu_image_path))?;
@@ -309,12 +312,13 @@ impl OciContainer {
         Ok(child)
     }
 
-    /// Cleans up its runtime state without the OCI runtime if possible; its init has exited.
+    /// Cleans up the runtime state of an exited container without the OCI runtime. Returns false if
+    /// the OCI runtime has to do it.
     async fn forget_directly(&self) -> bool {
         !self.has_poststop_hooks && forget::directly(&self.runtime, &self.id).await
     }
 
-    /// Cleans up its runtime state; its init has exited.
+    /// Cleans up the runtime state of an exited container.
     async fn forget_by(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         match self.forget_directly().await {
             true => Ok(()),
@@ -328,15 +332,16 @@ impl OciContainer {
         self.runtime.leftover_cgroups(&self.id, &config)
     }
 
-    /// Removes all that a failed creation has left: some runtimes leave processes or state when
-    /// they fail, and a killed one may leave cgroups that it has not recorded.
+    /// Removes all that a failed creation has left. Some runtimes leave processes or state when
+    /// they fail. A runtime that was killed may leave cgroups that it has not recorded.
     async fn discard(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         let cgroups = self.leftover_cgroups();
         let state = runtime.state_dir(&self.id);
         rootfs::unmount_state(&state, self.reaper.threads()).await;
         let deleted = match runtime.cancel_token.is_canceled() {
             false => retry_on_exhaustion(|| runtime.delete(&self.id, true)).await,
-            // Not for long: a caller waits. Remaining processes are killed below.
+            // The time limit is short, because a caller waits. Remaining processes are killed
+            // below.
             true => {
                 let mut runtime = runtime.clone();
                 runtime.within(DISCARDED_WITHIN);

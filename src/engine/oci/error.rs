@@ -45,8 +45,8 @@ fn said(text: &str) -> Shortened<'_> {
 }
 
 impl RuntimeError {
-    /// Passes on what the runtime has written to the streams of the new process, unless the error
-    /// already contains it.
+    /// Passes on the output that the runtime itself has written to the streams of the new process.
+    /// Does nothing if this error contains that output already.
     pub(super) fn unless_said(&self, streams: &mut Streams) {
         if !matches!(self, RuntimeError::Failed { .. }) {
             streams.pass_on();
@@ -58,7 +58,8 @@ impl RuntimeError {
         matches!(self, RuntimeError::Failed { message, .. } if message.contains("does not exist"))
     }
 
-    /// True if the command was killed before it had finished; processes and cgroups may be left.
+    /// True if the command was killed before it had finished. Processes and cgroups may then be
+    /// left.
     pub fn is_cut_short(&self) -> bool {
         matches!(
             self,
@@ -138,9 +139,9 @@ impl fmt::Display for Verb {
 }
 
 impl Verb {
-    /// Default time limit of the command. Each is shorter than the caller's: kubelet allows two
-    /// minutes for Create and Start together, and containerd ten seconds for all that follows an
-    /// exit.
+    /// Default time limit of the command. Each limit is shorter than the time that the caller has:
+    /// kubelet allows two minutes for Create and Start together, and containerd ten seconds for all
+    /// that follows an exit.
     pub(super) fn limit(self) -> Duration {
         Duration::from_secs(match self {
             Verb::Create | Verb::Start | Verb::Exec => 100,

@@ -1,7 +1,7 @@
 //! The exit status of a container's init, as reported to containerd, in a file of the bundle. The
 //! `delete` command reads it if the shim has died before the container was deleted.
 //!
-//! containerd's runc shim uses the same file from 2.4 on; each can read the other's.
+//! containerd's runc shim uses the same file from 2.4 on; each shim can read the other's file.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

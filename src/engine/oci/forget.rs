@@ -1,15 +1,16 @@
 //! Cleans up the runtime state of an exited container in the place of `runc delete`.
 //!
-//! `runc delete` removes the cgroups listed in `<root>/<id>/state.json`, and then that directory. A
-//! command costs many times as much as doing that here. `runc delete` still runs if there is more
-//! to do: groups of resctrl, network devices to return to the node, hooks, cgroups that the
-//! container has made, and anything unknown that a later runc has written into its state (`destroy`
-//! in `libcontainer/state_linux.go`).
+//! `runc delete` removes the cgroups listed in `<root>/<id>/state.json`, and then that directory.
+//! To run the command costs many times as much as to do the same here. `runc delete` still runs if
+//! there is more to do: groups of resctrl, network devices to return to the node, hooks, cgroups
+//! that the container has made, and anything unknown that a later runc has written into its state
+//! (`destroy` in `libcontainer/state_linux.go`).
 //!
-//! If the cgroup belongs to a scope of systemd, runc stops the scope, and resets it if it has
-//! failed. On cgroup v2 a scope stops by itself when its last process has exited, and its cgroup is
-//! removed (`systemd.scope(5)`), so runc has nothing to do. systemd keeps a scope that has failed:
-//! before version 253, each one in which memory has run out (`OOMPolicy=`).
+//! If the cgroup belongs to a scope of systemd, runc stops the scope, and resets a failed scope. On
+//! cgroup v2 a scope stops by itself when its last process has exited, and systemd removes its
+//! cgroup (`systemd.scope(5)`). So runc has nothing to do, unless the scope has failed: systemd
+//! keeps a failed scope. Before version 253, a scope has failed if memory has run out in it
+//! (`OOMPolicy=`).
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -25,14 +26,12 @@ use crate::cgroup::is_named_after;
 use super::runtime::DEFAULT_BINARY;
 use super::{OciRuntime, state};
 
-/// Directory with the files of systemd's transient units, one for each that it knows; from version
-/// 235 on.
+/// Directory with a file for each transient unit that systemd knows; from version 235 on.
 const UNITS: &str = "/run/systemd/transient";
 
-/// Time for systemd to stop the scope of an exited container. After that `runc delete` has to do
-/// it, whose time limit is chosen so that both fit into containerd's.
+/// Time for systemd to stop the scope of an exited container. After that `runc delete` has to stop
+/// the scope, and its time limit is chosen so that both fit into containerd's limit.
 const STOPPED_WITHIN: Duration = Duration::from_secs(1);
-/// Time for systemd to forget the stopped scope.
 /// Time for systemd to forget the stopped scope.
 const FORGOTTEN_WITHIN: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -42,14 +41,14 @@ const EVENTS: &str = "cgroup.events";
 /// Line in that file if no process is in the cgroup or below it.
 const EMPTY: &str = "populated 0";
 
-/// Number of checks for which a process that was just reaped may still be in its cgroup.
+/// Number of checks during which a process that was just reaped may still be in its cgroup.
 const LEAVES_WITHIN: usize = 4;
 
 /// Cleans up the state of container `id`, whose init has exited and which has no poststop hooks.
-/// False if the OCI runtime has to do it; parts may be removed already, which is fine for the
-/// runtime.
+/// Returns false if the OCI runtime has to do it. The runtime then tolerates that some parts are
+/// removed already.
 pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
-    // Other runtimes have a similar state file, but may have more to do.
+    // Other runtimes have a similar state file, but may have more to remove.
     let program = Path::new(&runtime.binary).file_name();
     if program != Some(OsStr::new(DEFAULT_BINARY)) {
         return false;
@@ -65,10 +64,10 @@ pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
     let removed = match runtime.systemd_cgroup {
         true => match cgroups.first().filter(|_| cgroups.len() == 1) {
             Some(cgroup) => is_stopped(cgroup, Path::new(UNITS)).await,
-            // On cgroup v1 some of several cgroups are not systemd's.
+            // On cgroup v1 there are several cgroups, and some of them are not systemd's.
             None => false,
         },
-        // Fails for a cgroup with processes or child cgroups.
+        // Removing a cgroup fails if it has processes or child cgroups.
         false => cgroups
             .iter()
             .all(|cgroup| gone(fs::remove_dir(cgroup)).is_ok()),

@@ -23,7 +23,7 @@ const ANYWAY: usize = 128 * 1024;
 /// An OOM score that occurs nowhere else.
 const SCORE: i32 = -997;
 
-/// runc's state file.
+/// Parses runc's state file.
 pub(crate) fn state(input: &[u8]) {
     assert_bounded(input.len(), EACH, 16 * 1024, || state::noted(input));
 }
@@ -46,7 +46,7 @@ pub(crate) fn bundle(input: &[u8]) {
     };
     assert_one_place(config, &changed);
     let is_there = serde_json::from_str::<Bundle>(&changed).map(|bundle| bundle.oom_score());
-    // The input may be no valid bundle apart from the score.
+    // Even without the score, the input may be no valid bundle.
     assert!(
         is_there.is_err() || matches!(is_there, Ok(Some(SCORE))),
         "{changed}"
@@ -91,7 +91,7 @@ fn document(json: &str) -> serde_json::Value {
     serde_json::from_str(json).unwrap_or_default()
 }
 
-/// Asserts that only one range of bytes changes, that of the score.
+/// Asserts that only one range of bytes changes: the score.
 fn assert_one_place(before: &str, after: &str) {
     let (before, after) = (before.as_bytes(), after.as_bytes());
     let same = |(one, other): &(&u8, &u8)| one == other;
@@ -100,12 +100,12 @@ fn assert_one_place(before: &str, after: &str) {
     let pairs = before.iter().rev().zip(after.iter().rev());
     let end = pairs.take_while(same).count();
     let new = String::from_utf8_lossy(&after[..after.len() - end]);
-    // If the same letters follow, the difference may begin within the field.
+    // If the next field begins with the same letters, the difference may begin within the field.
     let field = format!(r#""oomScoreAdj":{SCORE},"#).repeat(2);
     assert!(field.contains(&*new), "{new}");
 }
 
-/// Runtime options, as a message and as text in one.
+/// Parses runtime options, as a message and as text in a message.
 pub(crate) fn options(input: &[u8]) {
     let read = |any: &Any| {
         let read = || options::from_any(Some(any));
@@ -151,7 +151,7 @@ fn assert_kept(options: &Options) {
     assert_eq!(*options, copy);
 }
 
-/// The runtime's log, and the bundle's copy of the options.
+/// Parses the runtime's log, and the bundle's copy of the options.
 pub(crate) fn files(input: &[u8]) {
     assert_bounded(input.len(), EACH, ANYWAY, || last_error_of(input));
     // In a text with too many false beginnings the parser gives up before the end.
@@ -164,7 +164,7 @@ pub(crate) fn files(input: &[u8]) {
     }
 }
 
-/// Resources of an Update.
+/// Parses the resources of an Update.
 pub(crate) fn resources(input: &[u8]) {
     let read = || Resources::parse(input).change(Size::UNLIMITED);
     let size = assert_bounded(input.len(), EACH, ANYWAY, read);

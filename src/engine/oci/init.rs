@@ -24,22 +24,22 @@ use super::exec::{self, Execution};
 use super::release::release;
 use super::{OciPodCgroup, OciRuntime, retry_on_exhaustion};
 
-/// Time limit of the OCI runtime for killing the remaining processes of a container, whose exit
-/// waits for it.
+/// Time limit of the OCI runtime for killing the remaining processes of a container. The
+/// container's exit waits for this command.
 const KILLS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time for these processes to be gone after that.
+/// Time after that command for these processes to be gone.
 const REST_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time limit of the OCI runtime for starting postStart. The handler itself has none, as with
-/// kubelet.
+/// Time limit of the OCI runtime for starting the postStart handler. The handler itself has no time
+/// limit, as with kubelet.
 const RUNTIME_TAKES: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(super) struct OciInit {
     container: Arc<OciContainer>,
     pid: i32,
-    /// The cgroup, found as early as possible: the program may move to another.
+    /// The container's cgroup, found as early as possible: the program may move to another cgroup.
     cgroup: Arc<OnceLock<Arc<ContainerCgroup>>>,
 }
 
@@ -87,7 +87,7 @@ impl OciInit {
         }
     }
 
-    /// Thaws the container after a command that was cut short, which may have left it frozen.
+    /// Thaws the container after a command that was cut short: such a command may leave it frozen.
     fn thaw_after(&self, outcome: Result<(), super::RuntimeError>) -> Result<(), EngineError> {
         if outcome
             .as_ref()
@@ -99,8 +99,9 @@ impl OciInit {
         Ok(outcome?)
     }
 
-    /// Sends a signal by the runtime's `kill`: to all processes of the cgroup, or if the runtime's
-    /// init process is not the container's (as with a VM).
+    /// Sends a signal by the runtime's `kill` command. This is for signals to all processes of the
+    /// cgroup, and for runtimes that start a VM: the process that the runtime reports is not the
+    /// container's init.
     async fn kill_by_runtime(self, signal: Signal, all: bool) -> Result<(), EngineError> {
         let killed = self.container.runtime.kill(self.id(), signal.number(), all);
         let Err(error) = killed.await else {
@@ -110,13 +111,13 @@ impl OciInit {
             // The runtime freezes the cgroup while it signals all processes.
             self.thaw();
         }
-        // A container that has exited meanwhile is cleaned up at once, and the runtime's error may
-        // name any of its missing parts.
+        // A container that has exited meanwhile is cleaned up at once. The runtime's error may then
+        // name any part of the container that is missing.
         if !self.reaper().owns(self.pid) || error.is_process_gone() {
             return Err(EngineError::Gone(error.to_string()));
         }
-        // A slow runtime must not keep a container alive: kill the init directly. Processes that it
-        // leaves behind are killed after its exit.
+        // A slow runtime must not keep a container alive, so the shim kills the init directly.
+        // Processes that the init leaves behind are killed after its exit.
         if signal == Signal::KILL && error.is_cut_short() {
             tracing::warn!(container = self.id(), %error, "killing its init directly");
             return self.end();
@@ -150,8 +151,8 @@ impl Init for OciInit {
     }
 
     fn cgroup(&self) -> Option<Arc<dyn Cgroup>> {
-        // The first attempt may have failed for lack of descriptors. Only valid while the PID is
-        // ours.
+        // The first attempt may have failed for lack of descriptors. The PID is valid only while
+        // the process is not reaped.
         if self.cgroup.get().is_none() && self.reaper().owns(self.pid) {
             let _ = self.find_cgroup();
         }
@@ -206,8 +207,9 @@ impl Init for OciInit {
             tracing::debug!(container = self.id(), %error, "no processes left to kill");
         }
         // crun kills nothing in the cgroups below the container's, and runc from 1.2 on nothing at
-        // all once the init is gone. So kill them here, but only if the cgroup's name shows that it
-        // is the container's own: in another one, foreign processes may live.
+        // all once the init is gone. So the processes are killed here, but only if the cgroup's
+        // name shows that the cgroup is the container's own. Another cgroup may have foreign
+        // processes.
         let cgroup = self.cgroup.get();
         if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.is_named_after(self.id()))
             && !cgroup.end_all(REST_ENDS_WITHIN).await

@@ -47,7 +47,7 @@ pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
         let errors = entries.by_ref().map_while(Result::ok);
         let errors = errors.filter(|entry| entry.level.eq_ignore_ascii_case("error"));
         last = errors.last().map(|entry| entry.msg).or(last);
-        // Continue where parsing stopped; if that is this brace, behind it.
+        // Continue where parsing stopped; if it stopped at this brace, after the brace.
         rest = object
             .get(entries.byte_offset().max(1)..)
             .unwrap_or_default();

@@ -1,13 +1,15 @@
-//! The [engine](super) for OCI runtimes: runc, and those with the same command line.
+//! The [engine](super) for OCI runtimes: runc, and runtimes with the same command line.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `runtime.rs`, `command.rs`, `error.rs`, `log.rs`, `patience.rs` | the runtime's commands, one
-//! method per verb, with their time limits and errors | | `bundle.rs`, `config.rs`, `options.rs`,
-//! `exit.rs`, `shim_path.rs` | files of the bundle: configuration read and changed, containerd's
-//! options, the recorded exit, the path of the shim | | `container.rs`, `restoration.rs`,
-//! `forget.rs`, `state.rs` | a container: created, restarted in place, restored, removed; the
-//! runtime's state of it |
+//! | `runtime.rs`, `command.rs` | the runtime's commands, one method per verb |
+//! | `patience.rs`, `error.rs`, `log.rs` | the time limits and errors of these commands |
+//! | `bundle.rs`, `config.rs` | the bundle's configuration, read and changed |
+//! | `options.rs`, `exit.rs` | files of the bundle: containerd's options, the recorded exit |
+//! | `shim_path.rs` | file of the bundle: the path of the shim |
+//! | `container.rs` | a container: created, restarted in place, removed |
+//! | `restoration.rs` | a container that is restored |
+//! | `forget.rs`, `state.rs` | the runtime's state of a container: removed and read |
 //! | `init.rs`, `release.rs` | the init process: released, killed, frozen, updated |
 //! | `exec.rs` | execs |
 //! | `checkpoint.rs` | checkpoints by criu |
@@ -119,8 +121,8 @@ use words::Words;
 pub struct OciEngine {
     namespace: String,
     reaper: Reaper,
-    /// Threads that read the files that options name: at most one, even if a stalled file is read
-    /// again.
+    /// Threads that read the files that options name. There is at most one, even if a stalled file
+    /// is read again.
     options_files: Threads,
 }
 

@@ -84,9 +84,9 @@ const CONFIG_PATH: u32 = (2 << 3) | 2;
 const CONFIG_BODY: u32 = (CONFIG_BODY_FIELD << 3) | 2;
 const CONFIG_BODY_FIELD: u32 = 3;
 
-/// Reads the options of a Create. For a runtime type that it does not know, containerd's CRI plugin
-/// passes the table of its configuration: from 1.7 on as text (`ConfigBody`), earlier as [a
-/// file](name_a_file), which [has to be read before](with_file).
+/// Reads the options of a Create. If containerd's CRI plugin does not know the runtime type, it
+/// passes the options from containerd's configuration. From 1.7 on it passes them as text
+/// (`ConfigBody`), earlier as [a file](name_a_file), which [has to be read before](with_file).
 ///
 /// # Errors
 ///
@@ -117,8 +117,8 @@ pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
     }
 }
 
-/// True if the message names a file with the options (`ConfigPath`), as that of containerd 1.6
-/// does.
+/// True if the message names a file with the options (`ConfigPath`), as the message of containerd
+/// 1.6 does.
 pub fn name_a_file(any: &Any) -> bool {
     file_of(any).is_some()
 }
@@ -165,8 +165,8 @@ fn name(any: &Any) -> &str {
     any.type_url.rsplit('/').next().unwrap_or_default()
 }
 
-/// Decodes `config_path` and `config_body` of a `runtimeoptions.v1.Options`, a message that no
-/// library has.
+/// Decodes `config_path` and `config_body` of a `runtimeoptions.v1.Options`. No library has this
+/// message.
 fn generic(bytes: &[u8]) -> containerd_shim_protos::protobuf::Result<(String, Vec<u8>)> {
     let (mut path, mut body) = (String::new(), Vec::new());
     let mut input = CodedInputStream::from_bytes(bytes);
@@ -229,9 +229,9 @@ fn one_line(error: &str) -> String {
 }
 
 impl Options {
-    /// Owner of the pipes of a process: an ID that the options leave out (0) is that of the root of
-    /// the container's user namespace. Otherwise its program could not reopen `/dev/stdout`. Docker
-    /// leaves both IDs out for a shim that is not containerd's own.
+    /// Owner of the pipes of a process. For an ID that the options leave out (0) the owner is the
+    /// root of the container's user namespace. Otherwise the program could not reopen
+    /// `/dev/stdout`. Docker leaves both IDs out for a shim that is not containerd's own.
     pub fn owner(&self, bundle: &Bundle) -> Owner {
         let (root_uid, root_gid) = bundle.root();
         let or = |id: u32, root: u32| if id == 0 { root } else { id };

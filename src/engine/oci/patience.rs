@@ -10,9 +10,9 @@ const AT_MOST: Duration = Duration::from_secs(100);
 
 /// Number of times that a container's deletion has exceeded its limit.
 ///
-/// A deletion that hangs may succeed when it is tried again. One that is slow, as on a busy node
-/// with systemd, needs more time, or it would start over forever. Its caller gives up earlier, and
-/// finds the container deleted at the next call.
+/// A deletion that hangs may succeed when it is tried again. A deletion that is slow, as on a busy
+/// node with systemd, needs more time, or it would start over forever. The caller gives up before
+/// such a deletion is over, and finds the container deleted at the next call.
 #[derive(Debug, Default)]
 pub struct Patience(AtomicU32);
 

@@ -33,8 +33,8 @@ const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
 const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
 
 /// Releases container `id` with init process `pid`, and returns once its program has been executed.
-/// If the container is frozen this waits for the thaw, or for `gone`, which resolves when the init
-/// has exited.
+/// If the container is frozen, this waits until it is thawed, or until `gone` resolves because the
+/// init has exited.
 ///
 /// The future must not be dropped early: closing the FIFO unread kills the container.
 ///
@@ -50,8 +50,8 @@ pub async fn release(
 ) -> Result<(), String> {
     let directory = runtime.state_dir(id);
     if has_poststart_hooks || !state::is_parked_by_runc(&directory) {
-        // Such a command ends by itself, and only it knows whether a program that has exited since
-        // has run.
+        // The runtime's command ends by itself. If the program has exited already, only this
+        // command knows whether the program has run.
         return runtime.start(id).await.map_err(|error| error.to_string());
     }
     let fifo = state::fifo(&directory);
@@ -60,8 +60,8 @@ pub async fn release(
     let (is_open, is_gone) = tokio::select! {
         biased;
         byte = read_byte(&gate) => (byte.map_err(failed)?, false),
-        // The init is gone, so closing the FIFO can no longer kill it. The byte tells whether it
-        // died before or after the execution.
+        // The init is gone, so closing the FIFO can no longer kill it. The byte tells whether the
+        // init died before or after the execution.
         _ = &mut gone => (take_byte(&gate).is_ok_and(|count| count > 0), true),
     };
     if !is_open {
@@ -70,7 +70,8 @@ pub async fn release(
     // To runc, a container with this file is not started yet.
     std::fs::remove_file(&fifo).map_err(failed)?;
     if !is_gone {
-        // The execution can no longer fail; a program that exits unseen has been executed too.
+        // The execution can no longer fail. If the init exits before the shim sees the execution,
+        // its program has been executed too.
         tokio::select! {
             biased;
             () = see_execution(&gate, pid) => {}
@@ -88,11 +89,12 @@ fn open_gate(fifo: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     sys::watch(file.into(), Interest::READABLE)
 }
 
-/// Waits until the program has been executed. Before that, containers that wait for it must not be
-/// released, and runc's code would handle a signal that is meant for the program.
+/// Waits until the program has been executed. Before the execution, containers that wait for this
+/// container must not be released, and runc's code would handle a signal that is meant for the
+/// program.
 async fn see_execution(gate: &AsyncFd<OwnedFd>, pid: i32) {
-    // The execution closes the other end; runc 1.1.12 and later close it just before. Further bytes
-    // do not matter.
+    // The execution closes the init's end of the FIFO; runc 1.1.12 and later close it just before.
+    // Further bytes in the FIFO do not matter.
     while read_byte(gate).await.unwrap_or(false) {}
     await_execution(pid).await;
 }

@@ -44,13 +44,13 @@ pub struct OciRuntime {
     pub(super) criu: PathBuf,
     pub(super) bundle: PathBuf,
     pub(super) reaper: Reaper,
-    /// Cancels its commands, except those that kill and delete.
+    /// Cancels the runtime's commands, except those that kill and delete.
     pub(super) cancel_token: CancelToken,
     /// Time limit of each command instead of the default.
     pub(super) within: Option<Duration>,
     /// Default time limit of deletions.
     pub(super) patience: Arc<Patience>,
-    /// Cgroup of its commands; `None` for the shim's.
+    /// Cgroup of the runtime's commands; `None` if they run in the shim's cgroup.
     pub(super) place: Option<Place>,
 }
 
@@ -110,19 +110,19 @@ impl OciRuntime {
         cleanup::of_container(noted, config.cgroups_path(), id)
     }
 
-    /// True if the container's init runs on this kernel, so that the shim can signal it. With a
-    /// runtime that starts a VM, the process is another one. Recognized by runc's and crun's state
-    /// files.
+    /// True if the container's init runs on this kernel, so that the shim can signal it. If a
+    /// runtime starts a VM, the process that it reports is not the container's init. runc's and
+    /// crun's state files show that a container is native.
     pub fn is_native(&self, id: &str) -> bool {
         state::is_native(&self.state_dir(id))
     }
 
-    /// Checks that a container's init is in the namespaces that it was to join; not with a runtime
-    /// that starts a VM.
+    /// Checks that a container's init is in the namespaces that the container joins. Checks nothing
+    /// if the runtime starts a VM.
     ///
     /// # Errors
     ///
-    /// [`NamespaceError`] if it is in another namespace.
+    /// [`NamespaceError`] if the init is in another namespace.
     pub fn is_in(&self, id: &str, init: &Child, joins: &Namespaces) -> Result<(), NamespaceError> {
         match self.is_native(id) {
             true => joins.hold(init.pid()),
@@ -161,7 +161,7 @@ impl OciRuntime {
     /// Path of the file for the PID of a container's init; removes an earlier one.
     pub(super) fn init_pid_file(&self) -> PathBuf {
         let file = self.bundle.join("init.pid");
-        // Fails the first time, when there is none.
+        // Fails the first time, when no file exists.
         let _ = std::fs::remove_file(&file);
         file
     }
@@ -177,11 +177,11 @@ impl OciRuntime {
         if let Err(error) = outcome {
             if error.is_cut_short()
                 && let Ok(pid) = read_pid(verb, pid_file).await
-                // It may have been killed with its command.
+                // The process may have been killed with its command.
                 && self.reaper.may_claim(pid)
             {
                 let child = expectation.claim(pid);
-                // Fails if it has exited already.
+                // Fails if the process has exited already.
                 let _ = self.reaper.kill(child.pid(), Signal::KILL.number());
             }
             return Err(error);
@@ -229,7 +229,7 @@ impl OciRuntime {
         oom_score: Option<i32>,
         limit: Duration,
     ) -> Result<Child, RuntimeError> {
-        // A whole process: given the command alone, crun would execute it as root.
+        // Passes a whole process: given the command alone, crun would execute the command as root.
         let process = config::process(&self.bundle, argv).map_err(|error| {
             let message = error.to_string();
             RuntimeError::Failed {
@@ -241,8 +241,8 @@ impl OciRuntime {
             .await
     }
 
-    /// Executes again in a container what its caller has executed in it before, without streams.
-    /// `limit` is the runtime's time limit.
+    /// Repeats an exec that the caller has executed in a container before, without streams. `limit`
+    /// is the runtime's time limit.
     ///
     /// # Errors
     ///
@@ -357,8 +357,8 @@ impl OciRuntime {
         if let Err(error) = &deleted
             && error.is_frozen()
         {
-            // The container has exited while it was being paused. The thaw is part of the deletion,
-            // so nothing cancels it.
+            // The container exited while it was being paused. The thaw is part of the deletion, so
+            // nothing cancels the thaw.
             let mut steady = self.clone();
             steady.cancel_token = CancelToken::default();
             steady.within(RESUMES_WITHIN);
@@ -407,14 +407,14 @@ impl OciRuntime {
     }
 }
 
-/// Attempts of a command that must succeed while descriptors, memory or processes are exhausted: a
-/// minute's.
+/// Attempts of a command that must succeed while descriptors, memory or processes are exhausted.
+/// Together they take about a minute.
 const TRIES: u32 = 240;
 /// Pause between two of these attempts.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// Runs a command that no caller would retry: as long as descriptors, memory or processes are
-/// exhausted, tries again, for about a minute.
+/// Runs a command that no caller would retry. Retries the command for about a minute while
+/// descriptors, memory or processes are exhausted.
 ///
 /// # Errors
 ///

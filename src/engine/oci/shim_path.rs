@@ -1,11 +1,12 @@
 //! containerd's file with the path of a bundle's shim.
 //!
 //! A restarted containerd reads the file, and runs this program's `delete` if the shim dies later.
-//! containerd writes the file into the bundle for which it starts a shim. Since 2.0 it starts none
-//! for a container that joins a pod, writes no file there, and after a restart derives the shim
-//! from the runtime's type. With `runtime_path` that is another shim, whose `delete` knows nothing
-//! of ours. If no such program exists, containerd even drops the bundle of a running container
-//! (`loadShims` in `core/runtime/v2/shim_load.go`).
+//! containerd writes the file into the bundle for which it starts a shim. Since 2.0, containerd
+//! starts no shim for a container that joins a pod, and writes no file into that container's
+//! bundle. After a restart it then derives the shim from the runtime's type. If the configuration
+//! has a `runtime_path`, it derives another shim, whose `delete` knows nothing of usher. If no such
+//! program exists, containerd even drops the bundle of a running container (`loadShims` in
+//! `core/runtime/v2/shim_load.go`).
 
 use std::fs;
 use std::io::{self, ErrorKind};

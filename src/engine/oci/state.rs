@@ -42,7 +42,7 @@ struct State {
     intel_rdt_path: String,
 }
 
-/// The fields of its configuration that matter for the deletion.
+/// The fields of the container's configuration that matter for the deletion.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Config {
@@ -53,7 +53,7 @@ struct Config {
     has_rootless_cgroups: bool,
 }
 
-/// Only the cgroups in that file; all else is ignored.
+/// The cgroups in runc's state file; all other fields are ignored.
 #[derive(Deserialize)]
 struct Cgroups {
     cgroup_paths: BTreeMap<String, PathBuf>,
@@ -65,7 +65,7 @@ pub fn is_native(directory: &Path) -> bool {
     directory.join(RUNC).exists() || directory.join(CRUN).exists()
 }
 
-/// True if this is the state directory of runc, and its container is parked.
+/// True if this is a state directory of runc for a parked container.
 pub fn is_parked_by_runc(directory: &Path) -> bool {
     let is_fifo =
         fs::symlink_metadata(fifo(directory)).is_ok_and(|metadata| metadata.file_type().is_fifo());
@@ -100,8 +100,8 @@ pub fn only_cgroups(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     is_all.then(|| state.cgroup_paths.into_values().collect())
 }
 
-/// Removes the directory, with the state file last: as long as it exists, the OCI runtime knows the
-/// container.
+/// Removes the directory. The state file is removed last, because the OCI runtime knows the
+/// container as long as this file exists.
 pub fn remove(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

@@ -21,7 +21,7 @@ const HOSTNAME_AT_MOST: usize = 64;
 const LOW_PORTS: (&str, &str) = ("net.ipv4.ip_unprivileged_port_start", "0");
 const PING: (&str, &str) = ("net.ipv4.ping_group_range", "0 2147483647");
 
-/// Sysctls of an IPC namespace, beside those that begin with [`MESSAGE_QUEUES`]
+/// Sysctls of an IPC namespace, in addition to those that begin with [`MESSAGE_QUEUES`]
 /// (`ipc_namespaces(7)`).
 const OF_IPC: [&str; 8] = [
     "kernel.msgmax",
@@ -39,7 +39,7 @@ const OF_NETWORK: &str = "net.";
 /// Namespaces of a pod and their settings, in the form passed to the maker process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Namespaces {
-    /// The network namespace made for it; `None` for the node's.
+    /// The network namespace made for the pod; `None` if the pod uses the node's.
     pub network: Option<PathBuf>,
     /// True to use the user namespace that owns the network namespace.
     pub is_in_user_namespace: bool,
@@ -48,8 +48,8 @@ pub(super) struct Namespaces {
     /// True to make one PID namespace for all containers.
     pub pid: bool,
     pub hostname: Option<String>,
-    /// Directory to mount the namespaces in, under the names of their files in `/proc/<pid>/ns`, so
-    /// that no process has to hold them.
+    /// Directory in which to mount the namespaces, under the names of their files in
+    /// `/proc/<pid>/ns`. No process then has to hold the namespaces.
     pub pins: Option<PathBuf>,
     pub sysctls: BTreeMap<String, String>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Wanted {
     pub namespaces: Namespaces,
     pub files: Files,
     pub annotations: BTreeMap<String, String>,
-    /// Empty for none.
+    /// Empty if there is no parent cgroup.
     pub cgroup_parent: String,
 }
 
@@ -94,8 +94,9 @@ impl Wanted {
         };
         let is_in_user_namespace = is_in_user_namespace(options, network.is_some())?;
         let is_shared = mode_is(options.pid.value(), NamespaceMode::POD);
-        // Namespaces can be mounted unless there is a PID namespace, which ends with its first
-        // process, or a user namespace, which has no rights over the node's mounts.
+        // A PID namespace cannot be mounted usefully, because it ends with its first process. From
+        // a user namespace nothing can be mounted for the node, because that needs rights over the
+        // node's mounts.
         let by_paths = order.takes_paths && !is_shared && !is_in_user_namespace;
         let namespaces = Namespaces {
             pins: by_paths.then(|| files::pins(bundle)),
@@ -167,8 +168,8 @@ fn hostname(
     }
 }
 
-/// Checks the pod's sysctls. One that belongs to none of the pod's own namespaces would change the
-/// node.
+/// Checks the pod's sysctls. A sysctl that belongs to none of the pod's own namespaces would change
+/// the node.
 fn sysctls(
     config: &PodSandboxConfig,
     network: &Option<PathBuf>,
@@ -205,8 +206,8 @@ fn sysctls(
 }
 
 /// Normalizes a sysctl's name: dots separate its words, and a slash stands for a dot in a word,
-/// such as the name of an interface. In the input, the first of the two characters is the separator
-/// (`sysctl(8)`).
+/// such as the name of an interface. If the input has dots and slashes, the one that comes first is
+/// the separator (`sysctl(8)`).
 fn dotted(name: &str) -> String {
     let is_slashed = name
         .find(['.', '/'])
@@ -239,8 +240,8 @@ pub(super) fn swapped(name: &str) -> String {
     name.chars().map(swap).collect()
 }
 
-/// The pod's annotations, and those that containerd sets on a pause container, which override the
-/// author's.
+/// The pod's annotations, and the annotations that containerd sets on a pause container. The latter
+/// override the author's.
 fn annotations(id: &str, config: &PodSandboxConfig) -> BTreeMap<String, String> {
     let metadata = &config.metadata;
     let amount = |amount: fn(&LinuxContainerResources) -> i64| {
@@ -390,7 +391,7 @@ mod tests {
         }
     }
 
-    /// The order with a user namespace of this mode.
+    /// The order `order`, with a user namespace of this mode.
     fn with_mode(mut order: SandboxOrder, mode: EnumOrUnknown<NamespaceMode>) -> SandboxOrder {
         let linux = order.config.linux.as_mut().unwrap();
         let context = linux.security_context.as_mut().unwrap();

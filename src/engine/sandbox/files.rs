@@ -1,10 +1,9 @@
 //! Files that a pod's containers share: hostname, hosts, resolv.conf and shared memory.
 //!
-//! Containers may write to the first three. These are on disk, in containerd's root directory, like
-//! those of a pause container's sandbox, and not in its state directory, which is in memory. The
-//! bundle's link `work` leads there, and containerd removes that directory with the bundle. Shared
-//! memory, mounted namespaces and the shim's notes are in the bundle, to which no container can
-//! write.
+//! Containers may write to the first three. So these are on disk, in containerd's root directory,
+//! as for a pause container. (containerd's state directory is in memory.) The bundle's link `work`
+//! leads to the directory on disk, which containerd removes with the bundle. Shared memory, mounted
+//! namespaces and the shim's notes are in the bundle, to which no container can write.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions, Permissions};
@@ -35,13 +34,13 @@ const RESOLV: &str = "resolv.conf";
 
 /// Path of the shared memory in a container.
 pub(in crate::engine) const SHARED_MEMORY: &str = "/dev/shm";
-/// Name of the shared memory in the bundle's directory.
+/// Name of the shared memory in the bundle's directory `usher-sandbox`.
 const MEMORY: &str = "shm";
 
-/// Directory in the bundle's for mounted namespaces.
+/// Directory in `usher-sandbox` for mounted namespaces.
 const PINS: &str = "ns";
 
-/// Note in the bundle's directory of the cgroup made for the sandbox's own processes.
+/// File in `usher-sandbox` that notes the cgroup made for the sandbox's own processes.
 const CGROUP: &str = "cgroup.json";
 
 /// Most bytes read of that note.
@@ -56,11 +55,11 @@ const MODE: u32 = 0o644;
 /// Contents of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Files {
-    /// Empty for the node's.
+    /// Empty if the pod uses the node's host name.
     hostname: String,
-    /// `None` for the node's.
+    /// `None` if the pod uses the node's `resolv.conf`.
     resolv: Option<String>,
-    /// False if the pod uses the node's.
+    /// False if the pod uses the node's shared memory.
     has_memory: bool,
 }
 
@@ -123,21 +122,21 @@ impl Files {
     }
 }
 
-/// Makes the directory in the bundle, and returns its path.
+/// Makes the directory `usher-sandbox` in the bundle, and returns its path.
 pub(super) fn make_directory(bundle: &Path) -> Result<PathBuf, String> {
     let directory = directory(bundle);
     fs::create_dir_all(&directory).map_err(failed(&directory))?;
     Ok(directory)
 }
 
-/// Writes down the directories of the cgroup for the sandbox's own processes before it is made:
-/// `delete` needs them if the shim dies.
+/// Notes the directories of the cgroup for the sandbox's own processes, before the cgroup is made.
+/// `delete` needs the note if the shim dies.
 pub(super) fn note_cgroup(bundle: &Path, cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
     let text = serde_json::to_vec(cgroup).map_err(|error| error.to_string())?;
     write(&make_directory(bundle)?.join(CGROUP), &text)
 }
 
-/// Reads these directories; empty without a note.
+/// Reads the directories of the noted cgroup; empty without a note.
 pub(super) fn noted_cgroup(bundle: &Path) -> BTreeSet<PathBuf> {
     let file = fs::File::open(directory(bundle).join(CGROUP));
     let noted = file.map(|file| serde_json::from_reader(file.take(CGROUP_AT_MOST)));
@@ -147,15 +146,16 @@ pub(super) fn noted_cgroup(bundle: &Path) -> BTreeSet<PathBuf> {
             tracing::warn!(bundle = %bundle.display(), %error, "cannot read the cgroup's note");
             BTreeSet::new()
         }
-        // Not every sandbox has one.
+        // Not every sandbox has a note.
         Err(_) => BTreeSet::new(),
     }
 }
 
-/// Unmounts and removes the files in the bundle. containerd removes those on disk with the bundle.
+/// Unmounts and removes the files in the bundle. containerd removes the files on disk with the
+/// bundle.
 pub(super) fn remove(bundle: &Path) {
     let directory = directory(bundle);
-    // Unmount until it fails: a path may be mounted more than once.
+    // Unmounts until an attempt fails: a path may be mounted more than once.
     let pins = fs::read_dir(pins(bundle)).into_iter().flatten().flatten();
     let mounts = pins.map(|pin| pin.path()).chain([directory.join(MEMORY)]);
     mounts.for_each(|path| while umount2(&path, MntFlags::MNT_DETACH).is_ok() {});

@@ -15,7 +15,8 @@ const EACH: usize = 256;
 /// Bytes that may be allocated at once in any case.
 const ANYWAY: usize = 128 * 1024 + RESERVED_FOR_A_MESSAGE;
 
-/// Asserts that it is read, or refused in one sentence, and that all sysctls belong to namespaces.
+/// Asserts that a configuration is read, or refused in one sentence, and that all its sysctls
+/// belong to namespaces.
 pub(crate) fn config(input: &[u8]) {
     let parse = || PodSandboxConfig::parse_from_bytes(input);
     let Ok(config) = assert_bounded(input.len(), EACH, ANYWAY, parse) else {

@@ -27,14 +27,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// The process that holds a pod's namespaces.
 #[derive(Debug)]
 pub(super) struct Holder {
-    /// 0 if no process has to hold them.
+    /// PID of the holder; 0 if no process has to hold the namespaces.
     pid: i32,
     reaper: Reaper,
     cgroup: Arc<SharedCgroup>,
     own: Arc<OwnSandbox>,
-    /// Without a process, the sandbox ends when this is called.
+    /// Canceled to end a sandbox that has no process.
     end: CancelToken,
-    /// The process exits when this is closed, which the kernel does when the shim dies.
+    /// The holder exits when this pipe is closed. The kernel closes it when the shim dies.
     _leash: OwnedFd,
 }
 
@@ -52,7 +52,8 @@ pub(super) fn not_a_container(what: &str) -> EngineError {
     ))
 }
 
-/// The exit of `holder`: that of the process `child`, or, without a process, the call of its `end`.
+/// The exit of `holder`. With a process, that is the exit of `child`; without one, the sandbox
+/// exits when `end` is canceled.
 pub(super) fn exit_future(holder: &Holder, child: Option<Child>) -> ExitFuture {
     let ended = holder.end.clone();
     ExitFuture(Box::pin(async move {
@@ -84,9 +85,9 @@ impl Holder {
         }
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the holder, and waits until it is gone.
     pub async fn kill_and_wait(&self) {
-        // Fails if it has exited already.
+        // Fails if the holder has exited already.
         let _ = self.end();
         let begun = Instant::now();
         while self.reaper.owns(self.pid) {

@@ -38,7 +38,7 @@ use super::files::{self, Files};
 /// First argument of the shim's program for this mode.
 const MODE: &str = "make-sandbox";
 
-/// First argument for the process that runs as the first one of a new PID namespace.
+/// First argument of the shim's program for the first process of a new PID namespace.
 const FIRST: &str = "make-sandbox-first";
 
 /// Path of this program, which works even after its file was replaced.
@@ -50,7 +50,7 @@ const OOM_SCORE: &str = "-998";
 /// UID and GID of the holder, which own no files, as with a pause container.
 const NOBODY: u32 = 65_535;
 
-/// PID that is reported if no process holds the namespaces.
+/// PID that is reported if no process has to hold the namespaces.
 pub(super) const NOBODYS: i32 = 0;
 
 /// Mount point of the holder's root: a directory that every node has, and in which processes would
@@ -63,13 +63,14 @@ pub(super) struct Making {
     pub bundle: PathBuf,
     pub namespaces: Namespaces,
     pub files: Files,
-    /// Directories of the cgroup for the maker and the holder; empty if they stay in the shim's.
+    /// Directories of the cgroup for the maker and the holder; empty if both stay in the shim's
+    /// cgroup.
     pub cgroup: BTreeSet<PathBuf>,
 }
 
-/// Builds the maker's command. On standard output it writes the PID of the process that holds the
-/// namespaces, 0 if none has to, or an error message, and closes it. It exits when the pipe `leash`
-/// is closed.
+/// Builds the maker's command. The maker writes the PID of the process that holds the namespaces (0
+/// if no process has to), or an error message, to standard output, and closes it. The maker exits
+/// when the pipe `leash` is closed.
 pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Command> {
     let mut command = Command::new(SELF);
     command.arg(MODE).arg(serde_json::to_string(making)?);
@@ -94,8 +95,8 @@ pub(crate) fn main(arguments: &[OsString]) {
     }
 }
 
-/// Returns when another process holds the namespaces, when none has to, or with an error; otherwise
-/// this process becomes the holder and does not return.
+/// Returns when another process holds the namespaces, when no process has to hold them, or with an
+/// error. Otherwise this process becomes the holder and does not return.
 fn make(making: &OsStr) -> Result<(), String> {
     sys::close_all_from(3);
     let Making {
@@ -106,7 +107,7 @@ fn make(making: &OsStr) -> Result<(), String> {
     } = serde_json::from_slice(making.as_bytes())
         .map_err(|error| format!("sandbox {making:?}: {error}"))?;
     obey_the_shim()?;
-    // Without the right to lower the score, it stays.
+    // Without the right to lower the score, the process keeps its score.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     if !cgroup.is_empty() {
         files::note_cgroup(&bundle, &cgroup)?;
@@ -176,8 +177,8 @@ fn enter(wanted: &Namespaces) -> Result<(), String> {
     let own = [
         (wanted.ipc, CloneFlags::CLONE_NEWIPC),
         (wanted.uts, CloneFlags::CLONE_NEWUTS),
-        // Mounted namespaces must be visible to others, so then the mount namespace stays the
-        // node's.
+        // Mounted namespaces must be visible to other processes, so in that case the maker stays in
+        // the node's mount namespace.
         (wanted.pins.is_none(), CloneFlags::CLONE_NEWNS),
     ];
     let own = own.into_iter().filter(|(is_own, _)| *is_own);
@@ -207,7 +208,8 @@ fn set(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
 /// Gives up all that the holder does not need, and becomes the holder. Returns only with an error.
 fn hold() -> String {
     let held = confine().and_then(|()| {
-        // Again: the kernel sends the signal with the rights of the caller, which have changed.
+        // This is set again, because the kernel sends the signal with the rights of the caller, and
+        // these have changed.
         obey_the_shim()?;
         let said = io::stdout().as_fd().try_clone_to_owned();
         let mut said = said.map(File::from).map_err(|error| error.to_string())?;

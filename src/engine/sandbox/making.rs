@@ -30,12 +30,12 @@ struct Maker {
     /// Expectation of another process that will hold the namespaces.
     other: Expectation,
     said: pipe::Receiver,
-    /// The maker and the holder exit when this is closed.
+    /// The maker and the holder exit when this pipe is closed.
     leash: OwnedFd,
 }
 
-/// Makes a sandbox. Returns the process that holds its namespaces, `None` if none has to, and its
-/// leash.
+/// Makes a sandbox. Returns the process that holds its namespaces, `None` if no process has to, and
+/// the leash of that process.
 ///
 /// # Errors
 ///
@@ -112,7 +112,7 @@ impl Maker {
     /// Kills the maker, and any other holder, and waits until the maker is gone.
     async fn end(mut self, reaper: &Reaper) {
         drop(self.leash);
-        // Fails if it has exited already.
+        // Fails if the maker has exited already.
         let _ = reaper.kill(self.child.pid(), Signal::KILL.number());
         if timeout(GONE_WITHIN, self.child.wait()).await.is_err() {
             let pid = self.child.pid();

@@ -92,15 +92,16 @@ pub fn is_in(bundle: &Path) -> bool {
     files::are_in(bundle)
 }
 
-/// Kills and removes what is left in `bundle` of sandbox `id`: the processes in the cgroup that was
-/// made for them. Without such a cgroup the processes have exited with the shim, by their leash.
+/// Removes the leftovers of sandbox `id` in `bundle`, and kills the processes in the cgroup that
+/// was made for the sandbox. Without such a cgroup, the processes have exited with the shim,
+/// because of their leash.
 pub async fn clear(bundle: &Path, id: &str) {
     let noted = beside(bundle, files::noted_cgroup).await;
     cleanup::kill_and_remove(&cleanup::of_container(noted.unwrap_or_default(), None, id)).await;
     beside(bundle, files::remove).await;
 }
 
-/// Runs, on a thread of its own, work that a disk may stall; `None` if it has panicked.
+/// Runs work that a disk may stall on its own thread; `None` if the work has panicked.
 async fn beside<T: Send + 'static>(
     bundle: &Path,
     work: impl FnOnce(&Path) -> T + Send + 'static,

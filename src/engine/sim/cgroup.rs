@@ -124,7 +124,7 @@ impl Cgroup for SimCgroup {
     }
 }
 
-/// Checks when asked to, and some time after a process was killed.
+/// Checks for OOM kills when asked to, and some time after a process was killed.
 #[derive(Debug)]
 struct SimOomWatch {
     kills: Arc<Kills>,

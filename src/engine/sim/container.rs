@@ -103,7 +103,8 @@ impl SimContainer {
         }
     }
 
-    /// Records the start of an operation while a conflicting one is in progress.
+    /// Records that an operation begins while a conflicting operation is in progress; `count`
+    /// counts the latter.
     fn is_hurried_by(&self, count: &AtomicUsize) {
         if count.load(Ordering::Relaxed) > 0 {
             let id = self.id.clone();

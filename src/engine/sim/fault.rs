@@ -14,8 +14,8 @@ pub enum EngineCall {
     CreateAgain,
     Restore,
     Release,
-    /// A signal sent by a command of the runtime: to all processes, or to one that kill(2) does not
-    /// reach.
+    /// A signal sent by a command of the runtime: to all processes, or to a process that kill(2)
+    /// does not reach.
     Kill,
     EndTheRest,
     Pause,

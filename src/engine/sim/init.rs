@@ -65,7 +65,7 @@ impl SimInit {
         EngineError::Gone(format!("container {} is not running", self.id()))
     }
 
-    /// Outcome of a probe now.
+    /// Outcome of a probe that runs now.
     fn probed(&self) -> Result<(), String> {
         let machine = self.engine().lock();
         let since = machine
@@ -103,7 +103,7 @@ impl SimInit {
             return Err(self.gone());
         }
         for serial in members {
-            // It may have died together with another one.
+            // The process may have died together with an earlier one.
             let signalled = self.engine().signal(serial, signal);
             if !all {
                 signalled?;

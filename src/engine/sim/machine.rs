@@ -152,12 +152,12 @@ pub(super) struct Process {
     /// ID of the exec; `None` for the init.
     pub exec_id: Option<String>,
     pub state: State,
-    /// Time of the execution of its program.
+    /// Time at which the process executed its program.
     pub since: Option<Instant>,
     pub oom_score: i32,
     own_pid_namespace: bool,
     exit: Option<oneshot::Sender<ExitStatus>>,
-    /// Signals and expired timers while it was frozen.
+    /// Signals that arrived, and timers that expired, while the process was frozen.
     pending: Vec<Pending>,
     /// Notified of each change of the process.
     pub changed: Arc<Notify>,
@@ -255,7 +255,7 @@ impl Machine {
         }
     }
 
-    /// True if a process has this PID, or it is held.
+    /// True if a process has this PID, or if the PID is held.
     pub fn is_taken(&self, pid: i32) -> bool {
         let is_somebodys = self.processes.values().any(|process| process.pid == pid);
         is_somebodys || self.held.contains_key(&pid)
@@ -360,7 +360,7 @@ impl Process {
 }
 
 impl SimEngine {
-    /// Waits for the delay of a call, and returns its outcome. `token` ends it early.
+    /// Waits for the delay of a call, and returns its outcome. `token` ends the wait early.
     pub(super) async fn meet(
         &self,
         call: EngineCall,
@@ -487,7 +487,8 @@ impl SimEngine {
         });
     }
 
-    /// Makes a process exit; with the first process of a PID namespace, all others in it die.
+    /// Makes a process exit. If it is the first process of a PID namespace, all other processes in
+    /// the namespace die.
     pub(super) fn dies(&self, serial: Serial, status: ExitStatus) {
         let mut machine = self.lock();
         let process = machine.processes.get_mut(&serial);

@@ -1,10 +1,10 @@
 //! A simulated engine, for tests: no processes or files, and tokio's clock. With a paused clock and
 //! one thread it is deterministic.
 //!
-//! It obeys the [laws](super), which the conformance tests check as for the real engine, and is
-//! otherwise as adversarial as they permit: a free PID goes to the next process, a frozen container
-//! reacts to nothing, and whatever may fail, take long or hang does so when its [`FaultPlan`]
-//! decide that.
+//! It obeys the [laws](super), which the same conformance tests check as for the real engine.
+//! Otherwise it is as adversarial as the laws permit. A free PID goes to the next process, a frozen
+//! container reacts to nothing, and a call fails, takes long or hangs if its [`FaultPlan`] decides
+//! so.
 //!
 //! | file | subject |
 //! |---|---|
@@ -52,15 +52,16 @@ pub struct SimBundle {
     pub annotations: BTreeMap<String, String>,
     pub has_own_pid_namespace: bool,
     pub has_poststop_hooks: bool,
-    /// True if kill(2) reaches its processes; otherwise signals need a command of the runtime.
+    /// True if kill(2) reaches the container's processes. Otherwise signals need a command of the
+    /// runtime.
     pub is_native: bool,
     pub oom_score: i32,
     pub size: Size,
-    /// UID of the pod whose cgroup it is in.
+    /// UID of the pod in whose cgroup the container is.
     pub pod_uid: Option<String>,
-    /// Programs of its init processes, in order; the last one repeats.
+    /// Programs of the container's init processes, in order; the last one repeats.
     pub programs: Vec<Program>,
-    /// Program of its execs.
+    /// Program of the container's execs.
     pub exec: Program,
 }
 

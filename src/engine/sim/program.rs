@@ -8,20 +8,20 @@ use crate::process::ExitStatus;
 /// Behavior of a process from its execution on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Time after which it exits by itself, and its exit status; `None` if never.
+    /// Time after which the process exits by itself, and its exit status; `None` if never.
     pub ends: Option<(Duration, ExitStatus)>,
     pub on_stop: OnStop,
-    /// The only stop signal that it reacts to; `None` for any.
+    /// The only stop signal that the process reacts to; `None` if it reacts to any.
     pub heeds: Option<Signal>,
-    /// Time after its execution from which probes succeed; `None` if never.
+    /// Time after the execution from which probes succeed; `None` if never.
     pub ready_after: Option<Duration>,
-    /// Time after its execution from which probes fail again.
+    /// Time after the execution from which probes fail again; `None` if never.
     pub unwell_after: Option<Duration>,
-    /// Duration of its hooks.
+    /// Duration of the container's hooks.
     pub hook_takes: Duration,
-    /// True if it exits with 0 when its client closes stdin.
+    /// True if the process exits with 0 when its client closes stdin.
     pub reads_stdin: bool,
-    /// Time for which its client still reads output after the exit.
+    /// Time for which the client still reads output after the process has exited.
     pub is_read_for: Option<Duration>,
 }
 

@@ -8,7 +8,7 @@ use crate::engine::ExecOrder;
 use crate::engine::laws::{self, Runs, Testbed};
 use crate::process::ExitStatus;
 
-/// The simulated program for one of the laws'.
+/// The simulated program that behaves as a test of the laws demands.
 fn program(runs: Runs) -> Program {
     let told = OnStop::Ends(Duration::ZERO, ExitStatus::Code(7));
     match runs {

@@ -35,7 +35,7 @@ fn on_a_node_with<F: Future>(engine: SimEngine, test: impl FnOnce(SimNode, Pod) 
     })
 }
 
-/// The runtime is out of order.
+/// Every creation fails after five seconds.
 #[derive(Debug)]
 struct SlowFailure;
 
@@ -85,7 +85,7 @@ fn a_shim_that_was_shut_down_while_its_only_task_could_not_be_created_ends() {
     });
 }
 
-/// A creation takes its time, and the shim makes a mistake in each deletion.
+/// A creation takes five seconds, every answer comes five seconds late, and each deletion panics.
 #[derive(Debug)]
 struct PanicsInDeletions;
 
@@ -116,7 +116,7 @@ fn nothing_runs_nor_stays_mounted_of_a_creation_whose_undoing_panics() {
     });
 }
 
-/// A creation takes its time, and what is executed is told of late.
+/// A creation takes five seconds, and the engine reports an executed exec five seconds late.
 #[derive(Debug)]
 struct Slow;
 
@@ -273,7 +273,7 @@ fn a_pod_on_a_simulated_node_comes_and_goes_like_any_other() {
     });
 }
 
-/// A sidecar with this score, and then an app with that.
+/// Creates and starts a sidecar with the first OOM score, and then an app with the second.
 async fn create_with_scores(node: &SimNode, pod: &Pod, [proxy, web]: [i32; 2]) {
     for (id, oom_score) in [("proxy", proxy), ("web", web)] {
         let bundle = SimBundle {
@@ -286,7 +286,7 @@ async fn create_with_scores(node: &SimNode, pod: &Pod, [proxy, web]: [i32; 2]) {
     a_moment().await;
 }
 
-/// Long enough for what needs no time of its own.
+/// Waits long enough for all work that takes no simulated time.
 async fn a_moment() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
@@ -347,7 +347,7 @@ fn a_pod_keeps_its_memory_as_long_as_somebody_uses_that() {
         start(&pod, "web").await;
         a_moment().await;
         assert_eq!(memory(), 900);
-        // The run is complete: the sidecar alone is left, and takes its time.
+        // The run is complete: only the sidecar still runs, and takes some time to exit.
         uses("proxy", 95);
         node.engine.init_dies("web", ExitStatus::Code(0));
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -360,8 +360,8 @@ fn a_pod_keeps_its_memory_as_long_as_somebody_uses_that() {
     });
 }
 
-/// The news of a release come late, and a next life takes its time. Keeps what the sidecar is done
-/// to.
+/// The engine reports a release late, and a restart in place takes some time. Records the engine's
+/// calls for the sidecar.
 #[derive(Clone, Debug, Default)]
 struct LateNews(Arc<Mutex<Vec<EngineCall>>>);
 
@@ -384,9 +384,9 @@ impl FaultPlan for LateNews {
     }
 }
 
-/// A sidecar ends before the news that it was released are there, in the moment in which another
-/// container is due to be killed: clearing away after it is put off, and when that comes, its next
-/// life is being made.
+/// A sidecar exits before the actor learns that it was released. At the same moment another
+/// container is due to be killed. The cleanup of the sidecar is put off, and when the cleanup is
+/// due, the sidecar is already being restarted in place.
 #[test]
 fn what_is_to_live_again_is_not_cleared_away_by_a_timer_that_was_set_before() {
     let news = LateNews::default();
@@ -414,7 +414,7 @@ fn what_is_to_live_again_is_not_cleared_away_by_a_timer_that_was_set_before() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             assert!(node.engine.lock().is_running("proxy"));
             node.engine.init_dies("proxy", ExitStatus::Code(1));
-            // The actor hears of that before its timer has fired.
+            // The actor learns of the exit before its timer fires.
             tokio::time::advance(Duration::from_millis(2)).await;
             started.await.unwrap();
             tokio::time::sleep(Duration::from_millis(200)).await;

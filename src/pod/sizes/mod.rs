@@ -1,5 +1,5 @@
-//! Sizes the pod's cgroup as the core wants it: raises it at once, lowers it when that harms no
-//! container.
+//! Gives the pod's cgroup the size that the core wants. Values are raised at once, and lowered when
+//! that harms no container.
 
 mod setting;
 mod sizing;
@@ -61,7 +61,7 @@ impl Actor {
         }
     }
 
-    /// Does the same, even if the core's size is unchanged.
+    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged.
     pub(super) fn settle_size_now(&mut self, is_new: bool) {
         let wanted = self.core.pod_size();
         let charged = wanted.as_ref().map(|wanted| self.memory_of(wanted));
@@ -115,9 +115,9 @@ impl Actor {
         sizing.is_some_and(Sizing::is_lowering)
     }
 
-    /// The bundle that records the original values of the pod's cgroup: containerd must run
-    /// `delete` for it when the shim has died. containerd runs `delete` for the sandbox, and since
-    /// 2.0 only for that.
+    /// The bundle for the record of the pod cgroup's original values. containerd must run `delete`
+    /// for this bundle when the shim has died. That is the bundle of the sandbox, if there is one:
+    /// since 2.0, containerd runs `delete` only for the sandbox.
     fn keeper(&self) -> Option<PathBuf> {
         let sandbox = self.tasks.iter().find(|(id, _)| self.core.is_sandbox(id));
         let sandbox = sandbox.map(|(_, task)| task);
@@ -142,8 +142,8 @@ impl Actor {
         usage.fold(0, u64::saturating_add)
     }
 
-    /// Tells systemd the current values if it manages the cgroup; otherwise it would reset them at
-    /// its next daemon-reload.
+    /// Tells systemd the current values if it manages the cgroup. systemd would reset values that
+    /// it does not know at its next daemon-reload.
     fn tell_manager(&mut self) {
         let Some(OwnCgroup { cgroup, sizing }) = &mut self.pod_cgroup else {
             return;

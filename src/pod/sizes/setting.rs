@@ -16,9 +16,10 @@ pub(super) struct Setting {
     pub knob: Knob,
     /// The value that the caller gave the pod.
     pub ceiling: u64,
-    /// The part of the ceiling that is the pod's overhead: added to what containers may use.
+    /// The part of the ceiling that is the pod's overhead. It is added to the size of the
+    /// containers.
     pub overhead: u64,
-    /// The value that was last wanted, and the value that the kernel rounded it to.
+    /// The value that was last wanted; `written` is what the kernel has rounded it to.
     wanted: u64,
     pub written: u64,
     /// The value that systemd knows.
@@ -42,7 +43,7 @@ enum Lowering {
 /// The outcome of putting a value in force.
 pub(super) enum Outcome {
     Done,
-    /// To be tried again later.
+    /// The value is not in force, and has to be settled again later.
     Later,
     /// Lower the memory limit to this many bytes, which may take long, then call
     /// [`Setting::lowered`].
@@ -81,7 +82,7 @@ impl Setting {
             return Outcome::Done;
         }
         let has_failed = matches!(mem::take(&mut self.lowering), Lowering::Failed);
-        // The cgroup is gone.
+        // The read fails once the cgroup is gone.
         let Some(now) = cgroup.read(self.knob) else {
             return Outcome::Done;
         };
@@ -91,7 +92,7 @@ impl Setting {
             self.wanted = now;
             self.written = now;
             if !cgroup.is_managed() {
-                // Nothing restores the earlier value.
+                // No cgroup manager restores the earlier value.
                 self.told = now;
             }
         }

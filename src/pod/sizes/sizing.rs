@@ -79,14 +79,15 @@ impl Sizing {
         let asked = wanted.and_then(|wanted| wanted.asked.as_ref().and_then(asked));
         let mut left = Unsettled::default();
         for setting in &mut self.settings {
-            // Only weights need this care: a container without a limit of its own has the pod's.
+            // Only weights are checked against the requests of the whole pod. A limit is never too
+            // low, because a container without its own limit has the pod's limit.
             let is_weighed = setting.knob == Knob::CpuWeight && wanted.is_some();
             let accounted = is_weighed.then(|| asked.unwrap_or_default());
             let value = match (setting.knob, wanted) {
                 (Knob::Memory, Some(wanted)) => memory_limit(wanted, others),
                 (Knob::CpuQuota, Some(_)) => cpu.map_or(UNLIMITED, |(quota, _)| quota),
                 (Knob::CpuWeight, Some(_)) => cpu.map_or(UNLIMITED, |(_, weight)| weight),
-                // The original value.
+                // Restores the original value, which is the upper bound.
                 (_, None) => UNLIMITED,
             };
             match setting.settle(cgroup, value, accounted) {
@@ -170,7 +171,7 @@ fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
         return UNLIMITED;
     };
     if limit == 0 {
-        // No container is there to be limited.
+        // The pod has no container to limit.
         return UNLIMITED;
     }
     let held = u64::try_from(wanted.held.len()).unwrap_or(u64::MAX);
@@ -209,7 +210,7 @@ mod tests {
 
     const CEILING: u64 = 1000 << 20;
 
-    /// The files of a cgroup v1, and the sizing of it.
+    /// The files of a cgroup v1, and their sizing.
     struct Fake {
         directory: tempfile::TempDir,
         cgroup: Arc<dyn PodCgroup>,
@@ -238,7 +239,7 @@ mod tests {
             self.cgroup.read(Knob::Memory).unwrap()
         }
 
-        /// Settles with no memory charged to the pod except its containers'.
+        /// Settles the size while no memory is charged to the pod except that of its containers.
         fn settle(&mut self, bytes: Option<u64>) -> bool {
             let wanted = bytes.map(|bytes| of(Limit::Of(Bytes(bytes)), 0));
             let usage = self.cgroup.memory_usage().unwrap_or_default();
@@ -361,7 +362,8 @@ mod tests {
         assert_eq!(fake.limit(), CEILING);
     }
 
-    /// A size with CPU requests for now and for the pod as a whole, in thousandths of a CPU.
+    /// A size with two CPU requests, in thousandths of a CPU: `now` for the current phase, and
+    /// `together` for all containers of the pod.
     fn asking(now: u64, together: Option<u64>) -> PodSize {
         let requests = |cpu| Requests {
             cpu: Millicores(cpu),

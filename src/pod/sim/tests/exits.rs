@@ -1,4 +1,4 @@
-//! An exit is told when its caller has read the output.
+//! Tests that an exit is published only when the caller has read the output.
 
 use containerd_shim_protos::events::task::TaskExit;
 use containerd_shim_protos::protobuf::Message;
@@ -21,7 +21,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Starts a further process in a container, and returns how it has ended.
+/// Executes a process in a container.
 async fn run_exec(node: &SimNode, pod: &Pod, exec_id: &'static str, program: Program) {
     let key = ("web".to_owned(), exec_id.to_owned());
     node.engine.lock().execs.insert(key, program);
@@ -120,7 +120,7 @@ fn order_goes_by_the_true_exit() {
         start(&pod, "web").await;
         node.engine.init_dies("web", ExitStatus::Code(0));
         tokio::time::sleep(ms(50)).await;
-        // The run is complete, and the sidecar was told to go.
+        // The run is complete, and the sidecar was asked to stop.
         assert!(!node.engine.lock().is_running("proxy"));
         assert!(matches!(
             status(&pod, "proxy", "").await,
@@ -142,7 +142,8 @@ fn what_never_started_is_deleted_though_nobody_reads_its_output() {
     });
 }
 
-/// containerd deletes a task with a SIGKILL to all of its processes first, also when it has ended.
+/// Deletes a task as containerd does: first sends SIGKILL to all processes of the task, even if the
+/// task has exited.
 async fn delete_by_force(pod: &Pod, id: &'static str) {
     let call = KillCall {
         id: id.to_owned(),
@@ -155,7 +156,8 @@ async fn delete_by_force(pod: &Pod, id: &'static str) {
     delete(pod, id, "").await.unwrap();
 }
 
-/// The SIGKILLs of a container in the record of its pod: how many are counted, and how many are events.
+/// SIGKILLs of containers in the record of their pod: the number that is counted, and the number of
+/// events.
 fn recorded_kills(node: &SimNode) -> (u32, usize) {
     let archive = node.archive.lock();
     let (_, record) = archive.last().unwrap();

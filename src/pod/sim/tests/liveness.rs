@@ -1,8 +1,8 @@
-//! The actor answers, whatever is wrong with the core.
+//! Tests that the actor answers even if the core has a faulty rule.
 
 use super::*;
 
-/// Runs a pod through its life with a core that has a faulty rule.
+/// Runs a pod with a core that has a faulty rule, from the first Create to a Delete.
 fn a_pod_lives_with_a_faulty_rule(is_due: bool) {
     on_a_node(async |node, pod| {
         let broken = pod.ask(move |actor, reply| {

@@ -1,4 +1,4 @@
-//! Calls that come before, beside or after others that they have to do with.
+//! Tests of calls that overlap with other calls for the same container.
 
 use super::*;
 use crate::pod::CheckpointCall;
@@ -51,7 +51,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// An exec whose program ends when its stdin is closed.
+/// Runs a container, and adds an exec whose program ends when its stdin is closed.
 async fn cat(node: &SimNode, pod: &Pod) {
     create(node, pod, "web", Program::default()).await;
     start(pod, "web").await;
@@ -103,7 +103,8 @@ fn a_stdin_that_is_closed_while_its_exec_starts_is_closed() {
     });
 }
 
-/// A container that has ended, and whose cgroup and state are there until its deletion.
+/// Runs a container until it has exited. Its cgroup and runtime state stay until its deletion,
+/// because it has poststop hooks.
 async fn ended(node: &SimNode, pod: &Pod) {
     let mut bundle = bundle("web", Program::default());
     bundle.has_poststop_hooks = true;
@@ -206,7 +207,7 @@ fn a_failed_checkpoint_does_not_hurry_the_next_life_of_a_container() {
     );
 }
 
-/// Changes the memory that a container may use, and what becomes of that.
+/// Sets the memory limit of a container, and returns the outcome.
 async fn update(pod: &Pod, mebibytes: u64) -> Result<(), CallError> {
     let limit = mebibytes << 20;
     let resources = format!(r#"{{"memory":{{"limit":{limit}}}}}"#).into_bytes();
@@ -214,13 +215,13 @@ async fn update(pod: &Pod, mebibytes: u64) -> Result<(), CallError> {
     updated.await
 }
 
-/// A pod of one app of 100 MiB, sized by its phase.
+/// Starts a pod of one app of 100 MiB, sized by the pod's phase, and checks its memory limit.
 async fn sized(node: &SimNode, pod: &Pod) {
     size(node, pod).await;
     assert_eq!(memory(node), 100);
 }
 
-/// The same, whether or not the kernel has lowered the limit yet.
+/// Starts the same pod as `sized`, whether or not the kernel has lowered the limit yet.
 async fn size(node: &SimNode, pod: &Pod) {
     node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
     let mut bundle = bundle("web", Program::default());
@@ -341,8 +342,8 @@ fn a_container_is_raised_when_the_kernel_has_lowered_its_pod_and_lowered_at_once
     );
 }
 
-/// A program ends while its release is under way, in the moment in which another container is to be
-/// told.
+/// A program ends while its release is under way. At the same moment another container is due to
+/// get a signal.
 #[test]
 fn what_is_being_released_is_not_cleared_away_by_a_timer() {
     let mut script = Script::new(|_, _| Fault::none());
@@ -378,7 +379,7 @@ fn what_is_being_released_is_not_cleared_away_by_a_timer() {
             tokio::time::sleep_until(asked + Duration::from_millis(998)).await;
             assert!(node.engine.lock().is_running("web"));
             node.engine.init_dies("web", ExitStatus::Code(1));
-            // The actor hears of that before its timer has fired.
+            // The actor learns of the exit before its timer fires.
             tokio::time::advance(Duration::from_millis(2)).await;
             let told = started.await.unwrap();
             tokio::time::sleep(secs(1)).await;
