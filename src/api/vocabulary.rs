@@ -1,5 +1,5 @@
-//! Conversions between the core's types and the messages, one for one. `usher` puts them into
-//! sentences.
+//! Conversions between the core's types and the messages: each type has one counterpart. `usher`
+//! puts the messages into sentences.
 
 use crate::api;
 use crate::lifecycle::{

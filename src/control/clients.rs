@@ -38,7 +38,7 @@ const MAX_READ_BYTES: usize = 1024;
 
 /// Longest time for which a client may be sent nothing, or may not read what it is sent. Requests
 /// are answered at once, so a client that has been sent nothing for that long has not sent a whole
-/// request. A watcher is sent something twice as often.
+/// request. A watcher is sent an update at least twice in that time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Clients of root, which may command the pod, from either socket.
@@ -63,11 +63,11 @@ pub struct ReadOnlyClients(mpsc::UnboundedReceiver<Client>);
 /// The connection of a client.
 pub struct Client {
     slot: Arc<Slot>,
-    /// Bytes that it may still send.
+    /// Bytes that the client may still send.
     may_send: usize,
-    /// Timer since it was last sent something.
+    /// Timer since the client was last sent something.
     idle: Pin<Box<Sleep>>,
-    /// Timer since a write to it blocked.
+    /// Timer since a write to the client blocked.
     blocked: Option<Pin<Box<Sleep>>>,
     /// Meter and wait of a read-only client; `None` for root.
     metered: Option<(Meter, Wait)>,
@@ -113,8 +113,8 @@ impl<C> Clients<C> {
         (clients, ReadOnlyClients(others))
     }
 
-    /// Gives a connection a slot. Returns it if it is root's; a read-only one goes to
-    /// [`ReadOnlyClients`].
+    /// Gives a connection a slot. Returns the client if it is root's, and sends a read-only client
+    /// to [`ReadOnlyClients`].
     fn admit(&mut self, stream: UnixStream, is_root: bool) -> Option<Client> {
         let (slots, metered) = match is_root {
             true => (&mut self.slots, None),
@@ -140,7 +140,8 @@ impl<C> Clients<C> {
 }
 
 impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Clients<C> {
-    /// Accepts the next connection: to root's socket at once, to the other when the meter allows.
+    /// Accepts the next connection: to root's socket at once, to the public socket when the meter
+    /// allows it.
     fn poll_connection(&mut self, context: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
         if let Some(roots) = &mut self.roots
             && let Poll::Ready(Some(connection)) = Pin::new(roots).poll_next(context)
@@ -200,8 +201,8 @@ impl Slots {
         }
     }
 
-    /// Takes a slot; if all are taken, evicts a client. `None` while as many evicted clients as
-    /// there are slots have not gone yet.
+    /// Takes a slot; if all are taken, evicts a client. An evicted client stays connected for a
+    /// moment. `None` while as many evicted clients as there are slots are still connected.
     fn take(&mut self, stream: UnixStream) -> Option<Arc<Slot>> {
         self.taken.retain(|slot| slot.strong_count() > 0);
         if self.taken.len() >= self.limit.saturating_mul(2) {
@@ -265,7 +266,7 @@ impl Client {
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.idle.as_mut().poll(context));
-            // Something may have been sent meanwhile.
+            // The client may have been sent something meanwhile.
             match self.slot.activity().at.checked_add(IDLE_TIMEOUT) {
                 Some(end) if end > Instant::now() => self.idle.as_mut().reset(end),
                 _ => return Poll::Ready(()),

@@ -1,5 +1,5 @@
-//! One attempt of a probe, or one run of a hook. The core decides when to make it, and what
-//! follows.
+//! A single attempt of a probe, or a single run of a hook. The core decides when to make it, and
+//! what follows.
 
 mod address;
 mod connect;
