@@ -1,8 +1,8 @@
-//! containerd's Sandbox service: a pod without a pause container, when containerd's configuration
-//! says `sandboxer = "shim"` (its `api/runtime/sandbox/v1/sandbox.proto`).
+//! containerd's Sandbox service (`api/runtime/sandbox/v1/sandbox.proto` in containerd), for pods
+//! without a pause container. containerd uses it if its configuration says `sandboxer = "shim"`.
 //!
-//! For the pod's actor a sandbox is what a pause container is: it is created, started, killed and
-//! deleted, and has the same effects on the pod. So this module only translates calls, as
+//! The pod's actor treats a sandbox like a pause container: the sandbox is created, started, killed
+//! and deleted, with the same effects on the pod. So this module only translates calls, as
 //! [`task`](crate::task) does. ttrpc drops a handler's future when its caller goes away, so no
 //! handler does any work itself.
 
@@ -45,9 +45,9 @@ pub use update::services;
 /// Time for a killed sandbox to be deleted.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for containerd to read the answer to a shutdown before the shim ends. Go's ttrpc client
-/// drops an answer that arrives together with the end of the connection, every second time
-/// (`dispatch` in its `client.go`); then the pod is not removed, and kubelet has to ask again.
+/// Time for containerd to read the answer to a shutdown before the shim ends. If the answer and the
+/// end of the connection arrive together, Go's ttrpc client drops the answer half of the time
+/// (`dispatch` in its `client.go`). Then the pod is not removed, and kubelet has to ask again.
 const READS_WITHIN: Duration = Duration::from_millis(300);
 
 /// SIGKILL (`signal(7)`).
@@ -57,7 +57,7 @@ const KILL: u32 = 9;
 const READY: &str = "SANDBOX_READY";
 const NOT_READY: &str = "SANDBOX_NOTREADY";
 
-/// An annotation, and its value, that the creator of a sandbox sets and its pod does not.
+/// An annotation and its value. Only the creator of a sandbox sets it, not the author of the pod.
 const NAMESPACES: &str = "usher/namespaces";
 const BY_PATH: &str = "by-path";
 
@@ -74,7 +74,7 @@ pub struct Sandboxes {
 }
 
 impl Sandboxes {
-    /// Creates the service in front of `pod`.
+    /// Creates the service of `pod`.
     pub fn new(pod: Pod) -> Sandboxes {
         Sandboxes { pod }
     }
@@ -155,9 +155,9 @@ fn not_created(error: CallError) -> CallError {
 }
 
 /// True if the caller joins containers to namespaces by paths from the shim, and accepts zero for a
-/// missing process. No version of containerd does: the change that is proposed
-/// (<https://github.com/containerd/containerd/pull/14123>) does not tell the shim yet, so this
-/// annotation of usher stands in for that.
+/// missing process. No version of containerd does so yet. The proposed change
+/// (<https://github.com/containerd/containerd/pull/14123>) does not tell the shim either, so an
+/// annotation of usher does.
 fn takes_paths(annotations: &HashMap<String, String>) -> bool {
     annotations
         .get(NAMESPACES)
