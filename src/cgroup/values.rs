@@ -33,9 +33,9 @@ pub enum Knob {
 pub struct Values {
     /// Directory of the memory controller.
     pub(super) memory: Option<PathBuf>,
-    /// Directory of the CPU controller; the same in v2.
+    /// Directory of the CPU controller; in v2 the same as `memory`.
     pub(super) cpu: Option<PathBuf>,
-    /// Directory in which CPU time is counted; the same as `cpu` in v2, and usually in v1.
+    /// Directory in which CPU time is counted; in v2, and usually in v1, the same as `cpu`.
     pub(super) cpuacct: Option<PathBuf>,
     pub(super) is_v2: bool,
 }

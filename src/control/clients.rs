@@ -4,8 +4,9 @@
 //! Only UID 0 can connect to the sockets. But a process may keep UID 0 and give up all
 //! capabilities, as in the container through which `kubectl usher` asks a node. That container has
 //! another group than root's, and a process without capabilities cannot change its group. So a
-//! client with another group is read-only. Read-only clients have their own slots, are accepted and
-//! read only while their share of a core lasts, and never take the slot of a client of root.
+//! client with another group is read-only. Read-only clients have their own slots, and never take
+//! the slot of a client of root. The shim accepts and serves them as long as their share of a core
+//! lasts.
 
 use std::io;
 use std::net::Shutdown;
@@ -48,7 +49,7 @@ pub struct Clients<C> {
     /// Connections to the socket for all.
     anyone: C,
     /// Wait before the next connection from `anyone` is accepted. It applies to root too, because
-    /// the client's group is known only after that.
+    /// only an accepted connection shows the client's group.
     wait: Wait,
     meter: Meter,
     slots: Slots,
@@ -85,8 +86,9 @@ struct Slot {
     activity: Mutex<LastActivity>,
 }
 
-/// Activity of a client. The order of its fields is the order of eviction: clients that were never
-/// answered before others, and then by the time of the last write, or of the connection.
+/// Activity of a client. The order of its fields is the order of eviction. Clients that were never
+/// answered are evicted first. Of two others, the one with the earlier last write is evicted first,
+/// or with the earlier connection if nothing was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LastActivity {
     is_evicted: bool,

@@ -36,8 +36,8 @@ pub(super) struct Output {
     pub is_logged: bool,
 }
 
-/// Most bytes of the OCI runtime's output that are kept back while its command runs. With more,
-/// output is passed on at once, because a command that finds its pipe full would never exit.
+/// Most bytes of the OCI runtime's output that are kept back while its command runs. If there is
+/// more, all of it is passed on at once, because a command whose pipe is full would never exit.
 const KEPT_BACK_AT_MOST: usize = 64 * 1024;
 
 /// Bytes of the runtime's output that are read at a time.
