@@ -87,8 +87,8 @@ struct Slot {
 }
 
 /// Activity of a client. The order of its fields is the order of eviction. Clients that were never
-/// answered are evicted first. Of two others, the one with the earlier last write is evicted first,
-/// or with the earlier connection if nothing was written.
+/// answered are evicted first, beginning with the earliest connection. Then follow answered
+/// clients, beginning with the earliest last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LastActivity {
     is_evicted: bool,
