@@ -1,11 +1,13 @@
-//! Tells the program which commit it is built from: `USHER_REVISION` in the environment if it is
-//! set there, else what git says, else nothing (an archive of the sources has no history).
+//! Tells the program from which commit it is built: `USHER_REVISION` if that is set in the
+//! environment, else the commit that git reports, else none. An archive of the sources has no
+//! history.
 //!
-//! And links it at a fixed address. A position-independent program is relocated when it starts, and
-//! every page that this touches is then a process's own: 0.2 MB for each pod of a node. Stack, heap
-//! and libraries stay where chance puts them.
+//! Also links the program at a fixed address. A position-independent program is relocated when it
+//! starts, and each process gets its own copy of every page that the relocation changes: 0.2 MB for
+//! each pod of a node. The addresses of the stack, the heap and the libraries stay random.
 //!
-//! And makes Rust of `protos`, with a parser that is itself Rust: no `protoc` is needed.
+//! Also generates Rust code from `protos`, with a parser that is written in Rust. So the build
+//! needs no `protoc`.
 
 #![allow(clippy::disallowed_methods, reason = "it serves nobody")]
 
@@ -15,15 +17,16 @@ use std::process::Command;
 use ttrpc_codegen::{Codegen, Customize};
 
 fn main() {
-    // Of a service the generator makes a module besides.
+    // The generator makes a second module for a service.
     generate(
         "usher/v1/control.proto",
         "protos",
         &["control", "control_ttrpc"],
     );
     generate("runtime/v1/cri.proto", "cri", &["cri"]);
-    // With musl the compiler itself says so where it makes such programs, and else begins them in another way,
-    // which ends at once in one that is at a fixed address.
+    // For musl, rustc passes this flag itself where it links at a fixed address. Elsewhere its
+    // startup code expects a position-independent program, and a program at a fixed address crashes
+    // at once.
     if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("musl") {
         println!("cargo::rustc-link-arg-bins=-no-pie");
     }
@@ -33,7 +36,8 @@ fn main() {
     println!("cargo::rustc-env=USHER_REVISION={revision}");
 }
 
-/// Messages and service of a file in `protos`, as modules in a directory of `OUT_DIR`.
+/// Generates the messages and the service of a file in `protos`, as modules in a directory of
+/// `OUT_DIR`.
 fn generate(proto: &str, directory: &str, modules: &[&str]) {
     let into =
         PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo says where")).join(directory);
@@ -49,7 +53,7 @@ fn generate(proto: &str, directory: &str, modules: &[&str]) {
         .out_dir(&into)
         .run()
         .expect("what is in protos can be parsed");
-    // Attributes of a file are not allowed where it is included.
+    // Removes the attributes of the generated file: a file that is included cannot have any.
     for file in std::fs::read_dir(&into).expect("just written").flatten() {
         let text = std::fs::read_to_string(file.path()).expect("just written");
         let is_code = |line: &&str| !line.starts_with("#!") && !line.starts_with("//!");
@@ -65,13 +69,13 @@ fn generate(proto: &str, directory: &str, modules: &[&str]) {
 }
 
 fn from_git() -> Option<String> {
-    // The sources may lie in somebody else's repository, whose commit would say nothing.
+    // The sources may be inside another project's repository, whose commit says nothing about them.
     let top = git(&["rev-parse", "--show-toplevel"])?;
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().ok()?;
     if Path::new(&top).canonicalize().ok()? != here {
         return None;
     }
-    // Written by whatever changes the commit that is checked out.
+    // git writes to this file whenever the checked-out commit changes.
     println!(
         "cargo::rerun-if-changed={}",
         git(&["rev-parse", "--git-path", "logs/HEAD"])?

@@ -1,8 +1,8 @@
 //! Messages packed in `google.protobuf.Any`, with the name of their type.
 //!
 //! containerd-shim's own function asks the message's descriptor for the name. The first use of a
-//! descriptor parses and indexes those of the whole protocol and keeps them, which cost every shim
-//! 400 kB. So this module lists the packages of the messages that are packed.
+//! descriptor parses, indexes and keeps the descriptors of the whole protocol: 400 kB in every
+//! shim. So this module lists the packages of the messages that are packed.
 
 use containerd_shim_protos::cgroups::metrics as v1;
 use containerd_shim_protos::cgroups_v2::metrics as v2;

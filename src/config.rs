@@ -1,7 +1,7 @@
 //! The node's configuration file, which overrides what the annotations of a pod say.
 //!
-//! The shim reads the file when a pod begins; it holds until the pod ends. Without a file only the
-//! defaults of the annotations apply.
+//! The shim reads the file when a pod begins, and uses these rules until the pod ends. Without a
+//! file only the defaults of the annotations apply.
 
 #[cfg(any(test, fuzzing))]
 use std::collections::BTreeMap;

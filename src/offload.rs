@@ -29,8 +29,8 @@ impl Threads {
         Threads(Arc::new(Semaphore::new(1)))
     }
 
-    /// Runs `work` on a thread as soon as the bound allows one. Dropping this future does not stop
-    /// work that has begun; it counts against the bound until it ends.
+    /// Runs `work` on a thread as soon as the bound allows one. If this future is dropped, work
+    /// that has begun goes on, and counts against the bound until it ends.
     ///
     /// # Errors
     ///

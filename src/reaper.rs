@@ -36,9 +36,9 @@ pub(crate) use children::LIST as LIST_OF_CHILDREN;
 pub(crate) use children::fuzz;
 pub use ending::Waited;
 
-/// Unclaimed exits that are kept while a command may still claim one: the latest, twelve bytes
-/// each. A container that shares the PID namespace of others can leave thousands of orphans a
-/// second.
+/// Most unclaimed exits that are kept while a command may still claim one, twelve bytes each; the
+/// oldest are dropped. A container that shares the PID namespace of others can leave thousands of
+/// orphans a second.
 const UNCLAIMED_AT_MOST: usize = 32_768;
 
 /// Exit status of a process whose exit was dropped; containerd uses it for unknown exits.
@@ -69,11 +69,12 @@ struct Table {
     waiting: HashMap<i32, Waiting>,
     /// Running commands that have not yet reported the id of the process that they start.
     expected: usize,
-    /// Exits that may be those of processes that such a command still has to report.
+    /// Exits of processes without a waiter. A running command may still report one of them as the
+    /// process that it has started.
     unclaimed: VecDeque<(i32, ExitStatus)>,
     /// True if exits were dropped from `unclaimed`.
     is_incomplete: bool,
-    /// Processes to leave as zombies when they exit; true if the exit is known.
+    /// Processes to leave as zombies when they exit. The value is true if the exit is known.
     reserved: BTreeMap<i32, bool>,
     /// Earliest time of the next search for orphans, where searches are expensive.
     next_search: Option<Instant>,
@@ -246,8 +247,8 @@ impl Reaper {
         })
     }
 
-    /// Announces a command that will name a process, which the caller claims when the command is
-    /// over; the process may have exited by then.
+    /// Announces a command that starts a process and then reports its id. The caller claims the
+    /// process when the command is over; the process may have exited by then.
     pub fn expect(&self) -> Expectation {
         let mut table = self.lock();
         table.expected = table.expected.saturating_add(1);
@@ -284,8 +285,8 @@ impl Reaper {
         self.lock().waiting.contains_key(&pid)
     }
 
-    /// Leaves a process a zombie when it exits, so that its process id is not reused, until
-    /// [`free`](Reaper::free).
+    /// Marks a process that stays a zombie from its exit until [`free`](Reaper::free), so that its
+    /// process id is not reused.
     pub fn reserve(&self, pid: i32) {
         self.lock().reserved.insert(pid, false);
     }
@@ -313,7 +314,7 @@ impl Reaper {
 }
 
 impl Expectation {
-    /// Claims the process that the command named.
+    /// Claims the process that the command has reported.
     pub fn claim(self, pid: i32) -> Child {
         let mut table = self.reaper.lock();
         // The process id may have been reused: the latest exit counts.
@@ -331,9 +332,10 @@ impl Expectation {
         };
         match found {
             None => {
-                // Its CPU time is not counted, because it is a process of the container.
+                // The meter does not count this process, because it belongs to the container.
                 let child = table.wait_for(pid, None);
-                // It may have exited long ago, hidden behind a reserved process.
+                // The process may have exited long ago: a reserved zombie keeps wait(2) from
+                // returning it.
                 table.collect_if_ended(pid);
                 child
             }
@@ -382,7 +384,7 @@ impl Spawned {
 impl Drop for Spawned {
     fn drop(&mut self) {
         if let Some(child) = &self.child {
-            // It may have exited already.
+            // The command may have exited already.
             let _ = self.reaper.kill(child.pid(), nix::libc::SIGKILL);
         }
     }
@@ -416,9 +418,9 @@ impl Table {
         }
     }
 
-    /// Collects exits while processes are reserved. wait(2) for any child returns the same reserved
-    /// zombie again and again. So this asks for each awaited process, and collects orphans until a
-    /// reserved zombie is first.
+    /// Collects exits while processes are reserved. wait(2) for any child would return the same
+    /// reserved zombie again and again. So this function asks for each awaited process by its id.
+    /// Then it collects orphans until the first child that the kernel returns is a reserved zombie.
     fn reap_all_but_reserved(&mut self, search: Search) {
         let waiting = self.waiting.keys().copied();
         let unknown = self.reserved.iter().filter(|(_, is_known)| !**is_known);
@@ -430,9 +432,9 @@ impl Table {
         let mut last = None;
         loop {
             match sys::first_ended(is_own_only) {
-                // It stays, and hides those behind it.
+                // The reserved zombie stays, so the kernel returns none of the orphans after it.
                 Ok(first) if first.is_some_and(|pid| self.reserved.contains_key(&pid)) => break,
-                // The kernel does not let this one be collected.
+                // The kernel does not let this process be collected.
                 Ok(Some(pid)) if last == Some(pid) => break,
                 Ok(Some(pid)) => {
                     self.collect_if_ended(pid);
@@ -444,14 +446,14 @@ impl Table {
                 Err(error) => return tracing::error!(%error, "exits cannot be collected"),
             }
         }
-        // A search would find processes that are being spawned; `spawn_here` collects exits again
-        // afterwards.
+        // A search would also find children that are being spawned, so it is left out. `spawn_here`
+        // collects exits again afterwards.
         if !is_own_only {
             self.reap_hidden(search);
         }
     }
 
-    /// Collects orphans behind a reserved zombie.
+    /// Collects orphans that the kernel does not return because a reserved zombie comes first.
     fn reap_hidden(&mut self, search: Search) {
         if search == Search::Parents {
             let now = Instant::now();
@@ -467,7 +469,7 @@ impl Table {
         }
     }
 
-    /// Collects a process if it has exited; for a reserved one only notes the exit.
+    /// Collects a process if it has exited. If the process is reserved, only notes the exit.
     fn collect_if_ended(&mut self, pid: i32) {
         let is_kept = match self.reserved.get(&pid) {
             Some(true) => return,

@@ -1,4 +1,4 @@
-//! The history of a pod, as facts and of bounded size.
+//! The history of a pod: only facts, and only a bounded number of them.
 //!
 //! The [lifecycle core](crate::lifecycle) forgets everything that it no longer needs. This module
 //! decides nothing, and keeps the facts that people ask for: when a container was created,
@@ -32,7 +32,7 @@ pub struct Record {
     became_ready: Option<Time>,
     events: VecDeque<Event>,
     forgotten: u64,
-    /// In the order in which they were first created.
+    /// Histories of container names, in the order in which the names were first created.
     names: Vec<Past>,
     steps: Vec<(Step, Duration)>,
     stages_done: BTreeMap<String, Time>,
@@ -50,7 +50,8 @@ pub struct Past {
     pub created: Time,
     /// Time of the latest execution of its program.
     pub executed: Option<Time>,
-    /// Time at which it last became ready: started, or succeeded.
+    /// Time at which the container last became ready, which means that it was started or has
+    /// succeeded.
     pub became_ready: Option<Time>,
     /// Time at which a stop signal or SIGKILL was delivered.
     pub told: Option<Time>,
@@ -62,10 +63,10 @@ pub struct Past {
     /// Restarts in place and by the caller.
     pub restarts: u32,
     pub oom_kills: u32,
-    /// SIGKILLs delivered to it, by cause.
+    /// SIGKILLs delivered to the container, by reason.
     pub kills: BTreeMap<Why, u32>,
-    /// The latest failure of a probe; it outlives the container, because it may explain the next
-    /// one with this name.
+    /// The latest failure of a probe. It is kept after the container is removed, because it may
+    /// explain why the next container with this name was created.
     pub failed_probe: Option<(Time, Box<FailedProbe>)>,
     pub is_gone: bool,
 }
@@ -83,7 +84,7 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     Created,
-    /// Start was answered, and the program not executed.
+    /// The shim has answered Start, and does not execute the program yet.
     Held,
     Executed,
     /// The container is started, or has succeeded.
@@ -111,7 +112,7 @@ pub enum What {
     /// The restart in place failed for this reason.
     NotRestarted(Box<str>),
     OomKilled,
-    /// A probe failed for the first time, or as often as its threshold.
+    /// A probe has failed for the first time in a row, or as often as its threshold allows.
     ProbeFailed(Box<FailedProbe>),
     /// A hook ended, with the reason if it failed.
     HookOver(HookKind, Option<Box<str>>),
@@ -119,7 +120,7 @@ pub enum What {
     PostStarted(Option<Box<str>>),
     /// A defer container is not run.
     Skipped,
-    /// A defer container may run for this much longer.
+    /// The defer container may run for this much longer than its time.
     Extended(Duration),
     Gone,
     /// The core began the termination of the pod.
@@ -135,7 +136,7 @@ pub enum What {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedProbe {
     pub probe: ProbeKind,
-    /// Consecutive failures, and the number of failures that is too many.
+    /// Number of consecutive failures, and the failure threshold of the probe.
     pub failures: u32,
     pub threshold: u32,
     /// A short sentence; the text may come from outside.
@@ -287,7 +288,7 @@ impl Record {
             Report::DeferSkipped { name } => self.note_of_name(now, name, What::Skipped),
             Report::Extended { name, by } => self.note_of_name(now, name, What::Extended(*by)),
             Report::GraceOver { .. } => self.push(now, None, What::GraceOver),
-            // The log has the others.
+            // Only the log has these reports.
             Report::Released { .. }
             | Report::Stretched { .. }
             | Report::InvalidTransition { .. }
@@ -300,8 +301,9 @@ impl Record {
         }
     }
 
-    /// Records the progress of the pod: the stages that are done, each by its first name, and
-    /// whether all are. Later calls may add stages, before and between these.
+    /// Records the progress of the pod. Each of `stages` has the first name of a stage, and true if
+    /// the stage is done; `is_ready` tells if all are. Later calls may add stages, before and
+    /// between these.
     pub fn progress<'a>(
         &mut self,
         now: Time,
@@ -384,7 +386,7 @@ impl Past {
 
     fn executed(&mut self, now: Time) {
         match self.executed {
-            // A restart in place of the same container.
+            // The same container was restarted in place.
             Some(_) => self.restarts = self.restarts.saturating_add(1),
             None => self.held = Some(now.since(self.created)),
         }

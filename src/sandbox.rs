@@ -1,8 +1,8 @@
-//! containerd's Sandbox service: a pod without a pause container, when containerd's configuration
-//! says `sandboxer = "shim"` (its `api/runtime/sandbox/v1/sandbox.proto`).
+//! containerd's Sandbox service (`api/runtime/sandbox/v1/sandbox.proto` in containerd), for pods
+//! without a pause container. containerd uses it if its configuration says `sandboxer = "shim"`.
 //!
-//! The pod's actor treats such a sandbox like a pause container: the sandbox is created, started,
-//! killed and deleted, with the same effects on the pod. So this module only translates calls, as
+//! The pod's actor treats a sandbox like a pause container: the sandbox is created, started, killed
+//! and deleted, with the same effects on the pod. So this module only translates calls, as
 //! [`task`](crate::task) does. ttrpc drops a handler's future when its caller goes away, so no
 //! handler does any work itself.
 
@@ -46,9 +46,8 @@ pub use update::services;
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Time for containerd to read the answer to a shutdown before the shim ends. If the answer and the
-/// end of the connection arrive together, Go's ttrpc client drops the answer every second time
-/// (`dispatch` in its `client.go`). Then containerd does not remove the pod, and kubelet has to ask
-/// again.
+/// end of the connection arrive together, Go's ttrpc client drops the answer half of the time
+/// (`dispatch` in its `client.go`). Then the pod is not removed, and kubelet has to ask again.
 const READS_WITHIN: Duration = Duration::from_millis(300);
 
 /// SIGKILL (`signal(7)`).
@@ -58,8 +57,7 @@ const KILL: u32 = 9;
 const READY: &str = "SANDBOX_READY";
 const NOT_READY: &str = "SANDBOX_NOTREADY";
 
-/// An annotation, and its value below. The caller that creates a sandbox sets it, not the pod's
-/// author.
+/// An annotation and its value. Only the creator of a sandbox sets it, not the author of the pod.
 const NAMESPACES: &str = "usher/namespaces";
 const BY_PATH: &str = "by-path";
 
@@ -76,12 +74,12 @@ pub struct Sandboxes {
 }
 
 impl Sandboxes {
-    /// Creates the service, which passes calls on to `pod`.
+    /// Creates the service of `pod`.
     pub fn new(pod: Pod) -> Sandboxes {
         Sandboxes { pod }
     }
 
-    /// Ends the sandbox, if it exists, and waits until it is deleted.
+    /// Ends a sandbox, if there is one, and waits until it is deleted.
     async fn stop(&self, id: &str) -> Result<(), CallError> {
         let call = KillCall {
             id: id.to_owned(),
@@ -131,7 +129,7 @@ impl Sandboxes {
 }
 
 /// Details that `crictl inspectp` shows beside the status. `info` has only the fields that
-/// containerd has for a pause container, because containerd drops all other fields.
+/// containerd has for a pause container, because it drops all others.
 fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMap<String, String> {
     let info = json!({"pid": said.pid, "processStatus": word, "runtimeSpec": spec});
     let info = [
@@ -142,8 +140,7 @@ fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMa
     info.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-/// Error for a Start without a Create: containerd's protocol demands that CreateSandbox comes
-/// first.
+/// Error for a Start without a Create: containerd's protocol has CreateSandbox come first.
 fn not_created(error: CallError) -> CallError {
     match error.kind {
         Kind::NotFound => CallError::new(
@@ -157,17 +154,17 @@ fn not_created(error: CallError) -> CallError {
     }
 }
 
-/// True if the caller joins containers to namespaces by paths that the shim reports, and accepts
-/// process id 0 for a sandbox without a process. No version of containerd does so. A change to
-/// containerd is proposed (<https://github.com/containerd/containerd/pull/14123>), but it does not
-/// tell the shim yet. Until then the caller sets an annotation of usher.
+/// True if the caller joins containers to namespaces by paths from the shim, and accepts zero for a
+/// missing process. No version of containerd does so yet. The proposed change
+/// (<https://github.com/containerd/containerd/pull/14123>) does not tell the shim either, so an
+/// annotation of usher does.
 fn takes_paths(annotations: &HashMap<String, String>) -> bool {
     annotations
         .get(NAMESPACES)
         .is_some_and(|value| value == BY_PATH)
 }
 
-/// Reads kubelet's configuration of a sandbox. If there is none, as from `ctr sandboxes run`, the
+/// Reads kubelet's configuration of a sandbox. Without one, as from `ctr sandboxes run`, the
 /// sandbox gets the node's namespaces.
 fn config(options: Option<&Any>) -> Result<PodSandboxConfig, CallError> {
     let invalid = |words: String| CallError::new(Kind::InvalidArgument, words);
@@ -253,7 +250,7 @@ impl Sandbox for Sandboxes {
         req: StartSandboxRequest,
     ) -> ttrpc::Result<StartSandboxResponse> {
         let patience = patience(ctx);
-        // Dropped together with this future: so the actor learns that the caller is gone.
+        // Dropped with this future, which tells the actor that the caller is gone.
         let (_here, gone) = oneshot::channel();
         let id = req.sandbox_id.clone();
         let started = self
@@ -367,7 +364,7 @@ impl Sandbox for Sandboxes {
         tokio::spawn(async move {
             tokio::time::sleep(READS_WITHIN).await;
             let granted = pod.ask(move |actor, reply| actor.shutdown(&req.sandbox_id, reply));
-            // Fails only if the actor has ended already, which is what the caller wants.
+            // Fails only if the pod is over, which is what the caller wants.
             let _ = granted.await;
         });
         Ok(ShutdownSandboxResponse::new())

@@ -63,7 +63,7 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
 fn heed_internal_signals() -> io::Result<()> {
     /// The kernel's `sizeof(sigset_t)`.
     const SET_SIZE: usize = 8;
-    // The kernel's `struct sigaction` of at most four words: `SIG_DFL`, and no flags.
+    // The value is the kernel's `struct sigaction`, of at most four words: `SIG_DFL`, and no flags.
     let default = [0_u64; 4];
     for signal in [32, 33] {
         // The system call, since glibc's function refuses these signals.
@@ -159,7 +159,7 @@ pub fn wait_any(is_own_only: bool) -> io::Result<Option<Exit>> {
         0 => return Ok(None),
         pid if pid < 0 => return Err(io::Error::last_os_error()),
         _ if libc::WIFSIGNALED(status) => ExitStatus::Signal(libc::WTERMSIG(status)),
-        // The kernel gives eight bits.
+        // The kernel gives eight bits of the exit code.
         _ => ExitStatus::Code((libc::WEXITSTATUS(status) & 0xff) as u8),
     };
     Ok(Some(Exit {
@@ -192,8 +192,8 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
     wait(libc::P_PID, id, keep)
 }
 
-/// The first child, in the kernel's order, that has exited and is not collected; it stays so. With
-/// `is_own_only`, ignores the children of other threads.
+/// The first child, in the kernel's order, that has exited and is not collected. This function does
+/// not collect the child either. With `is_own_only`, ignores the children of other threads.
 ///
 /// # Errors
 ///

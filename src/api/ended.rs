@@ -1,7 +1,7 @@
 //! Records of pods that have ended, in files that are kept for an hour.
 //!
-//! A pod's shim exits with the pod, so it cannot remove its record after an hour. The next pod that
-//! ends does, or `usher`.
+//! A pod's shim exits with the pod, so it cannot remove its record after an hour. `usher` removes
+//! old records, and so does the shim of the next pod that ends.
 
 use std::fmt;
 use std::io;
@@ -39,7 +39,8 @@ pub trait Archive: fmt::Debug + Send + Sync {
     /// failure is only logged.
     fn keep(&self, pod: api::Pod);
 
-    /// Observes a decision about the pod; the shim's log has it too. The default ignores it.
+    /// Observes a decision about the pod, which is also in the shim's log. The default does
+    /// nothing.
     fn decided(&self, _: &Report) {}
 }
 

@@ -1,5 +1,5 @@
-//! Conversions between the core's types and the messages, one for one. `usher` puts them into
-//! sentences.
+//! Conversions between the core's types and the messages: each type has one counterpart. `usher`
+//! puts the messages into sentences.
 
 use crate::api;
 use crate::lifecycle::{
@@ -242,8 +242,8 @@ fn set_turn(message: &mut api::Obstacle, step: Step, defer: Option<&str>) {
     message.step = Some(api::StepName::from(step).into());
 }
 
-/// Converts what an awaited container lacks; `None` if the obstacle is no container, or if this
-/// version of usher does not know it.
+/// Converts the reason why a container is still waited for; `None` if the obstacle is no container,
+/// or if this version of usher does not know it.
 pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
     let state = told.state.unwrap_or_default().enum_value_or_default();
     Some(match told.missing.enum_value_or_default() {

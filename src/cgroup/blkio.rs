@@ -1,5 +1,5 @@
-//! Block I/O metrics of cgroup v1, per device and operation. Which part of the kernel counts them
-//! varies.
+//! Block I/O metrics of cgroup v1, per device and operation. The kernel's version and scheduler
+//! determine which files have them.
 
 use std::path::Path;
 
@@ -54,7 +54,7 @@ const BFQ: [List; 2] = [
     }),
 ];
 
-/// Returns the metrics of the first of these that counts anything.
+/// Returns the metrics of the first of these groups of files that has any.
 pub(super) fn stat(directory: &Path) -> BlkIOStat {
     let mut blkio = BlkIOStat::new();
     for lists in [&CFQ[..], &THROTTLE, &BFQ] {

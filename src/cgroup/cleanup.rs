@@ -12,9 +12,9 @@ use super::{below, is_named_after, kill};
 /// Time for killed processes, and their cgroups, to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Directories of a container's own cgroups: those that its OCI runtime has `noted`, and the one
-/// `wanted` by the bundle, for a container that was being created. Only cgroups with the
-/// container's ID in their name: foreign processes may be in any other.
+/// Directories of a container's own cgroups: those that its OCI runtime has `noted`, and, if the
+/// container was being created, the one `wanted` by the bundle. Cgroups without the container's ID
+/// in their name are left out, because foreign processes may be in them.
 pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
     let mut cgroups = noted;
     // A path without a leading slash has systemd's form (`slice:prefix:name`); systemd removes that
@@ -35,10 +35,12 @@ pub async fn kill_and_remove(cgroups: &BTreeSet<PathBuf>) {
     let roots: Vec<_> = cgroups.iter().cloned().collect();
     let remove = || {
         roots.iter().fold(true, |all, root| {
-            // Deepest first: the iterator returns each before those below it.
+            // Removed from the deepest upward: `below` returns a directory before its
+            // subdirectories.
             let directories: Vec<_> = below(Some(root.clone())).collect();
             for directory in directories.iter().rev() {
-                // Fails if a process has entered meanwhile; then the next round kills it.
+                // Fails if a process has entered the cgroup meanwhile; the next round kills that
+                // process.
                 let _ = fs::remove_dir(directory);
             }
             all && !root.exists()

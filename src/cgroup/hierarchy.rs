@@ -68,8 +68,8 @@ impl Layout {
 }
 
 impl Hierarchy {
-    /// Returns the hierarchies. Read only once, because the table of mounts is long on a node with
-    /// many pods.
+    /// Returns the hierarchies. They are read only once, because the table of mounts is long on a
+    /// node with many pods.
     pub fn get() -> &'static Hierarchy {
         static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
         HIERARCHY.get_or_init(|| match Layout::here() {

@@ -28,11 +28,12 @@ pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
 }
 
 /// Makes the cgroup with these directories, one in each hierarchy, and moves this process to it.
-/// Hierarchies without the parent cgroup are left out; if no hierarchy has it, it is made.
+/// Hierarchies without the parent cgroup are left out; if no hierarchy has the parent, it is made,
+/// too.
 ///
 /// # Errors
 ///
-/// A sentence with the directory; the cgroup stays.
+/// A sentence that names the directory; the cgroup is not removed.
 pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
     let has_parent = |path: &&PathBuf| path.parent().is_some_and(Path::is_dir);
     let mut chosen: Vec<&PathBuf> = cgroup.iter().filter(has_parent).collect();

@@ -27,7 +27,7 @@ pub(super) async fn until_empty(
 ) -> bool {
     let begun = Instant::now();
     loop {
-        // Kill in all of them, so count instead of stopping at the first.
+        // `count` kills in all cgroups; `any` would stop at the first with processes.
         let left = cgroups.iter().filter(|cgroup| !kill(cgroup)).count();
         if left == 0 && is_done() {
             return true;
@@ -41,7 +41,7 @@ pub(super) async fn until_empty(
 
 /// Kills the processes of a cgroup and those below it; true if there were none.
 fn kill(cgroup: &Path) -> bool {
-    // So that forking processes cannot outrun us.
+    // Frozen processes cannot fork faster than the shim kills them.
     freezer::freeze(cgroup);
     let mut processes = Vec::new();
     let mut is_known = true;
@@ -56,10 +56,10 @@ fn kill(cgroup: &Path) -> bool {
     }
     let own = std::process::id();
     let is_ours = processes.contains(&own);
-    // 0 stands for a process of another PID namespace.
+    // 0 stands for a process in a PID namespace that is not visible from here.
     processes.retain(|pid| *pid != 0 && *pid != own);
-    // v2 has cgroup.kill from Linux 5.14 on. It would also kill this process if it is in the
-    // cgroup.
+    // v2 has `cgroup.kill` since Linux 5.14. It would kill this process, too, if this process is in
+    // the cgroup.
     if !processes.is_empty() && (is_ours || write(&cgroup.join("cgroup.kill"), "1").is_err()) {
         end_members(cgroup, &processes);
     }
@@ -69,8 +69,8 @@ fn kill(cgroup: &Path) -> bool {
     processes.is_empty() && is_known
 }
 
-/// Kills those of these processes that are still in the cgroup or below it. Because PIDs may have
-/// been reused, opens a pidfd for each first, and then reads the members again.
+/// Kills those of `processes` that are still in the cgroup or below it. A PID may have been reused.
+/// So this function opens a pidfd for each process first, and then reads the members again.
 fn end_members(cgroup: &Path, processes: &[u32]) {
     for some in processes.chunks(HELD_AT_ONCE) {
         let held: Vec<_> = some.iter().map(|pid| (*pid, sys::hold(*pid))).collect();

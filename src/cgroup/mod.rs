@@ -44,7 +44,8 @@ pub use oom::OomWatch;
 pub use place::Place;
 pub use pod::PodCgroup;
 
-/// Most cgroups below a container's that are read; a privileged container can make any number.
+/// Most cgroups that are read below a container's cgroup: a privileged container can make any
+/// number.
 const CGROUPS_AT_MOST: usize = 4096;
 
 /// File of a cgroup with the PIDs of its processes; writing a PID moves a process into it
@@ -107,7 +108,7 @@ impl Cgroup {
         metrics.map_err(|error| format!("cannot encode cgroup metrics: {error}"))
     }
 
-    /// PIDs of the processes in it and in the cgroups below it; empty if it is gone.
+    /// PIDs of the processes in this cgroup and in those below it; empty if this cgroup is gone.
     ///
     /// # Errors
     ///
@@ -120,22 +121,22 @@ impl Cgroup {
         Ok(processes)
     }
 
-    /// True if its name shows that it was made for container `id`.
+    /// True if this cgroup's name shows that it was made for container `id`.
     pub fn is_named_after(&self, id: &str) -> bool {
         let directory = self.directory();
         directory.is_some_and(|directory| is_named_after(&directory, id))
     }
 
-    /// Thaws it and the cgroups below it, regardless of who has frozen them. In v1 a frozen process
-    /// does not even die of SIGKILL.
+    /// Thaws this cgroup and those below it, whichever program has frozen them. In v1 a frozen
+    /// process does not even die of SIGKILL.
     pub fn thaw(&self) {
         if let Some(directory) = self.freezer() {
             freezer::thaw(&directory);
         }
     }
 
-    /// Kills all processes in it and in the cgroups below it; false if any are left after the time
-    /// limit.
+    /// Kills all processes in this cgroup and in those below it; false if any are left after the
+    /// time limit.
     pub async fn end_all(&self, within: Duration) -> bool {
         let mut directories: Vec<_> = self.directory().into_iter().chain(self.freezer()).collect();
         directories.dedup();
@@ -160,13 +161,13 @@ impl Cgroup {
         own.iter().map(|directory| directory.join(name)).collect()
     }
 
-    /// Bytes of memory charged to it; `None` without memory accounting.
+    /// Bytes of memory charged to this cgroup; `None` without memory accounting.
     pub fn memory_usage(&self) -> Option<u64> {
         Values::of(self)?.memory_usage()
     }
 
-    /// Number of OOM kills in it and in the cgroups below it; `None` without memory accounting. In
-    /// v1 the number decreases when a cgroup below it is removed.
+    /// Number of OOM kills in this cgroup and in those below it; `None` without memory accounting.
+    /// In v1 the number decreases when a cgroup below this one is removed.
     pub fn oom_kills(&self) -> Option<u64> {
         match &self.version {
             // A v1 cgroup counts only the kills in itself.
@@ -195,7 +196,7 @@ impl Cgroup {
         }
     }
 
-    /// Directory in which it is frozen and thawed.
+    /// Directory whose files freeze and thaw this cgroup.
     fn freezer(&self) -> Option<PathBuf> {
         match &self.version {
             Version::V1(cgroup) => cgroup.directory(&Controllers::Freezer),
@@ -227,8 +228,8 @@ pub fn is_named_after(directory: &Path, id: &str) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
-/// Path of a cgroup with kubelet's name. systemd puts a slice below the one with the first part of
-/// its name: `a-b.slice` below `a.slice` (`systemd.slice(5)`).
+/// Path of a cgroup with kubelet's name. systemd puts a slice into the slice with the first part of
+/// its name: `a-b.slice` into `a.slice` (`systemd.slice(5)`).
 fn path_of(name: &str) -> String {
     let Some(words) = name
         .strip_suffix(".slice")

@@ -1,4 +1,4 @@
-//! Hides the delay that the kernel adds to moves of processes into cgroups.
+//! Lets the kernel's delay of moves into cgroups pass while the OCI runtime is still starting.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,16 @@ const STACK: usize = 64 * 1024;
 const THREADS_V1: &str = "tasks";
 const THREADS_V2: &str = "cgroup.threads";
 
-/// True while a thread is waiting already.
+/// True while a thread prepares the kernel.
 static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
 /// Prepares the kernel for the move of a container's init process into its cgroup.
 ///
 /// After a pause, the first move waits for an RCU grace period (`cgroup_threadgroup_rwsem` in the
 /// kernel's `kernel/cgroup/cgroup.c`): ten milliseconds, which is a fourth of an exec. Moves that
-/// follow soon after do not wait. So as soon as a creation is expected, a thread of this process
-/// moves itself to the cgroup that it is in already, and again while the runtime is starting; then
-/// it ends. If that fails, the runtime waits instead.
+/// follow soon after do not wait. So as soon as the shim expects a creation, a thread of this
+/// process moves itself to the cgroup that it is in already. It does so again while the runtime is
+/// starting, and ends. If these moves fail, the runtime waits instead.
 pub fn prepare_for_container() {
     prepare();
 }
@@ -60,15 +60,16 @@ fn prepare() {
     }
 }
 
-/// Moves only the calling thread to the cgroup of its process. If the process is moved meanwhile
-/// (option ShimCgroup), the process stays there: in v1 only this thread is elsewhere, and v2
-/// refuses the move.
+/// Moves only the calling thread to the cgroup of its process. The process may be moved elsewhere
+/// meanwhile (option ShimCgroup), and this does not move it back. In v1 only this thread returns,
+/// and v2 refuses the move.
 fn stay_in(directory: &Path) -> io::Result<()> {
     let threads = match Hierarchy::get() {
         Hierarchy::V1(_) => THREADS_V1,
         Hierarchy::V2 => THREADS_V2,
     };
-    // Not 0: the kernel skips the wait for a thread that moves itself in that way.
+    // The thread's ID, not 0: a thread that moves itself by writing 0 does not wait, so the kernel
+    // would not be prepared.
     fs::write(directory.join(threads), gettid().to_string())
 }
 

@@ -1,10 +1,10 @@
 //! Detects OOM kills in a container.
 //!
 //! The kernel's counter of OOM kills decides; its notifications only say when to read it. v1
-//! notifies all cgroups below the one whose limit was reached (so all containers of a pod at its
-//! own limit), and before it kills. v2 notifies when any of several counters has changed. Both
-//! increase the counter before the process dies: so once an exit is known, an OOM kill behind it is
-//! known too.
+//! notifies before it kills, and it notifies all cgroups below the one whose limit was reached. So
+//! at a pod's own limit it notifies all containers of the pod. v2 notifies when any of several
+//! counters has changed. Both versions increase the counter before the process dies. So when the
+//! shim learns of an exit, the counter includes the OOM kill that caused the exit.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -127,8 +127,8 @@ fn watch(kills: &Arc<Kills>) -> io::Result<AbortHandle> {
     Ok(task.abort_handle())
 }
 
-/// Registers an eventfd that the kernel signals before an OOM kill in a v1 cgroup, or at the limit
-/// of one above it. Closing it ends the registration.
+/// Registers an eventfd that the kernel signals before an OOM kill in a v1 cgroup, or when a cgroup
+/// above it reaches its limit. Closing the eventfd ends the registration.
 fn register(memory: &Path) -> io::Result<OwnedFd> {
     let notices = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     let control = File::open(memory.join("memory.oom_control"))?;
@@ -143,7 +143,7 @@ async fn follow_v1(kills: &Kills, notices: &AsyncFd<OwnedFd>) {
         sleep(delay).await;
         kills.look();
         while delay < LAST_LOOK_AFTER {
-            // Notifications that come in between restart the delays.
+            // Further notifications restart the delays.
             match timeout(delay, taken(notices)).await {
                 Ok(_) => {
                     delay = FIRST_LOOK_AFTER;

@@ -2,9 +2,9 @@
 //! pod.
 //!
 //! A move into a cgroup may wait for an RCU grace period (see `moves.rs`). The shim's only thread
-//! must not wait for it, and neither may a spawned child before exec, because the spawn waits for
-//! that. So the child first executes the shim's own program in another mode, which moves itself and
-//! then executes the command.
+//! must not wait for it. A spawned child must not move before exec either, because the shim's
+//! thread waits for the exec. So the child first executes the shim's own program in another mode,
+//! which moves itself and then executes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -40,7 +40,7 @@ pub struct Place {
 struct Leaf(PathBuf);
 
 impl Place {
-    /// Makes the place of these v1 cgroups.
+    /// Returns the place that consists of these v1 cgroups.
     pub(super) fn in_v1(directories: Vec<PathBuf>) -> Place {
         Place {
             directories,
@@ -48,7 +48,7 @@ impl Place {
         }
     }
 
-    /// Makes the place of a cgroup below that of a pod, on v2.
+    /// Returns the place of a pod on v2: a cgroup below the pod's.
     pub(super) fn below_v2(pod: &Path) -> Place {
         let leaf = pod.join(LEAF);
         Place {
@@ -57,7 +57,7 @@ impl Place {
         }
     }
 
-    /// Builds a command that runs in this place, or in the shim's cgroup without one. If the move
+    /// Builds a command that runs in `place`, or, without one, in the shim's cgroup. If the move
     /// fails, the command runs anyway.
     pub fn command(place: Option<&Place>, program: impl AsRef<OsStr>) -> Command {
         let Some(place) = place else {

@@ -33,14 +33,14 @@ pub struct PodCgroup {
     values: Values,
 }
 
-/// A value that the shim has set, with the one to restore if the shim dies.
+/// A value that the shim has set, and the earlier value to restore if the shim dies.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Note {
     file: PathBuf,
     /// The value set, as the kernel shows it.
     in_force: String,
     ceiling: String,
-    /// Unit and property by which systemd has to be told of the ceiling.
+    /// Unit and property with which systemd has to be told of the earlier value.
     #[serde(default)]
     systemd: Option<(String, String)>,
 }
@@ -67,7 +67,7 @@ impl PodCgroup {
         Some(PodCgroup { values })
     }
 
-    /// Makes a cgroup of files in a directory, as in v1.
+    /// Makes a v1 cgroup whose files are in `directory`, for tests.
     #[cfg(test)]
     pub fn in_directory(directory: &Path) -> PodCgroup {
         PodCgroup {
@@ -75,8 +75,8 @@ impl PodCgroup {
         }
     }
 
-    /// Place for commands whose CPU time is charged to the pod. On v1 only that: the pod's limits
-    /// of memory and processes are meant for the author's containers.
+    /// Place for commands whose CPU time is charged to the pod. On v1 nothing else is charged: the
+    /// pod's limits of memory and processes are meant for the author's containers.
     pub fn place(&self) -> Option<Place> {
         let values = &self.values;
         if values.is_v2 {
@@ -96,7 +96,7 @@ impl PodCgroup {
         name.ends_with(".slice").then_some(name)
     }
 
-    /// Bytes of memory charged to it and to all cgroups below it.
+    /// Bytes of memory charged to this cgroup and to those below it.
     pub fn memory_usage(&self) -> Option<u64> {
         self.values.memory_usage()
     }
@@ -197,8 +197,8 @@ impl PodCgroup {
 }
 
 impl Note {
-    /// Restores the value from before the shim, unless it was changed since by others; true if
-    /// restored.
+    /// Restores the value that the shim has replaced, unless another program has changed it since;
+    /// true if restored.
     ///
     /// # Errors
     ///
@@ -220,8 +220,8 @@ impl Note {
     }
 }
 
-/// True if a directory has kubelet's name for the cgroup of the pod with this UID, with its
-/// cgroupfs or systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
+/// True if a directory has the name that kubelet gives to the cgroup of the pod with this UID, with
+/// the cgroupfs or the systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
 fn is_of_pod(directory: &Path, uid: &str) -> bool {
     let Some(name) = directory.file_name().and_then(OsStr::to_str) else {
         return false;

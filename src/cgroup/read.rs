@@ -4,12 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Read limit of a file. The longest, with a line for each device and CPU of a very large machine,
-/// are well below.
+/// Read limit of a file, in bytes. The longest files have a line for each device and CPU of a very
+/// large machine, and are far shorter.
 const AT_MOST: u64 = 1 << 20;
 
-/// Initial buffer: enough for most files, because the kernel generates the text again for a second
-/// read.
+/// Initial size of the buffer, in bytes. Most files fit, and are read at once: for a second read
+/// the kernel would generate the text again.
 const USUALLY: usize = 4096;
 
 /// Reads a file; `None` if it does not exist or cannot be read.
@@ -50,7 +50,7 @@ pub(super) fn keyed(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
-/// Number of a key.
+/// The number of the key `wanted`.
 pub(super) fn value(text: &str, wanted: &str) -> Option<u64> {
     keyed(text)
         .find(|(key, _)| *key == wanted)

@@ -17,15 +17,15 @@ use super::Cgroup;
 /// be written.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Most files open at a time, and processes handled before other tasks run.
+/// Most files open at a time, and most processes handled before other tasks get to run.
 const AT_ONCE: usize = 64;
 
-/// Time for which passes must find no process with the old score before the change is complete. A
-/// child that is forked during a pass, with its parent's old score, is found by a later pass. Twice
-/// the longest time for which a CPU limit stops a container by default.
+/// Time for which no pass may find a process with the old score; then the change is complete. A
+/// process that forks during a pass may leave a child with the old score, which a later pass finds.
+/// The time is twice the longest pause that a CPU limit imposes on a container by default.
 const SETTLED_FOR: Duration = Duration::from_millis(250);
 
-/// As [`SETTLED_FOR`], if in each pass some processes exited before they were read: they may have
+/// As [`SETTLED_FOR`], if in each pass some processes exited before they were read: these may have
 /// left a child with the old score.
 const CLEAN_FOR: Duration = Duration::from_secs(2);
 
@@ -52,7 +52,7 @@ pub struct Change {
 pub struct Outcome {
     /// The kernel's error for at least one of the processes.
     pub refused: Option<String>,
-    /// True if every pass found processes that were not changed yet.
+    /// True if the time limit has passed, and processes with the old score may be left.
     pub is_incomplete: bool,
 }
 
@@ -65,8 +65,8 @@ impl Change {
 }
 
 /// Sets the score of all processes of a cgroup, in passes until none has the old score: a process
-/// that was not changed yet may fork meanwhile. If `superseded` returns true, another change
-/// follows, and the first pass without changes is the last.
+/// that was not changed yet may fork meanwhile. If `superseded` is notified, another change
+/// follows, and this one ends after its first pass without changes.
 ///
 /// # Errors
 ///
@@ -93,8 +93,8 @@ pub async fn change(
             if files.is_empty() {
                 continue;
             }
-            // An open file stays bound to its process even if the PID is reused. A process that is
-            // a member now was one when the file was opened.
+            // An open file stays bound to its process even if the PID is reused. So a process that
+            // is a member now was already one when the file was opened.
             let members = cgroup.processes()?;
             for (_, mut file) in files.into_iter().filter(|(pid, _)| members.contains(pid)) {
                 match file.write_all(change.to.to_string().as_bytes()) {

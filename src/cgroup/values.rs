@@ -13,8 +13,8 @@ use super::{Cgroup, Version};
 /// No limit; the kernel writes it as `max` or -1.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// Value from which a v1 memory limit means none: the kernel shows the largest multiple of its page
-/// size.
+/// Smallest v1 memory limit that means no limit: without a limit the kernel shows the largest
+/// multiple of its page size.
 const UNLIMITED_MEMORY_V1: u64 = 1 << 62;
 
 /// A value of a cgroup.
@@ -24,7 +24,7 @@ pub enum Knob {
     Memory,
     /// Microseconds of CPU time in each period; [`UNLIMITED`] for no limit.
     CpuQuota,
-    /// Part of the CPU when others want it too: shares in v1, a weight in v2.
+    /// Part of the CPU when other cgroups want it, too: shares in v1, a weight in v2.
     CpuWeight,
 }
 
@@ -33,9 +33,9 @@ pub enum Knob {
 pub struct Values {
     /// Directory of the memory controller.
     pub(super) memory: Option<PathBuf>,
-    /// Directory of the CPU controller; the same in v2.
+    /// Directory of the CPU controller; in v2 the same as `memory`.
     pub(super) cpu: Option<PathBuf>,
-    /// Directory in which CPU time is counted; the same as `cpu` in v2, and usually in v1.
+    /// Directory in which CPU time is counted; in v2, and usually in v1, the same as `cpu`.
     pub(super) cpuacct: Option<PathBuf>,
     pub(super) is_v2: bool,
 }
@@ -46,7 +46,7 @@ impl Values {
         Values::in_directories_of(cgroup, Some)
     }
 
-    /// Values of the cgroups whose directories `choose` returns for those of this cgroup.
+    /// Values of related cgroups: `choose` returns a directory for each directory of this cgroup.
     pub(super) fn in_directories_of(
         cgroup: &Cgroup,
         choose: impl Fn(PathBuf) -> Option<PathBuf>,
@@ -98,7 +98,7 @@ impl Values {
         self.read(Knob::Memory).filter(|bytes| *bytes != UNLIMITED)
     }
 
-    /// Bytes of memory charged to it and to all cgroups below it.
+    /// Bytes of memory charged to this cgroup and to those below it.
     pub fn memory_usage(&self) -> Option<u64> {
         let name = if self.is_v2 {
             "memory.current"
@@ -174,7 +174,7 @@ impl Values {
         Some(period).filter(|period| *period > 0)
     }
 
-    /// Lowest quota that is not below that of any child: v1 refuses a lower one.
+    /// Largest quota of a child, for this cgroup's period: v1 refuses a lower quota for the parent.
     pub(super) fn largest_child(&self) -> u64 {
         let (Some(cpu), Some(period), false) = (&self.cpu, self.period(), self.is_v2) else {
             return 0;

@@ -4,8 +4,9 @@
 //! Only UID 0 can connect to the sockets. But a process may keep UID 0 and give up all
 //! capabilities, as in the container through which `kubectl usher` asks a node. That container has
 //! another group than root's, and a process without capabilities cannot change its group. So a
-//! client with another group is read-only. Read-only clients have their own slots, are accepted and
-//! read only while their share of a core lasts, and never take the slot of a client of root.
+//! client with another group is read-only. Read-only clients have their own slots, and never take
+//! the slot of a client of root. The shim accepts and serves them as long as their share of a core
+//! lasts.
 
 use std::io;
 use std::net::Shutdown;
@@ -38,7 +39,7 @@ const MAX_READ_BYTES: usize = 1024;
 
 /// Longest time for which a client may be sent nothing, or may not read what it is sent. Requests
 /// are answered at once, so a client that has been sent nothing for that long has not sent a whole
-/// request. A watcher is sent something twice as often.
+/// request. A watcher is sent an update at least twice in that time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Clients of root, which may command the pod, from either socket.
@@ -48,7 +49,7 @@ pub struct Clients<C> {
     /// Connections to the socket for all.
     anyone: C,
     /// Wait before the next connection from `anyone` is accepted. It applies to root too, because
-    /// the client's group is known only after that.
+    /// only an accepted connection shows the client's group.
     wait: Wait,
     meter: Meter,
     slots: Slots,
@@ -63,11 +64,11 @@ pub struct ReadOnlyClients(mpsc::UnboundedReceiver<Client>);
 /// The connection of a client.
 pub struct Client {
     slot: Arc<Slot>,
-    /// Bytes that it may still send.
+    /// Bytes that the client may still send.
     may_send: usize,
-    /// Timer since it was last sent something.
+    /// Timer since the client was last sent something.
     idle: Pin<Box<Sleep>>,
-    /// Timer since a write to it blocked.
+    /// Timer since a write to the client blocked.
     blocked: Option<Pin<Box<Sleep>>>,
     /// Meter and wait of a read-only client; `None` for root.
     metered: Option<(Meter, Wait)>,
@@ -85,8 +86,9 @@ struct Slot {
     activity: Mutex<LastActivity>,
 }
 
-/// Activity of a client. The order of its fields is the order of eviction: clients that were never
-/// answered before others, and then by the time of the last write, or of the connection.
+/// Activity of a client. The order of its fields is the order of eviction. Clients that were never
+/// answered are evicted first, beginning with the earliest connection. Then follow answered
+/// clients, beginning with the earliest last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LastActivity {
     is_evicted: bool,
@@ -113,8 +115,8 @@ impl<C> Clients<C> {
         (clients, ReadOnlyClients(others))
     }
 
-    /// Gives a connection a slot. Returns it if it is root's; a read-only one goes to
-    /// [`ReadOnlyClients`].
+    /// Gives a connection a slot. Returns the client if it is root's, and sends a read-only client
+    /// to [`ReadOnlyClients`].
     fn admit(&mut self, stream: UnixStream, is_root: bool) -> Option<Client> {
         let (slots, metered) = match is_root {
             true => (&mut self.slots, None),
@@ -140,7 +142,8 @@ impl<C> Clients<C> {
 }
 
 impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Clients<C> {
-    /// Accepts the next connection: to root's socket at once, to the other when the meter allows.
+    /// Accepts the next connection: to root's socket at once, to the public socket when the meter
+    /// allows it.
     fn poll_connection(&mut self, context: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
         if let Some(roots) = &mut self.roots
             && let Poll::Ready(Some(connection)) = Pin::new(roots).poll_next(context)
@@ -200,8 +203,8 @@ impl Slots {
         }
     }
 
-    /// Takes a slot; if all are taken, evicts a client. `None` while as many evicted clients as
-    /// there are slots have not gone yet.
+    /// Takes a slot; if all are taken, evicts a client. An evicted client stays connected for a
+    /// moment. `None` while as many evicted clients as there are slots are still connected.
     fn take(&mut self, stream: UnixStream) -> Option<Arc<Slot>> {
         self.taken.retain(|slot| slot.strong_count() > 0);
         if self.taken.len() >= self.limit.saturating_mul(2) {
@@ -265,7 +268,7 @@ impl Client {
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.idle.as_mut().poll(context));
-            // Something may have been sent meanwhile.
+            // The client may have been sent something meanwhile.
             match self.slot.activity().at.checked_add(IDLE_TIMEOUT) {
                 Some(end) if end > Instant::now() => self.idle.as_mut().reset(end),
                 _ => return Poll::Ready(()),

@@ -1,5 +1,6 @@
-//! The kernel's values of a pod's containers, read by their init processes. They are in force even
-//! if another program has set them.
+//! OOM scores and cgroup values of a pod's containers, as the kernel has them. The shim finds them
+//! by the process ids of the containers' init processes. So they are in force, whichever program
+//! has set them.
 //!
 //! The shim reads them, not `usher`, so a user of `usher` needs no access to the node's processes
 //! and cgroups.

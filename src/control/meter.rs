@@ -4,8 +4,8 @@
 //! One thread serves the pod, and tasks of the ttrpc library and the pod's actor do most of the
 //! work for a client. So the meter does not time tasks. It reads the thread's CPU clock when work
 //! for a read-only client begins, and again each time the thread has run all ready tasks. It stops
-//! when no such work has begun since the last reading. Other work in between is charged too, so read-only
-//! clients get their share or less.
+//! when no such work has begun since the last reading. Other work in between is charged too, so
+//! read-only clients get their share or less.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -51,7 +51,7 @@ struct MeterState {
     /// Reading of the thread's CPU clock up to which time is charged; `None` while no work is under
     /// way.
     charged: Option<Duration>,
-    /// True if work has begun since the thread last ran out of tasks.
+    /// True if work for a read-only client has begun since the thread last ran out of tasks.
     is_new: bool,
 }
 
@@ -103,8 +103,8 @@ impl Meter {
         self.begin_work();
     }
 
-    /// Charges the CPU time since the last charge; false if no work has begun since then, so that
-    /// charging ends.
+    /// Charges the CPU time since the last charge. False if no work for a read-only client has
+    /// begun since then: charging then ends.
     fn charge_and_check(&self) -> bool {
         let mut state = self.state();
         state.charge();

@@ -46,8 +46,8 @@ const FOR_CAPABLE_ROOT: u32 = 0o000;
 /// make the last client wait longer.
 const BACKLOG: i32 = 64;
 
-/// Listens at `path`. A socket that is left there belonged to a shim that has died: only one shim
-/// at a time has the socket after which this one is named.
+/// Listens at `path`. A socket file at `path` was left by a shim that has died: only one shim at a
+/// time has the containerd socket from which `path` is derived.
 ///
 /// # Errors
 ///

@@ -31,7 +31,8 @@ const MAX_WATCHERS: usize = 8;
 /// Most read-only watchers.
 const MAX_READ_ONLY_WATCHERS: usize = 4;
 
-/// Longest pause between two updates of a watcher, so that one that has gone is noticed.
+/// Longest pause between two updates of a watcher: if an update cannot be sent, the watcher has
+/// gone.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Shortest pause between two updates, which combines events that follow closely.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// CPU time allowed for each [`SHARE`] of annotations, rounded up.
+/// CPU time allowed for each [`SHARE`] of annotations. A part of a share counts as a whole one.
 const TIME: Duration = Duration::from_millis(1);
 /// Most bytes that usher reads of its own annotations on one container.
 const SHARE: usize = 32 * 1024;
@@ -87,9 +87,9 @@ pub fn assert_cheap<T>(size: usize, judge: impl Fn() -> T) -> T {
     outcome.expect("it was called")
 }
 
-/// Bytes that the protobuf library reserves at most for a field of a message, by the length that
-/// the message announces: a constant of the library. The memory is not touched before the field has
-/// arrived.
+/// Most bytes that the protobuf library reserves for a field before the field arrives, whatever
+/// length the message announces. The value is a constant of the library. The memory is not touched
+/// before the field has arrived.
 pub const RESERVED_FOR_A_MESSAGE: usize = 10_000_000;
 
 /// Returns the outcome of `read`, which parses `size` bytes.
@@ -114,7 +114,7 @@ pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnO
 ///
 /// # Panics
 ///
-/// If each call takes more CPU time of this thread than `anyway` and `each` for each of `size`.
+/// If each call takes more CPU time of this thread than `anyway`, plus `each` for each byte.
 #[allow(
     dead_code,
     reason = "not every crate that has this file reads messages"
@@ -154,7 +154,7 @@ fn try_within<T>(allowed: Duration, mut work: impl FnMut() -> T) -> Result<T, Du
     Err(shortest)
 }
 
-/// Returns how much slower than expected this thread does a known piece of work, at least 1.
+/// Returns by what factor `yardstick` takes longer than expected on this thread; at least 1.
 fn slowness() -> f64 {
     let begin = cpu_time();
     std::hint::black_box(yardstick());

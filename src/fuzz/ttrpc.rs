@@ -30,22 +30,22 @@ use super::cost;
 /// Bytes of a frame's header: payload length, stream, type, flags.
 const HEADER: usize = 10;
 
-/// Bytes that the library reserves at most for a frame, by the length that its header announces.
-/// The memory is not touched before the payload arrives.
+/// Most bytes that the library reserves for a frame before its payload arrives, whatever length the
+/// header announces. Until then the memory is not touched.
 const FRAME: usize = 4 << 20;
 
 /// Bytes that a connection may take in any case.
 const ANYWAY: usize = 2 * FRAME + cost::RESERVED_FOR_A_MESSAGE;
-/// Bytes that it may take for each byte of input.
+/// Bytes that a connection may take for each byte of input.
 const EACH: usize = 2048;
 
 /// CPU time that a connection may take in any case.
 const TIME_ANYWAY: Duration = Duration::from_micros(200);
-/// CPU time for each byte of input. The shortest message is a header of ten bytes, so a call has
-/// ten times as much.
+/// CPU time for each byte of input. The shortest call is a header of ten bytes, so each call has at
+/// least ten times as much.
 const TIME_EACH: Duration = Duration::from_micros(1);
 
-/// Limit of an answer, generous even for a busy machine.
+/// Time limit for an answer, generous even for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server that runs as long as its thread.

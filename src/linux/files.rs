@@ -23,7 +23,8 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// A file of this process, in memory or soon forgotten.
+    /// Attributes of a file that belongs to this process and need not survive a power failure,
+    /// because it is in memory or soon removed.
     pub fn with_mode(mode: u32) -> Replacement {
         Replacement {
             mode,

@@ -48,7 +48,7 @@ impl ProcessStat {
         Some(ProcessStat {
             state: fields.next()?.chars().next()?,
             parent: fields.next()?.parse().ok()?,
-            // pgrp, session, tty and tpgid come before it.
+            // pgrp, session, tty and tpgid come before the flags.
             flags: fields.nth(4)?.parse().ok()?,
             // The 22nd field of the file.
             start_time: fields.nth(12)?.parse().ok()?,

@@ -1,7 +1,8 @@
-//! The address of a network namespace that is not only its own: that of a pod.
+//! The global address of a network namespace, such as the pod's.
 //!
-//! A container that makes a network namespace of its own can put as many addresses and routes into it
-//! as it likes, so nothing is listed to its end. The kernel is asked which address it would send from.
+//! A container that makes its own network namespace can put any number of addresses and routes into
+//! it. So the shim does not read the kernel's list to its end. It asks the kernel from which
+//! address it would send.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -21,11 +22,12 @@ const ELSEWHERE: [IpAddr; 2] = [
 /// hundreds of addresses.
 const PART_BYTES: usize = 8 * 1024;
 const LIST_PARTS: usize = 4;
-/// So many of them, which may be those of an interface that is down, are looked at.
+/// Most listed addresses that are checked; some may belong to an interface that is down.
 const LOOKED_AT: usize = 8;
 
-/// The global address of the calling thread's network namespace: of its default route, or else the
-/// first one. Nothing is sent, and it takes a few microseconds whatever the namespace holds.
+/// Returns the global address of the calling thread's network namespace: the source address of its
+/// default route, or else the first global address in the kernel's list. Sends nothing, and takes a
+/// few microseconds whatever the namespace holds.
 pub(super) fn global() -> Option<IpAddr> {
     let routed = ELSEWHERE.iter().find_map(|elsewhere| source(*elsewhere));
     routed.or_else(|| {
@@ -36,7 +38,7 @@ pub(super) fn global() -> Option<IpAddr> {
     })
 }
 
-/// The address from which the kernel would send to another one, if it is a global one.
+/// The address from which the kernel would send to `destination`, if that address is global.
 fn source(destination: IpAddr) -> Option<IpAddr> {
     let any = match destination {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -58,10 +60,10 @@ fn is_global(address: IpAddr) -> bool {
     !is_link_local && !address.is_loopback() && !address.is_unspecified()
 }
 
-/// The beginning of the list of all addresses (`rtnetlink(7)`, RTM_GETADDR), with the numbers of
-/// their interfaces.
+/// The first addresses in the kernel's list (`rtnetlink(7)`, RTM_GETADDR), each with the number of
+/// its interface.
 fn listed() -> io::Result<Vec<(u32, IpAddr)>> {
-    // Of any family, prefix and scope.
+    // The zeros ask for addresses of any family, prefix and scope.
     let netlink = ask(GET_ADDRESS, REQUEST | DUMP, &[0; ADDRESS_HEAD])?;
     let mut addresses = Vec::new();
     for _ in 0..LIST_PARTS {
@@ -80,7 +82,7 @@ fn listed() -> io::Result<Vec<(u32, IpAddr)>> {
 fn is_up(interface: u32) -> Option<bool> {
     /// `IFF_UP`.
     const UP: u32 = 1;
-    // `ifinfomsg`: family and kind, the number, its flags, their mask.
+    // `ifinfomsg`: the family and type (both 0), the interface's number, its flags and their mask.
     let mut which = [0; 4].to_vec();
     which.extend(interface.to_ne_bytes());
     which.extend([0; 8]);
@@ -91,19 +93,20 @@ fn is_up(interface: u32) -> Option<bool> {
     Some(u32_at(&message, HEAD.checked_add(8)?)? & UP != 0)
 }
 
-/// `RTM_NEWLINK` to `RTM_GETADDR`.
+/// The message types `RTM_NEWLINK` to `RTM_GETADDR`.
 const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
 const NEW_ADDRESS: u16 = 20;
 const GET_ADDRESS: u16 = 22;
-/// `NLM_F_REQUEST`, and `NLM_F_DUMP` for all that there is.
+/// `NLM_F_REQUEST`, and `NLM_F_DUMP`, which asks for the whole list.
 const REQUEST: u16 = 0x1;
 const DUMP: u16 = 0x300;
-/// A message's head (`nlmsghdr`), and what stands behind it (`ifaddrmsg`); both a multiple of the
-/// four bytes to which everything is aligned.
+/// Sizes of a message's header (`nlmsghdr`) and of the `ifaddrmsg` after it. Both are multiples of
+/// four bytes, to which all parts of a message are aligned.
 const HEAD: usize = 16;
 const ADDRESS_HEAD: usize = 8;
-/// `IFA_ADDRESS`, and `IFA_LOCAL`, which is the own one where the first is the other side's.
+/// `IFA_ADDRESS` and `IFA_LOCAL`. On a point-to-point interface the first is the peer's address,
+/// and the second is the interface's own.
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 /// The number that `lo` has in every network namespace.
@@ -122,14 +125,15 @@ fn ask(kind: u16, flags: u16, about: &[u8]) -> io::Result<OwnedFd> {
     let mut question = length.to_ne_bytes().to_vec();
     question.extend(kind.to_ne_bytes());
     question.extend(flags.to_ne_bytes());
-    // Sequence number, port.
+    // The sequence number and the port, both 0.
     question.extend([0; 8]);
     question.extend(about);
     send(netlink.as_raw_fd(), &question, MsgFlags::empty())?;
     Ok(netlink)
 }
 
-/// Reads the next part of the answer, cut if it is too long; the kernel has answered at once.
+/// Reads the next part of the answer, cut to `PART_BYTES`. Never waits, because the kernel has
+/// answered at once.
 fn next_part(netlink: &OwnedFd) -> io::Result<Vec<u8>> {
     let mut part = vec![0; PART_BYTES];
     let length = recv(netlink.as_raw_fd(), &mut part, MsgFlags::empty())?;
@@ -137,7 +141,7 @@ fn next_part(netlink: &OwnedFd) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Takes the global addresses from messages; none when no more will come.
+/// Adds the global addresses in `messages` to `addresses`; `None` at the end of the kernel's list.
 fn read_messages(mut messages: &[u8], addresses: &mut Vec<(u32, IpAddr)>) -> Option<()> {
     while !messages.is_empty() {
         let length = usize::try_from(u32_at(messages, 0)?).ok()?;

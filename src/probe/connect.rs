@@ -1,4 +1,4 @@
-//! A connection in the network namespace of the container's own init.
+//! Connections in the network namespace of the container's init process.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,10 +13,10 @@ use super::{Target, address, netns};
 /// The network namespace of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Network<'a> {
-    /// A container's: visited for each socket.
+    /// A container's namespace. The shim's thread enters it to make each socket.
     Of(&'a Target),
-    /// The namespace of this process, with its global address, which the process cannot query any
-    /// more.
+    /// The namespace of this process, with its global address, because this process can no longer
+    /// ask the kernel for the address.
     Own(Option<IpAddr>),
 }
 
@@ -36,8 +36,9 @@ impl Network<'_> {
     }
 }
 
-/// Connects to a port of the container, and tells to which of its addresses. Without a host that
-/// is loopback, then the namespace's global address: kubelet's default is the pod's address.
+/// Connects to a port of the container; returns the connection and the address. Without `host` it
+/// tries loopback first, and then the namespace's global address, because kubelet's default is the
+/// pod's address.
 ///
 /// # Errors
 ///

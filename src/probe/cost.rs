@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Does `work`, and tells how much CPU time this thread has taken for it.
+/// Awaits `work`; returns its output and the CPU time that this thread used for it.
 pub(super) async fn timed<F: Future>(work: F) -> (F::Output, Duration) {
     let mut work = pin!(work);
     let mut taken = Duration::ZERO;
@@ -20,7 +20,7 @@ pub(super) async fn timed<F: Future>(work: F) -> (F::Output, Duration) {
     (output.await, taken)
 }
 
-/// Returns the CPU time of this thread; zero if the kernel does not tell it.
+/// Returns the CPU time of this thread; zero if the kernel does not report it.
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.map(Duration::from).unwrap_or_default()

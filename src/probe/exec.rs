@@ -1,4 +1,4 @@
-//! The `exec` probe: a command in the container, by the OCI runtime.
+//! The `exec` probe: the OCI runtime runs a command in the container.
 
 use std::time::Duration;
 
@@ -14,17 +14,19 @@ const RUNTIME_TAKES: Duration = Duration::from_secs(2);
 /// SIGKILL.
 const KILL: i32 = 9;
 
-/// Runs the command; it succeeds by exiting 0 within `timeout`, and is killed then.
+/// Runs the command, which succeeds if it exits with 0 within `timeout`. Kills the command at the
+/// timeout.
 ///
 /// # Errors
 ///
-/// Why it failed, in one sentence.
+/// Why the probe failed, in one sentence.
 pub(super) async fn attempt(
     command: &[String],
     timeout: Duration,
     target: &Target,
 ) -> Result<(), String> {
-    // What the OCI runtime takes is not the command's time, but bounded, too.
+    // The time that the OCI runtime takes does not count as the command's time, but it is limited,
+    // too.
     let limit = timeout.saturating_add(RUNTIME_TAKES);
     let executed = target
         .runtime
@@ -41,7 +43,7 @@ pub(super) async fn attempt(
         Ok(Ok(status)) => Err(format!("the command exited with {}", status.code())),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => {
-            // It may have ended meanwhile, which is as good.
+            // Fails if the command has exited meanwhile.
             let _ = target.reaper.kill(process.pid(), KILL);
             Err(format!("the command did not end within {timeout:?}"))
         }

@@ -1,4 +1,4 @@
-//! Servers that answer anything at all.
+//! Fuzz targets: servers that answer with any bytes.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,12 +19,13 @@ use super::{grpc, http, tls};
 const EACH: usize = 64;
 const ANYWAY: usize = 256 * 1024;
 
-/// Longer than any sentence about an answer.
+/// Limit of an error message about an answer, in characters.
 const SENTENCE_AT_MOST: usize = 4_000;
 
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 80);
 
-/// A server that says what it has to say, so many bytes at a time, and hangs up; it hears everything.
+/// A server that sends `says` in pieces of `at_once` bytes, and then hangs up. It accepts
+/// everything that the client sends.
 struct Server<'a> {
     says: &'a [u8],
     at_once: usize,
@@ -95,7 +96,7 @@ pub(crate) fn tls(input: &[u8]) {
     judge(input, async { handshake.await.map(drop) });
 }
 
-/// Waits for what is made of the answer: nothing else happens meanwhile, so that it ends by itself.
+/// Runs the attempt until it ends. It has to end by itself, because nothing else runs meanwhile.
 fn judge(input: &[u8], attempt: impl Future<Output = Result<(), String>>) {
     thread_local! {
         static RUNTIME: Runtime = Builder::new_current_thread().build().expect("a runtime");

@@ -1,4 +1,4 @@
-//! The `grpc` probe: the standard health service, in plain text, says SERVING.
+//! The `grpc` probe: the standard health service has to answer SERVING, without TLS.
 //!
 //! The protocol is <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>.
 
@@ -21,11 +21,11 @@ const MAX_FRAMES: u32 = 100;
 /// Limit on the answer's body, in bytes; a valid answer has seven in all.
 const MAX_BODY: usize = 4 * 1024;
 
-/// Asks whether `service` serves; the empty name is the server as a whole.
+/// Asks whether `service` serves; the empty name means the whole server.
 ///
 /// # Errors
 ///
-/// Why there was no answer, or which it was, in one sentence.
+/// Why there was no answer, or which answer came instead of SERVING, in one sentence.
 pub(super) async fn attempt(port: u16, service: &str, network: Network<'_>) -> Result<(), String> {
     let (connection, address) = connect::open(None, port, network).await?;
     check_over(connection, address, service).await
@@ -37,8 +37,8 @@ pub(super) async fn check_over(
     service: &str,
 ) -> Result<(), String> {
     let connection = limits::frames(connection, MAX_RECEIVED, MAX_FRAMES);
-    // A `HealthCheckRequest` has one field, a string with number 1, as `StringValue` has: what is the same
-    // on the wire needs no generated code of its own.
+    // `HealthCheckRequest` has one field, a string with number 1. So has `StringValue`, and both
+    // are encoded alike. So no code needs to be generated for `HealthCheckRequest`.
     let mut question = StringValue::new();
     question.value = service.to_owned();
     let call = Call {
@@ -61,7 +61,7 @@ fn judge(answer: &Answer) -> Result<(), String> {
         return Err(other());
     }
     answer.succeeded()?;
-    // A `HealthCheckResponse` has one field, an enum with number 1: as an int32 on the wire.
+    // `HealthCheckResponse` has one field, an enum with number 1, which is encoded like an int32.
     let response: Option<Int32Value> = answer.message();
     match response.map(|response| response.value) {
         Some(SERVING) => Ok(()),

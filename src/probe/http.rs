@@ -1,7 +1,7 @@
-//! The `httpGet` probe: a GET is answered with a status of 200 to 399.
+//! The `httpGet` probe: the server has to answer a GET with a status of 200 to 399.
 //!
-//! As kubelet does it, but for redirects: kubelet follows them within one host, here the redirect
-//! is the answer, and a success.
+//! The request is like kubelet's, but redirects are treated differently. kubelet follows a redirect
+//! within one host; here the redirect is the answer, and a success.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -24,9 +24,10 @@ use super::{AGENT, alongside, causes, limits, tls};
 
 /// Limit on data from a server, in bytes: a TLS handshake with certificates, and an answer.
 const MAX_RECEIVED: u64 = 128 * 1024;
-/// As much of an answer's head, in bytes; of its headers hyper takes a hundred.
+/// Limit of the head of an answer, in bytes. hyper accepts at most a hundred headers.
 const MAX_HEAD: usize = 64 * 1024;
-/// As much of its body, in bytes, as kubelet takes: a server that writes little can finish.
+/// Limit of the body that is read, in bytes, as in kubelet. A server with a short body can finish
+/// writing it.
 const MAX_BODY: usize = 10 * 1024;
 /// Headers that the shim sets itself, in place of the author's.
 const OURS: [HeaderName; 6] = [
@@ -55,13 +56,13 @@ const ESCAPED: &AsciiSet = &CONTROLS
 ///
 /// # Errors
 ///
-/// Why there was none, or which it was, in one sentence.
+/// Why there was no answer, or why the answer is a failure, in one sentence.
 pub(super) async fn attempt(get: &HttpGet, network: Network<'_>) -> Result<(), String> {
     let (connection, address) = open(get, network).await?;
     get_over(connection, address, get).await
 }
 
-/// Sends the request; whatever is answered is well.
+/// Sends the request; any answer is a success.
 ///
 /// # Errors
 ///
@@ -125,8 +126,9 @@ fn request(get: &HttpGet, authority: &str) -> Result<Request<String>, http::Erro
     Ok(request)
 }
 
-/// The author's headers, and what kubelet adds: defaults, all of which but the host an empty value
-/// suppresses, and `Connection: close`. What frames a message is not the author's to say.
+/// Returns the author's headers, and the defaults that kubelet adds. If the author gives an empty
+/// value, the default is left out, except for the host. `Connection: close` and the headers that
+/// frame a message are not the author's choice.
 fn headers(get: &HttpGet, authority: &str) -> Result<HeaderMap, http::Error> {
     let given = |wanted: &HeaderName| {
         let header = get.headers.iter().find(|(name, _)| wanted == name.as_str());
@@ -173,8 +175,8 @@ async fn exchange(
     alongside(connection, answer).await
 }
 
-/// Reads as much of a body as is read. How it ends does not matter: the status has decided, and
-/// many servers end TLS without saying so.
+/// Reads the body up to its limit. An error at its end does not matter: the status has decided, and
+/// many servers end TLS without a closing message.
 async fn skim(body: Incoming) {
     let mut body = pin!(body);
     let mut left = MAX_BODY;

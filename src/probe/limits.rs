@@ -1,5 +1,5 @@
-//! Limits on data from a server in one attempt. They bound the cost of an attempt for any data that
-//! a container sends, and any timeout of its probe.
+//! Limits on data from a server in one attempt. They bound the cost of an attempt, whatever the
+//! container sends and however long the probe's timeout is.
 
 use std::io;
 use std::pin::Pin;
@@ -8,17 +8,17 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Join, ReadBuf, ReadHalf, Take, WriteHalf};
 use tokio::io::{join, split};
 
-/// A connection that gives at most so many bytes, and reads as closed behind them.
+/// A connection from which only a limited number of bytes can be read; then it reads as closed.
 pub(super) type Limited<S> = Join<Take<ReadHalf<S>>, WriteHalf<S>>;
 
-/// Gives at most `bytes` of a connection, TLS included.
+/// Limits how many bytes can be read from a connection, including those of TLS.
 pub(super) fn bytes<S: AsyncRead + AsyncWrite>(stream: S, bytes: u64) -> Limited<S> {
     let (read, write) = split(stream);
     join(read.take(bytes), write)
 }
 
-/// Gives at most `frames` of an HTTP/2 connection, and at most `bytes`. Most kinds of frames are
-/// answered, and none has to be longer than its head.
+/// Limits how many frames and bytes can be read from an HTTP/2 connection. Frames are limited
+/// because the client answers most kinds, and even a frame without payload is valid.
 pub(super) fn frames<S: AsyncRead + AsyncWrite>(
     stream: S,
     bytes: u64,
@@ -39,14 +39,15 @@ pub(super) struct Frames<R> {
 struct Count {
     /// Frames that may still begin.
     left: u32,
-    /// Bytes of a frame's head seen so far, and the length that it gives.
+    /// Bytes of the current frame's header read so far, and the payload's length as the header
+    /// gives it.
     head: u8,
     length: usize,
-    /// Bytes before the next head.
+    /// Bytes of payload left before the next header.
     payload: usize,
 }
 
-/// Size of a frame's header in bytes, and the number of them that hold the frame's length.
+/// Size of a frame's header in bytes, and how many of these bytes hold the payload's length.
 const HEAD: u8 = 9;
 const LENGTH: u8 = 3;
 
@@ -112,7 +113,7 @@ mod tests {
         Frames::new((), frames).count
     }
 
-    /// A frame of a kind that does not matter.
+    /// A frame of this length; its kind does not matter.
     fn frame(length: u32) -> Vec<u8> {
         let mut frame = length.to_be_bytes()[1..].to_vec();
         frame.extend([6, 0, 0, 0, 0, 0]);

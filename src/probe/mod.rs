@@ -1,5 +1,5 @@
-//! A single attempt of a probe, or a single hook. The core decides when it is made, and what
-//! follows.
+//! A single attempt of a probe, or a single run of a hook. The core decides when to make it, and
+//! what follows.
 
 mod address;
 mod connect;
@@ -38,23 +38,24 @@ use prober::Question;
 #[derive(Clone, Debug)]
 pub struct Target {
     pub id: String,
-    /// The process id of its init: its network namespace is where the probe goes.
+    /// Process id of the container's init. Probes go to the network namespace of this process.
     pub pid: i32,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
-    /// Cgroup of its commands.
+    /// Cgroup of the shim's commands for the container.
     pub place: Option<Place>,
     /// Named ports of the container.
     pub ports: BTreeMap<String, u16>,
-    /// The OOM score of what is executed in it is to be no higher.
+    /// Highest OOM score of commands that are executed in the container.
     pub oom_score: Option<i32>,
 }
 
-/// User agent of probes by HTTP and gRPC; servers recognize kubelet's by the part before the slash.
+/// User agent of HTTP and gRPC probes. Servers recognize kubelet's probes by the part before the
+/// slash.
 const AGENT: &str = concat!("kube-probe/usher-", env!("CARGO_PKG_VERSION"));
 
 impl Target {
-    /// The same, with the CPU time counted of what is started for it, and that the pod's.
+    /// Returns a copy with which commands run at the pod's cost, and `meter` counts their CPU time.
     fn charged(&self, meter: &Meter) -> Target {
         Target {
             runtime: self.runtime.charged(self.place.as_ref(), meter),
@@ -67,7 +68,7 @@ impl Target {
 /// The outcome of an attempt.
 #[derive(Clone, Debug)]
 pub struct Attempted {
-    /// If it failed, why, in one sentence.
+    /// If the attempt failed, the reason in one sentence.
     pub outcome: Result<(), String>,
     /// CPU time of the shim and of processes started for the attempt. Commands executed in the
     /// container are charged to the container.
@@ -108,7 +109,8 @@ async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// Why it failed, in one sentence. A request only fails without an answer: any answer is a success.
+/// Why the hook failed, in one sentence. A request fails only if there is no answer: any answer is
+/// a success.
 pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), String> {
     let target = &target.charged(&Meter::default());
     let outcome = match hook {
@@ -128,7 +130,7 @@ pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(
     outcome.map_err(|reason| tame(&reason))
 }
 
-/// The request with its port as a number.
+/// Returns the request with its port as a number, in case the author gave a name.
 fn numbered(get: &HttpGet, target: &Target) -> Result<HttpGet, String> {
     let mut get = get.clone();
     let number = port_number(&get.port, target)?;
@@ -138,7 +140,7 @@ fn numbered(get: &HttpGet, target: &Target) -> Result<HttpGet, String> {
     Ok(get)
 }
 
-/// The number of a port, which may be one of the container's by name.
+/// Returns the number of a port. The author may give the name of one of the container's ports.
 ///
 /// # Errors
 ///
@@ -165,7 +167,8 @@ async fn within(
         .unwrap_or_else(|_| Err(late()))
 }
 
-/// Awaits `answer` while the connection that it comes through is driven; that may be over first.
+/// Awaits `answer`, and drives the connection over which it comes. The connection may end before
+/// `answer` does.
 pub(crate) async fn alongside<T>(connection: impl Future, answer: impl Future<Output = T>) -> T {
     let mut answer = pin!(answer);
     tokio::select! {
@@ -176,7 +179,7 @@ pub(crate) async fn alongside<T>(connection: impl Future, answer: impl Future<Ou
     answer.await
 }
 
-/// An error with all that caused it.
+/// Returns the message of an error, with the messages of all its causes.
 pub(crate) fn causes(error: &dyn Error) -> String {
     let mut sentence = error.to_string();
     let mut source = error.source();

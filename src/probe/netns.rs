@@ -1,8 +1,9 @@
-//! A container's network namespace: into it and back, on the calling thread, or only its descriptor.
+//! A container's network namespace: the calling thread enters it and comes back, or only opens its
+//! descriptor.
 //!
-//! A socket belongs to the namespace it was made in for good, so it takes a moment's visit to make
-//! it and no thread to use it. Nothing may be awaited during the visit: another task would run in
-//! the wrong namespace.
+//! A socket stays in the namespace in which it was made. So the thread enters the namespace only to
+//! make the socket, and uses it from outside. Nothing may be awaited inside: another task would run
+//! in the wrong namespace.
 
 use std::fs::File;
 use std::io;
@@ -11,25 +12,26 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::reaper::Reaper;
 
-/// The network namespace of process `pid`, which has to be a child of ours.
+/// The network namespace of process `pid`, which has to be a child of the shim.
 ///
 /// # Errors
 ///
 /// If it cannot be opened, or the process has ended.
 pub(super) fn of(pid: i32, reaper: &Reaper) -> io::Result<File> {
     let theirs = File::open(format!("/proc/{pid}/ns/net"))?;
-    // Asked after the file was opened: so it is of that process, and of none that came after it.
+    // Checked after the file was opened, so the file belongs to this process and not to a later one
+    // with the same process id.
     match reaper.owns(pid) {
         true => Ok(theirs),
         false => Err(io::Error::other("the container has ended")),
     }
 }
 
-/// Does `visit` in the network namespace of process `pid`, which has to be a child of ours.
+/// Calls `visit` in the network namespace of process `pid`, which has to be a child of the shim.
 ///
 /// # Errors
 ///
-/// If the namespace cannot be entered, or what `visit` says.
+/// If the namespace cannot be entered, or the error of `visit`.
 pub(super) fn visit<T>(
     pid: i32,
     reaper: &Reaper,
@@ -40,7 +42,7 @@ pub(super) fn visit<T>(
     setns(&theirs, CloneFlags::CLONE_NEWNET)?;
     let result = visit();
     if let Err(error) = setns(&own, CloneFlags::CLONE_NEWNET) {
-        // All that this process did from now on would happen in a container's network.
+        // Otherwise this process would go on in the container's network.
         tracing::error!(%error, "cannot leave a container's network namespace");
         std::process::abort();
     }

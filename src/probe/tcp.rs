@@ -5,7 +5,7 @@ use crate::plan::{Host, Port};
 use super::connect::{self, Network};
 use super::{Target, port_number};
 
-/// Opens a connection and closes it. Nothing is read, so the shim does it itself.
+/// Opens a connection and closes it. The shim does this without a prober, because it reads no data.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! TLS without verification, as kubelet's HTTPS probes have it.
+//! TLS without verification, as in kubelet's HTTPS probes.
 //!
-//! A probe asks whether a container of its own pod answers; who else could answer there could as
-//! well speak plain HTTP. So neither a name, a date, an issuer nor a signature is looked at, and
-//! certificates of every kind will do.
+//! A probe asks whether a container of its own pod answers. An impostor that could answer there
+//! could also answer plain HTTP probes. So the shim checks no name, date, issuer or signature, and
+//! accepts certificates of every kind.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ const SCHEMES: [SignatureScheme; 13] = [
     SignatureScheme::ECDSA_SHA1_Legacy,
 ];
 
-/// Makes the stream a TLS one. The configuration is made anew each time: an idle shim keeps none.
+/// Performs the TLS handshake on `stream`. The configuration is made for each handshake, so that an
+/// idle shim keeps none.
 ///
 /// # Errors
 ///
@@ -54,7 +55,7 @@ pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
         .with_custom_certificate_verifier(Arc::new(Unverified))
         .with_no_client_auth();
     config.resumption = Resumption::disabled();
-    // An address is never sent to the server.
+    // The client sends a host's name to the server, but never an address.
     let name = match host {
         Some(Host::Localhost) => {
             ServerName::try_from("localhost").map_err(|error| causes(&error))?

@@ -1,4 +1,4 @@
-//! Runs tests with a reaper that collects.
+//! Runs tests that need a reaper of all exits.
 
 use std::process::Command;
 

@@ -166,14 +166,14 @@ mod tests {
         reaper.reserve(first.pid());
         assert_eq!(ended(&mut first).await, ExitStatus::Code(3));
         assert_eq!(state(first.pid()), Some('Z'));
-        // A command's process that exits before the command names it.
+        // The process of a command, which exits before the command reports it.
         let expectation = reaper.expect();
         let named = orphan(&reaper, directory.path(), "a", 7).await;
         go("a");
         let stranger = orphan(&reaper, directory.path(), "b", 0).await;
         let mut named = expectation.claim(named);
         assert_eq!(ended(&mut named).await, ExitStatus::Code(7));
-        // No waiter and no claim for this one.
+        // A process that has neither a waiter nor a claim.
         go("b");
         becomes(stranger, None).await;
         assert_eq!(state(first.pid()), Some('Z'));

@@ -15,14 +15,14 @@ use crate::sys;
 use super::children::Family;
 use super::{Child, Reaper};
 
-/// Time for a command to clean up after its child processes are gone.
+/// Time in which a command may clean up, once its child processes are gone.
 const CLEARS_AWAY_WITHIN: Duration = Duration::from_millis(400);
 
 /// Time for a process to die of SIGKILL.
 const DIES_WITHIN: Duration = Duration::from_secs(1);
 
-/// Searches for processes that a stopped command has started: some may have been forking when it
-/// was stopped.
+/// Number of searches for the processes that a stopped command has started. Some of these may have
+/// been forking when they were stopped.
 const LOOKS: u32 = 50;
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
@@ -74,10 +74,10 @@ impl Child {
             return;
         }
         self.end_descendants(reaper).await;
-        // It may have exited just now, which is fine.
+        // The command may have exited just now, which is fine.
         let _ = reaper.kill(self.pid(), libc::SIGKILL);
         if timeout(DIES_WITHIN, self.wait()).await.is_err() {
-            // It is stuck in the kernel, and is collected once it dies.
+            // The command is stuck in the kernel, and is collected once it dies.
             tracing::error!(pid = self.pid(), "a command does not die of SIGKILL");
         }
     }

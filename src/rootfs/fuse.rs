@@ -19,7 +19,7 @@ const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
 /// Most bytes of a helper's error message that are passed on.
 const MAX_ERROR_BYTES: usize = 1024;
 
-/// The program that mounts a type of file system, and the program's name of the type.
+/// The program that mounts a type of file system, and the name that this program has for the type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Helper {
     program: &'static str,
@@ -39,8 +39,8 @@ impl Helper {
         Some(Helper { program, kind })
     }
 
-    /// Mounts at `target` by the helper. The program that then serves the file system becomes a
-    /// child of the shim, the subreaper, and exits after the unmount.
+    /// Has the helper mount the file system at `target`. The program that then serves the file
+    /// system becomes a child of the shim, the subreaper, and exits after the unmount.
     ///
     /// # Errors
     ///

@@ -64,7 +64,7 @@ impl UserNamespace {
         let at = |error: std::io::Error| format!("{}: {error}", target.display());
         let tree =
             mounts::clone_tree(source).map_err(|error| format!("{}: {error}", source.display()))?;
-        // Before the mount becomes visible.
+        // The owners are mapped before the mount becomes visible.
         mounts::map_owners(tree.as_fd(), self.as_fd(), attributes).map_err(|error| {
             format!("the kernel or file system cannot map the owners of {files}: {error}")
         })?;

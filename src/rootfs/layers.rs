@@ -39,8 +39,8 @@ pub(super) fn shorten(options: &mut [String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Mounts of the lower directories with other owners. They are needed only until the overlay is
-/// mounted, which keeps its own references.
+/// The lower directories, mounted with other owners. These mounts are needed only until the overlay
+/// is mounted, because the overlay keeps its own references.
 #[derive(Debug)]
 pub(super) struct Layers {
     bundle: PathBuf,
@@ -93,7 +93,8 @@ pub(super) fn unmount(bundle: &Path) {
     };
     for entry in entries.flatten() {
         unmount_at(&entry.path());
-        // Fails unless it is empty: a layer that is still mounted is part of an image.
+        // Fails unless the directory is empty. A layer that is still mounted there is part of an
+        // image, and must stay.
         let _ = fs::remove_dir(entry.path());
     }
     let _ = fs::remove_dir(directory);

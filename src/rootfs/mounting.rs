@@ -73,7 +73,8 @@ impl Mounting {
             }
             Some(users) => {
                 self.mount_at(&self.target()?)?;
-                // Opened again, to get the mount that was just made.
+                // Opened again, because the first descriptor refers to the directory below the new
+                // mount.
                 let target = self.target()?;
                 users.remount(&path_of(&target))
             }

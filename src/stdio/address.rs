@@ -22,7 +22,7 @@ pub(super) enum Address<'a> {
 pub(super) struct Program {
     pub path: PathBuf,
     pub args: Vec<String>,
-    /// True if it writes a byte when it is ready, instead of only closing the pipe
+    /// True if the program writes a byte when it is ready, instead of only closing the pipe
     /// (`binary-v2://`).
     pub says_when_ready: bool,
 }
@@ -60,7 +60,7 @@ fn is_scheme(text: &str) -> bool {
 
 fn path(hierarchy: &str) -> PathBuf {
     let path = match hierarchy.strip_prefix("//") {
-        // After the host, which is usually empty.
+        // The path begins after the host, which is usually empty.
         Some(rest) => rest
             .find('/')
             .and_then(|begin| rest.get(begin..))

@@ -25,8 +25,8 @@ use crate::reaper::{Child, Reaper};
 /// Time limit for a program to be ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for a program to read the rest after the process is deleted. Its streams end then, unless
-/// another process keeps them open.
+/// Time for a program to read the rest after the process is deleted. The process's streams end when
+/// it is deleted, unless another process keeps them open.
 const READS_ON_FOR: Duration = Duration::from_secs(2);
 
 /// Time for a program to exit after SIGTERM, as with containerd's runc shim.
@@ -36,7 +36,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(12);
 pub(super) struct Logger {
     name: String,
     child: Child,
-    /// Exit status, once it has exited: a child can be waited for only once.
+    /// Exit status, once the program has exited: a child can be waited for only once.
     status: Option<ExitStatus>,
     reaper: Reaper,
 }
@@ -131,8 +131,8 @@ impl Logger {
         }
     }
 
-    /// Waits until the program has read everything and exited; if it does not, sends SIGTERM, and
-    /// then SIGKILL.
+    /// Waits until the program has read everything and exited. If the program does not, sends
+    /// SIGTERM, and then SIGKILL.
     pub async fn end(mut self) {
         if self.wait_for_exit(READS_ON_FOR).await {
             return;
@@ -168,7 +168,7 @@ impl Logger {
 
     async fn kill(&mut self) {
         self.signal(Signal::KILL);
-        // Limited, because it may hang in the kernel.
+        // The wait is limited, because the program may hang in the kernel.
         self.wait_for_exit(ENDS_WITHIN).await;
     }
 

@@ -50,7 +50,7 @@ impl Destination {
         matches!(self, Destination::File(_))
     }
 
-    /// Opens the destination at an address, without waiting for a reader; but waits for a stalled
+    /// Opens the destination at an address. Does not wait for a reader, but waits for a stalled
     /// disk.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Destination {
         }
     }
 
-    /// Makes the destination of a pipe's writing end.
+    /// Makes a destination of the writing end of a pipe.
     ///
     /// # Errors
     ///

@@ -185,7 +185,7 @@ impl Shared {
         queue.has_thread
     }
 
-    /// Waits until the thread has reached a state.
+    /// Waits until `has_come` is true of the queue.
     async fn reach(self: &Arc<Self>, has_come: impl Fn(&Queue) -> bool) {
         loop {
             let is_served = {
@@ -288,7 +288,8 @@ mod tests {
             let (mut disk, log) = stalled();
             let sent = numbers();
             let begun = Instant::now();
-            // A pipe, and the queue twice: what the thread writes, and what waits.
+            // The log takes what the pipe holds, and twice the queue's limit: the bytes that the
+            // thread is writing, and those that wait.
             let written = timeout(Duration::from_millis(300), write_all(&log, &sent)).await;
             assert!(written.is_err() && begun.elapsed() < Duration::from_secs(20));
             let (queued, under_way) = {

@@ -2,8 +2,9 @@
 //!
 //! A client closes its FIFO when it learns of the exit, and loses output that it has not read. So
 //! the shim reports an exit only after the client has read what the process had written. The kernel
-//! does not report reads of a FIFO: the shim counts the bytes that it moves in, checks how many are
-//! still there, and waits until the difference reaches the number of bytes written.
+//! does not report reads of a FIFO. So the shim counts the bytes that it moves into the FIFO, and
+//! checks how many are still in it. It waits until the difference reaches the number of bytes that
+//! the process has written.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,7 +21,8 @@ use tokio::time::{Instant, sleep};
 use crate::lifecycle::READ_WITHIN;
 use crate::sys;
 
-/// Longest pause of a reader for which the exit of its process waits.
+/// Longest pause of a reader. After a longer one, the shim reports the process's exit even if
+/// output is unread.
 const STILL_FOR: Duration = Duration::from_millis(200);
 
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -32,7 +34,8 @@ pub(super) struct Passage {
     source: Source,
     /// Bytes moved into the FIFO.
     moved: AtomicU64,
-    /// Bytes that the pump has read and keeps back until the OCI runtime's command has exited.
+    /// Bytes that the pump has read but does not pass on until the OCI runtime's command has
+    /// exited.
     kept_back: AtomicU64,
     /// True if the pump has ended.
     is_over: AtomicBool,
@@ -44,7 +47,7 @@ pub(super) struct Passage {
 #[derive(Debug)]
 pub(super) enum Source {
     Pipe(Weak<AsyncFd<OwnedFd>>),
-    /// The pump ends soon after the process, after the last of its bytes.
+    /// The pump ends soon after the process, once it has moved the last bytes.
     Terminal,
 }
 
@@ -116,7 +119,8 @@ impl Passage {
         }
     }
 
-    /// Number of bytes, of the first `written`, that no client has read; 0 if that cannot be known.
+    /// Number of bytes that no client has read, of the first `written` bytes; 0 if that cannot be
+    /// known.
     fn left(&self, written: u64) -> u64 {
         let fifo = self.fifo.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fifo) = fifo.upgrade() else {
@@ -146,7 +150,7 @@ impl Unread {
         (unread.left() > 0).then_some(unread)
     }
 
-    /// Waits until clients have read it. Gives up on a reader that pauses longer than
+    /// Waits until clients have read the output. Gives up on a reader that pauses longer than
     /// `STILL_FOR`, and after [`READ_WITHIN`].
     pub async fn is_read(self) {
         #[cfg(test)]
@@ -172,7 +176,7 @@ impl Unread {
         left.fold(0, u64::saturating_add)
     }
 
-    /// Output that a simulated client reads for this time.
+    /// Simulated output, which a client takes this long to read.
     #[cfg(test)]
     pub fn simulated(lasts: Duration) -> Unread {
         Unread {
@@ -249,7 +253,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Lets the pump do what it can.
+    /// Lets the pump run until it has to wait.
     async fn pumped() {
         for _ in 0..20 {
             yield_now().await;

@@ -36,15 +36,15 @@ pub(super) struct Output {
     pub is_logged: bool,
 }
 
-/// Most bytes of the OCI runtime's output that are kept back while its command runs. With more,
-/// output is passed on at once, because a command that finds its pipe full would never exit.
+/// Most bytes of the OCI runtime's output that are kept back while its command runs. If there is
+/// more, all of it is passed on at once, because a command whose pipe is full would never exit.
 const KEPT_BACK_AT_MOST: usize = 64 * 1024;
 
-/// Bytes of it that are read at a time.
+/// Bytes of the runtime's output that are read at a time.
 const PIECE: usize = 4096;
 
-/// Starts a pump from a pipe, until its end. Output is kept back until `begin` is sent; if its
-/// sender is dropped, the output is discarded.
+/// Starts a pump from a pipe, which runs until the pipe ends. Output is kept back until `begin` is
+/// sent; if its sender is dropped, the output is discarded.
 ///
 /// # Errors
 ///
@@ -264,7 +264,7 @@ async fn move_all(
                 }
             }
             Err(Errno::EINTR) => {}
-            // EAGAIN does not tell which of the two would block.
+            // EAGAIN does not tell which of the two ends would block.
             Err(Errno::EAGAIN) if is_ready(from.as_fd(), PollFlags::POLLIN) => {
                 let mut writable = to.writable().await?;
                 if !is_ready(to.as_fd(), PollFlags::POLLOUT) {

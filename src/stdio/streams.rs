@@ -179,7 +179,7 @@ async fn open_pipes(
         }
         let threads = setting.reaper.threads();
         let (destination, keep) = Destination::open(stream, path, threads).await?;
-        // stderr is the last of them, so its handle stays.
+        // stderr is the last of the two, so the handle of stderr stays.
         streams.messages = destination.message_writer();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
@@ -259,7 +259,7 @@ impl Streams {
         Ok(process)
     }
 
-    /// Applies the calls made on `others`, which was a placeholder for these streams.
+    /// Applies to these streams the calls that were made on `others`, their placeholder.
     pub fn catch_up(&mut self, others: &Streams) {
         if others.is_closed {
             self.close_stdin();
@@ -425,7 +425,7 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
             streams.stdin = None;
             streams.spare = None;
             streams.messages = None;
-            // Discards output that is still kept back.
+            // Discards output that is still kept back, because the senders are dropped.
             streams.silent = Vec::new();
             streams.reach(Phase::Deleted);
         }

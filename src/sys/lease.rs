@@ -11,7 +11,8 @@ use nix::libc;
 /// Sets the signal for a waiting process (`F_SETSIG(2const)`); libc has no name for it.
 const F_SETSIG: i32 = 10;
 
-/// A program whose execution stalls until this is dropped, or for `/proc/sys/fs/lease-break-time`.
+/// A program whose execution stalls until this lease is dropped, or for the seconds in
+/// `/proc/sys/fs/lease-break-time`.
 #[derive(Debug)]
 pub struct Lease {
     path: PathBuf,
@@ -24,7 +25,7 @@ impl Lease {
         let path = directory.join("leased");
         fs::copy(program, &path).unwrap();
         let file = File::open(&path).unwrap();
-        // A signal that is ignored by default.
+        // The kernel sends this signal when a process waits. It is ignored by default.
         control(&file, F_SETSIG, libc::SIGURG).unwrap();
         control(&file, libc::F_SETLEASE, libc::F_WRLCK).unwrap();
         Lease { path, file }

@@ -11,7 +11,7 @@ use nix::libc;
 use nix::sched::{CloneFlags, clone};
 use nix::unistd::pipe2;
 
-/// An idle process in a new user namespace; it ends when this is dropped.
+/// An idle process in a new user namespace. The process ends when this value is dropped.
 ///
 /// The maps of a namespace can only be written while a process lives in it.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl UserNamespaceHolder {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
         let (to_read, to_close) = (read.as_raw_fd(), write.as_raw_fd());
         let child = move || {
-            // Closes its copy of the end whose closing it waits for.
+            // The child waits until the pipe's writing end is closed, so it closes its own copy.
             unsafe { libc::close(to_close) };
             let mut byte = [0_u8; 1];
             // SAFETY: the length is that of the buffer.
@@ -142,7 +142,7 @@ pub fn attach_tree(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     }
 }
 
-/// `linux/loop.h`.
+/// `struct loop_info64` of `linux/loop.h`.
 #[repr(C)]
 struct LoopInfo {
     device: u64,
@@ -160,7 +160,7 @@ struct LoopInfo {
     init: [u64; 2],
 }
 
-/// `linux/loop.h`.
+/// `struct loop_config` of `linux/loop.h`.
 #[repr(C)]
 struct LoopConfig {
     fd: u32,
@@ -187,7 +187,7 @@ pub fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<i32> {
 ///
 /// # Errors
 ///
-/// `EBUSY` if the device is in use; before Linux 5.8 `EINVAL`.
+/// `EBUSY` if the device is in use; `EINVAL` on Linux before 5.8.
 pub fn attach_loop_device(
     device: BorrowedFd<'_>,
     file: BorrowedFd<'_>,

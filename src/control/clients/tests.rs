@@ -79,7 +79,7 @@ impl Entrance {
     }
 }
 
-/// True if the connection is over, as its other end sees it.
+/// True if the other end of the connection sees that it is over.
 async fn is_over(theirs: &mut UnixStream) -> bool {
     let within = Duration::from_millis(1);
     let read = tokio::time::timeout(within, theirs.read(&mut [0; 8])).await;
@@ -145,7 +145,7 @@ fn a_new_client_evicts_the_one_that_was_sent_nothing_for_the_longest_time() {
         let mut inside = Vec::new();
         for number in 0..MAX_CLIENTS {
             let (mut client, theirs) = entrance.enter().await;
-            // Only the first is sent something.
+            // Only the first client is sent something.
             if number == 0 {
                 client.write_all(b"news").await.unwrap();
             }
@@ -207,7 +207,7 @@ fn neither_kind_of_client_takes_a_seat_of_the_other() {
             let mut entrance = Entrance::new();
             let (_client, mut theirs) = entrance.admit(is_root).await.unwrap();
             let mut others = Vec::new();
-            // More come until they are rejected.
+            // More clients connect until one is rejected.
             while let Some(other) = entrance.admit(!is_root).await {
                 others.push(other);
             }

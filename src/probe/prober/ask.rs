@@ -1,4 +1,4 @@
-//! The shim's side: starts a prober, hears its verdict, ends it.
+//! The shim's side: starts a prober, reads its verdict, ends the prober.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -26,17 +26,17 @@ const NAME: &str = "usher-prober";
 /// Longest wait for the exit of a killed prober; one that hangs in the kernel is left behind.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// A prober outlives its attempt by so many seconds at most, if the shim does not see to it.
+/// Most seconds for which a prober outlives its attempt if the shim does not kill it.
 const OVERTIME_SECONDS: u64 = 2;
 
 /// SIGKILL.
 const KILL: i32 = 9;
 
-/// The log already says that probers keep rights.
+/// True if the log already says that probers keep rights.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
-/// Has a prober ask the question in the container's network namespace. Within `limit`, it and its
-/// prober are over.
+/// Has a prober ask the question in the container's network namespace. The attempt ends within
+/// `limit`, and then the prober is killed.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub(in crate::probe) async fn ask(
     match verdict {
         Err(_) => Err(format!("no answer within {limit:?}")),
         Ok(Err(problem)) => Err(match status {
-            // Ended by us, since it said nothing that could be read.
+            // This status explains nothing: the prober exited with 0, or the shim has killed it.
             None | Some(ExitStatus::Code(0) | ExitStatus::Signal(KILL)) => {
                 format!("the prober {problem}")
             }
@@ -108,7 +108,7 @@ impl Prober {
         Ok((prober, socket))
     }
 
-    /// Sees to it that it has ended, and says how.
+    /// Kills the prober if it still runs, and returns its exit status.
     async fn end(&mut self) -> Option<ExitStatus> {
         self.kill();
         let status = timeout(ENDS_WITHIN, self.child.wait()).await;
@@ -119,7 +119,7 @@ impl Prober {
 
     fn kill(&self) {
         if !self.has_ended {
-            // It may have ended meanwhile, which is as good.
+            // Fails if the prober has exited meanwhile.
             let _ = self.reaper.kill(self.child.pid(), KILL);
         }
     }
@@ -131,7 +131,8 @@ impl Drop for Prober {
     }
 }
 
-/// Gives the order and reads the verdict; what was wrong with it, for a sentence about the prober.
+/// Sends the order and reads the verdict. The error is the predicate of a sentence whose subject is
+/// the prober.
 async fn hear(socket: UnixStream, order: &Order) -> Result<Verdict, String> {
     let order = serde_json::to_vec(order).map_err(|error| format!("has no order: {error}"))?;
     if order.len() as u64 > MAX_QUESTION {

@@ -16,18 +16,18 @@ const LIMITS: [(Resource, rlim_t); 6] = [
     (Resource::RLIMIT_AS, 128 * 1024 * 1024),
     (Resource::RLIMIT_CPU, 1),
     (Resource::RLIMIT_NOFILE, 32),
-    // Nothing is written to a file, nobody is started, nothing is left of an end.
+    // A prober writes no files, starts no processes and leaves no core dump.
     (Resource::RLIMIT_FSIZE, 0),
     (Resource::RLIMIT_NPROC, 0),
     (Resource::RLIMIT_CORE, 0),
 ];
 
-/// Gives up users, groups, capabilities, and what they could be regained by; puts limits on the rest.
-/// What could not be given up, as where the shim is in a user namespace without such a user: a probe
-/// is made all the same, as well confined as it can be.
+/// Gives up users, groups, capabilities and every way to regain them, and sets resource limits.
+/// Returns the rights that could not be given up, for example because the shim's user namespace
+/// lacks the user. The probe is made even then, confined as far as possible.
 pub(super) fn confine() -> Vec<String> {
     let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-    // As long as it may: the order matters.
+    // The order matters: a later step gives up the rights that an earlier step needs.
     let steps = [
         step("bounding capabilities", caps::clear(None, CapSet::Bounding)),
         step("groups", setgroups(&[])),
@@ -43,7 +43,7 @@ pub(super) fn confine() -> Vec<String> {
         ),
         step("capabilities", caps::clear(None, CapSet::Effective)),
         step("new privileges", set_no_new_privs()),
-        // Nobody of that user may look into it.
+        // Other processes of the same user must not trace the prober.
         step("traces", set_dumpable(false)),
         step("its name", set_name(c"usher-prober")),
     ];

@@ -12,7 +12,7 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch, apply_filter,
 };
 
-/// With whatever arguments.
+/// System calls that are allowed with any arguments.
 const ALLOWED: &[libc::c_long] = &[
     // Connections.
     libc::SYS_connect,
@@ -41,14 +41,14 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_restart_syscall,
-    // Memory; more of it is below.
+    // Memory; `program` adds `mmap` and `mprotect`, with conditions.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
-    // Keys of TLS and of maps.
+    // Random keys, for TLS and for hash maps.
     libc::SYS_getrandom,
-    // The end, an untimely one as well: who it is, how many processors the C library may make use of.
+    // Exit and abort. The C library also asks for process ids and for the number of processors.
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_tgkill,
@@ -67,20 +67,20 @@ const ALLOWED_HERE: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_poll, li
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// Questions about a descriptor; a debug build asks them before it closes one.
+/// Commands of fcntl(2) that query a descriptor: a debug build uses them before it closes one.
 const DESCRIPTOR_QUESTIONS: [libc::c_int; 2] = [libc::F_GETFD, libc::F_GETFL];
 
-/// Memory that can be executed.
+/// Flag of memory from which code can be executed.
 const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 
 /// Bits of a socket's type that are not flags.
 const TYPE: u64 = 0xf;
 
-/// Puts the filter in force, for good.
+/// Installs the filter, which the process cannot remove.
 ///
 /// # Errors
 ///
-/// If the kernel has none, or it cannot be made for this platform.
+/// If the kernel does not support filters, or the filter cannot be made for this platform.
 pub(super) fn install() -> Result<(), seccompiler::Error> {
     let program = program()?;
     apply_filter(&program)
@@ -89,7 +89,7 @@ pub(super) fn install() -> Result<(), seccompiler::Error> {
 fn program() -> Result<BpfProgram, BackendError> {
     let allowed = ALLOWED.iter().chain(ALLOWED_HERE);
     let mut rules: BTreeMap<_, _> = allowed.map(|call| (*call, Vec::new())).collect();
-    // By TCP only, and IP.
+    // Only sockets for TCP over IPv4 and IPv6.
     let stream = libc::SOCK_STREAM as u64;
     let is_stream = || argument(1, SeccompCmpOp::MaskedEq(TYPE), stream);
     let of_family = |family: i32| {

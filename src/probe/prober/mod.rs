@@ -1,13 +1,14 @@
-//! A prober: a process that asks a server in a container one question and ends.
+//! A prober: a process that asks a server in a container one question and exits.
 //!
-//! What a server answers is a container's to choose, and HTTP, HTTP/2 and TLS are much code to read it
-//! with. So it is read where it can do little harm: in a process of its own, this binary in another
-//! mode, which has entered the container's network namespace and has then given up all else. The shim
-//! keeps its memory and its thread to itself, and ends a prober at the attempt's timeout.
+//! The container chooses what its server answers, and parsing HTTP, HTTP/2 and TLS takes much code.
+//! So this code runs where a bug does little harm: in a separate process, which is this binary in
+//! another mode. The process enters the container's network namespace, and then gives up all other
+//! rights. The shim's memory and thread are out of reach, and the shim kills the prober at the
+//! attempt's timeout.
 //!
-//! A prober finds its question on standard input, a socket on which it leaves its verdict as well, and
-//! the network namespace as standard error: what is one of the three needs no code between fork and
-//! exec, so the shim's memory is not copied for it.
+//! A prober's standard input is a socket, from which it reads its question and to which it writes
+//! its verdict. Its standard error is the network namespace. Standard streams are passed to a child
+//! without further code between fork and exec.
 
 mod ask;
 mod confine;
@@ -25,16 +26,16 @@ pub use process::main;
 /// The argument that makes the shim's binary a prober.
 pub const MODE: &str = "prober";
 
-/// A question may have so many bytes: more than the longest annotation, with all of it escaped.
+/// Most bytes of an order: more than the longest annotation has, even with every character escaped.
 const MAX_QUESTION: u64 = 256 * 1024;
 
-/// A verdict may have so many bytes.
+/// Most bytes of a verdict.
 const MAX_VERDICT: u64 = 4 * 1024;
 
 /// The order to a prober.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
-    /// The shim's process id; a prober does not outlive it.
+    /// The shim's process id: a prober does not outlive the shim.
     shim: u32,
     /// Seconds until the prober ends by itself, if the shim has not killed it by then.
     over_in: u32,
@@ -55,9 +56,9 @@ pub(super) enum Question {
 /// The report of a prober.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Verdict {
-    /// Why the attempt failed, in a container's own words in part.
+    /// Why the attempt failed; part of the text may come from the container.
     failure: Option<String>,
-    /// The rights that it could not give up, and why; `None` if the kernel supports all that is used.
+    /// The rights that the prober could not give up, and why; `None` if it gave up all.
     kept: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The prober's side: from its order to its verdict.
+//! The prober's side: reads its order, and writes its verdict.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,14 +27,15 @@ pub fn main() -> Result<(), String> {
     let not_started = |error| {
         format!("standard input has no order ({error}); probers are started by usher's shim")
     };
-    // All else that the shim has open closes by itself at its exec; this does not depend on it.
+    // The shim's other descriptors are marked to close at exec; this call does not rely on the
+    // mark.
     sys::close_all_from(3);
-    // In the pod's cgroup, as elsewhere, it goes before any container when memory runs out; it may only
-    // be raised.
+    // When memory runs out, the kernel kills the prober before any container, even in the pod's
+    // cgroup. Raising this score needs no privilege.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let mut socket = UnixStream::from(own(io::stdin().as_fd()).map_err(not_started)?);
     let order = read_order(&socket).map_err(not_started)?;
-    // The shim ends it in time. This is for when the shim is stopped, or too busy.
+    // The shim kills the prober in time. The alarm is for a shim that is stopped, or too busy.
     alarm::set(order.over_in);
     let verdict = carry_out(&order);
     let said = serde_json::to_vec(&verdict).map_err(|error| error.to_string())?;
@@ -69,7 +70,7 @@ fn carry_out(order: &Order) -> Verdict {
     }
 }
 
-/// Enters the namespace, then gives up whatever the attempt does not need.
+/// Enters the namespace, then gives up all rights that the attempt does not need.
 fn prepare(
     order: &Order,
 ) -> Result<(tokio::runtime::Runtime, Network<'static>, Vec<String>), String> {
@@ -80,7 +81,7 @@ fn prepare(
     };
     let network = Network::Own(is_asked_for.then(address::global).flatten());
     let mut kept = confine();
-    // Behind all that changes who it is, which would undo it.
+    // Set after the user and group were changed, because that change would reset it.
     let dies_with = set_pdeathsig(Signal::SIGKILL);
     kept.extend(
         dies_with
@@ -90,7 +91,7 @@ fn prepare(
     if parent_id() != order.shim {
         return Err("the shim has ended".to_owned());
     }
-    // It makes its descriptors before there is a filter.
+    // The runtime opens its descriptors here, because the filter would forbid that.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -107,7 +108,7 @@ fn prepare(
 
 fn enter() -> io::Result<()> {
     setns(io::stderr(), CloneFlags::CLONE_NEWNET)?;
-    // Where a panic is told of, which nobody hears.
+    // Standard error is where a panic's message goes. It becomes `/dev/null`.
     Ok(dup2_stderr(io::stdout())?)
 }
 
@@ -119,7 +120,7 @@ async fn answer(question: &Question, network: Network<'_>) -> Result<(), String>
     }
 }
 
-/// So much that it fits into a verdict; it is made fit for a sentence by the shim.
+/// Cuts a text so that it fits into a verdict. The shim makes it fit to quote in a sentence.
 fn cut(words: &str) -> String {
     words.chars().take(SAID_CHARS.saturating_add(1)).collect()
 }

@@ -17,10 +17,10 @@ const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
 #[derive(Clone)]
 struct Answer {
     http: u16,
-    /// The status where it stands in the headers.
+    /// `grpc-status` in the headers.
     early: Option<&'static str>,
     body: &'static [u8],
-    /// The status where it stands behind the body.
+    /// `grpc-status` in the trailers, after the body.
     late: Option<&'static str>,
 }
 
@@ -31,7 +31,7 @@ const GOOD: Answer = Answer {
     late: Some("0"),
 };
 
-/// A request that the server got: the request line, the headers, and the body.
+/// A request that the server received: the request line, the headers, and the body.
 type Asked = (String, HeaderMap, Vec<u8>);
 
 async fn serve(stream: TcpStream, answer: Answer) -> Asked {
@@ -50,7 +50,7 @@ async fn serve(stream: TcpStream, answer: Answer) -> Asked {
         asked = exchange => asked,
         _ = std::future::poll_fn(|context| connection.poll_closed(context)) => panic!("closed"),
     };
-    // Until the client has gone, which it does without a word.
+    // Serves until the client closes the connection, which it does without notice.
     while let Some(Ok(_)) = connection.accept().await {}
     (format!("{} {}", head.method, head.uri), head.headers, asked)
 }
@@ -204,7 +204,8 @@ async fn every_other_answer_is_a_failure_that_says_what_it_was() {
                 ..GOOD
             },
         ),
-        // Compressed, cut short, too long, twice, no protobuf.
+        // Invalid bodies: a compressed message, one cut short, one too long, two messages, no
+        // protobuf.
         (
             "something else",
             Answer {
@@ -299,7 +300,7 @@ async fn a_server_that_says_nothing_is_given_up_in_time() {
 
 #[tokio::test]
 async fn a_server_that_never_stops_is_not_listened_to_for_long() {
-    // Frames of HTTP/2: settings, a ping, an unknown one, headers that are never complete, data.
+    // Frames of HTTP/2: settings, a ping, a frame of unknown kind, headers that never end, data.
     let settings: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
     let frames: [&[u8]; 5] = [
         settings,
@@ -311,7 +312,8 @@ async fn a_server_that_never_stops_is_not_listened_to_for_long() {
     for frame in frames {
         let serve = async move |mut stream: TcpStream| {
             stream.write_all(settings).await.unwrap();
-            // The beginning of an answer: a status, and more headers to come where they do.
+            // The beginning of an answer: a status. Its headers end here, unless `frame` continues
+            // them.
             let flags = if frame[3] == 9 { 0 } else { 4 };
             let head = [0, 0, 1, 1, flags, 0, 0, 0, 1, 0x88];
             let _ = stream.read(&mut [0; 1024]).await;

@@ -35,11 +35,11 @@ fn plain() -> HttpGet {
     get(r#""path":"/""#)
 }
 
-/// The outcome where this is all that the server says.
+/// Returns the outcome of a probe whose server sends `answer` and nothing else.
 async fn answered(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<(), String> {
     let serve = async move |mut stream: TcpStream| {
         head_of_request(&mut stream).await;
-        // Whoever does not want all of it may have gone.
+        // Fails if the client has closed the connection before it read everything.
         let _ = stream.write_all(answer.as_ref()).await;
     };
     let (connection, address, _server) = connect(serve).await;
@@ -48,7 +48,7 @@ async fn answered(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<()
     within(PATIENCE, "answer", attempt).await
 }
 
-/// The request that a probe makes, and to which address.
+/// Returns the request that a probe sends, and the address that it is sent to.
 async fn request(get: &HttpGet) -> (String, String) {
     let serve = async |mut stream: TcpStream| {
         let head = head_of_request(&mut stream).await;
@@ -150,7 +150,7 @@ async fn a_server_that_closes_its_half_without_an_answer_is_a_failure() {
     };
     let (connection, address, server) = connect(serve).await;
     get_over(connection, address, &plain()).await.unwrap_err();
-    // And nothing of the connection is kept: the server sees its end.
+    // The client has closed the connection: the server sees its end.
     timeout(PATIENCE, server).await.expect("the end").unwrap();
 }
 
@@ -176,7 +176,8 @@ async fn a_server_that_says_nothing_or_too_slowly_is_given_up_in_time() {
         let serve = async move |mut stream: TcpStream| {
             head_of_request(&mut stream).await;
             stream.write_all(begin.as_bytes()).await.unwrap();
-            // A little now and then, for ever; and nothing, until the client has gone.
+            // Sends `more` every ten milliseconds until the client hangs up. If `more` is empty,
+            // sends nothing and waits for that.
             while !more.is_empty() && stream.write_all(more.as_bytes()).await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

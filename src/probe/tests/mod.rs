@@ -1,5 +1,5 @@
-//! Probes against servers of this process, on loopback; into another network namespace they go in
-//! the integration tests.
+//! Probes of servers in this process, on loopback. The integration tests probe servers in other
+//! network namespaces.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ mod tls;
 
 pub(super) use http::get as http_get;
 
-/// Far more than anything here takes, also on a busy machine.
+/// Time limit: far longer than any test here takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection to a server that serves this one.
+/// Connects to a new server, which serves only this connection.
 async fn connect<F: Future<Output: Send> + Send + 'static>(
     serve: impl FnOnce(TcpStream) -> F + Send + 'static,
 ) -> (TcpStream, SocketAddr, JoinHandle<F::Output>) {
@@ -41,7 +41,8 @@ async fn head_of_request(stream: &mut TcpStream) -> String {
     String::from_utf8(head).expect("text")
 }
 
-/// Writes the same until the other side does not take more; how many bytes that were.
+/// Writes `bytes` again and again until the other side hangs up; returns the number of bytes
+/// written.
 async fn pour(stream: &mut TcpStream, bytes: &[u8]) -> usize {
     let mut written = 0;
     while stream.write_all(bytes).await.is_ok() {

@@ -15,7 +15,7 @@ use super::http::get;
 use super::{PATIENCE, connect, pour};
 use crate::probe::http::get_over;
 
-/// A server's certificate, whatever the client wants.
+/// The certificate that a server sends to every client.
 #[derive(Debug)]
 struct Fixed(Arc<CertifiedKey>);
 
@@ -29,7 +29,8 @@ fn key() -> KeyPair {
     KeyPair::generate().expect("a key")
 }
 
-/// A server whose certificate is signed by `key`, if it is one at all.
+/// Returns a server that sends `certificate` and signs with `key`. The certificate may be any
+/// bytes.
 fn server(
     certificate: CertificateDer<'static>,
     key: &KeyPair,
@@ -56,14 +57,14 @@ fn certificate(
     params.self_signed(key).expect("a certificate").into()
 }
 
-/// The outcome, and the name that the client has asked for.
+/// Probes a server; returns the outcome, and the server name that the client sent.
 async fn probe(acceptor: TlsAcceptor, json: &str) -> (Result<(), String>, Option<String>) {
     let serve = async move |stream: TcpStream| {
         let mut stream = acceptor.accept(stream).await.expect("a handshake");
         let name = stream.get_ref().1.server_name().map(str::to_owned);
         let mut request = [0; 1024];
         let _ = stream.read(&mut request).await;
-        // No length, and no word of TLS that this is the end, as many servers do it.
+        // The answer has no length, and TLS ends without a closing message, as with many servers.
         let answer = b"HTTP/1.0 200 OK\r\n\r\nfine";
         stream.write_all(answer).await.expect("room");
         stream.flush().await.expect("room");
@@ -133,7 +134,7 @@ async fn a_server_without_tls_is_a_failure() {
 #[tokio::test]
 async fn an_endless_handshake_is_not_read_for_long() {
     let get = get(r#""scheme":"HTTPS""#);
-    // Records of TLS: a warning, a change of ciphers, the beginning of a long server hello.
+    // TLS records: a warning, a change of ciphers, the beginning of a long server hello.
     let records: [&[u8]; 3] = [
         &[21, 3, 3, 0, 2, 1, 90],
         &[20, 3, 3, 0, 1, 1],
