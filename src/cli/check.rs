@@ -107,7 +107,8 @@ impl Report {
         }
     }
 
-    /// True if a restart of containerd, which the caller does, would solve every problem.
+    /// True if a restart of containerd would solve every problem. The caller of this function
+    /// restarts it.
     pub(super) fn needs_only_a_restart(&self) -> bool {
         let mut problems = self.findings.iter().filter(|finding| finding.is_problem());
         problems
@@ -149,11 +150,11 @@ impl Report {
     }
 }
 
-/// The command that solves most problems: the installer if a finding names it, as it repairs all it
-/// can.
+/// The command that solves most problems. If a finding advises the installer, that is the command,
+/// since the installer repairs all it can.
 fn first(findings: &[Finding]) -> Option<String> {
     let problems = || findings.iter().filter(|finding| finding.is_problem());
-    // Most likely the user means another file, so no command helps.
+    // The user has most likely named the wrong file, so no command helps.
     if problems().any(|finding| finding.code == Some(Code::ConfigMissing)) {
         return None;
     }
@@ -188,8 +189,8 @@ fn own_config() -> Finding {
     }
 }
 
-/// A warning if the kernel does not list the children of a thread; `list_of_children` is such a
-/// list.
+/// Warns if the kernel does not list the children of a thread. `list_of_children` is the path of
+/// such a list in /proc.
 fn kernel(list_of_children: &Path) -> Option<Finding> {
     (!list_of_children.exists()).then(|| {
         KERNEL.warning(

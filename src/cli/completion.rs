@@ -33,14 +33,14 @@ pub(super) fn script(shell: Shell) -> String {
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
         Shell::Bash => script + &BASH.replace("@PODS@", PODS),
-        // In the script it stands within quotes.
+        // The fish script puts the command within single quotes.
         Shell::Fish => script + &FISH.replace("@PODS@", &PODS.replace('\'', r"\'")),
         Shell::Zsh => with_zsh(&script),
         _ => script,
     }
 }
 
-/// The command that prints the names of pods; it replaces `@PODS@` in the scripts. It leaves out
+/// The command that prints the names of pods; it replaces `@PODS@` in the scripts. It prints no
 /// names with special characters, since `compgen` would execute command substitutions in them.
 const PODS: &str =
     "usher ps -a 2>/dev/null | awk 'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }'";
@@ -77,8 +77,8 @@ _usher_pods() {
 }
 "#;
 
-/// Adds a function that completes pods to the script. Defines it after the first line, since the
-/// last lines already run the completion.
+/// Adds a function that completes pods to the zsh script. The function comes after the first line,
+/// because the last lines already call it.
 fn with_zsh(script: &str) -> String {
     let mut text = String::new();
     for (index, line) in script.lines().enumerate() {

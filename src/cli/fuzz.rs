@@ -18,7 +18,7 @@ use super::{inspect, json, metrics, node, ps};
 /// Limit of memory for parsing, in bytes for each byte of a manifest: a list item of two bytes (`-`
 /// and a line break) becomes a node.
 const EACH: usize = 2048;
-/// Memory in bytes that parsing may take beyond that, whatever the manifest's size.
+/// Memory in bytes that parsing may take in addition to `EACH`, whatever the manifest's size.
 const ANYWAY: usize = 1 << 20;
 
 /// The time of the output, in seconds since 1970.

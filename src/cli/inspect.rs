@@ -1,4 +1,4 @@
-//! `usher inspect`: shows all about a pod, its waits first.
+//! `usher inspect`: shows everything about a pod, first what its containers wait for.
 
 #[cfg(test)]
 mod tests;
@@ -242,7 +242,7 @@ fn kills(text: &mut String, pod: &api::Pod) {
     }
 }
 
-/// Writes the last failed probes, except those that a line about a wait shows, and failures of a
+/// Writes the last failed probes. Leaves out a probe that a line about a wait already shows, and a
 /// startup probe that has succeeded since.
 fn failed_probes(text: &mut String, pod: &api::Pod, now: f64) {
     for container in &pod.containers {

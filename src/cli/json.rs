@@ -13,7 +13,8 @@ use crate::api;
 pub(super) fn json<M: MessageFull>(message: &M) -> Result<Value, Failure> {
     let options = PrintOptions {
         always_output_default_values: true,
-        // Numbers for all values: otherwise unknown values would be numbers among names.
+        // All enum values come as numbers. With names, values unknown to this version would be
+        // numbers among names.
         enum_values_int: true,
         ..PrintOptions::default()
     };

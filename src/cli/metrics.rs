@@ -163,7 +163,8 @@ const POD: [&str; 3] = ["containerd_namespace", "namespace", "pod"];
 pub(super) fn text(seen: &Seen, ended: &[api::Pod]) -> Result<String, Failure> {
     let failed = |error: prometheus::Error| Failure::because(format!("metrics: {error}"));
     let figures = Figures::new().map_err(failed)?;
-    // Of pods with the same name the last one counts, so ended pods come first.
+    // If pods have the same name, the last one counts. So the ended pods come before the running
+    // ones.
     let mut pods = BTreeMap::new();
     let living = || seen.pods.iter().map(|found| &found.pod);
     for pod in ended.iter().chain(living()) {
@@ -300,7 +301,8 @@ impl Figures {
             self.oom_kills.with_label_values(&labels).set(kills);
             for kills in &container.kills {
                 let labels = with(&[&container.name, &role, &words::word(kills.why)]);
-                // More than one reason may be unknown.
+                // Several reasons can be unknown to this version; they share one label, so their
+                // kills are added up.
                 let count = i64::from(kills.count);
                 self.kills.with_label_values(&labels).add(count);
             }

@@ -104,7 +104,7 @@ pub fn run<P: Parser>(
     let parsed = match P::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(said) => {
-            // The help text comes as an error as well; clap prints it to standard output.
+            // clap also returns the help text as an error, and prints it to standard output.
             let status = said.exit_code();
             let _ = said.print();
             return ExitCode::from(u8::try_from(status).unwrap_or(2));

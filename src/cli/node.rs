@@ -1,5 +1,7 @@
-//! The pods of this node, asked of their shims. Finds the shims by their sockets, without
-//! containerd, which may be down. A shim that does not answer does not delay the others.
+//! The pods of this node, asked of their shims.
+//!
+//! Finds the shims by their sockets and not through containerd, which may be down. A shim that does
+//! not answer does not delay the others.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -62,7 +64,7 @@ pub(super) struct Found {
 /// News of a watched pod.
 pub(super) struct Update {
     pub socket: PathBuf,
-    /// None once the pod has ended or its shim is gone.
+    /// None if the pod has ended or its shim is gone.
     pub pod: Option<api::Pod>,
 }
 
@@ -80,7 +82,8 @@ pub(super) enum NoAnswer {
     Ended,
     /// The shim was killed: nothing listens on the socket. containerd will clean up after it.
     Died,
-    /// The shim seems to run, but does not answer. The text is the end of a sentence about it.
+    /// The shim seems to run, but does not answer. The text is the end of a sentence whose subject
+    /// is the shim.
     Unresponsive(String),
 }
 
@@ -104,8 +107,8 @@ impl Node {
         Ok(Node { directory, tokio })
     }
 
-    /// The running pods; with `details`, all that their shims know. Warns of each shim that does
-    /// not answer.
+    /// The running pods. With `details` each has everything that its shim knows. Warns of each shim
+    /// that does not answer.
     pub(super) fn living(&self, details: bool) -> Seen {
         self.tokio.block_on(self.ask_for_pods(details))
     }
@@ -212,7 +215,8 @@ impl Node {
         self.tokio.block_on(ask_all(sockets, ask))
     }
 
-    /// Passes the updates of all pods, new ones as well, to `each` until that returns false.
+    /// Passes the updates of all pods to `each`, also of pods that start later, until `each`
+    /// returns false.
     pub(super) fn watch(
         &self,
         mut each: impl FnMut(Update) -> Result<bool, Failure>,
@@ -230,7 +234,7 @@ impl Node {
         })
     }
 
-    /// The pod behind a socket, or the reason why its shim gave no answer.
+    /// The pod of the shim that listens on a socket, or the reason why that shim gave no answer.
     pub(super) fn status(&self, socket: &Path) -> Result<api::Pod, NoAnswer> {
         self.tokio.block_on(status(socket, false))
     }
@@ -240,7 +244,7 @@ impl Node {
     }
 }
 
-/// The exit status of a listing from which this many shims are missing.
+/// The exit status of a listing in which the pods of this many shims are missing.
 pub(super) fn status_of(silent: usize) -> ExitCode {
     match silent {
         0 => ExitCode::SUCCESS,
@@ -259,10 +263,12 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-/// Connects to a shim. The connection is never blocking, so that the time limit applies.
+/// Connects to a shim. The socket is non-blocking, so that the time limit applies to the connection
+/// as well.
 async fn connect(socket: &Path) -> Result<ControlClient, NoAnswer> {
     loop {
-        // Root's socket has a backlog of its own, but older shims have none.
+        // Root's socket has its own backlog, which other users cannot fill. Older shims have no
+        // such socket.
         let stream = match UnixStream::connect(api::roots_socket(socket)).await {
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
                 UnixStream::connect(socket).await
@@ -287,8 +293,8 @@ async fn connect(socket: &Path) -> Result<ControlClient, NoAnswer> {
     }
 }
 
-/// Tells the shim a later time limit than ours, after which it may drop the request: our own clock
-/// decides first.
+/// Tells the shim a time limit, after which the shim may drop the request. The limit is longer than
+/// ours, so that our own clock decides first.
 fn context() -> ttrpc::context::Context {
     ttrpc::context::with_duration(ANSWERS_WITHIN.saturating_mul(2))
 }
@@ -350,7 +356,7 @@ async fn stop(socket: &Path, request: &api::StopRequest) -> Result<StopAnswer, N
 
 /// The reason for an error from a connected shim.
 fn no_answer(socket: &Path, error: ttrpc::Error) -> NoAnswer {
-    // An ending shim removes its socket before it closes its connections.
+    // A shim that ends removes its socket first, and closes its connections afterwards.
     if !socket.exists() {
         return NoAnswer::Ended;
     }
@@ -391,7 +397,7 @@ async fn watch_all(directory: &Path, tell: mpsc::Sender<Update>) {
 #[derive(Default)]
 struct Watched {
     has_answered: bool,
-    /// The shim does not answer, and a warning has said so.
+    /// The shim does not answer, and this command has already warned of that.
     is_silent: bool,
 }
 
@@ -410,7 +416,7 @@ async fn watch_one(socket: PathBuf, tell: mpsc::Sender<Update>) {
     sleep(LOOK_EVERY).await;
 }
 
-/// Passes updates of a pod on until an error, which it returns.
+/// Passes on the updates of a pod until an error occurs, and returns the error.
 async fn listen(socket: &Path, tell: &mpsc::Sender<Update>, watched: &mut Watched) -> NoAnswer {
     let request = api::StatusRequest::new();
     let open = async {
@@ -480,7 +486,7 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         assert_eq!(ask(), "the shim at SOCKET does not answer within 500ms");
         let hangs_up = std::thread::spawn(move || {
-            // The first connection is from the call that timed out.
+            // The first connection is that of the call that timed out.
             for _ in 0..2 {
                 drop(listener.accept().unwrap());
             }

@@ -34,7 +34,7 @@ pub enum Failure {
     Usage(String),
 }
 
-/// Standard output. Drops styles unless it is a terminal, and if `NO_COLOR` is set.
+/// Standard output. Drops styles if it is not a terminal, or if `NO_COLOR` is set.
 pub struct Stdout {
     stream: AutoStream<Box<dyn Write>>,
 }
@@ -131,9 +131,9 @@ impl Table {
         table
     }
 
-    /// Adds a row, with line breaks in cells escaped: further lines of a cell would leave the
-    /// column, and the crate reads beyond such a cell's end in a copy (papergrid 0.18,
-    /// `Text::clone`, if a style spans the line break).
+    /// Adds a row, with line breaks in cells escaped. Further lines of a cell would leave the
+    /// column. If a style spans a line break, papergrid 0.18 even reads beyond the cell's end in a
+    /// copy (`Text::clone`).
     pub(super) fn row<T: Display>(&mut self, cells: impl IntoIterator<Item = T>) {
         let on_one_line = |cell: T| printable(&cell.to_string()).replace('\n', r"\n");
         self.rows.push(cells.into_iter().map(on_one_line).collect());
@@ -150,7 +150,7 @@ impl Table {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.map(|cell| measure(cell)).max().unwrap_or_default()
         };
-        // The width and the least width of each column.
+        // For each column: the width of its widest cell, and the width of its longest word.
         let bounds = |column| (widest(column, columns_of), widest(column, longest_word));
         let mut widths: Vec<(usize, usize)> = (0..columns).map(bounds).collect();
         let between = APART.saturating_mul(columns.saturating_sub(1));

@@ -40,13 +40,13 @@ struct Part {
 
 /// A key.
 struct Item {
-    /// The name in a table, without the prefix that `key` has.
+    /// The name in a table: `key` without its prefix.
     name: String,
     key: String,
     /// Facts with their labels, such as "value".
     facts: Vec<(&'static str, String)>,
     about: &'static str,
-    /// The proposal that it comes from, or usher itself.
+    /// The proposal that the key comes from, or usher itself.
     source: Option<&'static str>,
     /// Lines of an example.
     example: String,
@@ -267,7 +267,7 @@ fn inline(text: &str) -> Vec<Inline> {
 mod tests {
     use super::*;
 
-    /// The pages of the documentation that contain generated parts.
+    /// The pages of the documentation that contain generated tables.
     const MADE: [(&str, &str, Topic); 2] = [
         (
             "docs/annotations.md",

@@ -58,7 +58,7 @@ pub type Placed<'a> = (&'a api::Pod, Option<&'a str>);
 
 const HEADING: [&str; 6] = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
 
-/// The additional column of a wide list.
+/// The heading of the additional column in a wide list.
 const SHIM: &str = "SHIM";
 
 impl List {
@@ -81,8 +81,8 @@ impl List {
         row(pod).into_iter().chain(shim)
     }
 
-    /// Shows pods, either all or none of them with a node. Without pods prints the note `empty`,
-    /// unless some shims were `silent`.
+    /// Shows pods, either all of them with a node's name or none. Without pods prints the note
+    /// `empty`, unless some shims were `silent`.
     ///
     /// # Errors
     ///
@@ -182,7 +182,8 @@ impl Ps {
     }
 }
 
-/// Column widths for lines that are printed one by one: each that of the widest cell so far.
+/// Column widths for lines that are printed one by one. A column is as wide as its widest cell so
+/// far.
 struct Widths([usize; 7]);
 
 impl Default for Widths {
@@ -226,7 +227,8 @@ fn shim(pod: &api::Pod) -> String {
     styled(shim_style(pod), words::shim_version(pod))
 }
 
-/// The style of a shim's version: a warning if it is not this command's, as after an upgrade.
+/// The style of a shim's version. It is a warning if the version differs from this command's, for
+/// example after an upgrade.
 pub(super) fn shim_style(pod: &api::Pod) -> Style {
     match words::shim_version(pod) == crate::VERSION {
         true => Style::new(),

@@ -38,8 +38,8 @@ pub(super) struct Stop {
     no_wait: bool,
 }
 
-/// The time beyond the grace period after which a pod counts as stuck: enough for every grace
-/// policy on a busy machine.
+/// The time after the end of the grace period at which a pod counts as stuck. It is long enough for
+/// every grace policy on a busy machine.
 const BEYOND_GRACE: Duration = Duration::from_secs(30);
 
 fn grace(text: &str) -> Result<Duration, String> {
@@ -126,7 +126,7 @@ impl Stops<'_> {
         for (socket, answer) in self.node.stop(sockets, &self.request) {
             match answer {
                 Ok(asked) => self.asked(socket, asked, stdout)?,
-                // No pod is left to stop.
+                // The pod has ended or its shim was killed, so there is nothing to stop.
                 Err(NoAnswer::Ended | NoAnswer::Died) => {}
                 Err(NoAnswer::Unresponsive(why)) if gives_up => {
                     self.is_well = false;
@@ -219,7 +219,7 @@ impl Stops<'_> {
 }
 
 impl Stopping {
-    /// A stop of a pod that takes at most `limit` on an idle machine.
+    /// The record of a pod's stop, which takes at most `limit` on an idle machine.
     fn new(pod: api::Pod, limit: Duration) -> Stopping {
         let began = Instant::now();
         let limit = limit.saturating_add(BEYOND_GRACE);

@@ -8,8 +8,8 @@ use protobuf::{Enum, EnumFull, EnumOrUnknown};
 use crate::api;
 use crate::plan::Signal;
 
-/// The end of the name of each enum's value 0. The part before it is the prefix of the enum's
-/// names.
+/// The suffix in the name of every enum's value 0. The rest of that name is the prefix of all names
+/// in the enum.
 const UNKNOWN: &str = "UNKNOWN";
 
 /// The word for a value, such as `backing-off`.
@@ -95,7 +95,7 @@ pub(super) fn is_defer(role: EnumOrUnknown<api::Role>) -> bool {
     )
 }
 
-/// A thing that a container waits for.
+/// The words for a thing that a container waits for.
 pub(super) fn obstacle(obstacle: &api::Obstacle) -> String {
     let missing = missing(obstacle);
     match obstacle.container.as_str() {
@@ -150,7 +150,7 @@ fn missing(obstacle: &api::Obstacle) -> String {
     sentence.to_owned()
 }
 
-/// A sentence about an annotation that may be missing, and its effect.
+/// A sentence about an annotation that the pod may lack, and the effect of adding it.
 pub(super) fn remedy(remedy: &api::Remedy) -> String {
     let (annotation, value) = (&remedy.annotation, &remedy.value);
     api::remedy_of(remedy).map_or_else(

@@ -68,7 +68,7 @@ fn of_runtime(cures: &Cures, name: &str, runtime: &Table) -> Vec<Finding> {
     findings
 }
 
-/// A key for each setting of usher.
+/// An example key for each setting of usher.
 fn ushers() -> Vec<String> {
     let pod = PodSetting::words().map(|word| format!("usher/{word}"));
     let container = ContainerSetting::words().map(|word| format!("{word}.usher/proxy"));

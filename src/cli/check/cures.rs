@@ -14,7 +14,7 @@ use super::finding::Cure;
 pub(super) struct Cures {
     main: PathBuf,
     files: Vec<ConfigFile>,
-    /// Options with which another command finds the same containerd, each after a space.
+    /// Options that make another usher command find the same containerd, with a space before each.
     options: String,
     /// The systemd unit of containerd, if systemd runs.
     unit: Option<&'static str>,
@@ -26,12 +26,13 @@ pub(super) struct Cures {
 /// The way to put the shim where containerd looks for programs.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Without an option: containerd searches the default directory, or its configuration has the
-    /// path.
+    /// The installer needs no option: containerd searches the default directory, or its
+    /// configuration has the shim's path.
     Usual,
-    /// With `--prefix`, the parent of a directory named `bin`.
+    /// The installer needs `--prefix` with this directory: containerd searches the `bin` in it.
     Prefix(PathBuf),
-    /// With a copy into this directory first, since no directory is named `bin`.
+    /// The command first copies the shim into this directory: containerd searches no directory
+    /// named `bin`.
     Copied(PathBuf),
 }
 
@@ -107,7 +108,8 @@ impl Cures {
         self.unit.map_or_else(Cure::default, command)
     }
 
-    /// The end of a sentence that asks for a restart, if systemd cannot do it.
+    /// The end of a sentence that asks the user to restart containerd; empty if systemd can restart
+    /// it.
     pub(super) fn by_hand(&self) -> &'static str {
         self.unit.map_or(" the way you usually start it", |_| "")
     }
@@ -156,7 +158,7 @@ impl Place {
         let beside = node.program.as_deref().ok().and_then(Path::parent);
         let directories = node.path.split(':').map(Path::new).chain(beside);
         let directories = || directories.clone().filter(|it| it.is_absolute());
-        // containerd 2 gets the path from its configuration.
+        // containerd 2 gets the shim's path from its configuration.
         if !node.is_1() || directories().any(|it| it == usual) {
             return Place::Usual;
         }

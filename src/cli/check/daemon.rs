@@ -67,7 +67,7 @@ fn program(node: &Node, cures: &Cures) -> Finding {
 }
 
 fn configuration(node: &Node, cures: &Cures) -> Vec<Finding> {
-    // Some versions dump their defaults for a missing file, but do not start with it.
+    // Some versions dump their defaults if the file is missing, but do not start without it.
     if node.lacks_config {
         let says = format!(
             "{} does not exist, so containerd does not start with it; expected containerd's configuration \
@@ -147,8 +147,8 @@ fn cri(node: &Node, dump: &Effective) -> Finding {
     }
 }
 
-/// Warns if containerd 1.x would ignore a file: it reads the CRI plugin's table of the last file
-/// only.
+/// Warns if containerd 1.x would ignore a file. It reads the CRI plugin's table from the last file,
+/// and no other.
 fn files(node: &Node, files: &[ConfigFile]) -> Option<Finding> {
     let with_part = files.iter().filter(|file| file.has_plugin(CRI_2));
     let names: Vec<String> = with_part
@@ -190,7 +190,8 @@ fn default_runtime(node: &Node, cures: &Cures) -> Option<Finding> {
     )
 }
 
-/// Checks that the shim can set OOM scores below containerd's own: sidecars get those of the apps.
+/// Checks that the shim can set OOM scores below containerd's own score: a sidecar gets the score
+/// of the apps, which can be lower.
 fn oom_score(node: &Node, cures: &Cures) -> Option<Finding> {
     let process = node.pid.map_or("self".to_owned(), |pid| pid.to_string());
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;

@@ -38,7 +38,7 @@ pub(in crate::cli) struct Finding {
     pub(super) says: String,
     #[serde(flatten)]
     pub(super) cure: Cure,
-    /// The place of the code in the manual.
+    /// The code whose heading in the manual explains the finding.
     #[serde(serialize_with = "place")]
     see: Option<Code>,
 }
@@ -59,7 +59,7 @@ pub(super) struct Cure {
     pub(super) run: Option<String>,
     /// The configuration file to which `add` belongs.
     pub(super) file: Option<PathBuf>,
-    /// The table of that file to which `add` belongs; none if `add` contains its own table.
+    /// The table of that file to which `add` belongs. None if `add` contains the table's heading.
     pub(super) table: Option<String>,
     /// Configuration lines.
     pub(super) add: Option<String>,

@@ -66,7 +66,8 @@ fn registration(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Opti
     let options = runtime.get("options").and_then(Value::as_table);
     let has_options = options.is_some_and(|options| !options.is_empty());
     if is_pauseless(runtime) {
-        // No other type is possible for it.
+        // A runtime whose shim makes the sandboxes works with usher's own type alone, so advise no
+        // other type.
         return has_options.then(|| {
             let says = format!(
                 "{name} cannot start pods with a user namespace, since it has options and its shim makes the \
@@ -194,7 +195,8 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
             )),
         };
     }
-    // No lines to add: with them alone containerd 1 would drop its built-in runtime.
+    // Advise no lines to add: a file that names usher's runtime alone makes containerd 1 drop its
+    // built-in runtime.
     let says = format!(
         "containerd has no runtime of type {TYPE} or with a runtime_path to {PROGRAM}; expected one in {}",
         node.config.display()
@@ -203,9 +205,9 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
     finding.cure(cures.install())
 }
 
-/// Checks that the runtime's cgroup driver is kubelet's or that of the other runtimes: all pods of
-/// a kubelet have cgroup paths of one kind. Without options the shim tells the driver from the
-/// path.
+/// Checks that the runtime's cgroup driver is the one of kubelet, or else of the other runtimes: a
+/// kubelet uses cgroup paths of one kind for all its pods. Without options the shim tells the
+/// driver from the path.
 fn driver(
     node: &Node,
     cures: &Cures,
@@ -277,7 +279,7 @@ fn binary_name(runtime: &Table) -> Option<String> {
     program.map(str::to_owned)
 }
 
-/// The shim's refusal of options that choose a removed OCI runtime.
+/// The error with which the shim refuses options that choose an OCI runtime it no longer supports.
 fn refusal(runtime: &Table) -> Option<String> {
     let options = options_of(runtime)?;
     let mut options = options.iter();
@@ -314,7 +316,7 @@ mod tests {
             let finding = entry(&node, &cures(&node));
             assert_eq!(finding.level, Level::Problem, "{version}");
             assert_eq!(finding.cure, Cure::run("usher install --restart"));
-            // Without systemd no command restarts containerd.
+            // Without systemd the cure has no command to restart containerd.
             let without = entry(&node, &Cures::with(&node, &[], false));
             assert_eq!(without.cure, Cure::run("usher install"));
             let options = [

@@ -22,7 +22,7 @@ pub(in crate::cli) enum Flavor {
     Microk8s,
 }
 
-/// The flavor that the command line names; with None the node's files decide.
+/// The flavor that the command line names. If it names none, the node's files decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::cli) struct FlavorArgument(pub(in crate::cli) Option<Flavor>);
 
@@ -126,7 +126,7 @@ impl Flavor {
         Flavor::first(|flavor| flavor.is_generated() && config.starts_with(flavor.layout().root))
     }
 
-    /// The flavor whose files exist on a node that runs no containerd.
+    /// The flavor of a node on which no containerd runs, told from the files that exist.
     pub(super) fn on_disk() -> Flavor {
         Flavor::first(|flavor| flavor.config().exists())
     }
@@ -181,8 +181,8 @@ impl Flavor {
     }
 }
 
-/// The path under which a process's program is named containerd: distributions link that name to a
-/// program of many names.
+/// The path of containerd's program under the name containerd, if there is one. Some distributions
+/// link that name to a program that has many names.
 pub(super) fn by_its_name(program: PathBuf) -> PathBuf {
     let named = program.with_file_name("containerd");
     match program != named && is_program(&named) && version(&named).is_some() {
@@ -271,7 +271,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let many = directory.path().join("many");
         std::fs::copy("/bin/true", &many).unwrap();
-        // No other name exists.
+        // No link with the name containerd exists.
         assert_eq!(by_its_name(many.clone()), many);
     }
 

@@ -11,7 +11,7 @@ use crate::grpc::Call;
 
 /// Time limit for containerd's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Size limit of the answer, in bytes; each runtime takes some hundred.
+/// Size limit of the answer, in bytes. Each runtime takes a few hundred bytes of it.
 const MAX_BODY: usize = 1024 * 1024;
 
 /// A runtime and its features. kubelet refuses pods that need a feature their runtime lacks.

@@ -27,13 +27,14 @@ pub(super) const NAME: &str = "usher";
 pub(super) const PROGRAM: &str = "containerd-shim-usher-v2";
 /// The runtime's own type, from which containerd derives the shim's file name.
 pub(super) const TYPE: &str = "io.containerd.usher.v2";
-/// The type of runc's shim. Some features exist for this type only, and its program can be any.
+/// The type of runc's shim. containerd offers some features for this type alone. An entry with this
+/// type can run any program.
 pub(super) const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// A runtime's key for the component that makes its sandboxes, and the value for the shim.
 pub(super) const SANDBOXER: &str = "sandboxer";
 pub(super) const BY_THE_SHIM: &str = "shim";
-/// The first release in which the shim can make sandboxes in the node's network as well: containerd
-/// panics before (`NewBundle` in its `core/runtime/v2/bundle.go`).
+/// The first release in which the shim can make sandboxes for pods in the node's network too.
+/// Earlier releases panic (`NewBundle` in containerd's `core/runtime/v2/bundle.go`).
 const PAUSELESS_SINCE: (u32, u32) = (2, 3);
 /// The key that keeps containerd from pulling the pause image for pods without a pause container.
 pub(super) const NO_IMAGE: &str = "disable_pause_image_pull";
@@ -46,9 +47,9 @@ pub(super) const CONTAINER_ANNOTATIONS: &str = r#"["usher/*", "*.usher/*", "io.k
 const CONFIG: &str = "/etc/containerd/config.toml";
 /// The plugin whose table has the runtimes, in configurations of layout 3 and later.
 pub(super) const CRI: &str = "io.containerd.cri.v1.runtime";
-/// The same in layout 2.
+/// The plugin's name in layout 2.
 pub(super) const CRI_2: &str = "io.containerd.grpc.v1.cri";
-/// The same in layout 1.
+/// The plugin's name in layout 1.
 const CRI_1: &str = "cri";
 
 /// The plugin whose table has the runtimes in a configuration of this layout (its `version`).
@@ -66,9 +67,9 @@ pub(super) enum Registration {
     /// By usher's own type, from which containerd derives the program's name.
     OwnType,
     /// By runc's type and the path of usher's program. containerd 2.0 to 2.2 reports user
-    /// namespaces and recursive read-only mounts to kubelet for this type only, and no containerd
-    /// reads another type's options for a pod with a user namespace. Brings nothing with containerd
-    /// 1; 1.6 ignores the path.
+    /// namespaces and recursive read-only mounts to kubelet for this type alone. No containerd
+    /// reads another type's options for a pod with a user namespace. With containerd 1 this has no
+    /// benefit; 1.6 ignores the path.
     Path(PathBuf),
     /// By usher's own type, with the shim as sandboxer. For such a runtime containerd (2.3 and 2.4)
     /// ignores the path: it starts the sandbox by the type alone (`Create` in its
@@ -99,7 +100,7 @@ pub(super) fn runtime_table(cri: &str, name: &str) -> String {
 }
 
 impl Registration {
-    /// The best way for this containerd.
+    /// The best registration for this containerd.
     pub(super) fn best_for(node: &Node, shim: &Path) -> Registration {
         match node.is_1() {
             true => Registration::OwnType,
@@ -107,11 +108,11 @@ impl Registration {
         }
     }
 
-    /// The way that has the shim make the sandboxes.
+    /// The registration with which the shim makes the sandboxes.
     ///
     /// # Errors
     ///
-    /// A sentence, if this containerd cannot do that.
+    /// A sentence, if this containerd cannot have a shim make sandboxes.
     pub(super) fn pauseless(node: &Node) -> Result<Registration, String> {
         match &node.version {
             Some(version) if version.release < PAUSELESS_SINCE => Err(format!(

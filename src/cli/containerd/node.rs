@@ -30,11 +30,13 @@ pub(in crate::cli) struct Node {
     pub(in crate::cli) dump: Result<Effective, String>,
     /// The PATH of containerd.
     pub(in crate::cli) path: String,
-    /// True if `path` comes from the running containerd or the command line; else it is our own.
+    /// True if `path` comes from the running containerd or the command line. Otherwise it is the
+    /// PATH of this command.
     pub(in crate::cli) path_is_known: bool,
     /// The running containerd's process.
     pub(in crate::cli) pid: Option<u32>,
-    /// The process's answer to kubelet's `Status` request, if it was asked.
+    /// The running containerd's answer to kubelet's `Status` request, if this command has asked for
+    /// it.
     pub(in crate::cli) cri_status: Option<Result<CriStatus, StatusError>>,
 }
 
@@ -46,7 +48,7 @@ pub(in crate::cli) struct Version {
     pub(in crate::cli) release: (u32, u32),
 }
 
-/// The part of [`Node`] that stands in the report.
+/// The facts about a [`Node`] that the report shows.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct Facts {
     program: Option<PathBuf>,
@@ -65,8 +67,8 @@ struct Running {
 }
 
 impl Node {
-    /// Looks at the node. Values not given come from the running containerd with this configuration
-    /// file, if there is one.
+    /// Collects the facts about the node. A running containerd with this configuration file
+    /// supplies the values that are not given.
     pub(in crate::cli) fn look(
         program: Option<PathBuf>,
         config: Option<PathBuf>,
@@ -89,7 +91,7 @@ impl Node {
         let path = path
             .or(running.path)
             .unwrap_or_else(|| std::env::var("PATH").unwrap_or_default());
-        // The program's file may have been replaced since containerd started.
+        // The running containerd's program file may be gone, because it was replaced since.
         let running = running.program.filter(|program| is_program(program));
         let running = running.map(by_its_name).or_else(|| flavor.program());
         let program = match program.or(running) {
@@ -167,8 +169,8 @@ impl Node {
         self.dump.as_ref().ok()?.cri()
     }
 
-    /// The name of the CRI plugin that has the runtimes, by containerd's version if it has no
-    /// table.
+    /// The name of the CRI plugin that has the runtimes. If the configuration has no table of the
+    /// plugin, containerd's version decides.
     pub(in crate::cli) fn cri_name(&self) -> &'static str {
         match self.cri() {
             Some((name, _)) => name,
@@ -192,7 +194,7 @@ impl Node {
         })
     }
 
-    /// The PATH and its owner, for sentences.
+    /// The PATH and the program that it belongs to, for sentences.
     pub(in crate::cli) fn whose_path(&self) -> String {
         match self.path_is_known {
             true => format!("containerd's PATH {}", self.path),
@@ -204,7 +206,7 @@ impl Node {
     }
 }
 
-/// A key's text, or None if it is empty or not a text.
+/// The text that is a key's value, or None if it is empty or not a text.
 pub(in crate::cli) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
     table
         .get(key)
@@ -256,9 +258,9 @@ impl Running {
     }
 }
 
-/// All processes named containerd in our mount namespace that run as the same user, so as root: we
-/// execute their program and those on their PATH, and any user can name a program containerd. A
-/// process with the default configuration file comes first.
+/// All processes named containerd in our mount namespace that run as our own user, root. Any user
+/// can name a process containerd, and we execute the program of the process and programs on its
+/// PATH. A process with the default configuration file comes first.
 fn running_daemons() -> Vec<Running> {
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
     let us = users(Path::new("/proc/self"));
@@ -277,8 +279,8 @@ fn running_daemons() -> Vec<Running> {
     found
 }
 
-/// The line of a process's user ids (`proc_pid_status(5)`). The owner of its directory in /proc is
-/// no substitute: it is root for every process that is not dumpable.
+/// The line with a process's user ids (`proc_pid_status(5)`). The owner of the process's directory
+/// in /proc would not do: it is root for every process that is not dumpable.
 fn users(directory: &Path) -> Option<String> {
     let status = fs::read_to_string(directory.join("status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("Uid:"))?;
@@ -348,12 +350,12 @@ mod tests {
 
     use super::*;
 
-    /// Root would execute that process's program, and those on its PATH.
+    /// If the process were not ignored, root would execute its program, and programs on its PATH.
     #[test]
     fn another_users_process_named_containerd_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("containerd");
-        // A process has the name of the path by which it was executed.
+        // The kernel names a process after the path by which it was executed.
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let is_found = |user: Option<u32>| {

@@ -1,4 +1,4 @@
-//! Roles of the containers in a pod of another API.
+//! Containers of a pod in another API, by role.
 
 use super::super::manifest::Node;
 use super::Options;

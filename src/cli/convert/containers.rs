@@ -21,7 +21,7 @@ pub(super) struct Rewrite {
     pub(super) notes: Vec<String>,
 }
 
-/// The probe that tells when a sidecar is started.
+/// The probe whose success means that a sidecar is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Started {
     /// The startup probe only, as for native sidecars.
@@ -87,8 +87,8 @@ impl Rewrite {
         }
     }
 
-    /// Repeats kubelet's stop signal as an annotation, for stops by the shim. The field stays for
-    /// kubelet.
+    /// Repeats the container's stop signal as an annotation, for stops by the shim. The field stays
+    /// in the spec for kubelet.
     fn stop_signal(&mut self, container: &Node, name: &str) {
         let signal = container.at(&["lifecycle", "stopSignal"]);
         let Some(signal) = signal.and_then(Node::as_text) else {
@@ -100,8 +100,8 @@ impl Rewrite {
         }
     }
 
-    /// Converts a sidecar: its startup probe becomes an annotation. So does its liveness probe,
-    /// unless kubelet `restarts` containers that it has stopped.
+    /// Converts a sidecar: its startup probe becomes an annotation. Its liveness probe becomes one
+    /// too, unless kubelet `restarts` a container that it stops after the probe failed.
     pub(super) fn sidecar(&mut self, container: &mut Node, started: Started, restarts: bool) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if is_native_sidecar(container) {
@@ -153,8 +153,8 @@ impl Rewrite {
         }
     }
 
-    /// Writes annotations for the exits after which kubelet creates an app or init container again,
-    /// if they differ from the pod's policy `of_pod`. kubelet restarts a native sidecar after every
+    /// Writes annotations about the exits after which kubelet restarts an app or init container, if
+    /// the pod's policy `of_pod` does not imply them. kubelet restarts a native sidecar after every
     /// exit.
     pub(super) fn restarts(&mut self, container: &Node, of_pod: RestartPolicy) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
@@ -175,8 +175,8 @@ impl Rewrite {
         }
     }
 
-    /// Converts a defer container. Removes all of kubelet's probes, since it is held most of the
-    /// time.
+    /// Converts a defer container. Removes all of kubelet's probes, since the shim holds the
+    /// container most of the time.
     pub(super) fn defer(&mut self, container: &mut Node) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if let Some(probe) = container.take("livenessProbe") {
@@ -221,8 +221,8 @@ impl Rewrite {
     }
 }
 
-/// Raises the failure threshold of a readiness probe that becomes a startup probe: only the latter
-/// has a limit of failures.
+/// Raises the failure threshold of a readiness probe that becomes a startup probe: a readiness
+/// probe may fail any number of times, and a startup probe may not.
 fn outlast(probe: &mut Value) {
     let empty = &mut Map::new();
     let fields = probe.as_object_mut().unwrap_or(empty);

@@ -101,7 +101,7 @@ fn lists(cast: &Cast) -> Vec<(&'static str, Vec<String>)> {
     };
     let order = match cast.serial.is_empty() {
         true => Vec::new(),
-        // kubelet starts native sidecars one after another. The draft's sidecars come last.
+        // kubelet starts native sidecars one after another. Sidecars of the draft follow them.
         false => names(cast.serial.iter().map(|(_, it)| it).chain(&cast.sidecars)),
     };
     vec![
@@ -124,7 +124,7 @@ fn policy(spec: &Node) -> &str {
 
 /// Rewrites all containers; `of_pod` is the pod's restart policy.
 fn rewrite_containers(cast: &mut Cast, of_pod: RestartPolicy, rewrite: &mut Rewrite) {
-    // Under Always kubelet starts containers that it has stopped again.
+    // Under Always kubelet restarts containers that it has stopped.
     let restarts = of_pod == RestartPolicy::Always;
     for container in &mut cast.native {
         rewrite.common(container, Role::NativeInit);

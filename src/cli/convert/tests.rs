@@ -125,7 +125,7 @@ fn native_sidecars_become_containers_in_the_order_of_their_start() {
             "startup-probe.usher/proxy",
             Some(r#"{"tcpSocket":{"port":1}}"#),
         ),
-        // KEP-753: only its startup probe tells when a sidecar is started.
+        // KEP-753: no probe but the startup probe tells when a sidecar is started.
         ("startup-probe.usher/logs", None),
     ] {
         assert_eq!(annotation(&pod, key), value, "{key}");
@@ -182,7 +182,7 @@ fn a_containers_restart_policy_and_rules_become_annotations() {
         let fields = ["restartPolicy", "restartPolicyRules"];
         fields.map(|field| container.get(field).is_some())
     };
-    // An ordinary container keeps a policy, and rules beside a policy.
+    // An ordinary container keeps its own policy, and keeps rules that stand beside a policy.
     assert_eq!(of("migrate"), [true, true]);
     assert_eq!(of("app"), [true, true]);
     for name in ["proxy", "odd", "other"] {
@@ -370,7 +370,7 @@ fn unknown_forms_are_refused() {
             "kind: Job\nspec: {primaryContainer: a, template: {spec: {containers: [{name: a}]}}}",
             ["primaryContainer", "lifecycle.type: Sidecar"],
         ),
-        // Beside a known field.
+        // An unknown field beside a known one.
         (
             "kind: Pod\nspec: {containers: [{name: a, dependsOn: b}, {name: b, lifecycle: {type: \
              Sidecar}}]}",
@@ -408,7 +408,7 @@ fn containers_that_the_shim_stops_get_their_stop_signal_as_an_annotation() {
     ] {
         assert_eq!(annotation(&pod, key), value, "{key}");
     }
-    // The fields stay for kubelet.
+    // The `stopSignal` fields stay in the spec for kubelet.
     assert_eq!(print(&[pod]).unwrap().matches("stopSignal").count(), 5);
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("k: its stopSignal SIGKILL"), "{notes:?}");
@@ -502,7 +502,8 @@ fn models() -> impl Strategy<Value = Model> {
     )
         .prop_map(
             |(init, mut serial, mut containers, defers, policy, essential)| {
-                // Init containers before the first sidecar stay with kubelet.
+                // Init containers before the first sidecar stay init containers, which kubelet
+                // runs.
                 let first = serial.iter().position(|it| *it == Starting::Sidecar);
                 let before = first.unwrap_or(serial.len());
                 let serial = serial.split_off(before);
@@ -617,8 +618,8 @@ proptest! {
         prop_assert_eq!(plan.settings().restart_policy, model.policy);
         prop_assert_eq!(plan.settings().essential.len(), usize::from(model.essential));
 
-        // Each container comes after those that it waits for. The only warnings are about essential
-        // containers, and about init containers before sidecars.
+        // Each container comes after those that it waits for. No warnings but two kinds are
+        // expected: about essential containers, and about init containers before sidecars.
         let order = [serial, sidecars, apps, defers].concat();
         prop_assert_eq!(names(&document, "containers"), order);
         let warnings = Judgement::of(&pod, &Rules::default()).warnings;

@@ -1,5 +1,5 @@
-//! Other forms in which manifests ask for an order, and which usher does not convert. They are
-//! errors, since to pass them on would look as if they had an effect.
+//! Fields of other forms in which manifests ask for an order, and which usher does not convert.
+//! Such a field is an error: in the output it would look as if it had an effect.
 
 use super::super::manifest::Node;
 use super::cast::items;

@@ -92,7 +92,7 @@ pub(super) struct Explanation {
     #[serde(rename = "alsoRefused")]
     also_refused: Vec<String>,
     start: Option<Vec<Entry>>,
-    /// A container that is added to the running pod, if it would wait for its turn.
+    /// A container that is added to the running pod later. None if it would not wait for its turn.
     #[serde(rename = "addedLater")]
     added_later: Option<Entry>,
     stop: Option<Termination>,

@@ -329,7 +329,8 @@ fn an_unlisted_init_container_never_starts_and_its_row_names_the_missing_annotat
     );
     let missing = Some("usher/native-init: fetch, migrate");
     assert_eq!(start[1].remedy.as_deref(), missing);
-    // With listed apps it is a guest. If no container starts before the apps, it waits for none.
+    // If the apps are listed, the unlisted init container is a guest. If no container starts before
+    // the apps, it waits for none.
     let listed = pod(", usher/apps: app", init, BOTH);
     assert!(row(&listed, "fetch").starts_with("1 fetch guest at once"));
     let nothing_before = "kind: Pod\nmetadata: {annotations: {usher/post-exit: bye}}\nspec:\n  \
@@ -350,7 +351,7 @@ fn an_init_container_that_usher_has_to_hold_never_starts() {
     assert!(row(&behind, "proxy").contains("never: it is held for migrate, and kubelet waits"));
     let cleanup = text("usher/post-exit: fetch, usher/native-init: proxy");
     assert!(row(&cleanup, "fetch").contains("never: it is held until the pod terminates"));
-    // kubelet creates them in the same order.
+    // kubelet creates the containers in the order in which usher starts them.
     let before = text("usher/sidecars: proxy, usher/native-init: fetch");
     assert!(row(&before, "proxy").starts_with("2 proxy sidecar at once"));
 }
@@ -449,7 +450,7 @@ fn probes_and_post_start_handlers_of_an_app_behind_an_init_container_are_warning
         let text = app("Auto", &more);
         says(&text, "app", &words);
         assert_eq!(warnings(&text).len(), 1, "{more}");
-        // With Block the Start waits, so kubelet runs no probe before its turn.
+        // With Block the Start waits for the app's turn, and kubelet runs no probe before that.
         assert_eq!(warnings(&app("Block", &more)), [], "{more}");
     }
     for harmless in [
@@ -540,7 +541,7 @@ fn a_startup_probe_longer_than_the_startup_timeout_is_a_warning() {
     assert_eq!(warnings(&pod("40s")), []);
 }
 
-/// Rules with which kubelet creates a container again after one exit code, or after all but two.
+/// Rules with which kubelet restarts a container after one exit code, or after all codes but two.
 const RULES: &str = ", restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: \
                      {operator: In, values: [42]}}]";
 const RULES_FOR_ALL: &str = ", restartPolicy: Never, restartPolicyRules: [{action: \
@@ -578,7 +579,7 @@ fn a_containers_own_restart_policy_is_a_warning_until_an_annotation_repeats_it()
         says(&pod("", policy, app, ""), "app", &words);
         let repeated = pod(&format!(", {annotation}"), policy, app, "");
         assert_eq!(warnings(&repeated), [], "{annotation}");
-        // The spec has no such policy.
+        // The annotation repeats a policy or rules that the spec does not have.
         let other = pod(&format!(", {annotation}"), policy, "", "");
         says(
             &other,
@@ -618,7 +619,7 @@ fn an_init_container_that_kubelet_never_starts_again_is_a_warning() {
     for policy in ["Always", "OnFailure"] {
         let words = ["does not start it again", "wait for it never run"];
         says(&pod(policy, never), "setup", &words);
-        // kubelet starts it again only after some failures.
+        // With these rules kubelet restarts the container after some failures, but not after all.
         says(&pod(policy, RULES), "setup", &words);
         assert_eq!(said_of(&pod(policy, ""), "setup"), Vec::<String>::new());
     }
@@ -661,7 +662,7 @@ fn the_table_shows_with_which_exit_codes_a_run_is_complete() {
         done(", caller-restarts.usher/app: '!0, 3'", "Never").unwrap(),
         "the run, when all apps have ended (app: exited with 0, 3; report: exited)"
     );
-    // kubelet always starts it again.
+    // kubelet restarts the container after every exit.
     assert_eq!(done(", restart-policy.usher/report: Always", "Never"), None);
     assert_eq!(done(", caller-restarts.usher/app: '!'", "OnFailure"), None);
     assert_eq!(done(", restart-policy.usher/report: Never", "Always"), None);
@@ -689,8 +690,8 @@ fn caps_shorten_the_worst_case() {
         ends.map(|(_, end)| end).collect::<Vec<_>>()
     };
     assert_eq!(of(""), [32.0, 32.0, 32.0]);
-    // A defer container has its cap from its release to its signal, and two seconds more. Defer
-    // containers run one after another.
+    // A defer container may take its own cap, from its release to its signal, and two seconds more.
+    // Defer containers run one after another.
     let app = ", grace-period.usher/app: 5s";
     let both = ", grace-period.usher/save: 4s, grace-period.usher/bye: 1s";
     assert_eq!(of(app), [5.0, 32.0, 32.0]);
@@ -703,7 +704,7 @@ fn caps_shorten_the_worst_case() {
     assert_eq!(of(&all), [5.0, 14.0, 19.0]);
     let parallel = format!("{all}, usher/sidecar-stop-order: Parallel");
     assert_eq!(of(&parallel), [5.0, 14.0, 17.0]);
-    // A preStop handler comes before the signal.
+    // A preStop handler runs before the signal is sent, so the app's cap does not limit the step.
     let handler = FIVE.replace(
         "{name: app}",
         "{name: app, lifecycle: {preStop: {sleep: {seconds: 9}}}}",
@@ -767,7 +768,7 @@ fn a_container_that_keeps_a_complete_pod_running_is_a_warning() {
             &["keeps the pod running", "role native-init"],
         );
     }
-    // This run is never complete.
+    // Under Always the run is never complete.
     let said = said_of(&pod("Always", ""), "agent");
     assert!(!said.concat().contains("keeps the pod running"), "{said:?}");
 }
@@ -812,21 +813,21 @@ fn resources_of_the_whole_pod_count() {
     };
     let both = "{cpu: 2, memory: 1Gi}";
     for annotations in ["", "usher/sidecars: proxy"] {
-        // Without requests of containers the pod's limits are its requests.
+        // If no container has requests, the pod's requests are its limits.
         let whole = said(annotations, &format!("{{limits: {both}}}"), "{}");
         assert_eq!(whole.qos_class, "Guaranteed");
         let effective = whole.phases.last().unwrap();
         assert_eq!(effective.requests.cpu_millis, Some(2010));
         assert_eq!(effective.limits.cpu_millis, Some(2010));
         assert_eq!(effective.limits.memory_bytes, Some(1 << 30));
-        // A phase's limits are at most the pod's.
+        // The limits in a phase are at most the pod's limits.
         let running = whole
             .phases
             .iter()
             .find(|it| it.phase == "running")
             .unwrap();
         assert_eq!(running.limits.cpu_millis, Some(2000));
-        // Requests of containers count first.
+        // A request of a container takes precedence over the pod's limit.
         let asked = said(
             annotations,
             &format!("{{limits: {both}}}"),
@@ -862,9 +863,9 @@ fn a_cpu_request_of_the_whole_pod_that_usher_lowers_is_a_warning() {
         &["spec.resources", "2", "any time, 1", "cgroup-sizing"],
     );
     assert_eq!(warnings(&pod(", usher/cgroup-sizing: \"Off\"", two)), []);
-    // A larger request than that of the containers stays.
+    // The pod's request is larger than its containers' requests, so usher does not lower it.
     assert_eq!(warnings(&pod("", "{requests: {cpu: 3}}")), []);
-    // The pod has no request of its own.
+    // Without its own request the pod has none that usher could lower.
     assert_eq!(warnings(&pod("", "{limits: {cpu: 2}}")), []);
 }
 

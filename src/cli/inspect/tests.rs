@@ -328,7 +328,7 @@ fn a_failed_probe_stands_with_the_wait_for_it_or_else_at_the_end() {
         let lines = lines.filter(|(_, line)| line.contains("probe last failed"));
         Vec::from_iter(lines.map(|(number, line)| (number, line.to_owned())))
     };
-    // The container does not wait for the probe.
+    // The container does not wait for the probe, so the probe has its own line.
     let expected = format!("web: {said}");
     assert_eq!(lines(&pod), [(12, expected)]);
     let wait = pod.containers[0].wait.as_mut().unwrap();
@@ -365,7 +365,7 @@ fn a_wait_for_a_sidecar_names_its_failed_startup_probe() {
     let lines: Vec<&str> = said.lines().filter(|line| line.contains(reason)).collect();
     let expected = "    proxy: its startup probe last failed 2.00s ago: connection refused";
     assert_eq!(lines, [expected], "{said}");
-    // The sidecar is being stopped for that, but ignores its signal.
+    // The sidecar is being stopped because its probe failed, but ignores its signal.
     let obstacle = api::Obstacle {
         missing: api::Missing::MISSING_EXIT.into(),
         ..api::Obstacle::new()

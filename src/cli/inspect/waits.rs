@@ -32,7 +32,7 @@ pub(super) fn answer(pod: &api::Pod) -> String {
 
 fn waiting(pod: &api::Pod) -> impl Iterator<Item = (&api::Container, &api::Wait)> {
     let containers = pod.containers.iter();
-    // A defer container that waits for the pod's termination is no problem.
+    // A defer container waits for the pod's termination anyway, so its wait is no problem.
     containers.filter_map(|container| {
         let is_idle = words::is_defer(container.role) && !is_terminating(pod);
         let wait = container.wait.as_ref().filter(|_| !is_idle)?;
@@ -47,7 +47,7 @@ fn is_terminating(pod: &api::Pod) -> bool {
 /// The lines about waits: of each container, what it waits for, since when, and what ends the wait.
 pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     let mut lines = Vec::new();
-    // Advice for several containers is given once.
+    // Advice that applies to several containers is printed once, after their lines.
     let helped = waiting(pod).filter(|(_, wait)| !wait.remedies.is_empty());
     let are_several = helped.count() > 1;
     let remedies: Vec<_> = waiting(pod).flat_map(|(_, wait)| &wait.remedies).collect();
@@ -192,7 +192,7 @@ fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now:
     line
 }
 
-/// The line about names without a container that others wait for; a name may be misspelt.
+/// The line about names that containers wait for and no container has. Such a name may be misspelt.
 fn never_created(pod: &api::Pod) -> Option<String> {
     let never = api::Missing::MISSING_NEVER_CREATED;
     let obstacles = waiting(pod).flat_map(|(_, wait)| &wait.obstacles);

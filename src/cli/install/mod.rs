@@ -1,7 +1,7 @@
 //! `usher install`: installs usher on this node, or removes it.
 //!
-//! First decides the changes, from texts ([`plan`]); then tries the new configuration; then writes
-//! the files.
+//! First decides the changes from the files' texts ([`plan`]); then tries the new configuration;
+//! then writes the files.
 
 mod imports;
 mod ours;
@@ -169,9 +169,10 @@ impl Installer {
             refuse_while_needed(&bin.join(PROGRAM))?;
         }
         let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
-        // Links are followed, so that their target changes and not the link.
+        // Links are followed, so that the installer changes the file and does not replace the link.
         let found = find_texts(place::resolve(&node.config), &containerd)?;
-        // An imported directory takes a file of our own, even if the rest is generated.
+        // If the configuration imports a directory, our own file goes there, even if the
+        // configuration is generated.
         let source = node.flavor.source(&node.config, found.layout());
         let found = match source.filter(|_| found.part_file.is_none()) {
             Some(source) => {
@@ -224,7 +225,7 @@ impl Installer {
                  with systemctl edit usher-stop.service",
             );
         }
-        // A generated configuration has the runtime only after the restart.
+        // A generated configuration contains the runtime after a restart of containerd, not before.
         let is_generated_later = self.is_changed() || self.found.awaits_generation();
         if self.found.source.is_none() || self.wanted.restart || !is_generated_later {
             self.check()?;
@@ -263,7 +264,7 @@ impl Installer {
         Ok(())
     }
 
-    /// Fails if an option needs systemd and it does not run; called before any change.
+    /// Fails if an option needs systemd and systemd does not run. Called before the first change.
     fn check_systemd(&self) -> Result<(), String> {
         let is_changed = self.is_changed() || self.needs_restart();
         let (option, instead) = match () {
@@ -495,8 +496,8 @@ fn find_ctr(containerd: &Path, node: &Node) -> Result<PathBuf, String> {
     })
 }
 
-/// Restarts containerd, then removes the marker file: if this command dies before, the next one
-/// restarts containerd.
+/// Restarts containerd, then removes the marker file. If this command dies before the restart, the
+/// next one finds the marker and restarts containerd.
 fn restart(unit: &str, marker: &Path) -> bool {
     note("restarting containerd; pods keep running");
     systemctl(&["restart", unit]) && place::remove(marker).is_ok()

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The line before ours.
+/// The line before the installer's lines.
 const FIRST: &str = "# >>> usher: from here to its end written by `usher install`";
-/// The beginning of that line in files of every version of the installer.
+/// The beginning of `FIRST` that every version of the installer has written.
 const FIRST_BEGINS: &str = "# >>> usher:";
-/// The line after ours.
+/// The line after the installer's lines.
 const LAST: &str = "# <<< usher";
-/// The first line of a file that the installer made. It removes the file if nothing else is left in
-/// it.
+/// The first line of a file that the installer made. `--remove` removes the file if nothing else is
+/// left in it.
 const MADE: &str = "# made by `usher install`";
-/// The same line in files of an earlier installer.
+/// The first line of a file that an earlier installer made.
 const MADE_EARLIER: &str = "# made by scripts/install of usher";
 /// The comment below a last line that had no newline.
 const UNFINISHED: &str = "# usher: the line above had no end";
@@ -52,7 +52,8 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
         is_made: false,
     };
     let mut begins = None;
-    // The text's length with the newline that we added to its last line, and that newline.
+    // The last line of the text may have got its newline from the installer. Then: the text's
+    // length with that newline, and the newline.
     let mut unfinished = None;
     for (at, line) in text.split_inclusive('\n').enumerate() {
         let content = content(line);
@@ -68,7 +69,8 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
     if let Some(line) = begins {
         return Err(NoEnd { line });
     }
-    // Lines that somebody added below ours need that newline.
+    // If the administrator added lines below the installer's, that newline stays, since they need
+    // it.
     if let Some((_, end)) = unfinished.filter(|(length, _)| *length == bare.text.len()) {
         let finished = bare.text.strip_suffix(end).map(str::len);
         bare.text.truncate(finished.unwrap_or(bare.text.len()));
@@ -87,7 +89,7 @@ pub(super) fn names_runtime(text: &str) -> bool {
     text.contains(".containerd.runtimes.usher")
 }
 
-/// Refuses a file at the place of ours that the installer did not make.
+/// Refuses a file that has the path of the installer's file and that the installer did not make.
 pub(super) fn expect_made(file: &Path, is_made: bool) -> Result<(), String> {
     match is_made {
         true => Ok(()),

@@ -37,7 +37,7 @@ impl Installer {
         ExitCode::SUCCESS
     }
 
-    /// The running containerd's process, if the user has to restart it.
+    /// The process of the running containerd, if the user still has to restart it.
     fn awaits_restart(&self) -> Option<u32> {
         if self.wanted.restart {
             return None;
@@ -65,7 +65,8 @@ impl Installer {
     /// Runs the checks of `usher check`, and fails if pods would not run.
     pub(super) fn check(&self) -> Result<(), String> {
         let report = check::Report::of_installed(&self.look_again());
-        // Without --restart the administrator restarts containerd.
+        // Without --restart the administrator restarts containerd later, so a problem that the
+        // restart solves does not count.
         if report.ok || !self.wanted.restart && report.needs_only_a_restart() {
             return Ok(());
         }

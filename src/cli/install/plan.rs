@@ -17,7 +17,8 @@ pub(super) struct Texts {
     pub(super) main: Option<String>,
     /// Our own file in the directory that the configuration imports.
     pub(super) part: Option<String>,
-    /// The file from which a distribution generates the configuration, which we then never write.
+    /// The file from which a distribution generates the configuration. If there is one, the
+    /// installer never writes the configuration itself.
     pub(super) source: Option<String>,
 }
 
@@ -56,7 +57,8 @@ pub(super) enum Goal {
     Removed,
 }
 
-/// Asks containerd for the effective configuration of texts, or its reason to reject them.
+/// A function that asks containerd for the effective configuration of texts. Its error is
+/// containerd's reason to reject them.
 pub(super) type Ask<'a> = dyn FnMut(&Found, &Texts) -> Result<Effective, String> + 'a;
 
 impl Found {
@@ -271,8 +273,8 @@ impl Found {
         ))
     }
 
-    /// The texts to try, the best first: our own file; lines in the configuration; the same with
-    /// the built-in runtime, which containerd 1 drops once a configuration names another.
+    /// The texts to try, the best first: our own file; lines in the configuration; these lines with
+    /// the built-in runtime, which containerd 1 drops if the configuration names another runtime.
     fn candidates(&self, before: &Effective, registration: &Registration) -> Vec<Texts> {
         let version = version(&self.bare.text);
         let cri = cri_of_layout(version);
@@ -292,8 +294,8 @@ impl Found {
         all.chain(with_built_in).collect()
     }
 
-    /// Keeps a present text if the new one has the same values, so that no containerd restarts for
-    /// a changed comment or for lines added below ours.
+    /// Keeps the text that a file has now if the new text has the same values. So no containerd
+    /// restarts for a changed comment, or for lines that the administrator added below ours.
     fn keep_equal_texts(&self, planned: Texts) -> Texts {
         type Alike = fn(&str, &str) -> bool;
         let either = |old: &Option<String>, new: Option<String>, alike: Alike| match (old, new) {
@@ -307,8 +309,7 @@ impl Found {
         }
     }
 
-    /// The line and the name of a table on the way to the runtimes that is written as an inline
-    /// table.
+    /// The line and the name of the first inline table among the tables that contain the runtimes.
     fn inline_table(&self) -> Option<(usize, String)> {
         let document = Document::parse(self.bare.text.as_str()).ok()?;
         let mut item = document.as_item();
@@ -332,7 +333,7 @@ fn line_of_runtime(text: &str) -> Option<usize> {
     line(text, item)
 }
 
-/// The keys of the table of all runtimes.
+/// The path of keys to the table of all runtimes.
 fn runtimes(text: &str) -> [&'static str; 4] {
     [
         "plugins",
@@ -354,7 +355,7 @@ fn version(text: &str) -> i64 {
     version.unwrap_or(1)
 }
 
-/// True if two texts have the same lines besides ours, and the same values.
+/// True if two texts have the same values, and the same lines outside the installer's.
 fn are_alike(old: &str, new: &str) -> bool {
     without_ours(old) == without_ours(new) && have_the_same_values(old, new)
 }

@@ -17,7 +17,7 @@ pub(super) const PROGRAMS: [&str; 2] = [PROGRAM, NAME];
 /// A sentence, if `from` lacks a program.
 pub(super) fn outdated(from: &Path, bin: &Path) -> Result<Vec<&'static str>, String> {
     for program in PROGRAMS {
-        // It need not be executable there: /run is often mounted noexec.
+        // The file need not be executable in `from`: /run is often mounted noexec.
         if !from.join(program).is_file() {
             return Err(format!(
                 "{} has no {program}; name the directory with the programs (--binaries)",
@@ -118,8 +118,8 @@ pub(super) struct Shims {
     pub outdated: Vec<u32>,
 }
 
-/// Counts the shims that run this program. They keep the old one when it is replaced, but need the
-/// file to clean up after their pods.
+/// Counts the shims that run this program. After a replacement they go on running the old program,
+/// but need the file to clean up after their pods.
 pub(super) fn running_shims(shim: &Path) -> Shims {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = processes.filter_map(|process| {

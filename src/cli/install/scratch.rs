@@ -61,8 +61,8 @@ impl Scratch {
         self.path.join("log")
     }
 
-    /// Starts containerd under the lock, so that a signal never finds a process that is not yet
-    /// stored.
+    /// Starts containerd under the lock. So a signal cannot arrive between the start and the moment
+    /// when the process is stored.
     pub(super) fn start(&self, start: impl FnOnce() -> io::Result<Child>) -> io::Result<()> {
         let mut content = lock(&self.content);
         content.containerd = Some(start()?);
@@ -129,7 +129,8 @@ impl Watcher {
         })
     }
 
-    /// Ends the thread and restores the default action of the signals, of pending ones too.
+    /// Ends the thread and restores the default action of the signals. That action also applies to
+    /// signals that are pending.
     fn end(self) {
         drop(self.pipe);
         let _ = self.thread.join();

@@ -118,7 +118,7 @@ proptest! {
     fn an_installation_and_its_removal_restore_every_byte(text in configuration()) {
         let before = main_only(&text);
         let with = match plan(&before, &installed()) {
-            // Other lines cannot extend an inline table.
+            // An inline table in the text cannot get further keys from other lines.
             Err(error) => {
                 prop_assert!(error.contains("is an inline table"), "{}", error);
                 return Ok(());
@@ -211,7 +211,7 @@ fn lines_of_an_earlier_installer_stay_while_their_values_are_the_same() {
     assert_ne!(earlier, with);
     let earlier = main_only(&earlier);
     assert_eq!(plan(&earlier, &by_its_own_name).unwrap(), earlier);
-    // Other values replace the lines.
+    // The installer replaces its lines if the values differ.
     let otherwise = plan(&earlier, &installed()).unwrap();
     assert_ne!(otherwise, earlier);
     assert_eq!(plan(&otherwise, &Goal::Removed).unwrap(), main_only(&text));
@@ -228,7 +228,7 @@ fn another_authors_runtime_is_refused_with_its_place() {
         error.starts_with("/etc/containerd/config.toml, line 5, already has a runtime usher"),
         "{error}"
     );
-    // The same in an imported file.
+    // An imported file already has a runtime usher.
     let imported = (PathBuf::from("/x/theirs.toml"), theirs.clone());
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{}", RUNTIMES[0]);
     let mut found = found(&main_only(&text));
@@ -264,7 +264,7 @@ fn an_inline_table_that_cannot_be_extended_is_named() {
         "/etc/containerd/config.toml, line 5: plugins.\"{CRI}\".containerd is an inline table"
     );
     assert!(error.starts_with(&expected), "{error}");
-    // Our own file needs no change of the table.
+    // If our lines go into our own file, the inline table can stay.
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{IN_BRACES}");
     assert!(
         plan(&main_only(&text), &installed())
@@ -328,7 +328,7 @@ fn a_generated_configuration_is_tried_and_only_its_source_is_changed() {
             written.awaits_generation(),
             "it has not been generated since"
         );
-        // The generated configuration may lack our comments.
+        // The generated configuration can lack the comments around our lines.
         let mut made = planned.texts.clone();
         made.main = made
             .main
@@ -336,7 +336,8 @@ fn a_generated_configuration_is_tried_and_only_its_source_is_changed() {
         let made_of = with_source(&made, form);
         assert!(!made_of.awaits_generation());
         assert_eq!(made_of.plan(&installed(), &mut says).unwrap().texts, made);
-        // Lines about the built-in runtime, which containerd 1 would drop, stay.
+        // Our lines about the built-in runtime stay, since containerd 1 would drop the runtime
+        // without them.
         let built_in = "\n[plugins.x.containerd.runtimes.runc]\n  a = 1\n# <<< usher";
         if form == SourceForm::Template {
             let text = made.source.take().unwrap();

@@ -44,8 +44,8 @@ pub(super) fn private(dump: &str, directory: &Path) -> Result<String, String> {
     }
     set(top, "temp", "");
     if let Some(score) = top.get_mut("oom_score") {
-        // containerd sets it by its PID, which in a /proc of another PID namespace is another
-        // process.
+        // containerd sets the score of its own PID through /proc. In a /proc of another PID
+        // namespace, that PID is another process.
         *score = value(0);
     }
     let mut listeners = |name: &str, address: &str| {

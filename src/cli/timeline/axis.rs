@@ -3,7 +3,7 @@
 /// The greatest share of the line for a time without events.
 const QUIET_AT_MOST: f64 = 0.2;
 
-/// A time without events is shortened if it would take more than this share of the line.
+/// A time without events is shortened if it would otherwise take more than this share of the line.
 const CUT_FROM: f64 = 0.45;
 
 /// Most ticks tried for one segment of the axis; no segment has room for so many.
@@ -17,12 +17,12 @@ pub(super) struct Axis {
     pieces: Vec<Piece>,
 }
 
-/// A part of the line with a linear scale.
+/// A segment of the line with a linear scale.
 #[derive(Clone, Debug, PartialEq)]
 struct Piece {
     from: f64,
     to: f64,
-    /// The place of its beginning on the line.
+    /// The segment's beginning on the line.
     start: f64,
     end: f64,
     is_cut: bool,
@@ -51,7 +51,7 @@ impl Axis {
             .collect();
         let mut widths: Vec<f64> = gaps.iter().map(|(from, to)| to - from).collect();
         let mut cut = vec![false; gaps.len()];
-        // The widest gap first, since its share depends on the width of the rest.
+        // The widest gap comes first, since its share depends on the width of the rest.
         let mut order: Vec<usize> = (0..gaps.len()).collect();
         let width = |index: &usize| widths.get(*index).copied().unwrap_or_default();
         order.sort_by(|one, other| width(other).total_cmp(&width(one)));
@@ -110,7 +110,8 @@ impl Axis {
             let per_second = (piece.end - piece.start) / (piece.to - piece.from);
             let step = round_up(apart / per_second);
             let first = ((piece.from - self.begin) / step).ceil();
-            // The limit ends the loop if times are so large that adding a step changes nothing.
+            // The limit ends the loop when a time is so large that adding a step does not change
+            // it.
             let steps = (0..STEPS_AT_MOST).map(|steps| (first + f64::from(steps)) * step);
             for at in steps.take_while(|at| self.begin + at <= piece.to) {
                 let place = self.place(self.begin + at);
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(axis.cuts().len(), 1);
         assert!(axis.place(3.0) > 0.15, "{axis:?}");
         assert!(axis.place(3603.0) - axis.place(3.0) < 0.25);
-        // The labels of the axis show it.
+        // The labels of the axis show the shortened hour.
         let texts: Vec<_> = axis.ticks(0.1).into_iter().map(|tick| tick.text).collect();
         assert_eq!(texts.first().unwrap(), "0");
         assert!(texts.iter().any(|text| text.starts_with("1h")), "{texts:?}");

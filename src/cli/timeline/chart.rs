@@ -6,7 +6,7 @@ use super::super::choice::namespace;
 use super::super::{time, words};
 use super::axis::Axis;
 
-/// The least share of the line with which a bar gets an entry in the legend.
+/// The least share of the line that a bar must take for its state to be in the legend.
 const SEEN_FROM: f64 = 0.002;
 
 /// A whole timeline.
@@ -57,7 +57,8 @@ pub(super) struct Mark {
     pub text: String,
 }
 
-/// The meaning of a mark. If marks overlap, the later kind in this list is visible.
+/// The meaning of a mark. Of overlapping marks, the one whose kind comes later in this list is
+/// visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Asked,
@@ -162,9 +163,9 @@ impl Chart {
         State::ALL.into_iter().filter(occurs).collect()
     }
 
-    /// The container that a held one waited for last, and the event that released it: a sidecar
-    /// became ready, or an init container ended. `None` for a defer container, which waits for the
-    /// termination.
+    /// The container that a held container waited for last, and the event that released the held
+    /// one: a sidecar became ready, or an init container ended. `None` for a defer container, which
+    /// waits for the termination.
     pub(super) fn opener(&self, row: &Row, span: &Span) -> Option<(&str, &'static str)> {
         let waits_for_others = ["init", "sidecar", "app"].contains(&row.role.as_str());
         if span.state != State::Held || !waits_for_others {
@@ -248,7 +249,7 @@ fn pod_row(pod: &api::Pod, begin: f64, end: f64) -> Row {
 
 fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row {
     let created = time::seconds(&container.created).unwrap_or(begin);
-    // A container without recorded events is known only by its last state.
+    // A container without recorded events has no bar but that of its last state.
     let mut pen = Pen::nowhere();
     let is_probed = container.role.enum_value() == Ok(api::Role::ROLE_SIDECAR);
     let mut has_events = false;
@@ -602,7 +603,7 @@ pub(super) mod tests {
                 (Kind::Signal, "signal SIGWINCH: its turn has come")
             ]
         );
-        // The same signal is no stop signal here.
+        // Here the event says that signal 28 is no stop signal.
         let row = row_with(vec![signalled(310, "web", 28, false)]);
         assert_eq!(states(&row), [Held, Running]);
     }

@@ -62,7 +62,7 @@ impl Glyphs {
     }
 }
 
-/// A column of a bar.
+/// A character of a bar.
 #[derive(Clone, Copy, PartialEq)]
 struct Cell {
     glyph: char,

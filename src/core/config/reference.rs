@@ -52,14 +52,15 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "limits",
-        about: "A pod that asks for more is refused. A key that is not given sets no limit.",
+        about: "usher refuses a pod that asks for more than a limit. A key that is not given sets \
+                no limit.",
         entries: &[
             Entry {
                 key: "grace-period",
                 value: "time",
                 default: "none",
-                about: "The grace period of a pod and of a container. kubelet's own is not \
-                        limited.",
+                about: "The grace period that an annotation gives a pod or a container. The one \
+                        that kubelet sends is not limited.",
                 example: "\"1h\"",
             },
             Entry {
@@ -87,7 +88,7 @@ pub const TABLES: &[Table] = &[
                 key: "grace-extension-count",
                 value: "number",
                 default: "none",
-                about: "`count` of the same.",
+                about: "`count` of `usher/grace-extension`.",
                 example: "10",
             },
             Entry {
@@ -122,7 +123,7 @@ pub const TABLES: &[Table] = &[
                 key: "hook-sleep",
                 value: "time",
                 default: "none",
-                about: "A termination hook that sleeps.",
+                about: "The time that a termination hook sleeps.",
                 example: "\"1m\"",
             },
             Entry {
@@ -136,7 +137,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "minimums",
-        about: "A pod that asks for less is refused. A default that is less is raised.",
+        about: "usher refuses a pod that asks for less than a minimum, and raises a default that \
+                is lower.",
         entries: &[
             Entry {
                 key: "grace-period",
@@ -170,7 +172,7 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "roles",
-        about: "Roles of containers that others add to pods.",
+        about: "Roles of containers that injectors, and others than the author, add to pods.",
         entries: &[
             Entry {
                 key: "sidecars",
@@ -183,7 +185,7 @@ pub const TABLES: &[Table] = &[
                 key: "everywhere",
                 value: "`true`, `false`",
                 default: "`false`",
-                about: "With `true`, this applies to pods without annotations, too. Needs \
+                about: "With `true`, `sidecars` also applies to pods without annotations. Needs \
                         `sidecars`.",
                 example: "false",
             },

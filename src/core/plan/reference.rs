@@ -83,8 +83,8 @@ impl PodSetting {
             PodSetting::NativeInit => (
                 "names".into(),
                 "none".into(),
-                "The pod's own `initContainers`. kubelet knows their order, so usher runs each at \
-                 once and leaves it alone.",
+                "The pod's own `initContainers`. kubelet knows their order, so usher runs each of \
+                 them immediately and leaves it alone.",
                 "usher",
                 &[("usher/native-init", "volume-permissions")],
             ),
@@ -97,9 +97,9 @@ impl PodSetting {
             ),
             PodSetting::Apps => (
                 "names".into(),
-                "every container in no list".into(),
+                "every container that no other list names".into(),
                 "Containers that do the pod's work. If the list is given, a container in no list \
-                 is a guest: it starts at once and is left alone (`kubectl debug`).",
+                 is a guest (`kubectl debug`): it starts immediately, and usher leaves it alone.",
                 "usher",
                 &[("usher/apps", "web")],
             ),
@@ -119,7 +119,7 @@ impl PodSetting {
                 &[("usher/post-exit", "upload-results")],
             ),
             PodSetting::StartupOrder => (
-                "names: all of `init` and `sidecars`, and no other".into(),
+                "exactly the names in `init` and `sidecars`, each once".into(),
                 "the init containers one by one, then all sidecars in parallel".into(),
                 "Containers that start one after another in this order.",
                 "KEP-753",
@@ -133,8 +133,9 @@ impl PodSetting {
                 one_of::<StartMode>(),
                 word(usual.start_mode),
                 "The answer to a Start whose turn has not come. `Block` answers when the turn \
-                 comes. `Hold` answers at once, before the program runs. `Auto` blocks for some \
-                 seconds if every container that it waits for exists and runs; otherwise it holds.",
+                 comes. `Hold` answers immediately, before the program runs. `Auto` acts as \
+                 `Block` for some seconds if every container that the Start waits for exists and \
+                 runs; otherwise it acts as `Hold`.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
@@ -178,7 +179,7 @@ impl PodSetting {
                 one_of::<SidecarStopOrder>(),
                 word(usual.sidecar_stop_order),
                 "`Reverse` stops the sidecars one by one, the last started first. `Parallel` stops \
-                 all of them at once.",
+                 all of them at the same time.",
                 "KEP-753",
                 &[SIDECARS, ("usher/sidecar-stop-order", "Parallel")],
             ),
@@ -204,9 +205,9 @@ impl PodSetting {
             PodSetting::TerminationWindow => (
                 TIME.into(),
                 time(usual.termination_window),
-                "The time that a stop request waits for a second one, which makes it the \
-                 termination of the pod. Requests for sidecars and defer containers wait, and in a \
-                 pod with defer containers or hooks all requests.",
+                "The time that a stop request waits for a second one. If a second one comes, the \
+                 pod terminates. Requests for sidecars and defer containers wait; in a pod with \
+                 defer containers or hooks, all requests wait.",
                 "usher",
                 &[SIDECARS, ("usher/termination-window", "2s")],
             ),
@@ -229,8 +230,8 @@ impl PodSetting {
             PodSetting::OomScore => (
                 one_of::<OomScore>(),
                 word(usual.oom_score),
-                "With `Match`, a sidecar's `oom_score_adj` is no higher than that of any app of \
-                 its pod.",
+                "With `Match`, a sidecar's `oom_score_adj` is at most the lowest `oom_score_adj` \
+                 of the pod's apps.",
                 "KEP-753",
                 &[SIDECARS, ("usher/oom-score", "Off")],
             ),
@@ -288,9 +289,9 @@ impl ContainerSetting {
             ContainerSetting::CallerRestarts => (
                 "exit codes; after a `!`, all except these".into(),
                 "none".into(),
-                "The exit codes of its `restartPolicyRules`, after which kubelet starts the \
-                 container again although its restart policy would not. Such an exit does not \
-                 complete the run.",
+                "The exit codes in the container's `restartPolicyRules`. After such an exit \
+                 kubelet restarts the container, although its restart policy would not. The exit \
+                 does not complete the run.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),
@@ -301,9 +302,9 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `Probe`, which may give its period as `periodMilliseconds`"
                     .into(),
                 "none".into(),
-                "usher stops a sidecar that fails it, and restarts it in place, whatever the pod's \
-                 policy, unless it has been asked to stop. For a defer container: the probe that \
-                 `grace-extension` uses.",
+                "usher stops a sidecar that fails this probe, and restarts it in place, whatever \
+                 the pod's policy is. It does not restart a sidecar that was asked to stop. For a \
+                 defer container: the probe that `grace-extension` uses.",
                 "Kubernetes; Defer, 2017",
                 &[
                     SIDECARS,
@@ -317,7 +318,7 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `LifecycleHandler`: `exec`, `httpGet`, `tcpSocket` or `sleep`"
                     .into(),
                 "none".into(),
-                "The first step of the pod's termination runs it.",
+                "The hook runs in the first step of the pod's termination.",
                 "KEP-753, draft",
                 &[
                     SIDECARS,
@@ -340,17 +341,18 @@ impl ContainerSetting {
             ContainerSetting::GracePeriod => (
                 TIME.into(),
                 "none".into(),
-                "A cap on the time of its own stop, from its signal to SIGKILL. For a defer \
-                 container: from its release to its signal, with SIGKILL two seconds later. A cap \
-                 only shortens the time.",
+                "A cap on the time of the container's own stop, from its signal to SIGKILL. For a \
+                 defer container: from its release to its signal, with SIGKILL two seconds later. \
+                 A cap shortens the time and never lengthens it.",
                 "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),
             ContainerSetting::StopSignal => (
                 "a signal: `QUIT`, `SIGUSR1`, `15`, `SIGRTMIN+3`; not SIGKILL".into(),
                 "the caller's signal, else `TERM`".into(),
-                "The signal that stops it. It replaces the signal of kubelet's stop request, and \
-                 SIGTERM from other callers. usher delivers any other signal as it is.",
+                "The signal that stops the container. It replaces the signal of kubelet's stop \
+                 request, and SIGTERM from other callers. usher delivers any other signal as it \
+                 is.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
