@@ -71,7 +71,8 @@ impl<'a> Webhook<'a> {
         assert!(found.is_some(), "it is not asked:\n{}", self.diagnosis());
     }
 
-    /// True if the webhook refuses the object; any other error fails the test. Creates nothing.
+    /// True if the webhook refuses the object; false if the API server accepts it or refuses it for
+    /// another reason. Creates nothing.
     pub fn refuses(&self, object: &Value) -> bool {
         let said = dry_run(self.cluster, object);
         !said.ok() && said.err().contains("denied the request")
