@@ -23,7 +23,8 @@ pub const MESH: Pod = Pod(&[
     ("startup-probe.usher/proxy", TCP_PROBE),
 ]);
 
-/// A Job with such a sidecar. The restart policy is Never.
+/// A Job with a sidecar that is ready when it accepts connections. The caller restarts no
+/// container.
 pub const JOB: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("startup-probe.usher/proxy", TCP_PROBE),

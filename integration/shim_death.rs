@@ -1,4 +1,4 @@
-//! What a shim leaves when it dies, and the shim's `delete` command, which removes it.
+//! A shim that dies leaves processes, mounts, sockets and files. Its `delete` command removes them.
 
 use std::fs;
 use std::process::Command;

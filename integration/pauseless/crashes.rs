@@ -228,8 +228,8 @@ fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     (pod, containers.into())
 }
 
-/// Without this, the pod's next sandbox, for which kubelet uses the same cgroup, would be limited
-/// to the old pod's needs.
+/// Unless the size is restored, the pod's next sandbox, for which kubelet uses the same cgroup, is
+/// limited to the old pod's needs.
 #[test]
 fn the_size_of_a_pods_cgroup_is_restored_after_its_shim_dies() {
     with_each(|node, handler| {

@@ -31,8 +31,8 @@ fn of_the_holders_user<'a>(pod: &Pod<'a>) -> Container<'a> {
     })
 }
 
-/// When a pause process gets SIGTERM, it exits. The kernel then kills all processes of its PID
-/// namespace, and delivers no other signal to them.
+/// A pause process exits on SIGTERM. The kernel then kills all processes of its PID namespace, and
+/// delivers no other signal to them.
 #[test]
 fn the_holder_treats_signals_from_inside_like_a_pause_process() {
     with_each(|node, handler| {

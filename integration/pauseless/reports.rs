@@ -1,4 +1,4 @@
-//! What kubelet and people learn about a pod: kubelet from the CRI, people from `usher`.
+//! Reports about a pod: kubelet gets them by the CRI, people by `usher`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -127,7 +127,7 @@ fn containers_share_only_the_pods_namespaces() {
                 "{kind}"
             );
         }
-        // The output of the program for System V shared memory segments has only its header line.
+        // The list of System V shared memory segments has only its header line.
         assert_eq!(a.sh("wc -l </proc/sysvipc/shm"), "1");
     });
 }
