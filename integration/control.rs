@@ -107,7 +107,7 @@ fn the_status_follows_the_pods_phases() {
     assert_eq!(pod["status"], "Running");
     assert_eq!(container(&pod, "proxy")["role"], "sidecar");
     host.await_event("web", "start");
-    // Both stop requests stay open, because the app ignores its signal.
+    // Neither stop request is answered yet, because the app ignores its signal.
     host.kill_all(&["web", "proxy"], "SIGTERM");
     pod_that(&host, "terminating", |pod| pod["status"] == "Terminating");
     host.kill("web", "SIGKILL");

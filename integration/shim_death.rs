@@ -1,4 +1,5 @@
-//! A shim that dies leaves processes, mounts, sockets and files. Its `delete` command removes them.
+//! A shim that dies leaves processes, mounts, sockets and files. The shim's `delete` command
+//! removes them.
 
 use std::fs;
 use std::process::Command;

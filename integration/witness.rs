@@ -336,7 +336,7 @@ mod answers {
 }
 
 /// Blocks signals and fetches them without handlers. Process 1 of a PID namespace gets only signals
-/// that it blocks or handles. Fetched signals need no code that is safe in a signal handler.
+/// that it blocks or handles. Fetching needs no code that must be safe in a signal handler.
 mod signals {
     use super::*;
 

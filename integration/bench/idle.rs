@@ -17,7 +17,7 @@ pub struct Pods {
     /// Proportional memory in MB of all shims, divided by the number of pods, while many pods run.
     pub together: f64,
     pub threads: usize,
-    /// Voluntary context switches of the single shim during the observation.
+    /// Voluntary context switches of the first pod's shim while it is idle.
     pub switches: u64,
 }
 

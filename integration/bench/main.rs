@@ -32,17 +32,18 @@ const LASTING: &[&str] = &["/bin/sleep", "100000"];
 
 /// Number of repetitions of each measurement.
 pub struct Effort {
-    /// Pairs of `ctr run --rm`, and of `ctr task exec`.
+    /// Number of pairs of `ctr run --rm`, and of `ctr task exec`; a pair is one call for each
+    /// runtime.
     pairs: usize,
-    /// Pods started at once.
+    /// Number of pods that are started at once.
     burst: usize,
-    /// Pods running at once.
+    /// Number of pods that run at the same time.
     pods: usize,
     /// Observation time of an idle pod.
     idle: std::time::Duration,
-    /// Releases of a held container, and starts of a whole pod.
+    /// Number of releases of a held container, and of starts of a whole pod.
     releases: usize,
-    /// For `--scale`: pods on one node, containers in one pod.
+    /// For `--scale`: the number of pods on one node, and of containers in one pod.
     many_pods: usize,
     many_containers: usize,
 }

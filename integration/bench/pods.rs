@@ -12,13 +12,13 @@ use super::harness::{
 use super::report::machine;
 use super::{Effort, LASTING, progress};
 
-/// The columns, in this order.
+/// The columns of the table, in this order.
 const HANDLERS: [Handler; 3] = [Handler::Runc, Handler::Usher, Handler::Pauseless];
 
 /// Times of one pod in milliseconds.
 struct PodTimes {
     sandbox: f64,
-    /// From the request for the sandbox to the first line of its container's program.
+    /// Time from the request for the sandbox to the first line of its container's program.
     first_line: f64,
     end: f64,
 }

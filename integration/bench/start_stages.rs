@@ -48,7 +48,7 @@ fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 4] {
     let names = NAMES.map(|name| format!("{name}-{n}"));
     let [setup, migrate, net, mesh, app] = &names;
     let options: [&[&str]; 5] = [
-        // The first init container runs longer than the last `ctr run` works.
+        // The first init container runs for longer than the last `ctr run` takes.
         &["--run-for", "300ms"],
         &["--run-for", "50ms"],
         &[],
@@ -80,8 +80,8 @@ fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 4] {
 
 /// Milliseconds from the first command to the last app's first line of code, in a pod of two init
 /// containers, three sidecars and two apps, created one after another. Our shim orders the
-/// containers itself. Under containerd's own shim, the bench waits for each init container's exit before it
-/// creates the next container.
+/// containers itself. Under containerd's own shim, the bench waits for the exit of each init
+/// container before it creates the next container.
 pub fn whole_pods(runtime: &str, pairs: usize) -> [Figures; 2] {
     let host = quiet_host();
     let mut times = [Vec::new(), Vec::new()];

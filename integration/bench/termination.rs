@@ -34,7 +34,7 @@ pub fn steps(runtime: &str, repetitions: usize) -> Vec<(Step, Figures)> {
 fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 5] {
     let names = NAMES.map(|name| format!("{name}-{n}"));
     let [first, second, app, last, mesh, net] = &names;
-    // The pre-exit container runs longer than the clients work that sent the stop requests.
+    // A defer container runs for longer than the clients need to send the stop requests.
     let defer: &[&str] = &["--run-for", "300ms"];
     let containers = [net, mesh, app, first, second, last];
     for name in containers {

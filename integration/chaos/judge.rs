@@ -1,4 +1,4 @@
-//! Checks after a round.
+//! Checks the node and the exit codes after a round.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,8 @@ use crate::round::{Done, Finding, Round, State, Wrong};
 const SETTLING: Duration = Duration::from_secs(8);
 
 /// Time for slow cleanups. A shim without containers exits within 20 s. If containerd was killed
-/// too, it does not know of some leftovers: the shim of the node's next container removes these.
+/// too, containerd does not know of some leftovers: the shim of the node's next container removes
+/// these.
 const SETTLING_LATE: Duration = Duration::from_secs(40);
 
 /// Exit codes of a container that was killed (137), and of a container that was stopped before its
@@ -23,7 +24,7 @@ const SETTLING_LATE: Duration = Duration::from_secs(40);
 const KILLED: u32 = 137;
 const STOPPED: u32 = 143;
 
-/// Counts of a judgment.
+/// Numbers that the checks of a round have counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Judged {
     /// The number of exit codes compared.

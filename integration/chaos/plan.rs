@@ -8,12 +8,12 @@ use crate::random::Random;
 /// The number of pods that run at the same time.
 const PODS: usize = 12;
 
-/// Percentage of steps with a first fault, and with a second one.
+/// Two chances of a fault during each step, in percent. They are independent of each other.
 const FAULTS: [usize; 2] = [75, 30];
 
 /// A pod and its steps.
 pub struct PodPlan {
-    /// Also the prefix of its containers' ids.
+    /// The name of the pod. The ids of its containers begin with it.
     pub name: String,
     pub members: Vec<Member>,
     pub steps: Vec<Step>,

@@ -128,7 +128,7 @@ impl ContainerSpec {
     fn command_line(&self, host: &Containerd, command: &[&str]) -> Vec<String> {
         let mut line: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
         line.extend(["--runtime".to_owned(), self.runtime.clone()]);
-        // youki needs `PATH`, which every image sets and the test's root file system does not.
+        // youki needs `PATH`, which every image sets and the test's root file system does not set.
         let shared = self
             .clone()
             .mount(&host.shared_dir().display().to_string(), "/shared")

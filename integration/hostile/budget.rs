@@ -114,7 +114,8 @@ fn run_greedy(pod: &PodCgroup<'_>, host: &Containerd) {
     std::thread::sleep(Duration::from_secs(3));
 }
 
-/// CPU time used outside of the pod per second, and the number of probes of each container.
+/// CPU time in seconds that is used outside of the pod per second, and the number of probes of each
+/// container.
 fn measure(outside: &Outside, host: &Containerd) -> (f64, [usize; 3]) {
     let (before, asked_before, begun) = (cpu_time(&outside.0), asked(host), Instant::now());
     std::thread::sleep(WHILE);

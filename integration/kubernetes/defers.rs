@@ -62,7 +62,7 @@ fn assert_ended_in_order(case: &Case) {
     }
 }
 
-/// "Cleanup", "Shutdown sequence": one after another, before and after the app's end.
+/// "Cleanup", "Shutdown sequence": defers run one after another, before and after the app's end.
 pub fn defers_run_in_order_around_the_apps_end(case: &Case) {
     run(case, &with_containers(pod(), defer("flush")));
     case.delete("pod", &[]);
@@ -77,7 +77,7 @@ pub fn defers_run_when_a_pod_is_evicted(case: &Case) {
     case.await_gone("pod");
 }
 
-/// "StatefulSet down-size".
+/// "StatefulSet down-size": defers run in a pod that is removed because the set gets smaller.
 pub fn defers_run_when_a_stateful_set_is_scaled_down(case: &Case) {
     case.create_stateful_set(&with_containers(pod(), defer("flush")), 1);
     case.await_event("app", "start");

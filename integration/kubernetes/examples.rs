@@ -1,4 +1,4 @@
-//! The examples in the manual, used without changes.
+//! The example manifests for users (`scripts/kubernetes/examples`), applied without changes.
 
 use std::process::Command;
 

@@ -98,7 +98,7 @@ fn says(cluster: &Cluster, words: &[&str]) -> String {
     let finished = usher(cluster, words);
     let said = format!("kubectl usher {words:?}: {}", finished.err());
     assert!(finished.ok(), "{said}");
-    // No node was silent.
+    // The command reports no node that did not answer.
     assert_eq!(finished.err(), "", "{said}");
     finished.out()
 }
@@ -217,7 +217,7 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
         "{explained}"
     );
 
-    // The command follows the pod to its end, and names it afterwards too.
+    // When the pod has ended, `kubectl usher` still lists it with `--all`, and draws its timeline.
     case.delete("shop", &[]);
     case.await_gone("shop");
     let ended = poll(PATIENCE, || {

@@ -94,7 +94,7 @@ fn a_created_task_can_be_killed_and_deleted() {
     );
 }
 
-/// containerd's client option `WithProcessKill` makes this call, and takes any code except
+/// containerd's client option `WithProcessKill` makes this call, and takes every error except
 /// NOT_FOUND for a failure.
 #[test]
 fn a_kill_of_all_processes_of_a_container_that_ends_meanwhile_returns_not_found() {
