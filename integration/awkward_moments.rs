@@ -21,7 +21,7 @@ fn bare<'host>(host: &'host Containerd, args: &[&str]) -> BareShim<'host> {
     BareShim::start(host, &runtime_under_test(), "a", args, |_| ())
 }
 
-/// A create request whose runc sleeps before it runs the command `verb`.
+/// A create request with a runc that sleeps before it runs the command `verb`.
 fn with_slow(
     host: &Containerd,
     shim: &BareShim<'_>,
@@ -36,7 +36,7 @@ fn with_slow(
     with_script(host, shim, verb, &instead)
 }
 
-/// A create request whose runc runs the shell code `instead` for the command `verb`.
+/// A create request with a runc that runs the shell code `instead` in place of the command `verb`.
 fn with_script(
     host: &Containerd,
     shim: &BareShim<'_>,
@@ -65,19 +65,19 @@ fn packed(options: &Options) -> Any {
     }
 }
 
-/// A file that appears once the slow command has finished.
+/// Path of a file that appears once the slow command has finished.
 fn slow_is_done(host: &Containerd) -> std::path::PathBuf {
     host.dir().join("slow-is-done")
 }
 
-/// The output exceeds the capacity of a pipe.
+/// The container's output exceeds the capacity of a pipe.
 #[test]
 fn an_oci_runtime_with_much_output_does_not_block() {
     let host = Containerd::start();
     let shim = bare(&host, &SLEEP);
     let says_much = "head -c 120000 /dev/zero | tr '\\0' x >&2";
     let scripted = with_script(&host, &shim, "create '*|*' exec", says_much);
-    // Nothing reads the output.
+    // Nothing reads the container's output.
     let (with_stdio, _output) = shim.create_request_with_stdio();
     let api = shim.api();
     let create = CreateTaskRequest {
@@ -161,7 +161,8 @@ fn the_exit_of_a_container_waits_for_an_exec_that_is_being_started() {
         });
         api.kill("a", "", 9, false).expect("kill");
         assert_eq!(api.wait("a", "").expect("wait").exit_status, 137);
-        // By now the start of the exec must have been decided.
+        // Once Wait has returned the container's exit, the Start of the exec has an answer or is
+        // about to fail.
         assert!(start.is_finished() || start.join().unwrap().is_err());
     });
 }
@@ -199,7 +200,7 @@ fn a_shim_exits_after_its_only_create_is_abandoned() {
         .deadline(300 * MS)
         .create(&request)
         .expect_err("too late");
-    // containerd does the same after a timeout.
+    // containerd also calls Delete and Shutdown after a Create that timed out.
     shim.api()
         .delete("a", "")
         .expect_err("the container was never created");
@@ -215,8 +216,8 @@ fn killing_the_remaining_processes_spares_the_next_container_with_the_same_id() 
         "-c",
         "sleep 0.2; test -e /shared/again && exec sleep 1000",
     ];
-    // Without a PID namespace the shim has to kill the remaining processes after the container
-    // ends.
+    // In the host's PID namespace the container's other processes survive its first process, and
+    // the shim has to kill them.
     let shim = BareShim::start(
         &host,
         &runtime_under_test(),
@@ -386,7 +387,7 @@ fn processes_in_cgroups_below_the_containers_belong_to_it() {
     let init = api.start("a", "").expect("start").pid;
     let count = || api.pids("a").expect("pids").processes.len();
     eventually("both processes are there", PATIENCE, || count() == 2);
-    // An init system with cgroups of its own does the same.
+    // An init system in a container also moves itself to a cgroup below the container's.
     assert!(move_below(init));
     assert_eq!(count(), 2);
     assert!(api.stats("a").is_ok());

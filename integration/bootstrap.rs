@@ -97,7 +97,7 @@ fn containerd_2_3_gets_protobuf() {
     assert_eq!((said.version, said.protocol.as_str()), (3, "ttrpc"));
     shim.address = said.address;
     assert_serves(&host, &shim, &BOTH);
-    // The shim sends its events to the address in the parameters.
+    // The exit event arrives only if the shim sends its events to the address in the parameters.
     host.await_events("the task's exit", |events| {
         events
             .iter()
@@ -126,7 +126,7 @@ fn record_start(host: &Containerd) {
     write_program(&place, &script);
 }
 
-/// Records a request by containerd itself, not by the test.
+/// Records a request that containerd itself makes, not the test.
 #[test]
 fn the_installed_containerd_gets_an_answer_in_its_own_format() {
     let host = Containerd::start();
@@ -168,7 +168,8 @@ fn a_failed_start_prints_its_reason_in_one_line() {
     );
 }
 
-/// A sandbox's bundle has no configuration; the shim learns later what it is.
+/// A sandbox's bundle has no config.json, so `start` succeeds: the shim does not know yet whether
+/// the bundle is that of a sandbox or of a container.
 #[test]
 fn a_create_without_a_configuration_fails() {
     let host = Containerd::start();

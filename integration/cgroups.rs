@@ -7,7 +7,7 @@ use std::process::Command;
 
 use usher::cgroup::cleanup::kill_and_remove;
 
-/// The mount point of cgroup v2: alone, or beside v1.
+/// The mount point of cgroup v2, on a machine with cgroup v2 alone or with both versions.
 fn version_2() -> PathBuf {
     let beside = PathBuf::from("/sys/fs/cgroup/unified");
     match beside.is_dir() {
@@ -29,7 +29,7 @@ fn processes_in_threaded_cgroups_are_killed_and_the_cgroups_removed() {
     let mut child = Command::new("sleep").arg("1000").spawn().expect("sleep");
     set(&cgroup, "cgroup.procs", &child.id().to_string());
     set(&below, "cgroup.threads", &child.id().to_string());
-    // The process stays in its cgroup until its parent, this test, collects it.
+    // The killed process stays in its cgroup until its parent, this test, collects its exit.
     let collected = std::thread::spawn(move || child.wait());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

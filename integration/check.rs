@@ -1,4 +1,4 @@
-//! `usher check` against real containerds: its suggestions make a node ready.
+//! `usher check` against real containerds: a node that follows its suggestions becomes ready.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::harness::{
     oci_runtime, run, shim_dir, write_program,
 };
 
-/// A node with an empty configuration of containerd.
+/// A node whose containerd has an empty configuration.
 struct Node {
     dir: TempDir,
 }
@@ -29,7 +29,7 @@ impl Node {
         node.write("config.toml", &format!("version = {layout}\n"));
         node.write("usher.toml", "");
         if oci_runtime() != "runc" {
-            // The check looks for `runc`; any OCI runtime serves under that name.
+            // The check looks for a program named `runc`, so the chosen OCI runtime gets this name.
             let there = installed_program(&oci_runtime());
             std::os::unix::fs::symlink(there, node.dir.path().join("runc")).unwrap();
         }
@@ -144,14 +144,15 @@ fn the_suggested_command_makes_a_node_ready() {
         said.starts_with("This node is not ready for usher. First run\n\n    usher install "),
         "{said}"
     );
-    // Pasted into the file, this table would make containerd 1 forget its built-in runtime.
+    // If an administrator pasted this table into the configuration, containerd 1 would forget its
+    // built-in runtime.
     assert!(!said.contains("runtimes.usher]"), "{said}");
     let (ok, findings) = node.findings();
     assert!(!ok, "a node that knows nothing of usher: {findings:?}");
     assert_eq!(level(&findings, "runtime"), "problem");
     assert_eq!(level(&findings, "shim"), "ok", "{findings:#?}");
     assert_eq!(level(&findings, "containerd"), "warning", "{findings:#?}");
-    // No containerd runs that would have to be restarted.
+    // No containerd runs, so none has to be restarted.
     node.install(0);
     let (ok, findings) = node.findings();
     let config = fs::read_to_string(node.dir.path().join("config.toml")).unwrap();
@@ -167,7 +168,8 @@ fn the_suggested_command_makes_a_node_ready() {
     }
 }
 
-/// containerd 1 finds the shim on its PATH alone, and containerd 2 is told the path.
+/// containerd 1 finds the shim only on its PATH; the configuration of containerd 2 can name the
+/// shim's path.
 #[test]
 fn the_command_that_comes_first_works_for_the_path_that_is_named() {
     let node = Node::new();
@@ -202,7 +204,7 @@ fn the_command_that_comes_first_works_for_the_path_that_is_named() {
     let mut command = Command::new("sh");
     let prefix = match Version::of_containerd() {
         Version(..2, _) => "",
-        // Nothing of the test is put into the node's own directories.
+        // The prefix keeps the programs out of the node's own directories.
         _ => " --prefix srv",
     };
     command
@@ -284,7 +286,8 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
         "ok",
         "{findings:#?}"
     );
-    // The installer leaves the restart to the administrator, and says so; it is not yet done.
+    // Without `--restart`, the administrator has to restart containerd. Until then the installer
+    // says so in every run.
     for _ in 0..2 {
         let said = node.install(3);
         assert!(said.contains("restart containerd"), "{said}");
@@ -319,7 +322,7 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
         "{findings:#?}"
     );
     node.install(0);
-    // containerd 1 tells nothing of its runtimes.
+    // containerd 1 does not report the features of its runtimes.
     let told = match Version::of_containerd() {
         Version(..2, _) => "none",
         _ => "ok",

@@ -87,7 +87,7 @@ fn hundreds_of_orphans_are_collected() {
     let pid = api.connect("a").expect("connect").shim_pid;
     host.await_event("a", "done");
     no_zombies_stay(pid);
-    // The same orphans from an exec, while other execs start and exit.
+    // An exec makes the same orphans, while other execs start and exit.
     api.exec(&shim.exec_request("many", &["/bin/sh", "-c", ORPHANS]))
         .expect("exec");
     api.start("a", "many").expect("start of an exec");
@@ -220,7 +220,7 @@ fn the_exit_of_a_short_exec_survives_thousands_of_exits_of_orphans() {
     api.start("a", "").expect("start");
     api.exec(&shim.exec_request("quick", &["/bin/sh", "-c", "exit 7"]))
         .expect("exec");
-    // The runtime reports the process only after very many others have exited.
+    // The runtime reports the process's id only after very many other processes have exited.
     gates.close("after-exec", "a");
     std::thread::scope(|scope| {
         let start = scope.spawn(|| shim.api().deadline(3 * PATIENCE).start("a", "quick"));

@@ -121,7 +121,8 @@ fn hundreds_of_events_reach_a_restarted_containerd_in_order() {
     assert_eq!(api.wait("a", "").expect("wait").exit_status, 137);
     api.delete("a", "").expect("delete");
     expected.extend(["/tasks/exit a", "/tasks/delete -"].map(str::to_owned));
-    // The link is restored only after the test subscribes again; containerd drops unheard events.
+    // The test restores the link only after it subscribes again: containerd drops events without a
+    // subscriber.
     host.start_again();
     events_link.create();
     let opened = Instant::now();
@@ -147,12 +148,13 @@ fn a_containerd_that_hangs_gets_each_event_once() {
     kill(daemon, Signal::SIGSTOP).expect("stop containerd");
     expected.extend(add_execs(&shim, &api, "e", 100));
     expected.extend(run_exec(&api, "e7"));
-    // The reference shim times out after less than this, and would send the events again.
+    // containerd's own shim waits less than these seven seconds for an answer, and would then send
+    // the events again.
     std::thread::sleep(Duration::from_secs(7));
     expected.extend(add_execs(&shim, &api, "f", 10));
     kill(daemon, Signal::SIGCONT).expect("let containerd go on");
     expect_events(&host, &expected);
-    // Later events would reveal a duplicate of an earlier one.
+    // If an event were sent twice, its duplicate would arrive before these later events.
     expected.extend(add_execs(&shim, &api, "g", 10));
     expect_events(&host, &expected);
 }
@@ -178,8 +180,9 @@ fn a_containerd_killed_repeatedly_gets_all_events() {
         });
     }
     let mut seen = task_events(&host);
-    // containerd may accept an event and die before anyone subscribes: not the shim's loss. Events
-    // from while containerd was down must all arrive, in order and once.
+    // An event is lost if containerd accepts it and dies before anyone subscribes; that is not the
+    // shim's fault. Events that happened while containerd was down must all arrive, in order and
+    // once.
     seen.retain(|event| event.contains("kept"));
     expected.retain(|event| event.contains("kept"));
     assert_eq!(seen, expected);
@@ -199,7 +202,8 @@ fn a_restarted_containerd_sees_the_current_state_of_its_tasks() {
     let attached = host.spawn_attached(&witness("attached", &["--exit", "5"]));
     host.await_event("attached", "start");
     let exec = host.spawn_exec("stays", "one", &["/bin/sleep", "1000"]);
-    // Wait until Start was answered: the exec ends with a caller that vanishes earlier.
+    // Wait until the exec's Start is answered: if the caller vanishes before, the shim ends the
+    // exec.
     host.await_events("the exec runs", |events| {
         let started = |event: &CtrEvent| event.topic == "/tasks/exec-started";
         events.iter().any(started)
@@ -216,7 +220,7 @@ fn a_restarted_containerd_sees_the_current_state_of_its_tasks() {
     let is_deleted = Version::of_containerd().deletes_what_has_ended(false);
     let ended = (!is_deleted).then_some(Status::Stopped);
     assert_eq!(states, [running, paused, ended, running]);
-    // containerd waits for the tasks again.
+    // The restarted containerd waits for the tasks' exits again.
     let waiting = Background::spawn(host.ctr_command(&["tasks", "attach", "paused"]));
     host.must(&["tasks", "resume", "paused"]);
     host.kill("paused", "SIGKILL");
@@ -224,6 +228,6 @@ fn a_restarted_containerd_sees_the_current_state_of_its_tasks() {
     assert_eq!(host.exec("stays", &["/bin/echo", "alive"]).out(), "alive\n");
     host.kill("attached", "SIGTERM");
     assert_eq!(host.wait_exit("attached"), 5);
-    // Their connections ended with the killed containerd.
+    // The connections of these two `ctr` commands ended with the killed containerd.
     drop((exec, attached));
 }

@@ -17,7 +17,7 @@ use crate::harness::{
 };
 use crate::pod::{EXEC_PROBE, Pod};
 
-/// A sidecar that becomes ready when the test says so.
+/// A pod whose sidecar becomes ready when the test makes a file.
 const GATED: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/apps", "web"),
@@ -32,8 +32,8 @@ pub fn usher(host: &Containerd, arguments: &[&str]) -> Command {
     command
 }
 
-/// Repeats a command until its output contains `what`: a shim on a busy machine may answer late,
-/// and its pod is missing from the list then.
+/// Repeats a command until its output contains `what`. A shim on a busy machine may answer late,
+/// and then its pod is missing from the output.
 #[track_caller]
 fn says(host: &Containerd, arguments: &[&str], what: &str) -> String {
     let mut last = None;
@@ -77,7 +77,8 @@ fn run_gated(host: &Containerd, web: &[&str]) {
     host.await_event("proxy", "start");
 }
 
-/// Stops the pod with `usher stop`, so that nothing depends on when each stop request arrives.
+/// Stops the pod with `usher stop`, so that the result does not depend on the arrival times of stop
+/// requests.
 #[track_caller]
 fn stop(host: &Containerd) {
     let stopped = run(usher(host, &["stop", "pod1"]), PATIENCE);
@@ -106,7 +107,7 @@ fn the_status_follows_the_pods_phases() {
     assert_eq!(pod["status"], "Running");
     assert_eq!(container(&pod, "proxy")["role"], "sidecar");
     host.await_event("web", "start");
-    // Both stop requests stay open, because the app ignores its signal.
+    // Neither stop request is answered yet, because the app ignores its signal.
     host.kill_all(&["web", "proxy"], "SIGTERM");
     pod_that(&host, "terminating", |pod| pod["status"] == "Terminating");
     host.kill("web", "SIGKILL");
@@ -114,7 +115,7 @@ fn the_status_follows_the_pods_phases() {
     pod_that(&host, "terminated", |pod| pod["status"] == "Terminated");
     host.delete("web");
     host.delete("proxy");
-    // The shim is gone, but the pod is still listed from the history.
+    // The shim has exited, but `usher ps` still lists the pod, from the node's history.
     let pod = pod_that(&host, "remembered", |pod| pod["ended"].is_string());
     assert_eq!(container(&pod, "web")["exitCode"], 137, "{pod:#}");
     assert!(!says(&host, &["ps", "-o", "json"], "pods").contains("pod1"));
@@ -176,7 +177,7 @@ fn usher_stop_stops_apps_before_sidecars() {
     assert_eq!(host.wait_exit("web"), 0);
     let pod = pod_that(&host, "stopped", |pod| pod["status"] == "Stopped");
     assert_eq!(pod["termination"]["cause"], "stopped", "{pod:#}");
-    // A container created now starts the pod over.
+    // A container that is created after the termination begins a new run of the pod.
     host.delete("web");
     host.run(&GATED.witness("web", &[]));
     pod_that(&host, "started over", |pod| pod["status"] == "Sidecar:0/1");
@@ -195,7 +196,7 @@ fn usher_stop_all_waits_for_a_shim_that_answers_slowly() {
     let shim = Pid::from_raw(i32::try_from(shim).expect("a process"));
     kill(shim, Signal::SIGSTOP).expect("stop the shim");
     let mut stop = Background::spawn(usher(&host, &["stop", "--all"]));
-    // Longer than any other command waits for an answer.
+    // The shim stays stopped for longer than other commands wait for its answer.
     std::thread::sleep(scaled(Duration::from_millis(1500)));
     assert!(stop.poll_running(), "{:?}", stop.finish(PATIENCE));
     kill(shim, Signal::SIGCONT).expect("continue the shim");
@@ -243,7 +244,7 @@ fn a_completed_pod_is_listed_as_completed_even_after_its_deletion() {
         let cells: Vec<_> = row.split_whitespace().skip(2).take(2).collect();
         cells.join(" ")
     };
-    // `kubectl get pods` shows the same.
+    // `kubectl get pods` shows the same ready count and status.
     assert_eq!(listed(), "0/1 Completed");
     host.delete("work");
     assert_eq!(listed(), "0/1 Completed");
@@ -337,7 +338,7 @@ fn a_container_stopped_with_its_own_stop_signal_is_drawn_as_stopping() {
     ]);
     let host = Containerd::start();
     host.run(&RESIZED.witness("proxy", &[]));
-    // SIGWINCH does not end this container.
+    // The container does not exit on its stop signal, SIGWINCH.
     host.run(&RESIZED.witness("web", &[]));
     host.await_event("web", "start");
     let asked = run(usher(&host, &["stop", "pod1", "--no-wait"]), PATIENCE);
@@ -488,7 +489,7 @@ fn usher_ps_lists_the_other_pods_when_a_shim_hangs_or_is_dead() {
         listed.out().contains("plain").then_some(listed)
     });
     let listed = listed.expect("a list with the pod whose shim answers");
-    // Every pod is listed but those of the silent shim.
+    // The output lists every pod except that of the silent shim.
     assert_eq!(listed.code, Some(1), "{listed:?}");
     assert!(
         listed.err().contains("usher/silent does not answer"),
@@ -529,7 +530,8 @@ fn the_control_socket_is_only_for_root_and_is_removed_with_the_pod() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    // The socket beside it requires more than the user id of root: its mode admits no one.
+    // The second socket, in the directory `root`, has mode 0. So a process needs more than the user
+    // id of root to connect: it needs the capability to ignore file modes.
     let name = socket.file_name().expect("its name");
     let roots = socket.with_file_name("root").join(name);
     let mode = std::fs::metadata(&roots)
@@ -548,16 +550,16 @@ fn clients_that_flood_hang_or_vanish_do_not_harm_the_pod() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&["--beat", "20ms"]));
     let socket = host.control_sockets().pop().expect("a socket");
-    // More clients than the shim admits; none sends anything.
+    // These are more clients than the shim admits; none of them sends anything.
     let silent: Vec<_> = (0..64)
         .map(|_| UnixStream::connect(&socket).expect("connect"))
         .collect();
-    // containerd and the pod's own record see a healthy pod.
+    // Meanwhile containerd gets answers from the shim.
     assert!(host.task_api("plain").state("plain", "").is_ok());
     drop(silent);
     for _ in 0..20 {
         let mut stream = UnixStream::connect(&socket).expect("connect");
-        // The shim may disconnect the client in the middle of this.
+        // The shim may close the connection while the client still writes.
         let _ = stream.write_all(&[0x55; 1 << 16]);
     }
     says(&host, &["ps"], "plain");

@@ -8,7 +8,8 @@ use crate::pod::Pod;
 
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Wide enough that the second stop request begins the termination even on a slow machine.
+/// A window long enough that the second stop request arrives within it and begins the termination,
+/// even on a slow machine.
 const WINDOW: (&str, &str) = ("usher/termination-window", "20s");
 
 /// The example of the defer containers proposal.
@@ -53,7 +54,8 @@ fn run_all(host: &Containerd, pod: &Pod, containers: &[(&str, &[&str])]) {
     }
 }
 
-/// A pod with the containers of [`PLAIN`]; `before` gives the options of the pre-exit container.
+/// Runs the pod [`PLAIN`] or one with the same containers; `before` gives the options of the
+/// pre-exit container.
 #[track_caller]
 fn start_plain(pod: &Pod, before: &[&str]) -> Containerd {
     let others: [(&str, &[&str]); 2] = [("proxy", &[]), ("web", &[])];
@@ -304,7 +306,7 @@ fn a_defer_that_hangs_ends_with_the_grace_period_and_no_later_one_runs() {
         asked.elapsed()
     );
     let record = host.record();
-    // It is signaled at the end of the grace period, not earlier.
+    // The hung defer gets its signal at the end of the grace period, not earlier.
     let hung = record.between(("before", "start"), ("before", "signal"));
     assert!(hung >= Duration::from_millis(2_000), "{record}");
     assert!(!record.has("after", "start"), "{record}");
@@ -329,7 +331,8 @@ fn a_cap_ends_a_defer_that_hangs_and_the_next_one_runs() {
     let record = host.record();
     let told = record.between(("before", "start"), ("before", "signal"));
     assert!(told >= Duration::from_millis(3_900), "{record}");
-    // SIGKILL follows two seconds after the signal.
+    // The defer is killed two seconds after its signal, and only then does the app get its own
+    // signal.
     let next = record.between(("before", "start"), ("web", "signal"));
     assert!(next >= Duration::from_millis(5_900), "{record}");
     record.assert_before(("web", "exit"), ("after", "start"));
@@ -393,7 +396,8 @@ fn the_termination_continues_while_containerd_restarts() {
     host.await_event("proxy", "exit");
     host.start_again();
     for name in PLAIN_ALL {
-        // From 1.7 on, containerd itself deletes a task whose processes ended while it was down.
+        // Since containerd 1.7, a restarted containerd deletes tasks whose processes ended while it
+        // was down.
         eventually("the container has ended", PATIENCE, || {
             matches!(host.status(name), None | Some(Status::Stopped))
         });
@@ -480,7 +484,7 @@ fn hooks_run_before_any_container_gets_its_stop_signal() {
     assert!(stopped.iter().all(|stop| !stop.killed), "{stopped:?}");
     let record = host.record();
     record.assert_before(("web", "hook"), ("web", "signal"));
-    // The probe is the first connection that the proxy ever gets.
+    // The proxy records only its first connection, which is that of the probe.
     record.assert_before(("proxy", "accepted"), ("web", "signal"));
 }
 

@@ -1,9 +1,9 @@
 //! A pod with a sidecar and an app, started and stopped in order; `scripts/demo` runs it.
 //!
 //! The app is created first, but has to wait for the sidecar's startup probe. Both get a stop
-//! request at once, but the sidecar gets its signal only after the app has ended. The containers
-//! themselves recorded what is shown. `--svg FILE` also writes the picture that `usher timeline`
-//! draws. `--keep` keeps the pod running until standard input has a line or ends.
+//! request at once, but the sidecar gets its signal only after the app has ended. The output shows
+//! what the containers themselves recorded. `--svg FILE` also writes the picture that `usher
+//! timeline` draws. `--keep` keeps the pod running until standard input has a line or ends.
 
 #![allow(clippy::disallowed_methods, reason = "not a service")]
 
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// Leaves the pod to the user, with commands to inspect it, until standard input has a line or
+/// Keeps the pod running, and prints commands that inspect it, until standard input has a line or
 /// ends.
 fn keep(host: &Containerd) {
     println!("\nThe pod runs. In another terminal, as root:\n");

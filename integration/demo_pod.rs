@@ -9,7 +9,7 @@ use crate::harness::{
 };
 
 const POD: [(&str, &str); 4] = [
-    // Kubernetes' name of the pod is the title of its picture.
+    // The title of the pod's picture is the name that Kubernetes would give the pod.
     ("io.kubernetes.cri.sandbox-namespace", "demo"),
     ("io.kubernetes.cri.sandbox-name", "shop"),
     ("usher/sidecars", "proxy"),
@@ -28,14 +28,14 @@ pub struct Moment {
 pub const TITLES: &str = "        ms  who         what";
 
 impl Moment {
-    /// The line for this moment, with the time since `first`.
+    /// The line of the output for this moment, with the time since `first`.
     pub fn line(&self, first: &Moment) -> String {
         let ms = (self.at_ns - first.at_ns) as f64 / 1e6;
         format!("{ms:10.1}  {:<10}  {}", self.who, self.what)
     }
 }
 
-/// The containerd that runs the pod.
+/// Starts the containerd on which the pod runs.
 pub fn stage() -> Containerd {
     Containerd::start_with(&Settings {
         log_level: "info",
@@ -139,9 +139,10 @@ pub fn to_try(host: &Containerd) -> [(String, &'static str); 3] {
     ]
 }
 
-/// Lets `usher timeline` draw the pod while its shim still exists.
+/// Draws the pod by `usher timeline`, while the pod's shim still runs.
 fn draw(host: &Containerd, file: &Path) {
-    // Entering another mount namespace changes the working directory to its root.
+    // The process enters another mount namespace, which makes `/` its working directory, so the
+    // path must be absolute.
     let file = std::path::absolute(file).expect("a path");
     let mut timeline = Command::new(shim_dir().join("usher"));
     timeline.args(["timeline", "demo/shop", "--svg"]).arg(file);

@@ -14,8 +14,8 @@ use crate::harness::{
     runtime_under_test, zombies,
 };
 
-/// For how long the processor time is measured, and the most that may be used: a fifth of one CPU,
-/// in ticks of 10 ms.
+/// Duration of the measurement of CPU time, and the maximum that the shim may use: a fifth of one
+/// CPU, in ticks of 10 ms.
 const WATCHED: Duration = Duration::from_secs(2);
 const TICKS_AT_MOST: u64 = 40;
 
@@ -42,7 +42,8 @@ impl<'host> Scarce<'host> {
         api.create(&shim.create_request()).expect("create");
         api.start("a", "").expect("start");
         let pid = api.connect("a").expect("connect").shim_pid;
-        // Event delivery uses a connection of its own; wait until it is done.
+        // The shim uses a connection of its own to deliver an event; wait until this connection is
+        // closed.
         host.await_events("the container was started", |events| {
             events.iter().any(|event| event.topic == "/tasks/start")
         });
@@ -54,7 +55,7 @@ impl<'host> Scarce<'host> {
         }
     }
 
-    /// Leaves the shim `spare` free descriptors.
+    /// Limits the shim to `spare` more descriptors.
     fn leave(&self, spare: usize) {
         let is_free =
             |number: &usize| !fs::exists(format!("/proc/{}/fd/{number}", self.pid)).unwrap_or(true);
@@ -134,7 +135,7 @@ fn clients_that_cannot_be_accepted_cost_nothing_and_are_served_later() {
     std::thread::sleep(WATCHED);
     let used = scarce.ticks() - before;
     assert!(used < TICKS_AT_MOST, "{used} ticks in {WATCHED:?}");
-    // Connected clients are served meanwhile.
+    // Meanwhile the shim serves the clients that are already connected.
     scarce.api.state("a", "").expect("state");
     let shim = &scarce.shim;
     std::thread::scope(|scope| {
@@ -163,7 +164,8 @@ fn calls_that_lack_descriptors_fail_and_work_later() {
         scarce.execute("e").map(|_| ()),
         scarce.api.call::<Empty>("Pause", &pause).map(|_| ()),
         scarce.api.kill("a", "", 15, true).map(|_| ()),
-        // An empty list would make a restarted containerd believe that the task has leaked.
+        // If the shim answered Pids with an empty list, a restarted containerd would believe that
+        // the task has leaked.
         scarce.api.pids("a").map(|_| ()),
     ];
     for answer in refused {
@@ -212,7 +214,7 @@ fn remaining_processes_without_a_pid_namespace_are_killed_once_descriptors_are_f
     let child = fs::read_to_string(&file).expect("a number");
     scarce.leave(0);
     scarce.api.kill("a", "", 9, false).expect("kill");
-    // The exit is reported only after the remaining processes were killed.
+    // The shim reports the exit only after it has killed the container's remaining processes.
     std::thread::sleep(Duration::from_millis(500));
     let state = scarce.api.state("a", "").expect("state").status;
     assert_eq!(format!("{state:?}"), "RUNNING", "the rest is still there");
@@ -234,7 +236,8 @@ fn a_created_process_is_not_lost_for_lack_of_descriptors() {
     let scarce = Scarce::new(&host, &SLEEP, in_pod);
     let b = BareShim::start(&host, &runtime_under_test(), "b", &SLEEP, in_pod);
     let gates = Gates::new(&host);
-    // The shim is out of descriptors when the runtime reports the process it created.
+    // Calls the shim while the OCI runtime is slow, and takes all descriptors from the shim before
+    // the runtime reports the process that it has created.
     let short_after = |verb: &str, call: &(dyn Fn(TaskApi) -> bool + Sync)| {
         gates.close(verb, "b");
         std::thread::scope(|scope| {

@@ -31,7 +31,7 @@ const RUNS_FOR: &str = "40ms";
 /// The gate opens, and all disturbances happen, within this time.
 const WINDOW_MS: u64 = 120;
 
-/// Pseudorandom numbers (Steele, Lea, Flood: splitmix64).
+/// Pseudorandom numbers by splitmix64 (Steele, Lea, Flood).
 struct Random(u64);
 
 impl Random {
@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// An event that happens to an app beside its release.
+/// An event that happens to an app around the time of its release.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Disturbance {
     None,
@@ -63,7 +63,7 @@ enum Disturbance {
     PauseAndKill,
 }
 
-/// The time of each event, counted from a common beginning.
+/// The time of each event, counted from the beginning of the test.
 #[derive(Debug)]
 struct Script {
     mode: &'static str,
@@ -120,7 +120,8 @@ fn sleep_until(at: Instant) {
     thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
-/// A pod with one shim. Its sidecar runs, and becomes ready when the test listens at the address.
+/// A pod with one shim. Its sidecar runs, and counts as started when the test listens at the
+/// address.
 struct Pod<'host> {
     host: &'host Containerd,
     number: usize,
@@ -209,8 +210,8 @@ impl<'host> Pod<'host> {
                     let paused = api.call::<Empty>("Pause", &pause_request(&id));
                     seen.stopped = stop(&api, &id, 9);
                     if paused.is_ok() {
-                        // With cgroup v1 some runtimes' kill of a frozen process takes effect only
-                        // on Resume.
+                        // With cgroup v1 some OCI runtimes cannot kill a frozen process: the signal
+                        // takes effect only on Resume.
                         let _ = api.call::<Empty>("Resume", &resume_request(&id));
                     }
                 }
@@ -227,7 +228,8 @@ impl<'host> Pod<'host> {
         seen
     }
 
-    /// Asks for the start; a caller that gives up asks again later.
+    /// Calls Start for the app. If the planned disturbance is that the caller gives up, calls Start
+    /// again later.
     fn ask_for_start(&self, id: &str, app: App) {
         if app.disturbance == Disturbance::GiveUp {
             let request = StartRequest {
@@ -298,7 +300,7 @@ fn stop(api: &TaskApi, id: &str, signal: u32) -> Option<u64> {
     api.kill(id, "", signal, false).ok().map(|_| now())
 }
 
-/// The violation found in an app's observations, if any.
+/// The violation that the observations of an app prove, or `None`.
 fn judge(record: &Record, id: &str, app: App, opened: u64, seen: &Seen) -> Option<String> {
     let starts: Vec<u64> = record.all(id, "start").map(|event| event.at_ns).collect();
     let held_when_stopped = seen.stopped.is_some_and(|at| at < opened);
@@ -363,7 +365,7 @@ fn disturbed_releases_are_never_early_and_never_lost() {
         Ok(text) => text.parse().expect("USHER_TEST_SEED is a number"),
         Err(_) => now(),
     };
-    // Shown if the test fails.
+    // The test harness prints this line only if the test fails.
     println!("USHER_TEST_SEED={seed}");
     let host = Containerd::start();
     let mut random = Random(seed);

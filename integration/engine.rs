@@ -1,4 +1,4 @@
-//! Runs the laws that every engine has to keep against real OCI runtimes. The simulated engine
+//! Tests the laws that every engine has to keep, here with real OCI runtimes. The simulated engine
 //! passes the same tests.
 
 #[path = "../src/engine/laws.rs"]
@@ -22,7 +22,7 @@ use usher::reaper::Reaper;
 use super::harness::{Isolation, oci_runtime, populate};
 use laws::{Runs, Testbed};
 
-/// Set for the child process that runs the test; names its directory.
+/// Name of the variable that tells a child process to run the test, and in which directory.
 const DIRECTORY: &str = "USHER_TEST_LAWS";
 
 const NAMESPACE: &str = "laws";
@@ -33,8 +33,8 @@ struct Real {
     engine: OciEngine,
 }
 
-/// A reaper collects every child of its process, so the test runs in a process of its own: this
-/// program again.
+/// Runs the test in a process of its own, which executes this program again: a reaper collects
+/// every child of its process, so it would also collect the children of other tests.
 #[test]
 fn an_oci_runtime_keeps_the_laws() {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
@@ -78,7 +78,7 @@ fn try_in(directory: PathBuf) {
     });
 }
 
-/// A timer panics, because its thread's runtime has none.
+/// The deletion panics because it uses a timer on a thread whose runtime has no timers.
 async fn a_panic_in_a_deletion_leaves_no_mount(real: &Real) {
     let id = "panics";
     let order = real.order(id, true, Runs::UntilTold, Runs::UntilTold);
@@ -222,7 +222,7 @@ impl Testbed for Real {
             found.push(format!("mount {rootfs}"));
         }
         let hierarchies = fs::read_dir("/sys/fs/cgroup").expect("cgroups");
-        // On hosts where cgroup v2 is not mounted there, crun leaves plain files.
+        // On hosts without cgroup v2 at this path, crun leaves plain files there.
         let unified = (oci_runtime() == "crun").then(|| Path::new("/sys/fs/cgroup/unified"));
         let hierarchies = hierarchies.flatten().map(|entry| entry.path());
         let hierarchies = hierarchies.filter(|at| Some(at.as_path()) != unified);

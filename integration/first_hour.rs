@@ -19,7 +19,7 @@ use crate::pod::TCP_PROBE;
 
 const SHIM: &str = "containerd-shim-usher-v2";
 
-/// `usher install` starts a containerd once for each change.
+/// Timeout of an installation: `usher install` starts a containerd once for each change.
 const INSTALLATION: Duration = Duration::from_secs(120);
 
 /// A flag that is set on drop, so that a panic sets it too.
@@ -270,7 +270,7 @@ fn make_mistakes(node: &Node) {
     }
 }
 
-/// A cleanup ignores its signal, and the shim kills it at the end of the grace period.
+/// A cleanup ignores its stop signal, and the shim kills it at the end of the grace period.
 fn let_a_cleanup_hang(node: &Node) {
     let host = &node.host;
     let plan = [("usher/sidecars", "logs"), ("usher/post-exit", "clean-up")];
@@ -294,7 +294,8 @@ fn let_a_cleanup_hang(node: &Node) {
         "killed in ",
     ];
     node.says(&["inspect", "hung"], &sentence);
-    // The shim masks the exit code of a defer container (usher/defer-exit-code); the timeline shows the real one.
+    // The shim reports 0 for a defer container whatever its exit code (usher/defer-exit-code); the
+    // timeline shows the real one.
     assert_eq!(names.map(|name| host.wait_exit(name)), [0, 0, 0]);
     node.says(&["timeline", "hung"], &["clean-up", "137"]);
     for name in names {
@@ -302,7 +303,7 @@ fn let_a_cleanup_hang(node: &Node) {
     }
 }
 
-/// An app ignores its signal, and the cleanup behind it has no time left.
+/// An app ignores its stop signal, and no time is left for the cleanup that follows it.
 fn let_an_app_hang(node: &Node) {
     let host = &node.host;
     let plan = [("usher/apps", "app"), ("usher/post-exit", "flush")];

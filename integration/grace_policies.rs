@@ -1,6 +1,6 @@
-//! The five policies for a grace period of eight seconds, in a pod whose containers all ignore
-//! SIGTERM; and extensions of it. Order and lower bounds are strict; upper bounds are generous for
-//! slow machines.
+//! The five grace policies with a grace period of eight seconds, in a pod whose containers all
+//! ignore SIGTERM, and the settings that extend the grace period. The tests are strict about order
+//! and lower bounds, and allow for slow machines in upper bounds.
 
 use std::time::{Duration, Instant};
 
@@ -38,14 +38,14 @@ fn start(pod: &Pod) -> Containerd {
     host
 }
 
-/// Stops such a pod as kubelet does, but with unlimited patience. Returns the record and the time
-/// it took.
+/// Stops a pod whose containers ignore SIGTERM as kubelet does, but never sends SIGKILL. Returns
+/// the record and the time that the termination took.
 #[track_caller]
 fn stop(pod: &Pod) -> (Record, Duration) {
     let host = start(pod);
     let asked = Instant::now();
     host.ask_all(&ALL, Duration::from_secs(8));
-    // In the order of their exits: each wait has a timeout of its own.
+    // Waits in the order of the exits, because each wait has its own timeout.
     for name in ["before", "web", "after", "proxy"] {
         let code = host.wait_exit(name);
         assert_eq!(code, if name == "web" { 137 } else { 0 }, "{name}");
@@ -53,7 +53,8 @@ fn stop(pod: &Pod) -> (Record, Duration) {
     (host.record(), asked.elapsed())
 }
 
-/// Strict about the lower bound; the upper bound allows for slow machines.
+/// Checks the duration of a termination. The lower bound is strict; the upper bound allows for slow
+/// machines.
 #[track_caller]
 fn assert_took(took: Duration, seconds: u64) {
     let expected = Duration::from_secs(seconds);
@@ -79,7 +80,8 @@ fn under_shared_the_first_step_may_use_the_whole_grace_period() {
 #[test]
 fn under_reserve_each_later_step_has_two_seconds_of_the_grace_period() {
     let (record, took) = stop(&pod!("Reserve"));
-    // Six seconds are kept back, and no hook uses the other two. Order: before, web, after, proxy.
+    // The policy keeps six of the eight seconds for the three later steps, and the first step,
+    // `before`, has the other two. Order: before, web, after, proxy.
     assert_took(took, 8);
     record.assert_before(("before", "start"), ("web", "signal"));
     record.assert_before(("web", "signal"), ("after", "start"));
@@ -121,7 +123,7 @@ fn under_strict_containers_without_time_left_are_killed() {
     assert!(!record.has("after", "start"), "{record}");
 }
 
-/// Ends such a pod as kubelet does.
+/// Ends a pod whose containers ignore SIGTERM as kubelet does.
 #[track_caller]
 fn end(pod: &Pod, grace: Duration) -> (Vec<Stopped>, Record) {
     let host = start(pod);
@@ -135,7 +137,7 @@ fn longer_policies_withhold_answers_so_that_no_container_is_killed_early() {
     for stop in &stopped {
         assert!(stop.answered >= 5_000 * MS, "{stop:?}");
     }
-    // Each container got its signal or its start, though all ignore SIGTERM.
+    // Each container got its stop signal or was started, although all ignore SIGTERM.
     record.assert_before(("before", "start"), ("web", "signal"));
     record.assert_before(("web", "signal"), ("after", "start"));
     record.assert_before(("after", "start"), ("proxy", "signal"));
@@ -189,7 +191,7 @@ fn the_grace_period_is_taken_from_the_callers_deadline() {
     let stopped = host.end_pod(&["proxy", "web"], Duration::from_secs(4));
     assert_eq!(stopped[0].code, 0, "{stopped:?}");
     let record = host.record();
-    // At the end of the grace period the proxy gets its signal, whichever containers still run.
+    // At the end of the grace period the proxy gets its signal, although the app still runs.
     assert!(record.has("proxy", "signal"), "{record}");
 }
 
@@ -208,7 +210,7 @@ fn an_extension_lets_a_running_defer_exceed_the_grace_period_and_withholds_the_a
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
     host.run(&pod.witness("web", &[]));
-    // In a long run, nearly as long as an answer may be withheld.
+    // In a long run, the defer takes nearly as long as the shim may delay an answer.
     let work = times(9, 95);
     host.run(&pod.witness("before", &["--run-for", &format!("{work}s")]));
     host.await_event("web", "start");

@@ -23,7 +23,7 @@ version = 2
       bin_dir = "/usr/lib/cni" # Debian's
 "#;
 
-/// The parts of a node that the installer is pointed at.
+/// A node's configuration, programs and directories, which options of the installer name.
 struct Node {
     dir: tempfile::TempDir,
 }
@@ -131,7 +131,7 @@ fn containerd() -> PathBuf {
     installed_program("containerd")
 }
 
-/// The names in a directory; none where it is not there.
+/// The names in a directory; empty if there is no such directory.
 fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else {
         return Vec::new();
@@ -192,7 +192,7 @@ fn a_removal_restores_the_original_configuration() {
         assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
         let said = node.must(&["--remove"]);
         assert_eq!(node.text(), before);
-        // The directory of the programs was made for them.
+        // The installer had made the directory of the programs.
         let gone = [
             "usr/bin/containerd-shim-usher-v2",
             "usr/bin/usher",
@@ -263,8 +263,8 @@ fn the_runtime_becomes_a_file_in_an_import_directory_of_containerd_2() {
     fs::create_dir(node.path("etc/conf.d")).expect("a directory");
     let other = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.other]\n  \
         runtime_type = \"io.containerd.other.v2\"\n";
-    // An import of containerd 1 replaces the whole section of the CRI plugin, so only 2 gets a
-    // second file.
+    // In containerd 1, an imported file replaces the whole section of the CRI plugin, so the test
+    // writes a second file only with containerd 2.
     let on_2 = Version::of_containerd() >= Version(2, 0);
     if on_2 {
         fs::write(node.path("etc/conf.d/other.toml"), other).expect("a part");
@@ -329,7 +329,7 @@ fn a_distributions_generated_configuration_is_kept_and_its_template_gets_the_run
     node.must(&["--flavor", "k3s"]);
     assert_eq!(node.text(), before);
     assert_eq!(names(&node.path("etc/config-v3.toml.d")), ["usher.toml"]);
-    // Somebody else has a file in it by now.
+    // By now another program has put a file of its own into the directory.
     let other = node.path("etc/config-v3.toml.d/other.toml");
     fs::write(&other, "version = 2\n").expect("a part");
     node.must(&["--flavor", "k3s", "--remove"]);
@@ -413,7 +413,7 @@ fn a_dry_run_prints_the_changes_and_makes_none() {
         (USUAL, false)
     );
 
-    // The script runs the same command.
+    // `scripts/install` runs the command that this test tries.
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install");
     let mut command = Command::new(script);
     command.arg("--binaries").arg(shim_dir());
@@ -436,8 +436,8 @@ fn a_terminated_installer_leaves_no_trial_containerd() {
     let node = Node::with_config(USUAL);
     fs::create_dir(node.path("bin")).expect("a directory");
     symlink(installed_program("ctr"), node.path("bin/ctr")).expect("a link");
-    // The installer calls containerd with `config dump` or `--version`; any other call starts it
-    // for a trial.
+    // The installer calls containerd with `config dump` or `--version`, which this fake passes on.
+    // Any other call is a trial start.
     let ending = format!(
         "#!/bin/sh\ncase \"$*\" in *'config d'* | --version) ;; \
          *) echo $$ >{}; kill -TERM $PPID ;; esac\nexec {} \"$@\"\n",
@@ -475,7 +475,7 @@ fn a_configuration_that_containerd_does_not_start_with_is_never_installed() {
     assert!(said.contains("containerd rejects"), "{said}");
     assert_eq!(node.text(), broken);
 
-    // containerd accepts this file; its CRI plugin fails after the start.
+    // containerd accepts this file, but its CRI plugin fails soon after the start.
     let text = match Version::of_containerd() {
         Version(..2, _) => {
             let table = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]";
@@ -529,7 +529,7 @@ fn programs_that_do_not_run_on_the_node_are_never_installed() {
     let built = node.path("built");
     fs::create_dir(&built).expect("a directory");
     fs::copy(shim_dir().join("usher"), built.join("usher")).expect("a program");
-    // An interpreter of a C library that is not installed here.
+    // The shim needs a dynamic loader that is not installed here.
     let shim = built.join("containerd-shim-usher-v2");
     fs::write(&shim, "#!/lib/ld-of-another-node.so.2\n").expect("a program");
     let binaries = built.display().to_string();
@@ -538,7 +538,7 @@ fn programs_that_do_not_run_on_the_node_are_never_installed() {
     assert_eq!(node.text(), USUAL);
     assert!(!node.path("usr").exists());
 
-    // The source files need not be executable.
+    // The files that the installer copies need not be executable.
     fs::copy(shim_dir().join("containerd-shim-usher-v2"), &shim).expect("a program");
     for program in ["usher", "containerd-shim-usher-v2"] {
         let mode = fs::Permissions::from_mode(0o644);
@@ -574,7 +574,8 @@ fn an_option_that_needs_systemd_changes_nothing_without_it() {
         assert!(!node.path("usr/bin").exists());
     }
     node.must(&[]);
-    // The configuration is unchanged, so there is nothing to restart.
+    // The first run has changed the configuration. Nothing changes in this run, so containerd is
+    // not restarted.
     node.must(&["--restart"]);
     let said = node.must_fail(&["--restart", "--remove"]);
     assert!(said.contains("--restart needs systemd"), "{said}");
@@ -589,7 +590,7 @@ fn a_failed_restart_restores_the_old_configuration() {
     let said = node.must_fail(&["--restart"]);
     assert!(said.contains("its old configuration is restored"), "{said}");
     assert_eq!(node.text(), USUAL);
-    // The second restart uses the old configuration.
+    // The installer restarts containerd once with the new configuration, and then with the old one.
     let twice = "restart containerd\nrestart containerd\n";
     assert_eq!(node.asked_of_systemctl(), twice);
 }
@@ -658,7 +659,7 @@ fn the_runtime_is_not_removed_while_pods_use_it() {
     let node = Node::with_config(USUAL);
     node.must(&[]);
     let shim = node.path("usr/bin/containerd-shim-usher-v2");
-    // Any program serves, as long as it is the installed one that runs.
+    // The running program need not be a shim. It only has to be the installed file.
     fs::remove_file(&shim).expect("the shim");
     copy_program(Path::new("/bin/sleep"), &shim);
     let mut sleep = Command::new(&shim);

@@ -41,7 +41,7 @@ fn the_exit_of_a_successful_init_container_is_withheld_from_a_caller_that_would_
         .expect("State")
         .pid;
     assert_eq!(host.pids("setup"), [(number, None)]);
-    // No other process can get the process id that the caller knows.
+    // The zombie of the exited process reserves the process id that the caller knows.
     let pid = host
         .task_api("setup")
         .state("setup", "")
@@ -68,7 +68,7 @@ fn the_exit_of_a_successful_init_container_is_withheld_from_a_caller_that_would_
         })
         .expect_err("nothing runs there any more");
     assert_eq!(code, ttrpc::Code::FAILED_PRECONDITION);
-    // A restarted containerd leaves the task alone.
+    // A restarted containerd does not delete the task.
     host.crash();
     host.start_again();
     assert_eq!(host.status("setup"), Some(Status::Running));

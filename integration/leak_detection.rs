@@ -1,4 +1,4 @@
-//! Tests the leak check itself: a leak that it does not see fails no test.
+//! Tests the harness's leak check itself: a leak that the check does not find would fail no test.
 
 use std::fs;
 use std::panic::AssertUnwindSafe;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::harness::{Background, Containerd, PATIENCE, eventually};
 
-/// Leaves one of each kind of leak that the check has to find.
+/// Makes one leak of each kind that the check has to find.
 fn litter(host: &Containerd) -> Background {
     let socket = host.dir().join("run/s/0123");
     fs::create_dir_all(socket.parent().expect("a directory")).expect("the sockets' directory");

@@ -1,5 +1,5 @@
-//! A pod that waits because an annotation is missing says so in the container's log, through every
-//! kind of logging, and in `usher inspect`.
+//! A container that waits because an annotation is missing says so in its log, for every kind of
+//! logging. `usher inspect` says so too.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::harness::{
 };
 use crate::pod::Pod;
 
-/// A sidecar that runs but never becomes ready, in a pod without a list of apps.
+/// A pod without a list of apps, whose sidecar runs but never becomes ready.
 const NEVER_READY: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/start-mode", "Hold"),
@@ -52,7 +52,7 @@ fn inspect(host: &Containerd, what: &str) -> (String, Value) {
 fn an_unlisted_init_container_names_the_missing_annotation() {
     let host = Containerd::start();
     let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/native-init", "fetch")]);
-    // kubelet creates nothing else before this container has ended.
+    // kubelet creates the next container only when this one has exited.
     let log = logged(&host, pod.witness("migrate", &[]));
     let advice = "if migrate is one of the pod's own initContainers, the annotation \
         usher/native-init: fetch, migrate lets it run at once";
@@ -75,7 +75,7 @@ fn an_unlisted_init_container_names_the_missing_annotation() {
         log()
     );
     assert!(!host.record().has("migrate", "start"));
-    // The second pod has the annotation.
+    // In the second pod, the annotation names this container.
     let other = ContainerSpec::new("listed").in_pod("pod2", "migrate");
     let other = other.annotations(&[
         ("usher/sidecars", "proxy"),
@@ -99,7 +99,7 @@ fn a_debug_container_added_to_a_waiting_pod_names_the_annotation_that_releases_i
     assert!(debugger().ends_with(advice), "{}", debugger());
     let (text, _) = inspect(&host, advice.trim_start_matches("; ").trim_end());
     assert!(!text.contains("if web was added"), "{text}");
-    // The app waits for its sidecar; no annotation is missing for it.
+    // The app waits for its sidecar, and the log advises no annotation.
     let waits = "it waits for sidecar proxy (not started yet)\n";
     assert!(app().ends_with(waits), "{}", app());
 }
@@ -205,7 +205,7 @@ fn a_held_container_says_so_to_its_logging_program() {
             "{:?}",
             said()
         );
-        // The logging program ends with its container.
+        // The logging program exits when its container does.
         let api = shim.api();
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");

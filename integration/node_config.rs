@@ -6,7 +6,7 @@ use crate::control::usher;
 use crate::harness::{ContainerSpec, Containerd, PATIENCE, eventually, run};
 use crate::pod::{MESH, Pod};
 
-/// A containerd on a node with this configuration.
+/// Starts a containerd on a node with this configuration file of usher.
 fn node(config: &str) -> Containerd {
     let host = Containerd::start();
     fs::write(host.usher_config(), config).unwrap();
@@ -98,7 +98,7 @@ fn an_unknown_key_is_ignored_if_the_node_allows_it() {
 #[test]
 fn a_node_with_usher_disabled_holds_no_container() {
     let host = node("enabled = false\n");
-    // The pod's sidecar is never created.
+    // No sidecar of the pod is created, yet the app runs.
     host.run(&MESH.witness("web", &[]));
     host.await_event("web", "start");
 }

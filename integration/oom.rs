@@ -10,21 +10,22 @@ use crate::harness::{
     write_program,
 };
 
-/// kubelet computes scores from requests: the kernel first kills a container with small requests.
+/// A large OOM score, which kubelet gives to a container with small requests, so that the kernel
+/// kills it first.
 const SMALL: i32 = 900;
 
 const SLEEPER: &[&str] = &["/bin/sleep", "1000"];
 
-/// Fills memory until it is killed: `tail` looks for the end of a line that has none. A third of
-/// the memory is a file, which counts for no process, so processes of another container can have
-/// the higher score.
+/// Fills memory until it is killed: `tail` looks for the end of a line that never ends. A third of
+/// the memory is a file, which the kernel counts for no process. So a process of another container
+/// may be the better victim.
 const EATER: &[&str] = &[
     "/bin/sh",
     "-c",
     "head -c 16777216 /dev/zero > /dev/shm/file; exec tail /dev/zero",
 ];
 
-/// Annotations of all containers of the pod. Sizing of the pod's cgroup is off.
+/// Annotations of all containers of the pod. They switch off the sizing of the pod's cgroup.
 const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy"), ("usher/cgroup-sizing", "Off")];
 
 fn with_score(score: i32) -> impl FnOnce(&mut Value) {
@@ -55,7 +56,7 @@ fn a_sidecar_created_before_its_app_gets_the_apps_lower_score_while_the_app_runs
     assert_eq!(scores(&host, "proxy"), [SMALL]);
     pod.run("web", SLEEPER, with_score(300));
     await_value("the score", &vec![300], || scores(&host, "proxy"));
-    // Later processes get the score too.
+    // A process that starts later gets the score too.
     let later = host.spawn_exec("proxy", "later", SLEEPER);
     eventually("all run", PATIENCE, || host.pids("proxy").len() == 3);
     await_value("the score", &vec![300], || scores(&host, "proxy"));
@@ -75,7 +76,7 @@ fn a_sidecar_created_after_its_app_starts_with_the_lower_score() {
     pod.run("web", SLEEPER, with_score(300));
     pod.run("proxy", SLEEPER, with_score(SMALL));
     assert_eq!(scores(&host, "proxy"), [300]);
-    // The score is in the bundle, so no process ever had another one.
+    // The score is already in the bundle, so the container's processes had no other score before.
     let bundle = host
         .task_api("proxy")
         .state("proxy", "")
@@ -87,13 +88,14 @@ fn a_sidecar_created_after_its_app_starts_with_the_lower_score() {
     assert_eq!(config["process"]["args"], json!(SLEEPER));
 }
 
-/// The kernel may kill all of a container for one of its processes (`memory.oom.group`).
+/// For one process the kernel may kill all processes of its container (`memory.oom.group`), so
+/// execs need the score too.
 #[test]
 fn exec_probes_of_a_sidecar_get_the_lower_score() {
     let host = Containerd::start();
     let pod = PodCgroup::new(&host, "pod");
-    // The shim sets the score once the OCI runtime has finished: a moment later, and ten times that
-    // in a guest.
+    // The shim sets the score once the OCI runtime has finished. That takes a moment, and ten times
+    // as long in the virtual machine.
     let script = "sleep 2; cat /proc/self/oom_score_adj >> /dev/shm/scores";
     let probe = json!({
         "exec": { "command": ["/bin/sh", "-c", script] }, "periodMilliseconds": 100,
@@ -117,7 +119,7 @@ fn exec_probes_of_a_sidecar_get_the_lower_score() {
     });
     await_value("the score", &vec![300], || scores(&host, "proxy"));
     let before = of_probes().len();
-    // One probe may have been under way.
+    // Skip one more probe, which may have been running when the score changed.
     let later = || of_probes().into_iter().skip(before + 1).collect::<Vec<_>>();
     eventually("later probes run", PATIENCE, || later().len() > 2);
     assert!(later().iter().all(|score| score == "300"), "{:?}", later());
@@ -127,8 +129,8 @@ fn exec_probes_of_a_sidecar_get_the_lower_score() {
 fn all_processes_of_a_forking_sidecar_get_the_lower_score() {
     let host = Containerd::start();
     let pod = PodCgroup::new(&host, "pod");
-    // Four processes that each continue in a child, limited to a fifth of a CPU so that others can
-    // work.
+    // Four processes that each continue in a new child. Their CPU time is limited to a fifth of a
+    // CPU, so that other programs can work.
     let chains = "f() { f & }; f; f; f; f; while :; do sleep 0.1; done";
     let bomb = ["/bin/sh", "-c", chains];
     pod.run("proxy", &bomb, |config| {
@@ -138,12 +140,13 @@ fn all_processes_of_a_forking_sidecar_get_the_lower_score() {
     });
     let first = host.pids("proxy");
     eventually("the proxy forks", PATIENCE, || host.pids("proxy") != first);
-    // Reading the list misses some processes too, so read it several times.
+    // A list of the container's processes misses some of them, so read the list several times.
     let looks = || {
         let looks = (0..5).flat_map(|_| scores(&host, "proxy"));
         looks.collect::<std::collections::BTreeSet<_>>()
     };
-    // One pass of the shim reaches most processes, and sometimes all.
+    // When an app starts, the shim sets the score of most processes, sometimes of all. So start
+    // three apps.
     for _ in 0..3 {
         pod.run("web", SLEEPER, with_score(300));
         await_value("the score", &[300].into(), looks);
@@ -186,7 +189,8 @@ fn a_score_refused_by_the_kernel_is_logged_once_and_is_no_error() {
         return;
     }
     let host = Containerd::start();
-    // The OCI runtime could not give the app its score either, so it gets another one.
+    // This OCI runtime gives the app another score than its bundle says, because it could not lower
+    // the app's score either.
     let runtime = host.dir().join("bin/runc");
     let _ = fs::remove_file(&runtime);
     let script = "#!/bin/sh\nsed -i s/-600/600/ config.json\n\
@@ -207,7 +211,7 @@ fn a_score_refused_by_the_kernel_is_logged_once_and_is_no_error() {
         log.matches("the kernel requires CAP_SYS_RESOURCE").count()
     };
     eventually("the shim logs the refusal", PATIENCE, || refusals() == 1);
-    // Neither a new sidecar nor an exec fails, and the log line is not repeated.
+    // A new sidecar and an exec start without an error, and the log line is not repeated.
     pod.run("logs", SLEEPER, |config| {
         with_score(SMALL)(config);
         lists(config);

@@ -1,5 +1,5 @@
-//! Pods for the tests of ordering. Every container carries the same annotations: under `ctr` there
-//! is no sandbox container.
+//! Pods for the tests of ordering. Every container has all annotations of its pod, because under
+//! `ctr` there is no sandbox container.
 
 use containerd_shim_protos::api::UpdateTaskRequest;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
@@ -9,11 +9,12 @@ use crate::harness::{ContainerSpec, Containerd};
 /// The annotations of a pod.
 pub struct Pod(pub &'static [(&'static str, &'static str)]);
 
-/// A startup probe by TCP, ten times a second, that does not give up within a test.
+/// A startup probe by TCP that runs ten times a second. Its failure threshold is not reached during
+/// a test.
 pub const TCP_PROBE: &str =
     r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100,"failureThreshold":200}"#;
 
-/// A startup probe by a command that looks for the witness's readiness file.
+/// A startup probe by a command, which checks for the file that a witness makes when it is ready.
 pub const EXEC_PROBE: &str = r#"{"exec":{"command":["/bin/test","-e","/shared/ready-proxy"]},"periodMilliseconds":100,"failureThreshold":200}"#;
 
 /// A pod with a sidecar that is ready when it accepts connections.
@@ -22,7 +23,8 @@ pub const MESH: Pod = Pod(&[
     ("startup-probe.usher/proxy", TCP_PROBE),
 ]);
 
-/// A job with such a sidecar; the caller restarts no container.
+/// A Job with a sidecar that is ready when it accepts connections. The caller restarts no
+/// container.
 pub const JOB: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("startup-probe.usher/proxy", TCP_PROBE),

@@ -1,4 +1,4 @@
-//! The shim sizes the pod's cgroup for the current phase of the pod.
+//! The shim sets the size of the pod's cgroup to what the pod needs in its current phase.
 
 use std::fs;
 use std::ops::Range;
@@ -22,7 +22,7 @@ const CEILING: (u64, u64) = (512 * MI, 2000);
 /// Sum of the containers' CPU requests, in thousandths of a CPU.
 const ASKED: u64 = 500;
 
-/// Tolerance: ended containers leave a little memory charged to the pod.
+/// Tolerance for memory that remains charged to the pod after its containers have exited.
 const SOME: u64 = 24 * MI;
 
 const LISTS: &[(&str, &str)] = &[
@@ -114,13 +114,14 @@ fn each_phase_has_its_size_and_the_end_restores_the_original() {
     pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
     await_value("the quota", &Some(100), || pod.cpu_limit());
     await_memory(&pod, 96);
-    // Each container needs a larger quota than the pod has now; cgroup v1 would refuse it.
+    // Each container's quota is larger than the pod's current quota. With cgroup v1 the kernel
+    // would refuse that.
     pod.run("proxy", &witness("proxy"), limited(64, 250));
     pod.run("web", &["/bin/witness", "web"], limited(48, 150));
-    // cgroup v1 allows no quota below that of a child.
+    // With cgroup v1 the kernel allows no quota that is smaller than that of a child.
     let quota = if on_v2() { 100 } else { 250 };
     await_value("the quota", &Some(quota), || pod.cpu_limit());
-    // Two containers are held, each with 4 MiB.
+    // Each of the two held containers adds 4 MiB.
     await_memory(&pod, 96 + 8);
     await_value("the weight", &weight(100), || shares(&pod));
     make(&host, "go");
@@ -162,10 +163,11 @@ fn a_limit_written_by_another_process_becomes_the_new_ceiling() {
     let pod = running(&host);
     await_memory(&pod, 64 + 48);
     await_value("the quota", &Some(400), || pod.cpu_limit());
-    // More memory and less CPU than before.
+    // The pod gets more memory and less CPU than before.
     pod.limit_memory(700 * MI);
     pod.limit_cpu(300);
-    // An Update makes the shim look: the container may now use more than its pod.
+    // An Update makes the shim read the pod's limits. The container's new limit is higher than the
+    // pod's limit.
     let more = json!({ "memory": { "limit": 100 * MI } }).to_string();
     host.task_api("web")
         .update(&resources("web", &more))
@@ -186,7 +188,7 @@ fn an_update_of_a_container_resizes_its_pod() {
     let host = Containerd::start();
     let pod = running(&host);
     await_value("the quota", &Some(400), || pod.cpu_limit());
-    // More for one container than the pod has now.
+    // One container gets a larger quota than its pod has now.
     let update = |millis: u64| {
         let cpu = json!({ "quota": millis * 100, "period": 100_000, "shares": millis });
         let json = json!({ "cpu": cpu }).to_string();
@@ -204,7 +206,7 @@ fn a_pod_resized_as_a_whole_keeps_its_weight() {
     let host = Containerd::start();
     let pod = running(&host);
     await_value("the weight", &weight(400), || shares(&pod));
-    // kubelet writes the pod's weight, then sets the containers' requests to nothing.
+    // kubelet sets the pod's weight, and then sets the containers' requests to zero.
     pod.write("cpu.shares", "cpu.weight", &weight(900));
     for name in ["proxy", "web"] {
         let nothing = json!({ "cpu": { "shares": 2 } }).to_string();
@@ -220,7 +222,7 @@ fn the_limit_never_drops_below_used_memory() {
     let pod = given(&host, POD);
     make(&host, "go");
     pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
-    // A file in memory of nearly the whole limit.
+    // The program writes a file in memory that takes nearly the whole limit.
     let fill = format!(
         "trap '' TERM; head -c {} /dev/zero > /dev/shm/file; touch /shared/full; {}; \
          rm /dev/shm/file; touch /shared/empty; sleep 1000",
@@ -246,7 +248,7 @@ fn the_limit_never_drops_below_used_memory() {
     host.kill("proxy", "SIGTERM");
     host.kill("web", "SIGTERM");
     host.wait_exit("web");
-    // The quota shows that the pod was sized for its sidecar alone.
+    // The CPU quota shows when the shim has sized the pod for its sidecar alone.
     await_value("the quota", &Some(250), || pod.cpu_limit());
     assert!(pod.memory_limit() >= Some((66 + 48) * MI));
     make(&host, "free");
@@ -275,8 +277,8 @@ fn memory_left_by_ended_containers_is_added_to_the_limit() {
     pod.run("proxy", &witness("proxy"), limited(40, 250));
     pod.run("web", &["/bin/witness", "web"], limited(20, 150));
     host.await_event("web", "start");
-    // The kernel's charges to the pod and to its containers are not read at one moment: a page may
-    // be missing in both.
+    // The shim reads the charges of the pod and of its containers one after another, so a page that
+    // is charged meanwhile may be missing in the sum.
     await_memory(&pod, 40 + 20 + 59);
 }
 
@@ -320,7 +322,7 @@ fn systemd_does_not_undo_the_size_of_a_slice() {
         }
     };
     pod.run("setup", &["/bin/sh", "-c", &until("go")], in_scope("setup"));
-    // systemd rounds to hundredths of a CPU.
+    // systemd rounds the quota to hundredths of a CPU.
     await_value("the quota", &Some(110), || pod.cpu_limit());
     await_memory(&pod, 96);
     let known = || systemctl(&["show", "--property=CPUQuotaPerSecUSec", &unit]);
@@ -332,7 +334,7 @@ fn systemd_does_not_undo_the_size_of_a_slice() {
     systemctl(&["daemon-reload"]);
     assert_eq!(pod.cpu_limit(), Some(110));
     await_memory(&pod, 96);
-    // After the last container the slice has its original size.
+    // When the last container has exited, the pod's slice gets its original size back.
     make(&host, "go");
     await_value("all", &(None, None), || {
         (pod.memory_limit(), pod.cpu_limit())

@@ -1,4 +1,4 @@
-//! Sidecars that the shim restarts in place: same task, same streams, a new process.
+//! Sidecars that the shim restarts in place: the task and its streams stay, the process is new.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ fn a_killed_sidecar_restarts_in_place_unnoticed() {
     assert_eq!(host.status("proxy"), Some(Status::Running));
     let second = pid_of(&host, "proxy");
     assert_ne!(first, second);
-    // No other process can get the process id that the caller remembers.
+    // The zombie of the old process reserves the process id that the caller knows.
     let status = fs::read_to_string(format!("/proc/{first}/status")).expect("a zombie");
     assert!(status.contains("State:\tZ"), "{status}");
     assert!(
@@ -232,7 +232,7 @@ fn runs(host: &Containerd) -> usize {
     runs.map_or(0, |runs| runs.lines().count())
 }
 
-/// The test takes the ten seconds of the first back-off.
+/// The test takes ten seconds, because the sidecar waits that long before its second restart.
 #[test]
 fn an_app_is_held_until_a_twice_crashed_sidecar_is_ready() {
     let host = Containerd::start();
@@ -300,7 +300,7 @@ fn a_sidecar_killed_for_memory_restarts_and_its_app_continues() {
     let beats = |host: &Containerd| host.record().all("work", "beat").count();
     let before = beats(&host);
     eventually("the app goes on", PATIENCE, || beats(&host) > before);
-    // The limit also holds for the new process.
+    // The new process has the container's memory limit too.
     assert!(host.metrics("proxy").to_string().contains("33554432"));
     host.kill_all(&["work", "proxy"], "SIGTERM");
     assert_eq!(host.wait_exit("proxy"), 0);
@@ -335,10 +335,10 @@ fn a_containerd_started_during_back_off_sees_the_sidecar_running() {
     host.crash();
     host.start_again();
     assert_eq!(host.status("proxy"), Some(Status::Running));
-    // containerd would have deleted a task without any process.
+    // containerd would delete a task that reports no process.
     assert_eq!(host.pids("proxy").len(), 1);
     host.metrics("proxy");
-    // A stop request ends it without another run.
+    // A stop request ends the waiting sidecar, which does not run again.
     host.kill("proxy", "SIGTERM");
     assert_eq!(host.wait_exit("proxy"), 0);
     host.delete("proxy");
@@ -396,7 +396,7 @@ fn a_sidecar_killed_while_paused_restarts_unpaused() {
     JOB.run_proxy(&host, &[]);
     host.must(&["tasks", "pause", "proxy"]);
     kill(pid_of(&host, "proxy"));
-    // With cgroup v1 it dies only on Resume.
+    // With cgroup v1 the kernel ends the frozen process only on Resume.
     host.ctr(&["tasks", "resume", "proxy"]);
     eventually("the proxy runs again", PATIENCE, || {
         starts(&host, "proxy") == 2
@@ -413,7 +413,7 @@ fn a_sidecar_killed_while_paused_restarts_unpaused() {
 #[test]
 fn a_shim_that_dies_during_back_off_leaves_nothing() {
     let host = Containerd::start();
-    // It waits ten seconds for its third run.
+    // The proxy waits ten seconds before its third run.
     let spec = JOB.witness("proxy", &["--run-for", "10ms", "--exit", "1"]);
     host.run(&spec);
     eventually("the proxy has run twice", PATIENCE, || {

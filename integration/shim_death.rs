@@ -1,4 +1,5 @@
-//! A shim that dies: what it leaves, and the shim's `delete` command, which removes that.
+//! A shim that dies leaves processes, mounts, sockets and files. The shim's `delete` command
+//! removes them.
 
 use std::fs;
 use std::process::Command;
@@ -66,7 +67,7 @@ fn create_and_start(shim: &BareShim<'_>) -> (TaskApi, u32) {
 const FAMILY: &str =
     "sleep 1001 & setsid sleep 1002 & (setsid sleep 1003 &); /bin/witness mark a up; sleep 1000";
 
-/// Forks without end; the children become orphans.
+/// A script that forks without end. Its children become orphans.
 const RESTLESS: &str = "/bin/witness mark a up; while :; do (sleep 0.05 &); done";
 
 fn what_ran_is_killed(script: &str, edit: fn(&mut Value), before: fn(&TaskApi)) {
@@ -104,7 +105,7 @@ fn all_processes_of_a_container_without_pid_namespace_are_killed() {
 fn remaining_processes_without_a_pid_namespace_are_killed_after_init_died() {
     let kill_init = |api: &TaskApi| {
         let shim = api.connect("a").expect("connect");
-        // Stopped, so that the shim cannot kill the remaining processes itself.
+        // The shim is stopped, so that it cannot kill the remaining processes itself.
         kill(Pid::from_raw(shim.shim_pid as i32), Signal::SIGSTOP).expect("stop the shim");
         kill_process(shim.task_pid);
     };
@@ -220,7 +221,7 @@ fn delete_names_a_missing_runtime_and_still_kills_the_processes() {
         !host.remains().iter().any(|what| is_left(&what))
     });
     drop(rootfs);
-    // With the runtime back in place, a second `delete` removes everything.
+    // When the OCI runtime is back, a second `delete` removes everything.
     fs::rename(&elsewhere, gates.binary()).expect("move the runtime back");
     assert_eq!(answer(&delete(&shim)).exit_status, 137);
     await_no_remains(&host);
@@ -263,7 +264,8 @@ fn mounts_below_the_root_file_system_are_unmounted() {
     }
 }
 
-/// runc mounts itself there for a moment, and may be killed meanwhile.
+/// `runc create` mounts itself on a file in this directory for a moment, and may be killed during
+/// it.
 #[test]
 fn a_killed_creates_mount_in_the_runtimes_state_is_unmounted() {
     let host = Containerd::start();
@@ -281,7 +283,8 @@ fn a_killed_creates_mount_in_the_runtimes_state_is_unmounted() {
 #[test]
 fn delete_works_on_an_incomplete_bundle() {
     let host = Containerd::start();
-    // First without a configuration and options, then with unreadable files.
+    // First `delete` runs without the configuration and the options, then with files that it cannot
+    // read.
     let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
     fs::remove_file(shim.bundle().join("config.json")).expect("remove the configuration");
     let deleted = answer(&delete(&shim));
@@ -317,7 +320,7 @@ fn an_ended_container_keeps_its_exit_code_when_its_shim_dies() {
         });
         let exit = format!("/tasks/exit {code}");
         let mut expected = vec![exit.clone(), format!("/tasks/delete {code}")];
-        // The exit of a container that ended earlier was published before the shim died.
+        // This container had exited before, so the shim had already published its exit.
         if id != "d" {
             expected.insert(0, exit);
         }
@@ -329,7 +332,8 @@ fn an_ended_container_keeps_its_exit_code_when_its_shim_dies() {
     await_no_remains(&host);
 }
 
-/// A pod may outlive a change of runtime, so an exit recorded by containerd's own shim counts.
+/// An exit that containerd's own shim has recorded counts, because a node may change the shim while
+/// a pod exists.
 #[test]
 fn delete_reports_an_exit_recorded_by_another_shim() {
     let host = Containerd::start();
@@ -370,13 +374,15 @@ fn a_container_whose_bundle_has_lost_its_files_is_killed() {
     await_no_remains(&host);
 }
 
-/// containerd removes the bundle of a container that it gives up, possibly before `delete` runs.
+/// containerd removes the bundle of a container that it gives up. It may do so before it runs
+/// `delete`.
 #[test]
 fn delete_removes_the_sockets_of_a_dead_shim_without_a_bundle() {
     let in_pod = |config: &mut Value| {
         config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
     };
-    // A shim is named after its pod. The id of a later container does not reveal that name.
+    // The sockets of a pod's shim are named after the pod. `delete` cannot infer this name from the
+    // id of a later container.
     for edit in [|_: &mut Value| (), in_pod] {
         let host = Containerd::start();
         let shim = bare(&host, &["/bin/sleep", "1000"], edit);
@@ -404,7 +410,7 @@ fn the_next_container_removes_the_sockets_of_an_abandoned_shim() {
     let other = bare(&host, &args, |_| ());
     let (api, _) = create_and_start(&other);
     let socket = |what: &&String| what.contains("/run/s/") || what.contains("/run/usher/");
-    // The dead shim may or may not have made the second of its control sockets.
+    // The shim may have died before it made the second of its control sockets.
     let left = host.remains();
     let counted = left.iter().filter(socket).count();
     assert!((5..=6).contains(&counted), "{left:#?}");
@@ -415,7 +421,7 @@ fn the_next_container_removes_the_sockets_of_an_abandoned_shim() {
         &args,
         |_| (),
     )));
-    // The sockets of the living shim stay.
+    // The sockets of the shim that still runs are not removed.
     let left = host.remains();
     assert_eq!(left.iter().filter(socket).count(), 3, "{left:#?}");
     api.state("a", "").expect("the other is there");
@@ -443,7 +449,7 @@ fn delete_leaves_the_rest_of_the_pod_alone() {
     answer(&delete(&a));
     let state = b.api().state("b", "").expect("the shim is found");
     assert_eq!(format!("{:?}", state.status), "RUNNING");
-    // A `delete` for a container unknown to the shim leaves the pod alone too.
+    // A `delete` for a container that the shim does not know does not affect the pod either.
     let c = BareShim::start(&host, &runtime, "c", &args, in_pod);
     answer(&delete(&c));
     let state = b.api().state("b", "").expect("the shim is found");
@@ -455,7 +461,8 @@ fn delete_leaves_the_rest_of_the_pod_alone() {
 struct Random(u64);
 
 impl Random {
-    /// Seeded by `USHER_TEST_SEED`, else by the clock. The seed is printed for a failed test.
+    /// A generator seeded by `USHER_TEST_SEED`, or by the clock if that is not set. Prints the
+    /// seed, so that a failed test can be repeated.
     fn new() -> Self {
         let given = std::env::var("USHER_TEST_SEED").ok();
         let clock = || {
@@ -477,7 +484,7 @@ impl Random {
     }
 }
 
-/// Process ids of the shims that serve, without processes of `start`.
+/// Process ids of the shims that serve. The shim's `start` command does not count.
 fn serving(host: &Containerd) -> Vec<u32> {
     let mut shims = host.shims();
     shims.retain(|pid| {
@@ -487,8 +494,8 @@ fn serving(host: &Containerd) -> Vec<u32> {
     shims
 }
 
-/// True if containerd is connected to the shim of a task. If a shim dies earlier, containerd
-/// forgets it without calling `delete`, and its socket stays, with any shim.
+/// True if containerd is connected to the shim of a task. If a shim dies before that, containerd
+/// forgets it without a `delete`, and the socket stays. This happens with any shim.
 fn is_connected(host: &Containerd, id: &str) -> bool {
     let address = fs::read_to_string(host.bundle_dir(id).join("address")).unwrap_or_default();
     let path = address.trim_start_matches("unix://");
@@ -520,7 +527,7 @@ fn a_shim_that_dies_at_any_moment_leaves_nothing() {
         let moment = random.below(Duration::from_millis(150));
         std::thread::sleep(moment);
         for pid in shims {
-            // The shim may have exited by itself.
+            // The shim may have exited already.
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
         ctr.finish(2 * PATIENCE);
@@ -541,7 +548,8 @@ fn a_shim_that_dies_at_any_moment_leaves_nothing() {
     }
 }
 
-/// If the caller vanishes, containerd kills the shim's `start`, and does not know of the new shim.
+/// If the caller vanishes, containerd kills the shim's `start` command and does not learn of the
+/// shim that it has started.
 #[test]
 fn a_caller_that_dies_while_its_shim_starts_leaves_nothing() {
     let mut random = Random::new();
@@ -553,12 +561,12 @@ fn a_caller_that_dies_while_its_shim_starts_leaves_nothing() {
         eventually("there is a bundle", PATIENCE, || bundle.exists());
         let moment = random.below(Duration::from_millis(40));
         std::thread::sleep(moment);
-        // Dropping kills `ctr` with SIGKILL.
+        // Dropping `ctr` kills it with SIGKILL.
         drop(ctr);
     }
     host.delete_all();
-    // A shim without calls checks every ten seconds whether it is still needed; leftovers that
-    // containerd does not know go with the next container.
+    // A shim without calls checks every ten seconds whether it has to stay. The shim of the next
+    // container removes what else is left and containerd does not know.
     let next = || {
         host.run(&ContainerSpec::new("next"));
         host.delete_all().is_empty()

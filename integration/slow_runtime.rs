@@ -19,7 +19,7 @@ const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 /// Deadline of the calls that must not be delayed.
 const PROMPTLY: Duration = Duration::from_secs(10);
 
-/// A pod of two containers, `a` and `b`. The gates block `a`'s OCI runtime.
+/// A pod of two containers, `a` and `b`. Gates make the OCI runtime's commands for `a` wait.
 struct Pair<'host> {
     gates: Gates,
     a: BareShim<'host>,
@@ -31,7 +31,7 @@ fn in_pod(config: &mut Value) {
 }
 
 impl<'host> Pair<'host> {
-    /// Starts `b`; creates only the bundle of `a`.
+    /// Starts `b`. Of `a` only the bundle exists.
     fn new(host: &'host Containerd, edit: impl FnOnce(&mut Value)) -> Self {
         let runtime = runtime_under_test();
         let b = BareShim::start(host, &runtime, "b", &SLEEP, in_pod);
@@ -49,7 +49,7 @@ impl<'host> Pair<'host> {
         }
     }
 
-    /// Starts both.
+    /// Starts both containers.
     fn running(host: &'host Containerd) -> Self {
         let pair = Self::new(host, |_| ());
         pair.create().expect("create a");
@@ -66,8 +66,8 @@ impl<'host> Pair<'host> {
         self.a.api().deadline(PROMPTLY)
     }
 
-    /// Runs `meanwhile` while `slow` waits for the OCI runtime's command `verb`. Opens the gate
-    /// then.
+    /// Runs `meanwhile` while the call `slow` waits for the OCI runtime's command `verb`. Then
+    /// opens the gate.
     fn during<T: Send>(
         &self,
         verb: &str,
@@ -77,7 +77,7 @@ impl<'host> Pair<'host> {
         self.during_and_ended_by(verb, slow, meanwhile, |_| self.gates.open(verb))
     }
 
-    /// As `during`, but `end` makes `slow` finish, not the gate.
+    /// As `during`, but `end` makes the call `slow` return. The gate stays closed.
     fn during_and_ended_by<T: Send>(
         &self,
         verb: &str,
@@ -246,8 +246,8 @@ fn a_container_killed_during_a_slow_exec_stops_and_can_be_deleted() {
     let kill = |api: TaskApi| {
         api.kill("a", "", 9, false).expect("Kill");
     };
-    // The gate stays closed: the exit waits for its execs only briefly, and the shim cancels the
-    // command.
+    // The gate stays closed. After the container's exit, the shim waits only briefly for pending
+    // execs, and then cancels the command.
     let failed = pair.during_and_ended_by("exec", slow, kill, |api| {
         eventually("the container is stopped", PROMPTLY, || {
             state(&api, "a", "") == "STOPPED"
@@ -258,7 +258,7 @@ fn a_container_killed_during_a_slow_exec_stops_and_can_be_deleted() {
         assert_eq!(code(api.state("a", "")), Code::NOT_FOUND);
     });
     assert!(failed, "there is nothing to execute it in");
-    // Events may arrive after answers.
+    // An event may arrive later than the answer to its call.
     let end = ["/tasks/exit 137", "/tasks/delete 137"].map(str::to_owned);
     host.await_events("the exit event came last", |_| {
         host.topics("a").ends_with(&end)
@@ -293,8 +293,8 @@ fn a_container_that_ended_during_a_slow_exec_takes_no_further_exec() {
 fn a_slow_kill_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
-    // With a PID namespace of its own, a SIGKILL for all processes needs no runtime command;
-    // SIGTERM does.
+    // In a container with a PID namespace of its own, the shim can send SIGKILL to all processes
+    // without the OCI runtime, but not SIGTERM.
     let slow = |api: TaskApi| code(api.kill("a", "", 15, true));
     let killed = pair.during("kill", slow, |api| {
         assert_eq!(state(&api, "a", ""), "RUNNING");
@@ -306,11 +306,11 @@ fn a_slow_kill_delays_no_other_call() {
         assert_eq!(api.wait("a", "e").expect("Wait").exit_status, 0);
         freeze(&api, "Pause", "a").expect("Pause");
         freeze(&api, "Resume", "a").expect("Resume");
-        // SIGKILL for init needs no runtime command.
+        // For SIGKILL to the first process, the shim does not need the OCI runtime.
         api.kill("a", "", 9, false).expect("Kill");
         assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
     });
-    // The processes may have existed when the runtime was asked, and be gone by now.
+    // The container's processes may have exited before the OCI runtime signals them.
     assert!([Code::OK, Code::NOT_FOUND].contains(&killed), "{killed:?}");
 }
 
@@ -362,7 +362,7 @@ fn a_container_that_ends_during_a_pause_can_be_deleted() {
     api.kill("a", "", 9, false).expect("kill");
     api.wait("a", "").expect("wait");
     pair.gates.await_waiting("delete");
-    // Leaves the state that a simultaneous pause by the runtime would leave.
+    // The container is frozen, as if the OCI runtime had paused it at the same time.
     let v1 = format!("/sys/fs/cgroup/freezer/{}/a/freezer.state", host.namespace);
     let v2 = format!("/sys/fs/cgroup/{}/a/cgroup.freeze", host.namespace);
     std::fs::write(v1, "FROZEN")
@@ -393,8 +393,8 @@ fn a_slow_delete_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let slow = |api: TaskApi| {
-        // After the gate is closed: the shim deletes the container from the OCI runtime as soon as
-        // it exits.
+        // The container is killed only after the gate is closed, because the shim deletes it from
+        // the OCI runtime as soon as it exits.
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");
         api.delete("a", "").map(|deleted| deleted.exit_status)
@@ -409,7 +409,8 @@ fn a_slow_delete_delays_no_other_call() {
     assert_eq!(code(pair.api().state("a", "")), Code::NOT_FOUND);
 }
 
-/// containerd gives up after ten seconds and asks again. The shim must not start over each time.
+/// containerd gives up after ten seconds and repeats the Delete. The shim must not start another
+/// deletion each time.
 #[test]
 fn a_repeated_delete_continues_the_one_that_timed_out() {
     let host = Containerd::start();
@@ -423,7 +424,7 @@ fn a_repeated_delete_continues_the_one_that_timed_out() {
     std::thread::scope(|scope| {
         let deleting = scope.spawn(|| api.delete("a", "").map(|deleted| deleted.exit_status));
         let _open = OpenAtTheEnd(&pair.gates, "delete");
-        // The simulated delete takes this long.
+        // The OCI runtime's delete takes ten seconds here.
         std::thread::sleep(Duration::from_secs(10));
         assert!(!deleting.is_finished(), "the delete did not wait");
         pair.gates.open("delete");

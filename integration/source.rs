@@ -79,7 +79,7 @@ const CHECKED: [&str; 2] = ["src", "integration"];
 /// Directories that cargo fills.
 const BUILT: &str = "target";
 
-/// Exceptions: file, a part of the comment or of the line, and the reason.
+/// Exceptions: the file, a part of the comment or line, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "src/kubectl/arguments.rs",
@@ -92,17 +92,17 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
 
 const JSON_FIELDS: &str = "Fields with `-o json`";
 
-/// Directory whose types need a doc comment.
+/// The directory in which types need a doc comment.
 const TYPES_DOCUMENTED: &str = "src/";
 
 /// Types that need a doc comment. The names of fields, variants and
 /// functions often say enough.
 const DOCUMENTED: [&str; 4] = ["pub enum ", "pub struct ", "pub trait ", "pub union "];
 
-/// A problem, before exceptions.
+/// A problem that was found, whether or not an exception permits it.
 struct Found {
     line: usize,
-    /// The comment or line that an exception can name.
+    /// The text of the comment or line. An exception names a part of it.
     subject: String,
     problem: String,
 }
@@ -205,7 +205,7 @@ fn rust_files(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The problems of a file without an exception, one line each.
+/// The problems of a file that no exception permits, one line each.
 fn problems_of(file: &str, text: &str) -> Vec<String> {
     let mut found = found_in(text);
     if file.starts_with(TYPES_DOCUMENTED) {
@@ -219,7 +219,7 @@ fn problems_of(file: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The texts with an exception in a file.
+/// The parts of comments and lines for which a file has exceptions.
 fn exceptions(file: &str) -> impl Iterator<Item = &'static str> {
     let exceptions = EXCEPTIONS
         .iter()
@@ -240,7 +240,8 @@ fn found_in(text: &str) -> Vec<Found> {
     of_comments.chain(headings(text)).collect()
 }
 
-/// Section headings in comments: the items below them have names.
+/// Lines that are section headings in a comment. A heading is a problem, because the items below it
+/// already have names.
 fn headings(text: &str) -> Vec<Found> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let headings = lines.filter(|(_, line)| line.starts_with("// ==") && line.ends_with("=="));

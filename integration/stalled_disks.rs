@@ -25,10 +25,12 @@ use crate::harness::{
     oci_runtime, run, runtime_under_test, scaled, write_program,
 };
 
-/// Deadline of calls that do not touch the disk. The disk stalls for longer.
+/// Deadline of calls that do not need the disk. It is shorter than the time for which the disk
+/// stalls.
 const PROMPTLY: Duration = Duration::from_secs(5);
 
-/// Deadline of calls that the disk stalls, which includes the checks meanwhile.
+/// Deadline of calls that wait for the disk. It is longer than all checks that the test makes
+/// meanwhile.
 const PATIENTLY: Duration = Duration::from_secs(60);
 
 /// fcntl(2) command that chooses the signal for a broken lease (`F_SETSIG(2const)`).
@@ -40,10 +42,10 @@ struct Disk<'host> {
     at: PathBuf,
 }
 
-/// A disk whose writes block until this is dropped.
+/// A disk whose writes block until this value is dropped.
 struct Frozen<'disk>(&'disk Disk<'disk>);
 
-/// A program whose execution blocks until this is dropped.
+/// A program whose execution blocks until this value is dropped.
 struct Leased {
     path: PathBuf,
     file: File,
@@ -120,7 +122,7 @@ impl Leased {
         copy_program(program, &path);
         let file = File::open(&path).expect("the copy");
         let leased = Leased { path, file };
-        // SIGURG is ignored by default.
+        // The signal for a broken lease is SIGURG, which is ignored by default.
         leased.control(F_SETSIG, libc::SIGURG);
         leased.control(libc::F_SETLEASE, libc::F_WRLCK);
         leased
@@ -177,7 +179,7 @@ fn neighbor<'host>(
     shim
 }
 
-/// The container whose disk stalls. Only its bundle exists.
+/// The container whose disk stalls. So far only its bundle exists.
 #[track_caller]
 fn stalled<'host>(
     host: &'host Containerd,
@@ -205,7 +207,7 @@ fn await_stall(pid: u32) {
     });
 }
 
-/// Checks that calls for the neighbor are answered, up to its exit.
+/// Makes calls for the neighbor, from State to its exit, and checks that all are answered.
 #[track_caller]
 fn check_neighbor(shim: &BareShim) {
     let api = shim.api().deadline(scaled(PROMPTLY));
@@ -285,7 +287,7 @@ fn output_to_a_stalled_log_file_waits_and_is_not_lost() {
     let host = Containerd::start();
     let disk = Disk::new(&host);
     let b = neighbor(&host, "b", &[]);
-    // More output than a pipe and the shim buffer.
+    // This output fills the pipe and the shim's buffer, and is longer.
     let a = stalled(&host, "seq 1 60000; exit 3", |_| ());
     let request = CreateTaskRequest {
         stdout: format!("file://{}", disk.path("logs/a").display()),
@@ -310,7 +312,7 @@ fn a_delete_waits_for_a_stalled_log_file() {
     let host = Containerd::start();
     let disk = Disk::new(&host);
     let b = neighbor(&host, "b", &[]);
-    // No more output than a pipe and the shim buffer.
+    // This output fits into the pipe and the shim's buffer.
     let a = stalled(&host, "seq 1 20000", |_| ());
     let request = CreateTaskRequest {
         stdout: format!("file://{}", disk.path("log").display()),
@@ -424,7 +426,7 @@ fn a_stalled_options_file_delays_no_other_container() {
     let host = Containerd::start();
     let b = neighbor(&host, "b", &[]);
     let a = stalled(&host, "exit 3", |_| ());
-    // A FIFO stands in for a file on a stalled disk: reading blocks until a writer comes.
+    // A FIFO stands in for a file on a stalled disk: a read blocks until the FIFO has a writer.
     let file = host.dir().join("options.toml");
     mkfifo(&file, Mode::S_IRWXU).expect("a FIFO");
     let path = text(&file);

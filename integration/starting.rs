@@ -11,14 +11,14 @@ const MS: Duration = Duration::from_millis(1);
 #[test]
 fn an_app_created_first_is_held_until_its_sidecar_is_ready() {
     let host = Containerd::start();
-    // Start is answered although nothing runs yet, so that a caller like kubelet goes on to create
-    // the proxy.
+    // The shim answers Start although the program does not run yet. So a caller like kubelet
+    // continues, and creates the proxy.
     host.run(&MESH.witness("web", &[]));
     assert_eq!(host.status("web"), Some(Status::Running));
     MESH.run_proxy(&host, &["--ready-after", "700ms"]);
     let record = host.await_event("web", "start");
     record.assert_before(("proxy", "ready"), ("web", "start"));
-    // One period of the probe, plus delays of a busy machine.
+    // The wait is at most one period of the probe, and delays of a busy machine.
     assert!(
         record.between(("proxy", "ready"), ("web", "start")) < 2000 * MS,
         "{record}"
@@ -30,7 +30,7 @@ fn an_app_created_last_is_reported_started_once_it_runs() {
     let host = Containerd::start();
     MESH.run_proxy(&host, &["--ready-after", "900ms"]);
     host.run(&MESH.witness("web", &[]));
-    // `ctr run` returned only once the proxy was ready.
+    // The Start of the app, and with it `ctr run`, must return only when the proxy is ready.
     let record = host.record();
     assert!(
         record.has("proxy", "ready"),
@@ -77,7 +77,8 @@ fn a_grpc_probe_runs_in_the_containers_network() {
     check_app_waits_for_ready_answer(&pod, "--grpc");
 }
 
-/// The proxy accepts connections at once; only its answer says that it is ready.
+/// Checks that an app waits for an answer. The proxy accepts connections from the beginning, and
+/// only its answers say when it is ready.
 #[track_caller]
 fn check_app_waits_for_ready_answer(pod: &Pod, server: &str) {
     let host = Containerd::start();
@@ -160,7 +161,7 @@ fn a_hold_that_times_out_prints_its_reason() {
     assert!(!host.record().has("web", "start"));
 }
 
-/// A sidecar that runs but never becomes ready.
+/// A pod whose sidecar runs but never becomes ready.
 const NEVER_READY: &[(&str, &str)] = &[
     ("usher/sidecars", "proxy"),
     (
@@ -212,7 +213,7 @@ fn an_app_held_for_a_sidecar_that_is_never_ready_prints_its_reason() {
     assert!(run.err().contains(&notice), "{}", run.err());
     let reason = format!("is ended: it waited for {waits_for}");
     assert!(run.err().contains(&reason), "{}", run.err());
-    // The reason is also in the shim's log.
+    // The same reason is in the shim's log.
     assert!(host.log_tail(2000).contains(&reason));
     assert!(!host.record().has("web", "start"));
 }
@@ -221,7 +222,7 @@ fn an_app_held_for_a_sidecar_that_is_never_ready_prints_its_reason() {
 fn native_init_containers_run_at_once_and_report_their_exits() {
     let pod = Pod(&[("usher/sidecars", "proxy"), ("usher/native-init", "setup")]);
     let host = Containerd::start();
-    // kubelet runs init containers one after another, each to its end.
+    // kubelet runs init containers one after another, and waits for the exit of each.
     host.run(&pod.witness("setup", &["--run-for", "100ms", "--exit", "3"]));
     assert_eq!(host.wait_exit("setup"), 3);
     host.delete("setup");
@@ -245,16 +246,16 @@ fn a_native_sidecar_delays_no_native_init_container() {
         ("usher/termination-window", "20s"),
     ]);
     let host = Containerd::start();
-    // kubelet lists the proxy among its init containers, and starts the next one once the proxy has
-    // started.
+    // The proxy is a native sidecar: kubelet lists it among the init containers, and starts the
+    // next init container once the proxy has started.
     pod.run_proxy(&host, &["--ready-after", "300ms"]);
     host.run(&pod.witness("setup", &["--run-for", "100ms"]));
     assert_eq!(host.wait_exit("setup"), 0);
     host.run(&pod.witness("web", &["--stop-after", "200ms"]));
     let record = host.await_event("web", "start");
     record.assert_before(("proxy", "ready"), ("web", "start"));
-    // From 1.29 on kubelet stops the proxy after the apps have ended: the shim must not wait for a
-    // second stop request.
+    // Since Kubernetes 1.29, kubelet stops the proxy when the apps have exited. So no second stop
+    // request can come, and the shim must not wait for one.
     host.kill("web", "SIGTERM");
     host.wait_exit("web");
     let asked = Instant::now();
@@ -286,7 +287,7 @@ fn all_calls_but_probes_work_on_a_held_container() {
         host.must(&["task", command, "web"]);
         assert_eq!(host.status("web"), Some(status));
     }
-    // The container is still held, and can still be released.
+    // The failed command has changed nothing: the container is still held, and can be released.
     assert!(!host.record().has("web", "start"));
     MESH.run_proxy(&host, &[]);
     host.await_event("web", "start");
@@ -356,7 +357,7 @@ fn an_app_waits_for_an_optional_sidecar_only_if_it_exists() {
     OPTIONAL.run_proxy(&host, &["--ready-after", "700ms"]);
     host.run(&OPTIONAL.witness("web", &["--stop-after", "500ms"]));
     let record = host.await_event("web", "start");
-    // The proxy listens by then, but records what it accepts a moment later.
+    // The proxy listens when the app starts, but may record its first connection only later.
     let waited = record.between(("proxy", "start"), ("web", "start"));
     assert!(waited >= 700 * MS, "{record}");
     host.kill_all(&["proxy", "web"], "SIGTERM");

@@ -1,5 +1,6 @@
-//! SIGTERM for all containers at once reaches the apps first, and the sidecars after the apps have
-//! exited. The end of the grace period ends both. Judged by the records of the containers.
+//! All containers get SIGTERM at once. The shim delivers it to the apps at once, and to the
+//! sidecars when the apps have exited. At the end of the grace period all of them end. The tests
+//! judge by the records of the containers.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -99,7 +100,7 @@ fn the_end_of_the_grace_period_kills_apps_and_sidecars() {
     let (asked, asked_at) = (Instant::now(), SystemTime::now());
     host.kill_all(&["proxy", "web"], "SIGTERM");
     assert_eq!(host.wait_exit("web"), 137);
-    // A stopped sidecar counts as successful even if it ignored its signal.
+    // A sidecar that usher stops reports 0, even if it ignored its signal.
     assert_eq!(host.wait_exit("proxy"), 0);
     let took = asked.elapsed();
     assert!(
@@ -108,8 +109,8 @@ fn the_end_of_the_grace_period_kills_apps_and_sidecars() {
     );
     assert!(took < 8000 * MS, "{took:?}");
     let record = host.record();
-    // The app got its signal at once. The sidecar got its own at the end of the grace period, which
-    // began with the first of both stop requests.
+    // The app got its signal at once. The sidecar got its own signal at the end of the grace
+    // period, which began with the first of the two stop requests.
     let told_at = UNIX_EPOCH + Duration::from_nanos(record.at("proxy", "signal"));
     let waited = told_at
         .duration_since(asked_at)
@@ -130,7 +131,7 @@ fn a_stop_request_for_one_app_leaves_the_rest_alone() {
     host.kill("web", "SIGTERM");
     host.wait_exit("web");
     host.delete("web");
-    // The caller restarts the app while the proxy still runs.
+    // The caller restarts the app while the proxy runs on.
     host.run(&MESH.witness("web", &["--beat", "20ms"]));
     host.await_event("web", "beat");
     assert!(!host.record().has("proxy", "signal"));

@@ -1,4 +1,4 @@
-//! Streams whose clients come late, vanish, or are many.
+//! Containers' streams with clients that connect late, vanish, or are many.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::harness::{
     runtime_under_test, times,
 };
 
-/// Bound for calls that must not wait for a client.
+/// Time limit of calls that must not wait for a client of the streams.
 const AT_ONCE: Duration = Duration::from_secs(8);
 
 fn shell<'a>(host: &'a Containerd, script: &str) -> BareShim<'a> {
@@ -48,7 +48,7 @@ fn a_reader_that_comes_after_the_exit_gets_the_output() {
 #[test]
 fn a_missing_reader_delays_no_call() {
     let host = Containerd::start();
-    // More output than a FIFO and a pipe hold, then less.
+    // The first output exceeds the capacity of a FIFO and a pipe; the second does not.
     for script in ["seq 1 40000; sleep 1000", "echo words; sleep 1000"] {
         let shim = shell(&host, script);
         let (api, request) = (shim.api(), with_output(&shim));
@@ -78,7 +78,7 @@ fn a_new_reader_continues_after_one_that_vanished() {
         ..with_output(&shim)
     };
     let api = shim.api();
-    // The first reader opens the FIFO before a writer exists.
+    // The first reader opens the FIFO before the shim does.
     let mut first = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -113,13 +113,14 @@ fn a_delete_waits_for_a_reader_but_not_forever() {
     let shim = shell(&host, "sleep 1000");
     let api = shim.api();
     start(&api, &shim.create_request());
-    // More output than a FIFO holds: the rest is still in the shim's pipe when the program exits.
+    // This output exceeds the capacity of the FIFO, so its rest is still in the shim's pipe when
+    // the program exits.
     let args = ["/bin/sh", "-c", "seq 1 20000"];
     let request = ExecProcessRequest {
         stdout: shim.fifo("one"),
         ..shim.exec_request("one", &args)
     };
-    // Keeps the FIFO open, and reads only at the end.
+    // This client keeps the FIFO open, but reads only at the end.
     let mut idle = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -155,8 +156,8 @@ fn stdin_closed_before_the_start_of_an_exec_reads_as_end_of_file() {
     assert_eq!(api.wait("a", "cat").expect("Wait").exit_status, 0);
 }
 
-/// Runs a container by `ctr` with a reader that begins late. Returns the number of bytes that
-/// arrive.
+/// Runs a container by `ctr` with a reader that begins late. Returns the number of bytes that the
+/// reader gets.
 fn bytes_read_late(host: &Containerd, spec: &ContainerSpec) -> String {
     let fifos = host.dir().join("fifo").display().to_string();
     let ctr = spec.ctr_command(host, &["run", "--rm", "--fifo-dir", &fifos]);
@@ -175,7 +176,7 @@ fn bytes_read_late(host: &Containerd, spec: &ContainerSpec) -> String {
 fn a_client_that_reads_late_loses_no_output() {
     let host = Containerd::start();
     for n in 0..times(5, 20) {
-        // `ctr` closes its FIFO when it sees the exit.
+        // When `ctr` sees the exit, it closes its end of the FIFO.
         let spec = ContainerSpec::new(&format!("c{n}")).script("exec seq 1 40000");
         assert_eq!(bytes_read_late(&host, &spec), "228894", "run {n}");
     }
@@ -193,7 +194,7 @@ fn the_output_of_short_programs_always_arrives() {
     }
 }
 
-/// Counts of a process's resources that could leak.
+/// Numbers of resources that a process holds, and that could leak.
 #[derive(Debug)]
 struct Holdings {
     files: usize,

@@ -1,5 +1,5 @@
-//! The tests run on the containerd, shim and OCI runtime that the environment chose. Otherwise they
-//! would prove nothing.
+//! Checks that the tests run on the containerd, shim and OCI runtime that the environment variables
+//! name. If they did not, they would prove nothing.
 
 use std::fs;
 
@@ -44,8 +44,8 @@ fn containerd_and_shim_agree_on_a_service_version() {
     println!("ours: {ours:?}, the reference: {reference:?}");
     let expected = match Version::of_containerd() {
         Version(..2, _) => (Service::TaskV2, Service::TaskV2),
-        // containerd sends the shim the same parameters as 1.7 does, and 1.7 understands no other
-        // answer.
+        // These versions of containerd send the same parameters to the shim as 1.7, so our shim
+        // answers in the only form that 1.7 can read.
         Version(2, ..3) => (Service::TaskV2, Service::TaskV3),
         _ => (Service::TaskV3, Service::TaskV3),
     };
@@ -67,7 +67,7 @@ fn the_shim_under_test_is_ours_and_the_reference_is_not() {
             .next()
             .unwrap();
         let program = fs::read_link(format!("/proc/{pid}/exe")).expect("its program");
-        // The harness copies the freshly built programs here.
+        // The harness copies the freshly built programs into this directory.
         let is_ours = program.starts_with(host.dir());
         (name.to_owned(), is_ours)
     };

@@ -1,6 +1,6 @@
-//! An upgrade with running pods: from programs of an older commit, built by `scripts/test --all`,
-//! to the current ones. As on a node, the new programs replace the old ones and containerd
-//! restarts.
+//! An upgrade of usher while pods run. The old programs are from an older commit (`scripts/test
+//! --all` builds them), and the new ones are the current ones. As on a node, the new programs
+//! replace the old ones, and containerd restarts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,8 @@ fn old_node() -> Containerd {
     host
 }
 
-/// Replaces the shim in one step, as `usher install` does: a shim may be started at any time.
+/// Replaces the shim's program by a rename, as `usher install` does, because containerd may start a
+/// shim at any time.
 fn put_into_place(host: &Containerd, programs: &Path) {
     let place = host.dir().join("bin").join(SHIM);
     let new = place.with_extension("new");
@@ -55,7 +56,8 @@ fn upgrade(host: &Containerd) {
     host.start_again();
 }
 
-/// Looks up pods by name in the output of `usher ps` of this version.
+/// Runs `usher ps` from these programs. Returns a function that looks up a pod by name in the
+/// output.
 fn pods_by(host: &Containerd, programs: &Path) -> impl Fn(&str) -> Value {
     let mut command = Command::new(programs.join("usher"));
     command.args(["ps", "-o", "json"]);
@@ -87,7 +89,8 @@ fn must(host: &Containerd, arguments: &[&str]) -> String {
     finished.out()
 }
 
-/// True if the pod's shim runs the program that is installed now, not a replaced one.
+/// True if the pod's shim executes the program that is installed now; false if its program was
+/// replaced.
 fn is_current(host: &Containerd, pod: &Value) -> bool {
     let program = fs::read_link(format!("/proc/{}/exe", pod["shimPid"])).expect("a shim");
     program == host.dir().join("bin").join(SHIM)
@@ -129,7 +132,7 @@ fn old_shims_keep_running_and_the_new_usher_talks_to_them() {
     assert!(must(&host, &["inspect", "pod2"]).contains("waiting for sidecar gate"));
     assert!(must(&host, &["timeline", "pod1"]).contains("web"));
 
-    // The old shim continues as before.
+    // The pod's old shim still holds the app.
     assert!(!host.record().has("late", "start"));
     fs::write(host.shared_dir().join("open"), "").expect("the mark");
     host.await_event("late", "start");

@@ -1,5 +1,5 @@
-//! Clients that vanish in the middle of a call. Nothing half-made remains, and clients that return
-//! find a consistent state.
+//! Clients that vanish during a call. The shim must leave nothing half-made. Clients that connect
+//! again must find a consistent state.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ fn no_trace(host: &Containerd, id: &str) -> bool {
 fn a_client_that_vanishes_during_create_leaves_nothing_half_made() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
-    // The client vanishes before the OCI runtime runs, in the middle, and near its end.
+    // In these rounds the client vanishes before the OCI runtime runs, while it runs, and near its
+    // end.
     for (number, after) in [1, 3, 6, 10, 20, 30, 40].into_iter().enumerate() {
         let id = format!("a{number}");
         let shim = BareShim::start(&host, &runtime, &id, &["/bin/witness", &id], |_| {});
@@ -58,7 +59,7 @@ fn a_client_that_vanishes_during_create_leaves_nothing_half_made() {
             api.delete(&id, "").expect("delete what was created");
             assert!(no_trace(&host, &id), "{:?}", host.remains());
         }
-        // The id becomes free as soon as the shim has cleaned up.
+        // The id can be used again as soon as the shim has cleaned up.
         eventually("the container can be created again", PATIENCE, || {
             api.create(&shim.create_request()).is_ok()
         });
@@ -84,7 +85,7 @@ fn a_delete_during_create_is_answered_after_the_task_is_gone() {
                 scope.spawn(|| shim.api().create(&create));
                 gates.await_waiting(verb);
             } else {
-                // No client waits for the result of the Create.
+                // No client waits for the answer to the Create.
                 let create = gates.with(shim.create_request());
                 api.call_and_vanish("Create", &create, 300 * MS);
             }
@@ -110,7 +111,8 @@ fn a_client_that_vanishes_during_a_blocked_start_leaves_the_container_created() 
         ..StartRequest::new()
     };
     shim.api().call_and_vanish("Start", &start, 200 * MS);
-    // Once the shim has noticed the closed connection, it forgets the Start.
+    // Once the shim has noticed that the client's connection is closed, it forgets that client's
+    // Start.
     let mut error = None;
     eventually("the first Start is forgotten", PATIENCE, || {
         error = shim.api().deadline(3000 * MS).start("web", "").err();
@@ -132,7 +134,7 @@ fn other_calls_are_answered_while_a_start_is_blocked() {
     let shim = created(&host, &WAITS);
     std::thread::scope(|scope| {
         let start = scope.spawn(|| shim.api().deadline(10_000 * MS).start("web", ""));
-        // Far less than the time that the Start may wait.
+        // This deadline is far shorter than the time for which the Start may wait.
         let api = shim.api().deadline(2000 * MS);
         for _ in 0..50 {
             api.state("web", "").expect("state");
@@ -197,7 +199,7 @@ fn end(shim: &BareShim<'_>) {
     api.kill(&shim.id, "", 9, false).expect("kill");
     api.wait(&shim.id, "").expect("wait");
     api.delete(&shim.id, "").expect("delete");
-    // An earlier Shutdown may have ended the shim already.
+    // The shim may have exited already, because of an earlier Shutdown.
     let _ = api.shutdown(&shim.id);
 }
 
@@ -210,7 +212,7 @@ fn a_shim_stays_for_a_container_that_was_directed_to_it() {
     let b = joined(&host, "b");
     assert_eq!(a.address, b.address);
     end(&a);
-    // containerd was told to use a shim that has no container now.
+    // containerd was directed to this shim, which has no container by now.
     b.api().create(&b.create_request()).expect("create");
     b.api().start("b", "").expect("start");
     end(&b);
@@ -224,7 +226,7 @@ fn a_shim_exits_when_a_container_directed_to_it_never_arrives() {
     a.api().create(&a.create_request()).expect("create");
     let mut never = joined(&host, "never");
     let gone = joined(&host, "gone");
-    // From here on the bundle `never` gets neither a Create nor a Delete.
+    // From now on, no call about `never` reaches the shim, neither a Create nor a Delete.
     never.address.clear();
     gone.api().shutdown("gone").expect("shutdown");
     a.api().delete("a", "").expect("delete");

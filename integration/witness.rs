@@ -43,9 +43,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const SHARED: &str = "/shared";
 
-/// HUP, INT, QUIT, USR1, USR2, TERM, PWR and RTMIN+3: images choose these as stop signals.
+/// Signals that a witness records: HUP, INT, QUIT, USR1, USR2, TERM, PWR and RTMIN+3, which images
+/// choose as stop signals.
 const RECORDED: [c_int; 8] = [1, 2, 3, 10, 12, 15, 30, 37];
-/// INT, QUIT, TERM.
+/// The default stop signals: INT, QUIT, TERM.
 const STOPS: [c_int; 3] = [2, 3, 15];
 
 fn main() {
@@ -59,7 +60,8 @@ fn main() {
         Recorder::open(name).write(event, &detail.join(" "));
         return;
     }
-    // Before `start` is recorded, because a reader of the record may send a signal at once.
+    // Signals are blocked before `start` is recorded, because a reader of the record may send a
+    // signal at once.
     let signals = signals::block(&RECORDED);
     let recorder = Recorder::open(&name);
     recorder.write("start", "");
@@ -251,7 +253,8 @@ impl Witness {
     }
 }
 
-/// Accepts without end, since a full backlog would fail later probes.
+/// Accepts connections without end: if it stopped, the backlog would fill and later probes would
+/// fail.
 fn accept_for_ever(listener: &TcpListener, recorder: &Recorder) {
     for (n, _connection) in listener.incoming().enumerate() {
         if n == 0 {
@@ -260,8 +263,8 @@ fn accept_for_ever(listener: &TcpListener, recorder: &Recorder) {
     }
 }
 
-/// Serves connections one after another: a probe asks once and closes the connection after the
-/// answer.
+/// Serves one connection after another, because a probe sends one request and closes the connection
+/// after the answer.
 fn serve_for_ever(listener: &TcpListener, recorder: &Recorder, answer: fn(bool) -> Vec<u8>) {
     const REFUSED: usize = 2;
     for (n, stream) in listener.incoming().enumerate() {
@@ -276,8 +279,8 @@ fn serve_for_ever(listener: &TcpListener, recorder: &Recorder, answer: fn(bool) 
     }
 }
 
-/// Answers a request, and reads until the client closes: closing a socket with unread data would
-/// discard the answer.
+/// Answers a request, and then reads until the client closes the connection: if a socket is closed
+/// while it has unread data, the answer is lost.
 fn answer_one(stream: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
     let mut question = [0; 4096];
     if stream.read(&mut question)? > 0 {
@@ -287,7 +290,7 @@ fn answer_one(stream: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Fixed answers, whatever the request is.
+/// Answers that do not depend on the request.
 mod answers {
     pub fn http(ready: bool) -> Vec<u8> {
         let status = if ready { "200 OK" } else { "503 Not Yet" };
@@ -332,8 +335,8 @@ mod answers {
     }
 }
 
-/// Blocks signals and fetches them without handlers: process 1 of a PID namespace gets only signals
-/// that it blocks or handles, and fetching needs no asynchronous code.
+/// Blocks signals and fetches them without handlers. Process 1 of a PID namespace gets only signals
+/// that it blocks or handles. Fetching needs no code that must be safe in a signal handler.
 mod signals {
     use super::*;
 
@@ -379,7 +382,7 @@ mod signals {
     }
 }
 
-/// Brings up `lo`: `ctr` gives each container a network namespace in which it is down.
+/// Brings up `lo`, which is down in the network namespace that `ctr` gives to each container.
 mod loopback {
     use super::*;
     use std::io;

@@ -1,4 +1,5 @@
-//! Many pods at once: the time until all of them run, as fast as containerd accepts them.
+//! Starts many pods at once, as fast as containerd accepts them, and measures the time until all of
+//! them run.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -19,7 +20,7 @@ pub fn measure(runtimes: [&str; 2], pods: usize) -> [f64; 2] {
 
 /// Seconds until this many pods run.
 pub fn start(host: &Containerd, runtime: &str, pods: usize) -> f64 {
-    // As kubelet does: the containers of a pod one after another, pods side by side.
+    // kubelet also creates the containers of a pod one after another, and several pods at once.
     each_pod(pods, |pod| {
         for container in 0..CONTAINERS {
             let id = format!("pod-{pod}-{container}");

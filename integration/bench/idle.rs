@@ -10,14 +10,14 @@ use super::{Effort, LASTING};
 
 pub const CONTAINERS: usize = 5;
 
-/// Figures of one runtime.
+/// Figures of the shims of one runtime.
 pub struct Pods {
     /// Proportional memory in MB of a shim whose pod runs alone.
     pub alone: f64,
-    /// The same per pod, with many pods.
+    /// Proportional memory in MB of all shims, divided by the number of pods, while many pods run.
     pub together: f64,
     pub threads: usize,
-    /// Voluntary context switches of the single shim during the observation.
+    /// Voluntary context switches of the first pod's shim while it is idle.
     pub switches: u64,
 }
 
@@ -50,7 +50,7 @@ fn start_pod(host: &Containerd, runtime: &str, pod: usize) {
     }
 }
 
-/// The shims, after the work that follows a start is done.
+/// Process ids of the shims, two seconds after the last start, when the shims are idle.
 pub fn settled_shims(host: &Containerd, pods: usize) -> Vec<u32> {
     sleep(Duration::from_secs(2));
     let shims = host.shims();

@@ -1,11 +1,11 @@
 //! Costs of a pod with our shim and with containerd's own, measured in one run with the same runc.
 //!
-//! `scripts/bench` runs this; `--quick` repeats less. `--pods` makes pods as kubelet does, with and
-//! without a pause container, which needs containerd 2.3 or later. `--commands` measures only `ctr
-//! run` and `ctr task exec`, with any OCI runtime. `--profile` attributes the time of a run, an exec
-//! and a pod, and `--scale` measures many pods and a large one. This program, the
-//! containers and the kernel measure times; all other figures are the kernel's. Prints Markdown to
-//! standard output.
+//! `scripts/bench` runs this; `--quick` repeats each measurement less often. `--pods` makes pods as
+//! kubelet does, with and without a pause container, which needs containerd 2.3 or later.
+//! `--commands` measures only `ctr run` and `ctr task exec`, with any OCI runtime. `--profile`
+//! attributes the time of a run, an exec and a pod, and `--scale` measures many pods and a large
+//! one. This program, the containers and the kernel measure times; all other figures are the
+//! kernel's. Prints Markdown to standard output.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait")]
 
@@ -30,19 +30,20 @@ use harness::{REFERENCE, runtime_under_test};
 /// The program of an idle container.
 const LASTING: &[&str] = &["/bin/sleep", "100000"];
 
-/// Numbers of repetitions.
+/// Number of repetitions of each measurement.
 pub struct Effort {
-    /// Pairs of `ctr run --rm`, and of `ctr task exec`.
+    /// Number of pairs of `ctr run --rm`, and of `ctr task exec`; a pair is one call for each
+    /// runtime.
     pairs: usize,
-    /// Pods started at once.
+    /// Number of pods that are started at once.
     burst: usize,
-    /// Pods running at once.
+    /// Number of pods that run at the same time.
     pods: usize,
     /// Observation time of an idle pod.
     idle: std::time::Duration,
-    /// Releases of a held container, and starts of a whole pod.
+    /// Number of releases of a held container, and of starts of a whole pod.
     releases: usize,
-    /// For `--scale`: pods on one node, containers in one pod.
+    /// For `--scale`: the number of pods on one node, and of containers in one pod.
     many_pods: usize,
     many_containers: usize,
 }

@@ -12,20 +12,20 @@ use super::harness::{
 use super::report::machine;
 use super::{Effort, LASTING, progress};
 
-/// The columns, in this order.
+/// The columns of the table, in this order.
 const HANDLERS: [Handler; 3] = [Handler::Runc, Handler::Usher, Handler::Pauseless];
 
 /// Times of one pod in milliseconds.
 struct PodTimes {
     sandbox: f64,
-    /// From the request for the sandbox to the first line of its container's program.
+    /// Time from the request for the sandbox to the first line of its container's program.
     first_line: f64,
     end: f64,
 }
 
-/// Costs of many pods of a runtime.
+/// Costs of many pods under one handler.
 struct ManyPods {
-    /// Seconds until all of them run.
+    /// Seconds until all pods run.
     started: f64,
     /// Proportional memory per pod in MB, without the containers' programs.
     memory: f64,
@@ -111,7 +111,7 @@ fn node() -> Cri {
         log_level: "info",
         ..CriSettings::default()
     });
-    // containerd's own shim leaves sockets of containers that join a pod.
+    // containerd's own shim leaves sockets behind if a pod has several containers.
     node.tolerate("/run/s/");
     node
 }
@@ -120,7 +120,7 @@ fn node() -> Cri {
 fn times_in_turns(repetitions: usize) -> [Vec<PodTimes>; 3] {
     let node = node();
     let mut all = HANDLERS.map(|_| Vec::new());
-    // The first pod of each is a warm-up.
+    // The first pod of each handler is a warm-up.
     for n in 0..=repetitions {
         for (handler, times) in HANDLERS.into_iter().zip(&mut all) {
             let pod = times_of_one(&node, handler, n);
@@ -159,7 +159,7 @@ fn many_pods(handler: Handler, pods: usize) -> ManyPods {
         let pod: Pod = node.run_pod(&spec);
         pod.run("app", LASTING);
     });
-    // The work after the starts is done by then.
+    // Two seconds after the starts the shims are idle.
     thread::sleep(Duration::from_secs(2));
     let containers = node.containers();
     let is_container = |id: &String| containers.iter().any(|container| container.id == *id);

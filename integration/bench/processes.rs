@@ -23,31 +23,32 @@ const HEADERS: usize = 16 + 20;
 const EXEC: u32 = 0x0000_0002;
 const EXIT: u32 = 0x8000_0000;
 
-/// Enough for all events while one message is read.
+/// Buffer in bytes: room for all events that arrive while the thread handles one message.
 const BUFFER: usize = 1 << 22;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The process runs a program with these arguments; empty if it ended before they were read.
+    /// The process executes a program with these arguments. They are empty if the process exited
+    /// before the test read them.
     Executed(Vec<String>),
     Ended,
 }
 
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// On the kernel's monotonic clock.
+    /// Time on the kernel's monotonic clock.
     pub at: Duration,
     pub pid: u32,
     pub what: What,
 }
 
-/// Reads the events in a thread until it is dropped.
+/// Reads the kernel's process events in a thread, until the value is dropped.
 pub struct Processes(Receiver<Event>);
 
 impl Processes {
     /// # Errors
     ///
-    /// The kernel's error, if it has no such connector or this process is not root.
+    /// The kernel's error, if the kernel has no such connector or this process is not root.
     pub fn watch() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_CONNECTOR)?;
         socket.bind(&SocketAddr::new(process::id(), PROCESS_EVENTS[0]))?;
@@ -58,7 +59,7 @@ impl Processes {
         Ok(Self(receiver))
     }
 
-    /// All events since the last call, until the exit of this process.
+    /// All events since the last call of this method, up to the exit of the process `pid`.
     pub fn until_end_of(&self, pid: u32) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
@@ -101,7 +102,8 @@ fn read_along(socket: &Socket, sender: &Sender<Event>) {
     }
 }
 
-/// Parses `struct proc_event`: kind, processor, time; for exec and exit then thread and process.
+/// Parses `struct proc_event`: the kind of event and the processor, then for exec and exit the
+/// thread and the process.
 fn event(message: &[u8]) -> Option<Event> {
     let body = message.get(HEADERS..)?;
     let what = u32::from_ne_bytes(bytes(body, 0)?);

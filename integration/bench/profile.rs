@@ -1,6 +1,6 @@
-//! Attributes the time of a run, an exec and a pod: which program was at work at each moment from a
-//! client's start to its end, according to [the kernel](super::processes). The rest is the time of
-//! the client, containerd and the serving shim, which wait for one another in turns.
+//! Attributes the time of a run, an exec and a pod to programs: which program worked at each moment
+//! from a client's start to the client's exit, according to [the kernel](super::processes). In the
+//! remaining time the client, containerd and the serving shim wait for one another in turns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -15,7 +15,8 @@ use super::report::machine;
 use super::walltime::{BRIEF, exec_command, quiet_host, run_command, side_by_side};
 use super::{Effort, LASTING, progress};
 
-/// The kinds of work, in the order in which they begin. If several are under way, the first counts.
+/// The kinds of work, in the order in which they begin. If several programs work at the same time,
+/// the time counts for the kind that is listed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     ShimStart,
@@ -26,12 +27,13 @@ enum Work {
     Program,
     Delete,
     ShimDelete,
-    /// The client has its answer.
+    /// The client exits, because it has its answer.
     End,
 }
 
-/// A part of a client's time, in order of occurrence: of the program at work, or of client,
-/// containerd and serving shim before that program starts.
+/// A part of a client's time: either the time in which a program of this kind works, or the time
+/// before this program starts, in which client, containerd and serving shim work. Sorted in order
+/// of occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     work: Work,
@@ -54,7 +56,7 @@ struct Bench {
     host: Containerd,
 }
 
-/// Attributes the time of a client.
+/// Divides the time of a client among programs.
 pub struct Profiler(Processes);
 
 pub fn print(runtimes: [&str; 2], effort: &Effort) {
@@ -161,7 +163,7 @@ impl Profiler {
     }
 }
 
-/// Divides the time of a client among the programs at work.
+/// Divides the time of a client among the programs that worked.
 fn shares(events: &[Event], client: u32) -> Shares {
     let own = |event: &&Event| event.pid == client;
     let (Some(first), Some(last)) = (events.iter().find(own), events.iter().rfind(own)) else {
@@ -223,7 +225,7 @@ fn spans(events: &[Event]) -> Vec<Span> {
     spans
 }
 
-/// True for `runc init`, which becomes the container's program.
+/// True for `runc init`, the process that later executes the container's program.
 fn is_init(arguments: &[String]) -> bool {
     runtime_verb(arguments) == Some("init")
 }

@@ -1,5 +1,5 @@
-//! The delay from the start of the last sidecar to the program of a held app, compared with the
-//! minimum: opening runc's exec FIFO and nothing else.
+//! The delay between the start of the last sidecar and the first line of code of a held app. It is
+//! compared with the minimum: the time to open runc's exec FIFO.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -19,9 +19,9 @@ pub struct Releases {
     /// From the connection of the sidecar's startup probe, as the sidecar records it, to the app's
     /// first line of code.
     pub after_probe: Figures,
-    /// From the first line of code of a sidecar without a probe to the app's.
+    /// From the first line of code of a sidecar without a probe to the app's first line of code.
     pub after_start: Figures,
-    /// From opening the FIFO to the program's first line of code.
+    /// From the opening of runc's exec FIFO, without a shim, to the program's first line of code.
     pub bare: Figures,
 }
 
@@ -72,7 +72,7 @@ fn by_shim(host: &Containerd, runtime: &str, pod: &str, probed: bool) -> f64 {
     (record.at(app, "start") as f64 - record.at(sidecar, is_started) as f64) / 1e6
 }
 
-/// runc alone.
+/// The same delay with runc alone, in milliseconds.
 fn by_hand(host: &Containerd, n: usize) -> f64 {
     let id = format!("bare-{n}");
     let runc = OciRuntime::new(host, "runc");
@@ -86,8 +86,9 @@ fn by_hand(host: &Containerd, n: usize) -> f64 {
     (started - begin.as_nanos() as u64) as f64 / 1e6
 }
 
-/// Milliseconds from the exit of a container's program, as the program records it, to the next
-/// one's first line of code: the minimum with runc alone and this program as the parent.
+/// Milliseconds from the exit of a container's program, as the program records it, to the first
+/// line of code of the next container's program. No shim takes part: this process is the parent of
+/// runc's containers, so the result is the minimum.
 pub fn by_hand_after_exits(repetitions: usize) -> Figures {
     let host = Containerd::start();
     set_child_subreaper(true).expect("to adopt runc's children");
@@ -109,7 +110,7 @@ pub fn by_hand_after_exits(repetitions: usize) -> Figures {
     figures
 }
 
-/// A container by runc alone, whose witness is parked.
+/// Creates a container by runc alone. Its witness does not run until the exec FIFO is opened.
 fn create(host: &Containerd, runc: &OciRuntime, id: &str, options: &[&str]) {
     let args = [&["/bin/witness", id], options].concat();
     let bundle = runc.bundle(id, &default_config(host, id, &args));

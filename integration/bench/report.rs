@@ -11,19 +11,19 @@ use super::release::Releases;
 use super::start_stages::Link;
 use super::termination::Step;
 
-/// All measurements; arrays of two are for the two runtimes.
+/// All measurements. An array of two has one item for each runtime.
 pub struct Measured {
     pub runs: [Figures; 2],
     pub execs: [Figures; 2],
-    /// Seconds.
+    /// Seconds until all pods of a burst run.
     pub burst: [f64; 2],
     pub pods: [Pods; 2],
     pub releases: Releases,
-    /// Milliseconds.
+    /// Milliseconds between the stages of a pod's start.
     pub stages: Vec<(Link, Figures)>,
-    /// Milliseconds.
+    /// Milliseconds from the exit of one program to the start of the next, with runc alone.
     pub by_hand_after_exits: Figures,
-    /// Milliseconds.
+    /// Milliseconds between the steps of a pod's termination.
     pub ending: Vec<(Step, Figures)>,
     pub whole_pods: [Figures; 2],
 }

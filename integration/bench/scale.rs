@@ -13,22 +13,23 @@ use super::report::{machine, row};
 use super::walltime::quiet_host;
 use super::{Effort, LASTING, progress};
 
-/// Costs of many pods of a runtime.
+/// Costs of many pods under one runtime.
 struct Node {
-    /// Seconds until all run, and until all are gone.
+    /// Seconds until all pods run (`started`), and until all are deleted (`ended`).
     started: f64,
     ended: f64,
     /// Memory of the shims per pod, in MB.
     memory: f64,
-    /// Processor time of all idle shims in milliseconds per second.
+    /// CPU time of all shims together, while they are idle, in milliseconds per second.
     at_rest: f64,
 }
 
-/// Milliseconds that a client waits for a container of a pod.
+/// Milliseconds that a client waits for the start and for the end of one container of a pod.
 struct Containers {
     started: Figures,
     ended: Figures,
-    /// Processor time of the shim per container, in milliseconds, for start and end.
+    /// CPU time of the shim per container, in milliseconds: for the container's start, and for its
+    /// end.
     work: [f64; 2],
 }
 
@@ -134,8 +135,8 @@ fn pod(host: &Containerd, runtime: &str, containers: usize) -> Containers {
         timed(&|| host.run(&spec.clone().in_pod("one", id)))
     };
     let mut started = vec![start(&ids[0])];
-    // The first container's start includes that of the shim, and its end, the last, that of the
-    // shim.
+    // The first container's start includes the start of the shim. This container is also the last
+    // to end, so its end includes the exit of the shim.
     let shim = settled_shims(host, 1)[0];
     let of_each = |from: f64| (processor_time(&shim) - from) * 1e3 / (containers - 1) as f64;
     let before = processor_time(&shim);
@@ -153,7 +154,7 @@ fn pod(host: &Containerd, runtime: &str, containers: usize) -> Containers {
     }
 }
 
-/// A caller that stops a pod kills all containers before it waits for one.
+/// Kills all containers before it waits for the exit of one, as a caller does that stops a pod.
 fn end(host: &Containerd, ids: &[String]) {
     for id in ids {
         host.must(&["tasks", "kill", "--signal", "KILL", id]);

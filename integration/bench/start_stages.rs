@@ -1,5 +1,6 @@
-//! Delays between the stages of a pod's start, with all containers created and held beforehand; and
-//! the start of a whole pod, compared with the same containers started by hand.
+//! Delays between the stages of a pod's start, if all containers were created before and are held.
+//! Also the time to start a whole pod under our shim, compared with the same containers started by
+//! hand.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -41,12 +42,13 @@ pub fn stages(runtime: &str, repetitions: usize) -> Vec<(Link, Figures)> {
         .collect()
 }
 
-/// Creates the last container first, so that all are held when the first one begins.
+/// Creates the containers in reverse order, so that all others are held when the first one begins
+/// to run.
 fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 4] {
     let names = NAMES.map(|name| format!("{name}-{n}"));
     let [setup, migrate, net, mesh, app] = &names;
     let options: [&[&str]; 5] = [
-        // Longer than the work of the last `ctr run`.
+        // The first init container runs for longer than the last `ctr run` takes.
         &["--run-for", "300ms"],
         &["--run-for", "50ms"],
         &[],
@@ -76,9 +78,10 @@ fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 4] {
     took
 }
 
-/// Milliseconds from the first command to the last app's first line of code, of two init
-/// containers, three sidecars and two apps, created one after another. Our shim orders them itself;
-/// by hand the exits of init containers are awaited.
+/// Milliseconds from the first command to the last app's first line of code, in a pod of two init
+/// containers, three sidecars and two apps, created one after another. Our shim orders the
+/// containers itself. Under containerd's own shim, the bench waits for the exit of each init
+/// container before it creates the next container.
 pub fn whole_pods(runtime: &str, pairs: usize) -> [Figures; 2] {
     let host = quiet_host();
     let mut times = [Vec::new(), Vec::new()];

@@ -1,5 +1,6 @@
-//! Delays between the steps of a pod's end: from the exit of a step's last process, as the process
-//! records it, to the signal or the first line of code of the next.
+//! Delays between the steps of a pod's termination. A delay begins with the exit of a step's last
+//! process, as the process records it. It ends with the signal or the first line of code of the
+//! next step's process.
 
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, Settings};
@@ -33,7 +34,7 @@ pub fn steps(runtime: &str, repetitions: usize) -> Vec<(Step, Figures)> {
 fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 5] {
     let names = NAMES.map(|name| format!("{name}-{n}"));
     let [first, second, app, last, mesh, net] = &names;
-    // Longer than the work of the clients that sent the stop requests.
+    // A defer container runs for longer than the clients need to send the stop requests.
     let defer: &[&str] = &["--run-for", "300ms"];
     let containers = [net, mesh, app, first, second, last];
     for name in containers {

@@ -54,7 +54,7 @@ pub fn quiet_host() -> Containerd {
         ..Settings::default()
     });
     if Version::of_containerd() >= Version(2, 0) {
-        // containerd's own shim leaves sockets of containers that join a pod.
+        // containerd's own shim leaves sockets behind if a pod has several containers.
         host.tolerate("/run/s/");
     }
     host
@@ -68,7 +68,7 @@ pub fn side_by_side<T>(pairs: usize, mut once: impl FnMut(usize, &str) -> T) -> 
     }
     let mut measured = [Vec::new(), Vec::new()];
     for pair in 0..pairs {
-        // The order alternates, so that neither always follows the other.
+        // The runtime that is measured first alternates, so that neither always follows the other.
         for turn in 0..2 {
             let which = (pair + turn) % 2;
             measured[which].push(once(which, &format!("pair-{pair}-{which}")));

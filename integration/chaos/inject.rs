@@ -11,14 +11,15 @@ use crate::node;
 use crate::plan::{During, Fault, Kind, PodPlan, What};
 use crate::round::{Done, Round, Wrong};
 
-/// Time limit of the search for the process to hit.
+/// Maximum time to search for the process that the fault hits.
 const LOOKS_FOR: Duration = Duration::from_millis(400);
 
-/// Time limits for a container's creation and for its start, around a fault meant for the start.
+/// Time limits for a fault that is meant for a container's start: until the container is created,
+/// and until it is started.
 const CREATED_WITHIN: Duration = Duration::from_secs(2);
 const STARTED_WITHIN: Duration = Duration::from_millis(40);
 
-/// The current step of a pod, and the process ids of its callers.
+/// The current step of a pod, and the process ids of the commands that call containerd for it.
 pub struct Stage<'a> {
     pub pod: &'a PodPlan,
     pub now: Mutex<(What, Vec<u32>)>,
@@ -64,7 +65,7 @@ impl Stage<'_> {
     }
 }
 
-/// Injects a fault, and undoes it if it is a stop.
+/// Injects a fault. If the fault stops a process, lets the process continue afterwards.
 pub fn inject(round: &Round, stage: &Stage, fault: Fault) {
     await_moment(round, stage, fault);
     if matches!(fault.kind, Kind::ContainerdKilled | Kind::ContainerdStopped) {
@@ -126,7 +127,7 @@ fn note(round: &Round, stage: &Stage, kind: Kind, during: During, shim: Option<u
     state.faults.push(done);
 }
 
-/// The process to hit, as soon as it exists.
+/// Waits until the process that the fault hits exists, and returns its id.
 fn target(round: &Round, stage: &Stage, kind: Kind) -> Option<u32> {
     let begun = Instant::now();
     let mut shim = None;

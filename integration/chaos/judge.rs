@@ -1,4 +1,4 @@
-//! Checks after a round.
+//! Checks the node and the exit codes after a round.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,18 +10,21 @@ use crate::plan::{Kind, Member, PodPlan, Role};
 use crate::play;
 use crate::round::{Done, Finding, Round, State, Wrong};
 
-/// containerd cleans up after a dead shim in five seconds, and a shim exits a little later.
+/// Time for the cleanup after a round: containerd cleans up after a dead shim within five seconds,
+/// and a shim exits a little later.
 const SETTLING: Duration = Duration::from_secs(8);
 
-/// A shim without containers notices that within 20 s. Leftovers unknown to containerd, which was
-/// itself killed before, go with the node's next container.
+/// Time for slow cleanups. A shim without containers exits within 20 s. If containerd was killed
+/// too, containerd does not know of some leftovers: the shim of the node's next container removes
+/// these.
 const SETTLING_LATE: Duration = Duration::from_secs(40);
 
-/// Exit code of SIGKILL; and of a held container, or one that never ran, after SIGTERM.
+/// Exit codes of a container that was killed (137), and of a container that was stopped before its
+/// program ran (143).
 const KILLED: u32 = 137;
 const STOPPED: u32 = 143;
 
-/// Counts of a judgment.
+/// Numbers that the checks of a round have counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Judged {
     /// The number of exit codes compared.
@@ -31,8 +34,8 @@ pub struct Judged {
     pub killed_by_cleanup: usize,
 }
 
-/// Waits until no trace is left, and records the rest as findings. Returns true if that took until
-/// the next container.
+/// Waits until no trace of the round is left, and records every remaining trace as a finding.
+/// Returns true if traces disappeared only after the next container was created.
 pub fn leftovers(round: &Round) -> bool {
     let mut remains = Vec::new();
     let mut is_clean = || {
@@ -79,8 +82,8 @@ pub fn leftovers(round: &Round) -> bool {
     false
 }
 
-/// True for a bundle that containerd was removing when it was killed: it renames a bundle first,
-/// and never looks at such a name again.
+/// True for a bundle that containerd was removing when it was killed. containerd renames a bundle
+/// before it removes it, and a restarted containerd ignores such names.
 fn is_containerds_leftover(text: &str) -> bool {
     let path = text.strip_prefix("file ").map(Path::new);
     let name = path.and_then(Path::file_name).and_then(OsStr::to_str);
@@ -104,7 +107,7 @@ fn names_in(path: Option<&Path>) -> Vec<OsString> {
     entries.map(|entry| entry.file_name()).collect()
 }
 
-/// Adds the names in a directory.
+/// Appends the names of the files in a directory to the text that names the directory.
 fn with_content(text: String) -> String {
     let names = names_in(text.strip_prefix("file ").map(Path::new));
     match names.is_empty() {
@@ -145,7 +148,7 @@ pub fn codes(host: &Containerd, pods: &[PodPlan], state: &mut State) -> Judged {
                 if expected.contains(&code) {
                     continue;
                 }
-                // A shim killed before it recorded the exit leaves no better code.
+                // The shim was killed before it recorded the exit, so containerd reports 137.
                 if code == KILLED && is_shimless {
                     judged.killed_by_cleanup += 1;
                     continue;
@@ -187,16 +190,19 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     let mut codes = BTreeSet::from([own.unwrap_or(KILLED)]);
     match member.role {
         Role::Plain | Role::App | Role::Guest | Role::Sandbox => {}
-        // The exit 0 is withheld; under OnFailure a stop replaces it, so that the container is not
-        // left out next time.
+        // usher reports the exit code 0 of an init container late. If a stop request comes before,
+        // usher reports the stop instead under OnFailure, so that kubelet runs the container again
+        // in the next sandbox.
         Role::Init if own == Some(0) => codes.extend([0, STOPPED]),
         Role::Init => {}
-        // A stopped sidecar counts as successful; one killed during its back-off reports SIGKILL.
+        // A stopped sidecar reports 0. A sidecar that is killed while it waits to be restarted
+        // reports 137.
         Role::Sidecar => codes.extend([0, KILLED, STOPPED]),
         Role::Defer => codes.extend([0, STOPPED]),
     }
-    // A container stopped before its program ran reports any signal. The sandbox does not record
-    // its start: runc's parked init exits with 2 on SIGTERM.
+    // If a container was stopped before its program ran, its exit code depends on the signal. The
+    // sandbox records nothing: if it gets SIGTERM before its program runs, runc's waiting process
+    // exits with 2.
     match member.role {
         Role::Sandbox => codes.extend([2]),
         _ if !has_run => codes.extend([0, 1, 2, 128, STOPPED]),
@@ -205,7 +211,7 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     codes
 }
 
-/// Records the owner of each socket, so that a leftover socket names its pod.
+/// Records which pod owns each socket, so that the report of a leftover socket can name the pod.
 pub fn note_sockets(round: &Round, pod: &PodPlan) {
     for member in &pod.members {
         let file = round.host.bundle_dir(&member.id).join("address");

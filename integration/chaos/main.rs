@@ -28,7 +28,7 @@ use harness::{Containerd, Settings, Shims};
 use round::{Round, State};
 use table::Table;
 
-/// Rounds per containerd: the list of its events grows with each round.
+/// Number of rounds that one containerd runs: the list of its events grows with each round.
 const ROUNDS_A_NODE: usize = 20;
 
 struct Options {
@@ -89,7 +89,7 @@ fn settings(options: &Options) -> Settings {
     }
 }
 
-/// Removes what is left; the findings have named it already.
+/// Removes what is left on the node; the findings already name it.
 fn leave(node: Option<Containerd>) {
     let Some(node) = node else { return };
     node.tolerate("");

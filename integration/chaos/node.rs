@@ -19,7 +19,8 @@ fn words(pid: u32) -> Vec<String> {
     words.split_terminator('\0').map(str::to_owned).collect()
 }
 
-/// The shim process that serves a pod, not one that starts it or cleans up.
+/// The process id of the shim that serves a pod. Processes of the shim's `start` and `delete`
+/// commands do not count.
 pub fn shim(host: &Containerd, pod: &str) -> Option<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -38,7 +39,7 @@ pub fn is_shim(host: &Containerd, pid: u32, pod: &str) -> bool {
             .any(|pair| pair[0] == "-id" && is_of(&pair[1], pod))
 }
 
-/// A command of the OCI runtime that a shim waits for.
+/// The process id of an OCI runtime's command that the shim has started.
 pub fn runtime_of(shim: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{shim}/task/{shim}/children"));
     let children = children.unwrap_or_default();

@@ -5,21 +5,21 @@ use std::time::Duration;
 use crate::harness::{ContainerSpec, REFERENCE, runtime_under_test};
 use crate::random::Random;
 
-/// The number of pods side by side.
+/// The number of pods that run at the same time.
 const PODS: usize = 12;
 
-/// Percentage of steps with a first fault, and with a second one.
+/// Two chances of a fault during each step, in percent. They are independent of each other.
 const FAULTS: [usize; 2] = [75, 30];
 
 /// A pod and its steps.
 pub struct PodPlan {
-    /// Also the prefix of its containers' ids.
+    /// The name of the pod. The ids of its containers begin with it.
     pub name: String,
     pub members: Vec<Member>,
     pub steps: Vec<Step>,
 }
 
-/// A container of a pod.
+/// A container in the plan of a pod.
 pub struct Member {
     pub id: String,
     pub role: Role,
@@ -29,11 +29,11 @@ pub struct Member {
 /// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// In a pod without annotations.
+    /// A container in a pod without annotations.
     Plain,
     Sandbox,
     Init,
-    /// Under a restart policy by which usher restarts it in place.
+    /// A sidecar that usher restarts in place.
     Sidecar,
     App,
     Guest,
@@ -46,7 +46,7 @@ pub struct Step {
     pub faults: Vec<Fault>,
 }
 
-/// Members are given by their index.
+/// A step names a container by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Run(usize),
@@ -63,9 +63,10 @@ pub enum What {
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     pub kind: Kind,
-    /// The moment, as a fraction of the usual time of such a step.
+    /// The moment of the fault, as a fraction of the step's usual duration.
     pub moment: f64,
-    /// Waits until the container has been created: its start takes very little time.
+    /// True if the fault waits until the container is created, because the start itself is too
+    /// short to be hit by chance.
     pub is_for_start: bool,
     /// Time that a stopped process stays stopped.
     pub stopped_for: Duration,
@@ -149,8 +150,8 @@ impl During {
     ];
 }
 
-/// The shape of a pod: whether it may have a sandbox container, annotations in which `%` stands for
-/// the pod's name, and containers with the witness's options.
+/// The shape of a pod: whether it may have a sandbox container, its annotations, and its containers
+/// with the witness's options. `%` in an annotation stands for the pod's name.
 struct Shape {
     may_have_sandbox: bool,
     annotations: &'static [(&'static str, &'static str)],
@@ -168,7 +169,7 @@ const PROXY: (&str, Role, &[&str]) = ("proxy", Role::Sidecar, &["--exit", "8"]);
 
 const SHAPES: &[(&Shape, usize)] = &[
     (
-        // A container without a pod.
+        // A single container outside of any pod.
         &Shape {
             may_have_sandbox: false,
             annotations: &[],
@@ -338,7 +339,7 @@ fn steps(random: &mut Random, members: &[Member]) -> Vec<Step> {
     if random.percent(85) {
         all.push(What::End);
     }
-    // Other pods are left to the final cleanup.
+    // In the other cases the final cleanup deletes the containers.
     if random.percent(75) {
         all.extend((0..members.len()).rev().map(What::Delete));
     }
@@ -365,7 +366,7 @@ fn fault(random: &mut Random, what: What) -> Fault {
 }
 
 impl What {
-    /// About how long a step takes, so that faults hit it.
+    /// The approximate duration of the step, so that faults happen during it.
     pub fn takes(self) -> Duration {
         Duration::from_millis(match self {
             What::Run(_) => 300,

@@ -1,4 +1,4 @@
-//! Plays the steps of a pod, as a caller that accepts every failure.
+//! Plays the steps of a pod in the role of a caller. Failures of calls are accepted.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -43,7 +43,7 @@ fn live<'scope>(
 ) {
     for step in &stage.pod.steps {
         round.check_shims(&stage.pod.name);
-        // Wait until containerd runs again.
+        // Before the next step, wait until containerd runs again after a fault.
         poll(BACK_WITHIN, || round.host.pid().map(drop));
         stage.now.lock().unwrap().0 = step.what;
         for &fault in &step.faults {
@@ -66,7 +66,8 @@ fn take(round: &Round, stage: &Stage, what: What) {
             let words = ["run", "--detach", "--fifo-dir", &fifos];
             if call(round, stage, member.spec.ctr_command(host, &words)) {
                 let mut state = round.state();
-                // If a fault kills the shim now, the container may be lost.
+                // If a fault kills the shim during the call, the container may be lost, so
+                // containerd need not know it.
                 if !state.shimless.contains(&stage.pod.name) {
                     state.known.insert(member.id.clone());
                 }
@@ -106,7 +107,7 @@ fn take(round: &Round, stage: &Stage, what: What) {
     }
 }
 
-/// Stops all containers at once, and kills the sandbox when the others have ended.
+/// Stops all containers at once, and kills the sandbox when the others have exited.
 fn end(round: &Round, stage: &Stage) {
     let is_asked = |id: &&str| *id != stage.pod.name;
     let ids: Vec<&str> = stage.pod.members.iter().map(|m| m.id.as_str()).collect();
@@ -135,7 +136,7 @@ fn kill(round: &Round, stage: &Stage, id: &str, signal: &str) {
     call(round, stage, round.host.ctr_command(&words));
 }
 
-/// Runs a command of a caller. Returns true if it succeeded.
+/// Runs a command that calls containerd. Returns true if the command succeeded.
 fn call(round: &Round, stage: &Stage, command: Command) -> bool {
     let mut own = 0;
     let called = round.call(command, |pid| {

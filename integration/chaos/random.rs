@@ -1,6 +1,6 @@
 //! Random choices that a seed repeats.
 
-/// SplitMix64: every seed is a good one.
+/// SplitMix64, a generator for which every seed is good.
 #[derive(Clone)]
 pub struct Random(u64);
 
@@ -9,7 +9,8 @@ impl Random {
         Self(seed)
     }
 
-    /// A separate generator for each number, so that the choices of one pod do not affect the next.
+    /// A separate generator for each number, so that the choices for one pod do not change those
+    /// for the next.
     pub fn split(&self, number: u64) -> Self {
         let mut random = Self(self.0 ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         random.next();
@@ -28,7 +29,7 @@ impl Random {
         (self.next() % limit as u64) as usize
     }
 
-    /// True in this percentage of calls.
+    /// Returns true in `times` of 100 calls, on average.
     pub fn percent(&mut self, times: usize) -> bool {
         self.below(100) < times
     }

@@ -1,4 +1,4 @@
-//! State of a running round.
+//! State of the round that is running.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -9,7 +9,8 @@ use crate::harness::{Background, Containerd, poll};
 use crate::node;
 use crate::plan::{During, Kind};
 
-/// Longer than any call may take: 10 s of a blocking Start, plus stops of 1.5 s.
+/// Timeout of a call, longer than any call takes: a Start may block for 10 s, and each fault stops
+/// a process for up to 1.5 s.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Pods that run side by side on one containerd.
@@ -25,7 +26,8 @@ pub struct Round<'a> {
 pub struct State {
     pub faults: Vec<Done>,
     pub findings: Vec<Finding>,
-    /// Exit codes that containerd reported, and how, by container.
+    /// Exit codes that containerd reported for each container, each with the command that returned
+    /// the code.
     pub codes: BTreeMap<String, Vec<(&'static str, u32)>>,
     /// Containers whose tasks containerd must know.
     pub known: BTreeSet<String>,
@@ -34,11 +36,12 @@ pub struct State {
     /// The number of leftovers of containerd itself: bundles that it was removing when it was
     /// killed.
     pub containerds: usize,
-    /// Owners of the shims' sockets, by the common part of the sockets' names.
+    /// Owners of the shims' sockets. The key is the part of the name that all sockets of one shim
+    /// share.
     pub sockets: BTreeMap<String, String>,
 }
 
-/// An injected fault.
+/// An injected fault and its effect.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub at: Duration,
@@ -47,13 +50,13 @@ pub struct Done {
     pub during: During,
     /// The process id of the pod's shim, if there was one.
     pub shim: Option<u32>,
-    /// Containers of the pod that containerd had to know.
+    /// Containers of the pod that containerd knew before the fault.
     pub known: BTreeSet<String>,
-    /// True if the pod continued under the same shim.
+    /// True if the same shim still serves the pod.
     pub lived: bool,
 }
 
-/// A violation.
+/// A violation of what the test expects.
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub pod: Option<String>,
@@ -65,7 +68,8 @@ pub struct Finding {
 pub enum Wrong {
     Leftover,
     Code,
-    /// A shim that died of a fault, a task forgotten by containerd, a call without an answer.
+    /// Any other violation: a shim that a fault killed unexpectedly, a task forgotten by
+    /// containerd, a call without an answer.
     Other,
 }
 
@@ -152,7 +156,7 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// Checks whether the pods that were hit continue.
+    /// Checks, for each fault that has hit the pod, whether the pod's shim still runs.
     pub fn check_shims(&self, pod: &str) {
         let is_open =
             |done: &&mut Done| done.pod == pod && !done.lived && done.kind != Kind::ShimKilled;

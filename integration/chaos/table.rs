@@ -12,9 +12,9 @@ pub struct Table {
     pub pods: usize,
     pub codes: usize,
     pub killed_by_cleanup: usize,
-    /// Rounds that left a trace until the next container came.
+    /// The number of rounds whose traces disappeared only after the next container was created.
     pub late: usize,
-    /// Bundles that containerd was removing when it was killed.
+    /// The number of bundles that containerd was removing when it was killed.
     pub containerds: usize,
     pub findings: usize,
 }

@@ -13,10 +13,10 @@ use crate::pod::TCP_PROBE;
 
 use super::kubelet::{CRASHES, Kubelet};
 
-/// The container lives long enough to be seen, and exits by itself.
+/// Options of a container that exits by itself after 300 ms, so that the test can see it run.
 const SHORT: &[&str] = &["--run-for", "300ms"];
 
-/// Runs a sidecar that exits for good, then the app, which must not wait.
+/// Runs a sidecar that exits and does not restart, then an app, which must start without it.
 #[track_caller]
 fn app_starts_after(sidecar: &[&str], annotations: &'static [(&'static str, &'static str)]) {
     let pod = Kubelet::run_pod(annotations, 10);
@@ -163,8 +163,8 @@ fn a_sidecar_that_fails_its_liveness_probe_is_stopped_and_restarted() {
     assert!(!pod.has_exited("proxy"));
 }
 
-/// A postStart exec. Some arguments contain spaces, and user and environment differ from the
-/// container's.
+/// An exec like the one by which kubelet runs a postStart handler. Some arguments contain spaces,
+/// and user and environment differ from the container's.
 fn post_start(code: u32) -> ExecProcessRequest {
     let script = "echo $(id -u) $(id -g) $WORD $0 \"$@\" >> /shared/hook-$(id -u)";
     let script = format!("{script}; exit {code}");
@@ -187,8 +187,8 @@ fn post_start(code: u32) -> ExecProcessRequest {
     }
 }
 
-/// Runs a sidecar and its postStart, which exits with `code`. Returns false if the exec came too
-/// late for the shim to recognize it as a postStart.
+/// Runs a sidecar and then its postStart handler, which exits with `code`. Returns false if the
+/// exec came too late for the shim to recognize it as a postStart handler.
 #[track_caller]
 fn run_post_start(pod: &Kubelet, code: u32) -> bool {
     let all = fs::Permissions::from_mode(0o777);
@@ -212,15 +212,16 @@ fn run_post_start(pod: &Kubelet, code: u32) -> bool {
     now < started + Duration::from_secs(1)
 }
 
-/// A pod whose sidecar has had its postStart; `None` if the postStart came too late.
+/// A pod whose sidecar's postStart handler has succeeded; `None` if the shim could not recognize
+/// it, because it came too late.
 #[track_caller]
 fn post_started() -> Option<Kubelet> {
     let pod = Kubelet::run_pod(NEVER, 10);
     run_post_start(&pod, 0).then_some(pod)
 }
 
-/// A pod with an app created before its sidecar, whose postStart failed; `None` if it came too
-/// late.
+/// A pod with an app that was created before its sidecar, and whose sidecar's postStart handler has
+/// failed. `None` if the shim could not recognize the handler, because it came too late.
 #[track_caller]
 fn post_start_failed() -> Option<Kubelet> {
     let pod = Kubelet::run_pod(&[("usher/sidecars", "proxy")], 10);

@@ -1,4 +1,4 @@
-//! The whole pod or an app is created again after a termination that the shim began.
+//! After the shim has terminated a pod, the caller creates an app or the whole pod again.
 
 use crate::harness::{ContainerSpec, Containerd, CtrEvent, PATIENCE, Status, Stopped, eventually};
 use crate::pod::Pod;
@@ -32,10 +32,10 @@ fn until_its_end(annotations: &'static [(&'static str, &'static str)]) -> Kubele
     pod.run("web", &[]);
     pod.run("lease", &["--run-for", "1s", "--exit", "9"]);
     assert_eq!(pod.ended("lease"), 9);
-    // The caller recreates the failed container at once. Its start may come too late, which is no
-    // error.
+    // The caller recreates the failed container at once. Its Start may fail, because the
+    // termination may already be over.
     let again = pod.host.spawn_run(&pod.witness("lease.1", &[]));
-    // The exit of the sandbox makes kubelet create a new one.
+    // When the sandbox exits, kubelet creates a new one.
     assert_eq!(pod.host.wait_exit(SANDBOX), 137);
     again.finish(PATIENCE);
     let record = pod.host.record();
@@ -162,11 +162,12 @@ fn under_on_failure_a_defer_that_runs_when_the_sandbox_dies_does_not_exit_with_0
     pod.host.await_event("web", "start");
     pod.crash(SANDBOX);
     pod.host.wait_exit(SANDBOX);
-    // kubelet stops the remaining containers before it creates a new sandbox.
+    // kubelet stops the remaining containers of the old sandbox before it creates a new one.
     let stopped = pod.stop(&["setup", "proxy", "before", "web"]);
     let record = pod.host.record();
     assert!(record.has("before", "exit"), "{record}");
-    // An app's own exit code says whether it completed its work.
+    // 143 makes the caller run the container again. An app reports its own exit code, which says
+    // whether its work is complete.
     let again = |stop: &Stopped| stop.code == 143 || stop.id == "web";
     assert!(stopped.iter().all(again), "{stopped:?}");
 }

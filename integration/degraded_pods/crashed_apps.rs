@@ -17,7 +17,7 @@ fn in_crash_loop(annotations: &'static [(&'static str, &'static str)], others: &
     pod
 }
 
-/// All ended in time, and no exit code makes the caller restart the pod.
+/// Checks that all containers exited in time with 0, so that the caller does not restart the pod.
 #[track_caller]
 fn assert_well(stopped: &[Stopped], pod: &Kubelet) {
     let well = |stop: &Stopped| !stop.killed && stop.code == 0;
@@ -87,7 +87,8 @@ fn a_defer_runs_while_the_exit_of_an_init_container_is_withheld() {
     assert_well(&stopped, &pod);
 }
 
-/// From 1.29 on, kubelet stops native sidecars after the other containers have ended.
+/// Since Kubernetes 1.29, kubelet stops native sidecars only after the other containers have
+/// exited.
 #[test]
 fn a_defer_runs_before_the_native_sidecars_stop_request() {
     const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy"), ("usher/pre-exit", "before")];

@@ -1,5 +1,6 @@
-//! The time that containers have to stop when the caller kills each at the end of the grace period
-//! after its answer, and the sidecars that run meanwhile.
+//! The time that unresponsive containers get under each policy. The caller kills a container when
+//! the grace period, counted from the answer to its stop request, is over. The sidecars run
+//! meanwhile.
 
 use std::time::Duration;
 
@@ -24,8 +25,9 @@ fn end_unresponsive(
     (stopped, pod.host.record())
 }
 
-/// Each container got its signal and ran for most of two seconds after it. Its answer came late
-/// enough for that, yet earlier than other policies allow.
+/// Checks that each of these containers got its signal and then ran for at least one second more.
+/// The shim answered each stop request late enough to allow that, and earlier than other policies
+/// allow.
 #[track_caller]
 fn assert_had_their_time(names: &[&str], (stopped, record): &(Vec<Stopped>, Record)) {
     for name in names {

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use crate::harness::{ContainerSpec, Containerd, PATIENCE, Stopped, eventually};
 
-/// Time between the stop requests of one pod deletion.
+/// Time between two consecutive stop requests when a pod is deleted.
 const APART: Duration = Duration::from_millis(10);
 
 /// Options of a container that fails soon after its start, as in a crash loop.
@@ -18,10 +18,11 @@ pub const CRASHES: &[&str] = &["--run-for", "100ms", "--exit", "1"];
 /// Options of a defer that finishes soon.
 pub const QUICK: &[&str] = &["--run-for", "300ms"];
 
-/// Wide enough that the second stop request begins the termination even on a slow machine.
+/// A window long enough that the second stop request arrives within it and begins the termination,
+/// even on a slow machine.
 pub const WINDOW: (&str, &str) = ("usher/termination-window", "20s");
 
-/// The id of the sandbox container, and the pod's name.
+/// The id of the sandbox container, which is also the pod's name.
 pub const SANDBOX: &str = "pod1";
 
 type Annotations = &'static [(&'static str, &'static str)];
@@ -52,7 +53,7 @@ impl Kubelet {
         }
     }
 
-    /// A witness with the annotations that CRI would give it.
+    /// A witness with the annotations that the CRI plugin gives to a container of this pod.
     pub fn witness(&self, id: &str, options: &[&str]) -> ContainerSpec {
         let (name, restarts) = id.split_once('.').unwrap_or((id, "0"));
         ContainerSpec::new(id)
@@ -81,8 +82,9 @@ impl Kubelet {
         code
     }
 
-    /// Stops containers as at the end of a pod: all at once. Kills each when the grace period after
-    /// its answer is over, and deletes each once it has exited.
+    /// Stops containers as at the end of a pod: all at once. A container is killed when the grace
+    /// period, counted from the answer to its stop request, is over. Each is deleted once it has
+    /// exited.
     #[track_caller]
     pub fn stop(&self, ids: &[&str]) -> Vec<Stopped> {
         let stop = |id| {
@@ -103,8 +105,8 @@ impl Kubelet {
         stopped.into_iter().flatten().collect()
     }
 
-    /// Deletes the pod, whose API status lists these containers as running. Returns how each
-    /// stopped, in their order.
+    /// Deletes the pod. `ids` are the containers that its API status lists as running. Returns how
+    /// each of them stopped, in the same order.
     #[track_caller]
     pub fn delete(&self, ids: &[&str]) -> Vec<Stopped> {
         let stopped = self.stop(ids);

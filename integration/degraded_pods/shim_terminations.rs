@@ -1,5 +1,5 @@
-//! Terminations begun by the shim while the caller still creates containers, and pods whose caller
-//! restarts all containers.
+//! Two kinds of pods: the shim terminates the pod while the caller still creates containers, or the
+//! caller restarts all containers of the pod.
 
 use std::time::Duration;
 
@@ -7,12 +7,13 @@ use crate::harness::{PATIENCE, Status};
 
 use super::kubelet::{Kubelet, QUICK};
 
-/// Deadline of a stop request with a grace period of two seconds: kubelet adds 120 s.
+/// Deadline by which kubelet's stop request tells a grace period of two seconds: kubelet adds 120
+/// s.
 const TWO_SECONDS: Duration = Duration::from_secs(122);
 
 const SIGTERM: u32 = 15;
 
-/// Stops one container as kubelet does when it restarts all containers of a pod.
+/// Stops one container the way kubelet stops it to restart all containers of a pod.
 #[track_caller]
 fn stop_shortly(pod: &Kubelet, id: &str) {
     let api = pod.host.task_api(id).deadline(TWO_SECONDS);
@@ -31,7 +32,7 @@ fn a_sidecar_started_after_its_job_completed_exits_with_0() {
     pod.run("proxy", &[]);
     pod.run("work", &["--run-for", "100ms"]);
     assert_eq!(pod.ended("work"), 0);
-    // A failed Start would fail a Job that has completed.
+    // If this Start failed, the completed Job would fail.
     pod.run("logs", &[]);
     assert_eq!(pod.ended("logs"), 0);
     assert_eq!(pod.ended("proxy"), 0);
@@ -51,8 +52,8 @@ fn an_app_that_fails_before_its_cleanup_exists_ends_the_pod_after_the_cleanup() 
     pod.run("proxy", &[]);
     pod.run("web", &["--run-for", "100ms", "--exit", "1"]);
     assert_eq!(pod.ended("web"), 1);
-    // kubelet recreates the app before the cleanup, which is later in the spec. The app's Start is
-    // answered at once.
+    // kubelet recreates the app before it creates the cleanup, which is later in the spec. The shim
+    // answers the app's Start at once.
     pod.run("web.1", &[]);
     assert_eq!(pod.host.status("proxy"), Some(Status::Running));
     pod.run("report", QUICK);

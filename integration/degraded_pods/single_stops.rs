@@ -22,8 +22,8 @@ fn running() -> Kubelet {
     pod
 }
 
-/// Stops a container and creates it again, as after a failed liveness probe. The shim must wait for
-/// the termination window, and leave the others alone.
+/// Stops a container and creates it again, as kubelet does after a failed liveness probe. The shim
+/// must wait for the termination window, and must not stop any other container.
 #[track_caller]
 fn assert_stopped_alone(pod: &Kubelet, name: &str, other: &str) {
     let asked = SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
@@ -43,7 +43,7 @@ fn assert_stopped_alone(pod: &Kubelet, name: &str, other: &str) {
 fn a_single_stop_request_stops_only_the_app_after_the_window() {
     let pod = running();
     assert_stopped_alone(&pod, "web", "proxy");
-    // At the end of the pod it runs.
+    // The defer runs only at the end of the pod.
     pod.delete(&["proxy", "web.1", "before"]);
     assert_eq!(pod.starts("before"), 1);
 }
@@ -72,7 +72,7 @@ fn a_single_stop_request_ends_a_defer_without_running_it() {
     let record = pod.host.record();
     assert!(!record.has("before", "start"), "{record}");
     assert!(!record.has("web", "signal"), "{record}");
-    // kubelet does the same when the container's image changed.
+    // kubelet also stops and recreates a container if its image has changed.
     pod.run("before.1", QUICK);
     pod.delete(&["proxy", "before.1", "web"]);
     let record = pod.host.record();
@@ -104,7 +104,8 @@ fn a_sidecar_stopped_alone_keeps_half_its_grace_period_despite_an_apps_pre_stop(
     let wait = signal_delay(&pod, "proxy", asked);
     assert!(wait >= Duration::from_millis(3_900), "{wait:?}");
     assert!(wait < Duration::from_millis(5_500), "{wait:?}");
-    // A termination would have delivered the signal at once to a container without a handler.
+    // At a termination kubelet would stop `api` at once, because `api` has no handler. So while
+    // `api` runs, usher waits only for the termination window.
     pod.run("proxy.1", &[]);
     pod.run("api", &[]);
     pod.host.await_event("api", "start");
@@ -137,6 +138,6 @@ fn other_signals_are_delivered_unchanged_and_a_stop_uses_the_annotated_signal() 
     pod.delete(&["proxy", "web"]);
     let record = pod.host.record();
     let signals: Vec<_> = record.all("web", "signal").map(|e| &*e.detail).collect();
-    // The app's stop signal is SIGQUIT (3); usher sends it a second time before SIGKILL.
+    // The app's stop signal is SIGQUIT (3). usher sends SIGQUIT a second time before SIGKILL.
     assert_eq!(signals, ["10", "1", "3", "3"], "{record}");
 }

@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 
 use super::page::{Place, root};
 
-/// A command of a line, without variables before it, `sudo`, and redirections.
+/// A command of a line, without the variables and the `sudo` before it, and without redirections.
 pub struct Command {
     pub at: Place,
     pub words: Vec<String>,
@@ -82,7 +82,7 @@ impl Command {
         self.words.join(" ")
     }
 
-    /// A problem with the command, as far as it can be found without running it.
+    /// A problem with the command, if one can be found without running the command.
     pub fn problem(&self) -> Option<String> {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let missing = words.iter().find(|word| is_path(word) && !exists(word));
@@ -122,7 +122,7 @@ impl Command {
     }
 }
 
-/// True for a word that stands for another one, like POD.
+/// True for a word in capitals that a reader replaces, like POD.
 fn is_placeholder(word: &str) -> bool {
     word.chars()
         .all(|c| c.is_ascii_uppercase() || "_.…".contains(c))
@@ -136,13 +136,13 @@ fn is_path(word: &str) -> bool {
 pub fn exists(path: &str) -> bool {
     let parts = path.split('/').take_while(|part| !is_placeholder(part));
     let path: std::path::PathBuf = parts.collect();
-    // Files that commands on the pages make.
+    // Files that do not exist until a command of the manual has made them.
     let is_made = [
         "docs/timeline.svg",
         "scripts/kubernetes/cert-manager/webhook.yaml",
         "integration/fuzz/artifacts",
     ];
-    // A module is a directory or a file.
+    // The path of a module is that of a directory or of a file.
     let is_there = |path: &Path| path.exists() || path.with_extension("rs").exists();
     is_there(&root().join(&path)) || is_made.iter().any(|made| Path::new(made) == path)
 }
@@ -168,7 +168,7 @@ fn usher(arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// The head of a script lists its options.
+/// Checks that a script knows these options: its head has to list them.
 fn script(program: &str, arguments: &[&str]) -> Option<String> {
     let text = fs::read_to_string(root().join(program)).expect("a script");
     let unknown = arguments
@@ -228,7 +228,8 @@ fn cargo(verb: &str, arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// The problem that no test of such a name exists: `module::`, `module::beginning`.
+/// The problem that no test has this name. A name is `module::` or `module::` and the beginning of
+/// a test's name.
 fn tests(room: &str, name: &str) -> Option<String> {
     let (modules, test) = name.rsplit_once("::")?;
     let module = modules.rsplit("::").next().unwrap_or(modules);

@@ -1,7 +1,7 @@
-//! Commands of the pages that no test runs, each with the reason. Tests still check that the
-//! program has these options and that the files exist.
+//! Commands of the manual that no test runs, each with the reason. Tests still check that the
+//! programs have these options and that the named files exist.
 
-/// The beginning of a command, and why no test runs it.
+/// The beginning of each command, and the reason why no test runs it.
 pub const NOT_RUN: &[(&str, &str)] = &[
     (
         "scripts/test-kubernetes",
@@ -86,7 +86,7 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ),
 ];
 
-/// Blocks of output that no test compares, by their first line, and why.
+/// Blocks of output that no test compares, each given by its first line, and the reason.
 pub const NOT_COMPARED: &[(&str, &str)] = &[
     (
         "kubectl usher ps -A",

@@ -36,7 +36,7 @@ fn spans(pages: &[Page]) -> impl Iterator<Item = &Piece> {
     pages.iter().flat_map(|page| &page.spans)
 }
 
-/// True if a scene runs or compares the block.
+/// True if a test in `scenes.rs` runs the block's commands or compares its output.
 fn is_shown(block: &Block) -> bool {
     let mut shown = SCENES.iter().flat_map(|(_, blocks)| blocks.iter());
     shown.any(|(file, title)| block.at.file == *file && block.title() == *title)
@@ -130,7 +130,7 @@ fn commands_in_the_text_are_valid() {
     for span in spans(&pages) {
         let begins = ["usher ", "scripts/", "cargo ", "kubectl "];
         let is_command = begins.iter().any(|begin| span.text.starts_with(begin));
-        // `named_files_exist` checks file names alone.
+        // A span without a space is at most a file name, which `named_files_exist` checks.
         let has_words = span.text.contains(' ') && !span.text.contains('$');
         for command in commands(&span.at, &span.text)
             .iter()
@@ -190,7 +190,8 @@ fn links_have_targets() {
 
 #[test]
 fn named_annotations_and_metrics_exist() {
-    // Labels of nodes and namespaces, and patterns with placeholders.
+    // Names that are no annotations of pods: labels of nodes and namespaces, and patterns with
+    // placeholders.
     const OTHERS: [&str; 5] = [
         "usher/installed",
         "usher/enabled",
@@ -247,7 +248,7 @@ fn the_fuzzers_dictionary_has_every_annotation_and_its_words() {
         let key = entry.key.replace("<container>", "p");
         let line = format!("\"\\x0c{key}\\x09\"");
         problems.extend((!dictionary.contains(&line)).then_some(line));
-        // The value of a setting with a few words is one of them.
+        // A setting is checked word by word if its documentation lists the words that it accepts.
         let is_word = |word: &&str| {
             let letters = word
                 .strip_prefix('`')
@@ -276,7 +277,7 @@ fn manifests_and_configurations_are_valid() {
             "json" => serde_json::from_str::<Value>(&block.text)
                 .err()
                 .map(|error| error.to_string()),
-            // The worked example, which has a test of its own.
+            // These are blocks of the worked example, which another test checks.
             "rust" | "diff" => None,
             other => Some(format!("no test checks the language {other}")),
         };
@@ -285,8 +286,8 @@ fn manifests_and_configurations_are_valid() {
     assert_none(&problems);
 }
 
-/// Checks that the worked example matches the sources. Each unchanged line of a diff is in the file
-/// that the page named last, in the same order. Each name in its text exists.
+/// Checks that the worked example matches the sources. Each unchanged line of a diff occurs, in the
+/// same order, in the file that the page named last. Each name in the example's text exists.
 #[test]
 fn the_worked_example_matches_the_sources() {
     let pages = all();
@@ -353,7 +354,7 @@ fn toml(text: &str) -> Option<String> {
     }
 }
 
-/// The refusal by `usher explain` of a manifest, or of a pod with these annotations.
+/// The error with which `usher explain` refuses a manifest, or a pod with these annotations.
 fn yaml(text: &str) -> Option<String> {
     let value: Value = match serde_saphyr::from_str(text) {
         Ok(value) => value,
@@ -363,7 +364,7 @@ fn yaml(text: &str) -> Option<String> {
         return explain(text);
     }
     if value["groups"].is_array() {
-        // Rules for Prometheus; their metrics are checked with the others.
+        // Prometheus rules: another test checks the names of their metrics.
         return None;
     }
     if let Some(services) = value["services"].as_object() {

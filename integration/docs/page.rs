@@ -15,17 +15,17 @@ pub struct Page {
     /// Path of the page below the root.
     pub file: String,
     pub blocks: Vec<Block>,
-    /// Code spans in the text.
+    /// Code spans in the page's text.
     pub spans: Vec<Piece>,
     pub links: Vec<Piece>,
-    /// Link targets of the headings.
+    /// The anchors of the headings, to which links can point.
     pub anchors: Vec<String>,
 }
 
 /// A block of code.
 pub struct Block {
     pub at: Place,
-    /// The language named by a fenced block; `None` for an indented one.
+    /// The language that follows the fence of a block; `None` for an indented block.
     pub language: Option<String>,
     pub text: String,
 }
@@ -174,7 +174,7 @@ const PROGRAMS: [&str; 16] = [
 impl Block {
     pub fn is_for(&self) -> Use<'_> {
         match self.language.as_deref() {
-            // Drawings and output.
+            // Blocks of `text` are drawings and output.
             Some("text") => return Use::Output,
             Some("sh" | "console") | None => {}
             Some(language) => return Use::Language(language),
@@ -201,7 +201,7 @@ impl Block {
         }
     }
 
-    /// The block's first line without a prompt, by which scenes name it.
+    /// The block's first line without a prompt, by which tests in `scenes.rs` refer to the block.
     pub fn title(&self) -> &str {
         let line = self.text.lines().next().unwrap_or_default();
         let bare = PROMPTS.iter().find_map(|prompt| line.strip_prefix(prompt));

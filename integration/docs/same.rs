@@ -4,9 +4,9 @@
 //!    lines.
 //! 2. Any white space is equal to one space, so columns may have any width.
 //! 3. All times are equal: `6.92s`, `4m53s`, `+3.8ms`, `1029.6`.
-//! 4. All numbers from 300 on are equal: they are process ids. So are 16 or more hex digits: they
-//!    are ids. After its last process id the kernel continues with 300, and no exit code is that
-//!    high.
+//! 4. All numbers from 300 on are equal: they are process ids. After its highest process id the
+//!    kernel continues with 300, and no exit code is that high. Words of 16 or more hex digits are
+//!    equal too: they are ids.
 //! 5. All counts of failed probes are equal: `46 of 50 times`.
 //! 6. A drawn timeline is compared by its marks and their order, without the lengths of states and
 //!    the axis.
@@ -34,7 +34,7 @@ static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
     ]
 });
 
-/// The rules that apply to a block.
+/// The rules that apply to the comparison of a block.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Rules {
     /// For output that is the same in each run.
@@ -43,7 +43,7 @@ pub enum Rules {
     Live,
 }
 
-/// The part of a line that is compared.
+/// The text of a line after the rules have replaced what may differ.
 fn bare(line: &str, rules: Rules) -> String {
     let space = &RULES[5];
     let mut text = space.0.replace_all(line.trim_end(), space.1).into_owned();
@@ -56,7 +56,8 @@ fn bare(line: &str, rules: Rules) -> String {
     text.trim().to_owned()
 }
 
-/// A line of a timeline without its states, which are runs of one character.
+/// A line of a timeline without the lengths of states, which the timeline draws as a repeated
+/// character.
 fn marks(text: &str) -> String {
     const STATES: &str = ".~=-";
     let is_run = |sign: char| text.contains(&format!("{sign}{sign}"));
@@ -71,12 +72,12 @@ fn lines(text: &str, rules: Rules) -> Vec<String> {
     all.filter(|line| !line.is_empty()).collect()
 }
 
-/// True if a program's output equals the page's.
+/// True if the program's output equals the output on the page.
 pub fn is_same(page: &str, printed: &str, rules: Rules) -> bool {
     matches(&lines(page, rules), &lines(printed, rules))
 }
 
-/// True if all lines of the page appear in the output, in order.
+/// True if all lines of the page occur in the program's output, in the same order.
 pub fn is_said(page: &str, printed: &str) -> bool {
     let said = lines(printed, Rules::Live);
     let mut said = said.iter();
@@ -85,7 +86,7 @@ pub fn is_said(page: &str, printed: &str) -> bool {
         .all(|line| said.any(|other| fits(&format!("…{line}…"), other)))
 }
 
-/// As `is_said`, for a sentence that the page breaks into lines.
+/// As `is_said`, but for a sentence: its line breaks do not matter.
 pub fn is_sentence(page: &str, printed: &str) -> bool {
     is_said(&page.replace('\n', " "), printed)
 }
@@ -118,7 +119,7 @@ fn fits(line: &str, other: &str) -> bool {
             None => return false,
         }
     }
-    // The text after the last `…` must end the line.
+    // The output has to end with the text that follows the last `…`.
     rest.is_empty() || (is_open && (line.ends_with('…') || other.ends_with(last(line))))
 }
 

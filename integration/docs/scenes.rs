@@ -1,4 +1,5 @@
-//! The scenes that the pages show, on a private containerd with the pages' pods.
+//! Tests that produce the output which the manual shows, on a private containerd with the manual's
+//! pods. Such a test is called a scene.
 
 use std::fs;
 use std::process::Command;
@@ -27,7 +28,7 @@ const CONFIGURATION: &str = "docs/configuration.md";
 const OPERATIONS: &str = "docs/operations.md";
 const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 
-/// A startup probe that succeeds when the scene says so.
+/// A startup probe that succeeds when the test makes a file.
 const READY: &str = r#"{"exec":{"command":["/bin/test","-e","/shared/ready"]},"periodMilliseconds":100,"failureThreshold":300}"#;
 
 /// A startup probe that never succeeds.
@@ -82,7 +83,8 @@ scenes! {
             &[("POD", "checkout")],
         );
         stage.mark("ready");
-        // Apart in time, so that the marks are not drawn over one another.
+        // Wait for an event of the app, so that the timeline does not draw the marks over one
+        // another.
         stage.host.await_event("web", "beat");
         stage.types("usher --version; usher check", &[("POD", "checkout")]);
         let stopped = stage.type_in("usher stop checkout --grace-period 3s");
@@ -237,9 +239,10 @@ scenes! {
             }
         };
         let (moments, _) = demo_pod::play(&demo_pod::stage(), None, visit);
-        // The page shows the moments of the containers and of their user.
+        // The page shows only the moments of the containers and of their user.
         let told = moments.iter().filter(|moment| moment.who != "containerd");
-        // Left out: the app may already start when the proxy records the probe.
+        // The probe is left out, because its order with the app's start varies: the proxy may
+        // record the probe late.
         let told = told.filter(|moment| moment.what != "is probed");
         let lines = told.map(|moment| moment.line(&moments[0]));
         let lines: Vec<_> = [demo_pod::TITLES.to_owned()].into_iter().chain(lines).collect();
@@ -270,7 +273,7 @@ scenes! {
     ] => |stage| {
         stage.types(INSTALL, &[]);
         stage.types(CHECK, &[]);
-        // A node without usher, and without a shim on its `PATH`.
+        // The check examines a node without usher's configuration and without a shim on the `PATH`.
         let config = stage.directory().join("empty.toml");
         fs::write(&config, "version = 2\n").expect("a configuration");
         let nothing = stage.checked(&config, "/usr/bin:/usr/sbin");
@@ -281,7 +284,7 @@ scenes! {
         (ANNOTATIONS, "Pod shop  shop.yaml"),
         (CONFIGURATION, "usher explain --config config.toml pod.yaml    # judges a pod by these rules, as this node would"),
     ] => |stage| {
-        // The recipe and the rules are the pages' own.
+        // The pod's manifest and the configuration are taken from the pages.
         let pages = all();
         let of = |file: &str, language: &str| {
             let page = pages.iter().find(|page| page.file == file).expect("a page");

@@ -1,4 +1,5 @@
-//! A private containerd on which a scene runs, and the page blocks that the scene must show.
+//! A private containerd on which a test of the manual runs, and the blocks of a page that the test
+//! must produce.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +25,7 @@ pub struct Stage {
     shown: BTreeSet<String>,
 }
 
-/// Runs a scene, and checks that it showed all of its blocks.
+/// Runs a test of the manual, and checks that it produced all of its blocks.
 pub fn play(titles: &[Title], scene: fn(&mut Stage)) {
     let is_ours = |block: &Block| {
         let mut titles = titles.iter();
@@ -54,7 +55,7 @@ pub fn play(titles: &[Title], scene: fn(&mut Stage)) {
 }
 
 impl Stage {
-    /// Runs a line of the page in a directory of the scene, in the mount namespace of its
+    /// Runs a line of the page in the test's directory, in the mount namespace of the test's
     /// containerd and shims.
     pub fn type_in(&self, line: &str) -> Finished {
         let mut command = Command::new("sh");
@@ -65,7 +66,7 @@ impl Stage {
         );
         command.env("CONTAINERD_ADDRESS", self.host.socket());
         command.env("CONTAINERD_NAMESPACE", &self.host.namespace);
-        // The page shows the timeline of a terminal without Unicode.
+        // The page shows timelines as `usher` draws them for a terminal without Unicode.
         command.env("LC_ALL", "C");
         command.env("CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS", "1");
         self.host.enter(&mut command);
@@ -78,7 +79,7 @@ impl Stage {
         directory
     }
 
-    /// The output as users see it: with the usual containerd namespace.
+    /// The output as users see it: with containerd's usual namespace instead of the test's.
     fn printed(&self, finished: &Finished) -> String {
         let all = finished.out() + &finished.err();
         all.replace(&self.host.namespace, "default")
@@ -95,19 +96,19 @@ impl Stage {
         blocks
     }
 
-    /// Runs the commands of transcripts, and compares their output.
+    /// Runs the commands of the block, and compares their output with that on the page.
     #[track_caller]
     pub fn shows(&mut self, title: &str) {
         self.shows_within(title, "", PATIENCE);
     }
 
-    /// As `shows`, with more arguments for each command.
+    /// As `shows`, but appends `words` to each command.
     #[track_caller]
     pub fn shows_with(&mut self, title: &str, words: &str) {
         self.shows_within(title, words, PATIENCE);
     }
 
-    /// As `shows`, for a command that can run only once.
+    /// As `shows`, but for a command that can run only once.
     #[track_caller]
     pub fn shows_once(&mut self, title: &str) {
         self.shows_within(title, "", Duration::ZERO);
@@ -235,16 +236,16 @@ impl Stage {
         running.stdout() + &running.stderr()
     }
 
-    /// Options that point `usher check` at a containerd with usher, installed by hand as the page
-    /// says, instead of the machine's own.
+    /// Options by which `usher check` examines a containerd of the test instead of the machine's.
+    /// usher is installed there by hand as the page says.
     pub fn node(&self) -> String {
         let pages = all();
         let mut blocks = pages.iter().flat_map(|page| &page.blocks);
         let table = blocks
             .find(|block| block.text.starts_with("version = 2"))
             .expect("the runtime's table");
-        // The page says so: containerd 1.x forgets its built-in runtime if the configuration names
-        // another one.
+        // The page tells administrators to add this table: containerd 1.x forgets its built-in
+        // runtime if the configuration names another one.
         let runc = r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2""#;
         let config = self.directory().join("containerd.toml");

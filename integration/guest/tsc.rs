@@ -1,15 +1,16 @@
-//! Prints the frequency of this machine's time stamp counter in kHz. The guest's counter is the
-//! same; its kernel measures it badly on a busy machine.
+//! Prints the frequency of this machine's time stamp counter in kHz. The counter of the virtual
+//! machine has the same frequency, but a kernel that boots there while this machine is busy
+//! measures it badly.
 
 use std::arch::x86_64::_rdtsc;
 use std::time::{Duration, Instant};
 
-/// Long enough that an interruption between two readings does not matter.
+/// Interval between two readings, so long that an interruption of one reading does not matter.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 fn main() {
     let read = || {
-        // The least disturbed of several readings of both clocks.
+        // Takes the best of several readings of both clocks: the one that took the least time.
         let readings = (0..100).map(|_| {
             let before = Instant::now();
             // SAFETY: every processor of this architecture has the instruction.

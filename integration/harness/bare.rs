@@ -1,5 +1,5 @@
-//! A shim driven without containerd's task service, for calls that `ctr` cannot make: a task that
-//! is created but not started, refusals with their codes, a client that vanishes.
+//! A shim that a test calls directly, without containerd's task service. So tests can do what `ctr`
+//! cannot: create a task and not start it, get the code of a refusal, vanish during a call.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use super::environment::{Version, shim_program};
 use super::{Background, Containerd, Endpoint, PATIENCE, Service, TaskApi, run};
 
-/// A shim started as the chosen containerd does it, for a bundle made by the test. Deletes its task
-/// on drop.
+/// A shim for a bundle made by the test, started in the way of the containerd under test. On drop
+/// it deletes its task.
 pub struct BareShim<'host> {
     pub id: String,
     pub address: String,
@@ -44,8 +44,8 @@ impl<'host> BareShim<'host> {
         shim
     }
 
-    /// Starts the shim with this command, and passes the runtime's options as containerd does.
-    /// Returns the shim's error output if it fails.
+    /// Starts the shim by this command, and passes the options of the OCI runtime as containerd
+    /// does. Returns the shim's error output if the start fails.
     pub fn try_start(&mut self, mut command: Command, options: &Any) -> Result<(), String> {
         let containerd = Version::of_containerd();
         if let Some(version) = containerd.max_shim_version() {
@@ -94,7 +94,8 @@ impl<'host> BareShim<'host> {
         }
     }
 
-    /// Writes only the bundle. A test that starts the shim in another way sets `address`.
+    /// Writes the bundle, and starts no shim. A test that starts the shim in another way sets
+    /// `address`.
     #[track_caller]
     pub fn prepare(
         host: &'host Containerd,
@@ -174,7 +175,7 @@ impl<'host> BareShim<'host> {
         fifo.display().to_string()
     }
 
-    /// A Create request with FIFOs. The returned files keep those of the output open, so that no
+    /// A Create request with FIFOs. The returned files keep the FIFOs for output open, so that no
     /// reader is needed.
     pub fn create_request_with_stdio(&self) -> (CreateTaskRequest, [File; 2]) {
         let [stdin, stdout, stderr] = ["stdin", "stdout", "stderr"].map(|name| self.fifo(name));
@@ -256,7 +257,7 @@ pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
     config
 }
 
-/// Adds a user namespace in which root is this user and group of the host.
+/// Adds a user namespace whose root user is this user and group of the host.
 pub fn add_user_namespace(config: &mut Value, uid: u32, gid: u32) {
     let map = |outside: u32| json!([{"containerID": 0, "hostID": outside, "size": 65536}]);
     config["linux"]["uidMappings"] = map(uid);
@@ -287,7 +288,8 @@ fn drain_log(host: &Containerd, bundle: &Path) {
         .create(true)
         .open(log)
         .expect("the log");
-    // Opened for reading and writing, so that it neither waits for a writer nor ends with one.
+    // Opened for reading and writing: so the open does not wait for a writer, and the reads do not
+    // end when a writer closes the FIFO.
     let mut fifo = File::options()
         .read(true)
         .write(true)

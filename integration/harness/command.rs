@@ -1,4 +1,5 @@
-//! Child processes that can neither hang a test nor fill a pipe.
+//! Child processes with a time limit, whose output is always read, so that they can neither hang a
+//! test nor block on a full pipe.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -40,7 +41,7 @@ pub struct Background {
     stderr: Sink,
 }
 
-/// Output of a process so far.
+/// The output that a process has written so far.
 struct Sink {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
@@ -155,7 +156,8 @@ impl Sink {
     }
 
     fn finish(&mut self) -> Vec<u8> {
-        // A grandchild that inherited the pipe would keep it open forever.
+        // A grandchild that has inherited the pipe would keep it open, so do not wait for the
+        // pipe's end without a limit.
         let reader = self.reader.take().expect("finish is called once");
         if poll(Duration::from_secs(2), || {
             reader.is_finished().then_some(())

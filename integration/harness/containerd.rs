@@ -17,9 +17,10 @@ use super::leaks::{self, Leftovers};
 use super::mount_ns::{Isolation, MountNs, SHARED_STATE};
 use super::{PATIENCE, poll, rootfs};
 
-/// A running containerd and everything below it; see the module's documentation.
+/// A running containerd with its directory, processes and containers; see the module's
+/// documentation.
 pub struct Containerd {
-    /// The name of its directory and cgroups.
+    /// The name of the directory and cgroups of this containerd.
     pub name: String,
     /// The test's containerd namespace: equal to `name`, or `k8s.io` in tests that act as kubelet.
     pub namespace: String,
@@ -38,7 +39,8 @@ pub struct Settings {
     /// containerd's log level. With `debug`, shims get `-debug` and log too.
     pub log_level: &'static str,
     pub shims: Shims,
-    /// Enables the CRI plugin, by which kubelet speaks with containerd, and a network of its own.
+    /// Enables the CRI plugin, by which kubelet calls containerd, and makes a network namespace for
+    /// the pods.
     pub cri: Option<CriSettings>,
 }
 
@@ -100,7 +102,7 @@ impl Containerd {
         let path = search_path(dir.path(), settings.shims);
 
         let mut command = daemon_command(dir.path(), &path);
-        // crun fails on a machine with both kinds of cgroups.
+        // crun fails on a machine with cgroup v1 and v2, so v2 is hidden from it.
         let hides_unified = oci_runtime() == "crun";
         let isolation = Isolation {
             state: dir.path().join("run"),
@@ -128,7 +130,7 @@ impl Containerd {
             host.log_tail(20)
         );
         if settings.shims == Shims::Reference && Version::of_containerd() >= Version(2, 0) {
-            // Debug sockets of containers that join a pod stay.
+            // containerd's own shim leaves debug sockets behind if a pod has several containers.
             host.tolerate("/run/s/");
         }
         if settings.cri.is_none() {
@@ -183,7 +185,8 @@ impl Containerd {
         command
     }
 
-    /// The control sockets of its shims, without those for root alone.
+    /// The control sockets that the shims of this containerd serve for all clients, without those
+    /// for root alone.
     #[track_caller]
     pub fn control_sockets(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.dir().join("run/usher")).expect("the directory");
@@ -342,7 +345,7 @@ fn daemon_command(dir: &Path, path: &str) -> Command {
     command.env("PATH", path).env("TMPDIR", dir.join("tmp"));
     // The machine's own usher configuration must not affect tests.
     command.env("USHER_CONFIG", usher_config(dir));
-    // If the second variable is set, Go puts console sockets there.
+    // If this variable is set, containerd puts console sockets into the directory that it names.
     command.env_remove("XDG_RUNTIME_DIR");
     command.env_remove("NOTIFY_SOCKET");
     command.current_dir("/");

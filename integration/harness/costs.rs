@@ -2,11 +2,11 @@
 
 use std::fs;
 
-/// `USER_HZ`: ticks per second in the kernel's interfaces (`include/asm-generic/param.h`).
+/// `USER_HZ`: ticks per second in the files of `/proc` (`include/asm-generic/param.h`).
 const TICKS: f64 = 100.0;
 
-/// Sum of the processes' proportional set sizes in MB: a page shared by n processes counts as one
-/// n-th for each.
+/// Sum of the proportional set sizes of processes, in MB: each of n processes that share a page
+/// counts one n-th of it.
 pub fn proportional_memory(pids: &[u32]) -> f64 {
     let kilobytes = |pid: &u32| {
         let path = format!("/proc/{pid}/smaps_rollup");

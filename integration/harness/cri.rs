@@ -35,15 +35,16 @@ pub use pod::{Container, Pod, PodSpec};
 
 /// The containerd namespace of kubelet's pods.
 pub const NAMESPACE: &str = "k8s.io";
-/// The name of the plugin's directories.
+/// The directory name of the CRI plugin's files.
 pub const PLUGIN: &str = "io.containerd.grpc.v1.cri";
 
-/// The image of the pause container, which holds a pod's namespaces unless the shim does.
+/// The image of the pause container, which holds a pod's namespaces if the shim does not make the
+/// sandbox.
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
 /// An image with busybox and the witness.
 const WITNESS: &str = "localhost/usher-it/witness:1";
 
-/// The runtime type by which containerd finds our shim.
+/// The runtime type of our shim; containerd derives the shim's file name from it.
 const OURS: &str = "io.containerd.usher.v2";
 
 /// The directory of Debian's network plugins.
@@ -58,7 +59,7 @@ const MAX_ANSWER: usize = 4 * 1024 * 1024;
 /// Maximum time that traces of a removed pod remain.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// The runtime handler of a pod, which decides who makes its sandbox.
+/// The runtime handler of a pod, which decides whether containerd or the shim makes the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handler {
     /// Our shim, with a pause container made by containerd.
@@ -78,7 +79,7 @@ pub struct CriSettings {
     pub passes_annotations: bool,
     /// True if there is a pause image.
     pub has_pause: bool,
-    /// The OCI runtime, if not the shims' default.
+    /// The OCI runtime, if the shims do not use their default.
     pub oci_runtime: Option<PathBuf>,
 }
 
@@ -125,7 +126,7 @@ impl Handler {
 }
 
 impl CriSettings {
-    /// The plugin's part of the configuration of the containerd in `dir`.
+    /// The tables for the CRI plugin in the configuration of the containerd in `dir`.
     pub(super) fn tables(&self, dir: &Path) -> String {
         let mut text = format!(
             r#"
@@ -149,7 +150,7 @@ impl CriSettings {
             let cri = "plugins.\"io.containerd.cri.v1.runtime\"";
             let table = format!("{cri}.containerd.runtimes.{}", handler.name());
             let kind = match handler {
-                // With a shim that makes the sandbox, containerd ignores a path.
+                // If the shim makes the sandbox, containerd ignores a path to the shim.
                 Handler::Pauseless => OURS,
                 Handler::Usher | Handler::Runc => REFERENCE,
             };
@@ -171,8 +172,8 @@ impl CriSettings {
                     text.push_str("  disable_pause_image_pull = true\n");
                 }
             }
-            // Without controllers an OCI runtime refuses the CPU shares that containerd gives to
-            // each pause container. containerd 2 has no setting against them.
+            // Without the controllers, an OCI runtime refuses the CPU shares that containerd sets
+            // for each pause container. containerd 2 has no setting that omits the shares.
             let unlimited = || build("unlimited", UNLIMITED_SOURCE);
             let needed = (!has_controllers()).then(unlimited);
             if let Some(runtime) = self.oci_runtime.as_ref().or(needed.as_ref()) {
@@ -241,14 +242,14 @@ impl Cri {
     }
 
     /// Starts containerd again after [`stop`](Containerd::stop) or [`crash`](Containerd::crash),
-    /// and waits until it knows its pods.
+    /// and waits until the new process has loaded its pods.
     #[track_caller]
     pub fn restart(&self) {
         self.host.start_again();
         self.await_runtime();
     }
 
-    /// Swaps our two handlers in the configuration, from containerd's next start on.
+    /// Swaps our two handlers in the configuration, which containerd reads at its next start.
     pub fn exchange_handlers(&self) {
         let path = self.dir().join("config.toml");
         let text = fs::read_to_string(&path).expect("a configuration");
@@ -358,13 +359,14 @@ impl Cri {
             .containers
     }
 
-    /// The cgroup that kubelet would have made for a pod.
+    /// The path of the cgroup that kubelet would make for a pod.
     fn cgroup_of(&self, pod: &str) -> String {
         format!("/{}/pod{}", self.name, uid_of(pod))
     }
 
-    /// Removes all pods, as kubelet does with unknown ones. Returns the problems. Retries like
-    /// kubelet: containerd refuses while it cleans up after a dead shim.
+    /// Removes all pods, as kubelet removes pods that it does not know, and returns the problems.
+    /// Retries like kubelet, because containerd refuses a removal while it cleans up after a dead
+    /// shim.
     pub fn remove_pods(&self) -> Vec<String> {
         let mut problems = Vec::new();
         poll(PATIENCE, || {
@@ -409,7 +411,7 @@ impl Cri {
 }
 
 impl Drop for Cri {
-    /// Removes the pods before containerd's own check for leaks.
+    /// Removes the pods before `Containerd` is dropped and looks for leaks.
     fn drop(&mut self) {
         if self.pid().is_none() {
             let again = || self.restart();

@@ -85,7 +85,8 @@ impl Containerd {
         self.spawn(spec, &["run", "--detach", "--fifo-dir", &self.fifo_dir()])
     }
 
-    /// Runs a container with `ctr` attached to its stdio, until both have ended.
+    /// Runs a container with `ctr` attached to its stdio, until the container and `ctr` have
+    /// exited.
     #[track_caller]
     pub fn run_attached(&self, spec: &ContainerSpec) -> Finished {
         self.spawn_attached(spec).finish(PATIENCE)
@@ -106,8 +107,8 @@ impl Containerd {
         self.dir().join("fifo").display().to_string()
     }
 
-    /// Creates a container without a task. Here `ctr` takes every word with a dash for its own
-    /// option, so the program's arguments cannot begin with one.
+    /// Creates a container without a task. `ctr containers create` takes every word with a dash for
+    /// an option of its own, so the program's arguments cannot begin with a dash.
     #[track_caller]
     pub fn create(&self, spec: &ContainerSpec) {
         let finished = run(spec.ctr_command(self, &["containers", "create"]), PATIENCE);
@@ -213,7 +214,8 @@ impl Containerd {
         let table = self.must(&["tasks", "ps", id]);
         let parse = |line: &str| {
             let (pid, info) = line.split_once(char::is_whitespace)?;
-            // `&ProcessDetails{ExecID:sleeper,…}`, and from 1.7 on `exec_id:"sleeper"`.
+            // containerd 1.6 prints `&ProcessDetails{ExecID:sleeper,…}`, later versions
+            // `exec_id:"sleeper"`.
             let exec_id = ["ExecID:", "exec_id:"]
                 .iter()
                 .find_map(|key| info.split_once(key))
@@ -229,7 +231,8 @@ impl Containerd {
         table.lines().skip(1).filter_map(parse).collect()
     }
 
-    /// Waits until an exec's program runs; its process is in the cgroup earlier.
+    /// Waits until an exec's program runs. Before that, the exec's process is already in the
+    /// cgroup.
     #[track_caller]
     pub fn await_exec(&self, id: &str, exec_id: &str) {
         let runs = |(_, exec): &(u32, Option<String>)| exec.as_deref() == Some(exec_id);

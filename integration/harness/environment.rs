@@ -17,7 +17,8 @@ pub struct Version(pub u32, pub u32);
 /// The shims that a containerd finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shims {
-    /// Our freshly built shim comes first, under each name that it is tested by.
+    /// Our freshly built shim comes first in the `PATH`, under each name by which a test may call
+    /// it.
     Ours,
     /// Only containerd's own shims.
     Reference,
@@ -43,15 +44,15 @@ impl Version {
         Some(Version(next()?, next()?))
     }
 
-    /// True if containerd passes a shim's parameters in protobuf. Older versions expect an address
-    /// or JSON, whatever the shim answers.
+    /// True if containerd passes a shim's parameters in protobuf. Older versions can read only an
+    /// address or JSON, whatever the shim answers.
     pub fn speaks_protobuf(self) -> bool {
         self >= Version(2, 3)
     }
 
-    /// True if a restarted containerd takes a shim whose tasks have all ended meanwhile for leaked,
-    /// and deletes the tasks. From 2.4 on this depends on the shim: containerd's own reports that
-    /// there are no processes, ours that the task has ended.
+    /// True if a restarted containerd takes a shim for leaked, and deletes its tasks, because all
+    /// of them ended while containerd was down. Since 2.4 this depends on the shim: containerd's
+    /// own shim reports that there are no processes, ours that the task has ended.
     pub fn deletes_what_has_ended(self, is_reference: bool) -> bool {
         self >= Version(1, 7) && (is_reference || self < Version(2, 4))
     }
@@ -73,7 +74,7 @@ pub fn oci_runtime() -> String {
     std::env::var("USHER_TEST_OCI_RUNTIME").unwrap_or_else(|_| "runc".to_owned())
 }
 
-/// The OCI runtime's message about a program missing in the container.
+/// The OCI runtime's error message for a program that is missing in the container.
 pub fn words_for_missing(program: &str) -> String {
     match oci_runtime().as_str() {
         "crun" => format!("executable file `{program}` not found"),
@@ -103,12 +104,13 @@ fn given_criu() -> Option<PathBuf> {
     std::env::var_os("USHER_TEST_CRIU").map(PathBuf::from)
 }
 
-/// The `PATH` of a containerd and its shims. It begins with the test's own `bin`, which this fills.
+/// The `PATH` of a containerd and its shims. It begins with the test's own `bin` directory, which
+/// this function fills.
 pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
     let bin = test_dir.join("bin");
     fs::create_dir(&bin).expect("the directory of programs");
     if oci_runtime() != "runc" {
-        // Under runc's name, which shims use by default: some nodes do the same.
+        // The OCI runtime is linked as `runc`, which shims use by default; some nodes do the same.
         symlink(program(&oci_runtime()), bin.join("runc")).expect("link the OCI runtime");
     }
     if let Some(criu) = given_criu() {
@@ -126,7 +128,8 @@ pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
     format!("{}:{}", bin.display(), installed_path())
 }
 
-/// Installs a program as a file of its own, so that no process can tell its other name.
+/// Installs a program as a file of its own, not as a link, so that the program cannot find out its
+/// original name.
 fn install(program: &Path, name: &Path) {
     // A hard link suffices within one file system.
     if fs::hard_link(program, name).is_err() {
@@ -170,8 +173,9 @@ fn find(name: &str, path: &str) -> PathBuf {
 pub fn shim_dir() -> PathBuf {
     let built = option_env!("CARGO_BIN_EXE_containerd-shim-usher-v2").map(PathBuf::from);
     let built = built.filter(|program| program.exists());
-    // Cargo sets the variable only for tests and benches, and not where they are copied to. Their
-    // programs, and examples, lie one directory below the shim.
+    // Cargo sets the variable only for tests and benches, and its path does not exist on a machine
+    // to which these were copied. Then, and for examples, use the path of this program, which lies
+    // one directory below the shim.
     let built = built.unwrap_or_else(|| {
         let this = std::env::current_exe().expect("the path of this program");
         let dir = this.parent().expect("a directory");

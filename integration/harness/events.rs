@@ -86,7 +86,8 @@ fn unix_ns(date: &str, time: &str) -> Option<u64> {
 }
 
 impl Recorder {
-    /// Begins to collect, and returns once no event can be missed.
+    /// Begins to collect events. Returns once the subscription is active, so that no later event is
+    /// missed.
     #[track_caller]
     pub fn follow(&self, host: &Containerd) {
         let mut child = host.ctr_command(&["events"]);
@@ -100,7 +101,8 @@ impl Recorder {
         std::thread::spawn(move || collect(output, &seen));
         *self.child.lock().unwrap() = Some(child);
 
-        // `ctr` does not report its subscription: change labels until it prints a change.
+        // `ctr events` does not say when it has subscribed: change a label again and again until it
+        // prints the change.
         let mut attempt = 0;
         let subscribed = poll(PATIENCE, || {
             attempt += 1;
@@ -169,14 +171,16 @@ impl Containerd {
         }
     }
 
-    /// The number of times that a task of this container was created, by the events so far.
+    /// The number of times that a task of this container was created, according to the events so
+    /// far.
     pub fn creations(&self, id: &str) -> usize {
         let topics = self.topics(id);
         topics.iter().filter(|t| *t == "/tasks/create").count()
     }
 
-    /// Waits until the events show more than `before` creations, if `before` is not 0: later checks
-    /// must not see an earlier one. Events may arrive after answers.
+    /// If `before` is not 0, waits until the events show more than `before` creations, because an
+    /// event may arrive later than the answer to its call. Otherwise a later check might find the
+    /// events of an earlier creation.
     #[track_caller]
     pub(super) fn await_creation(&self, id: &str, before: usize) {
         if before > 0 {

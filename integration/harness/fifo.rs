@@ -17,12 +17,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Begins to read once the FIFO has a writer.
+    /// Opens the FIFO in the background, as soon as it has a writer, and reads it to its end.
     pub fn of(path: &str) -> Self {
         Self::with(path, |_| ())
     }
 
-    /// As `of`, but calls `before` with the number of each piece before reading it.
+    /// As `of`, but calls `before` before it reads a piece, with the number of the piece.
     pub fn with(path: &str, mut before: impl FnMut(usize) + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (to, path) = (Arc::clone(&bytes), path.to_owned());
@@ -49,7 +49,7 @@ impl Reader {
         }
     }
 
-    /// Waits until the FIFO is open. If the process is deleted earlier, its output may be lost.
+    /// Waits until the FIFO is open. The output of a process that is deleted earlier may be lost.
     #[track_caller]
     pub fn await_open(&self) {
         eventually("the FIFO has a writer", PATIENCE, || {

@@ -1,4 +1,5 @@
-//! A slow OCI runtime: a script that waits at gates, and runs runc.
+//! A slow OCI runtime: a script that can be made to wait before or after a command, and otherwise
+//! runs runc. A place where it waits is called a gate.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,8 +11,8 @@ use containerd_shim_protos::shim::oci::Options;
 
 use super::{Containerd, PATIENCE, eventually, write_program};
 
-/// The script. Its verb is the first argument that is one; a gate's file names the container for
-/// which it is closed.
+/// The script. The verb is the first argument that is the name of a runtime command. The file of a
+/// closed gate contains the id of the container whose commands have to wait.
 const SCRIPT: &str = r#"#!/bin/sh
 verb=none
 for word in "$@"; do
@@ -41,7 +42,8 @@ wait_at "after-$verb"
 exit $code
 "#;
 
-/// The runtime's gates, one before and one after each verb. All are open at first and on drop.
+/// The gates of the runtime: one before and one after each verb. All gates are open at first, and
+/// are opened on drop.
 pub struct Gates {
     dir: PathBuf,
 }
@@ -82,8 +84,8 @@ impl Gates {
         }
     }
 
-    /// Makes later commands `verb` for container `id` wait before they do anything. With the prefix
-    /// `after-` they wait after they are done.
+    /// Closes a gate: from now on, the command `verb` for the container `id` waits before it does
+    /// anything. With the prefix `after-`, the command waits when its work is done.
     pub fn close(&self, verb: &str, id: &str) {
         // Renamed into place, so that the script never reads half of it.
         let unfinished = self.dir.join("unfinished");
@@ -108,7 +110,7 @@ impl Gates {
 
 impl Drop for Gates {
     fn drop(&mut self) {
-        // The program stays: it must delete what is left of the containers.
+        // The script itself stays: shims still use it to delete containers.
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.path() != self.binary() {
                 let _ = fs::remove_file(entry.path());

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Containerd, run};
 
-/// Enough for a large layer on a busy disk.
+/// Timeout of an import, long enough for a large layer on a busy disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An image for an archive: its reference and its configuration in terms of the OCI image spec.

@@ -1,4 +1,4 @@
-//! Leaks of a shim, and their removal.
+//! Finds what a shim leaves behind, and removes it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use nix::unistd::Pid;
 
 use super::{Containerd, Status, cri, poll, run};
 
-/// A shim exits some time after its last task was deleted.
+/// Time that a shim may take to exit after its last task is deleted.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// The state before the first container.
+/// Mounts that existed before the test's first container, and leaks that the test tolerates.
 pub struct Leftovers {
     mounts: BTreeSet<String>,
     tolerated: Mutex<Vec<String>>,
@@ -125,8 +125,9 @@ fn await_no_zombies(host: &Containerd) -> Vec<String> {
     }
 }
 
-/// Process ids that containerd knows from Create, of containers that now have another process, or
-/// count as running without one. Their zombies are kept on purpose, to reserve the ids.
+/// Process ids that containerd knows from Create, but that are no longer those of the container: it
+/// was restarted in place with another process, or it waits for its restart. Their zombies are kept
+/// on purpose, to reserve the ids.
 fn reserved_pids(host: &Containerd) -> Vec<u32> {
     let tasks = host.tasks();
     let events = host.events();
@@ -158,7 +159,7 @@ pub fn process_state(pid: u32) -> Option<char> {
     fields.chars().next()
 }
 
-/// Removes leaks by force, after containerd has ended.
+/// Removes all traces of the test by force, after containerd has exited.
 pub fn raze(host: &Containerd) {
     for _ in 0..50 {
         let alive = processes(host);
@@ -170,7 +171,8 @@ pub fn raze(host: &Containerd) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // The deepest first, and in the test's mount namespace, which a stray process may keep alive.
+    // Unmounts the deepest mount first. It works in the test's mount namespace, which a stray
+    // process may keep alive.
     let mounts = current_mounts(host);
     let ours: Vec<&String> = mounts.difference(&host.leftovers.mounts).collect();
     for mount in ours.into_iter().rev() {
@@ -228,7 +230,7 @@ fn current_mounts(host: &Containerd) -> BTreeSet<String> {
     {
         return mount_points(&table);
     }
-    // containerd has ended: read the table from a process of our own.
+    // containerd has exited, so a process of the test enters the mount namespace to read the table.
     let mut cat = Command::new("cat");
     cat.arg("/proc/self/mountinfo");
     host.enter(&mut cat);
@@ -255,8 +257,8 @@ fn cgroup_roots() -> Vec<PathBuf> {
     roots
 }
 
-/// Cgroups below the test's own, which runc makes and does not remove, and systemd's with its name.
-/// Parents first.
+/// The test's cgroups that should be gone, parents first: those below the test's own cgroup, which
+/// runc makes and does not remove, and those of systemd that have the test's name.
 fn cgroups(namespace: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     if Path::new("/run/systemd/system").exists() {
@@ -279,22 +281,23 @@ fn cgroups(namespace: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Files that shims and runc made beside containerd's: sockets, states, bundles, working
-/// directories, temporary files.
+/// Files that shims and runc make outside of containerd's own directories: sockets, states,
+/// bundles, working directories, temporary files.
 fn files(host: &Containerd) -> Vec<PathBuf> {
     let (dir, namespace) = (host.dir(), &host.namespace);
     let mut found = Vec::new();
     let runc = dir.join("run/runc");
     // History of pods that have ended, kept for an hour.
     let ended = dir.join("run/usher/ended");
-    // Directories that outlive their contents, the first ones with containerd's own shim too.
+    // Directories that stay when their contents are gone. The first ones also stay with
+    // containerd's own shim.
     let usual = [
         dir.join("run/s"),
         dir.join("run/fifo"),
         dir.join("run/usher"),
         dir.join("run/usher/root"),
         ended.clone(),
-        // crun 1.28 mounts it over directories hidden from a container.
+        // crun 1.28 hides directories from a container by mounting this directory over them.
         runc.join(namespace).join(".empty-directory"),
         runc.join(namespace),
         runc,

@@ -24,7 +24,7 @@
 //! | `USHER_TEST_PREFIX` | prefix of the names of directories and namespaces | `usher-it-` |
 //! | `USHER_TEST_KEEP` | `1` keeps the directory of a failed test | |
 
-// Each target (tests, demo, benches) uses another part of the harness.
+// Each target (tests, demo, benches) uses only a part of the harness.
 #![allow(dead_code, unused_imports)]
 
 mod bare;
@@ -76,7 +76,7 @@ pub use rootfs::{build, populate};
 pub use shim::{Answer, Endpoint, Service, Shim, TaskApi};
 pub use spec::ContainerSpec;
 
-/// Timeout for anything that a machine with two busy cores finishes eventually. Like all timeouts
+/// Timeout for anything that finishes within a short time even on two busy cores. Like all timeouts
 /// it is scaled by [`time_scale`].
 pub const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -29,15 +29,15 @@ const NETWORKS: &str = "/var/lib/cni";
 
 /// Isolation of a containerd.
 pub struct Isolation {
-    /// Mounted on [`SHARED_STATE`].
+    /// The directory that is mounted on [`SHARED_STATE`].
     pub state: PathBuf,
     /// Hides cgroup v2 if v1 is there too.
     pub hides_unified: bool,
     pub own_network: bool,
 }
 
-/// Open files keep the namespaces alive after their processes, so that a restarted containerd finds
-/// its mounts.
+/// Namespaces kept alive by open files after all their processes have exited, so that a restarted
+/// containerd finds its mounts.
 pub struct MountNs {
     file: File,
     network: File,
@@ -84,8 +84,8 @@ impl Isolation {
 }
 
 /// Resets the signals that glibc reserves for itself to their default action. cargo makes the tests
-/// ignore signal 32, as every program does to children of glibc's `posix_spawn`. Otherwise this
-/// could not be told from a signal that the shim itself ignores.
+/// ignore signal 32, as every program does that starts children by glibc's `posix_spawn`. Without
+/// the reset, a test could not tell whether the shim itself ignores the signal.
 fn reset_glibc_signals() {
     /// The kernel's `sizeof(sigset_t)`.
     const SET_SIZE: usize = 8;

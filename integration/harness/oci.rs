@@ -1,4 +1,4 @@
-//! An OCI runtime by itself: its commands, and containers without a shim.
+//! An OCI runtime that a test calls directly, to run containers without a shim.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use super::{Containerd, installed_program};
 pub struct OciRuntime<'host> {
     host: &'host Containerd,
     program: PathBuf,
-    /// The directory with the state of its containers.
+    /// The directory in which the runtime keeps the state of its containers.
     pub root: PathBuf,
 }
 
 impl<'host> OciRuntime<'host> {
-    /// The program of that name, with a state directory of its own.
+    /// The OCI runtime with this program name, and a state directory for this test alone.
     pub fn new(host: &'host Containerd, name: &str) -> Self {
         let root = host.dir().join(format!("run/bare-{name}"));
         let program = installed_program(name);
@@ -35,8 +35,8 @@ impl<'host> OciRuntime<'host> {
         bundle
     }
 
-    /// Creates the bundle's container, which then waits for its start. Its process id is in the
-    /// bundle's file `pid`.
+    /// Creates the bundle's container, which then waits for its start. The container's process id
+    /// is in the bundle's file `pid`.
     ///
     /// # Errors
     ///
@@ -53,8 +53,8 @@ impl<'host> OciRuntime<'host> {
     ///
     /// The runtime's error output.
     pub fn ask(&self, arguments: &[&str]) -> Result<String, String> {
-        // The output goes to files: a created process inherits the streams, and may outlive the
-        // command.
+        // The output goes to files, not to pipes: a created container's process inherits the
+        // streams, and may run longer than the command.
         let [out, said] = ["out", "said"].map(|name| self.host.dir().join(format!("bare-{name}")));
         let mut command = self.command(arguments);
         let file = |path| fs::File::create(path).expect("a file");
@@ -86,7 +86,8 @@ impl<'host> OciRuntime<'host> {
 
 impl Drop for OciRuntime<'_> {
     fn drop(&mut self) {
-        // A nonempty directory belongs to a leaked container, which the leak check reports.
+        // The directory is empty unless a container has leaked. The leak check then reports the
+        // container.
         let _ = fs::remove_dir(&self.root);
     }
 }

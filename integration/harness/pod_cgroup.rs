@@ -24,14 +24,14 @@ pub fn has_controllers() -> bool {
     list.map_or(true, |list| has(&list, "cpu") && has(&list, "memory"))
 }
 
-/// A pod's cgroup, made by the test or another program.
+/// The cgroup of a pod, made by the test or by another program.
 pub struct CgroupFiles {
     /// `/<namespace>/<name>`.
     pub path: String,
 }
 
-/// A cgroup below the test's own, with the CPU and memory controllers. On drop it deletes all
-/// containers and is removed.
+/// A cgroup below the test's own cgroup, with the CPU and memory controllers. On drop, all
+/// containers are deleted, and then the cgroup is removed.
 pub struct PodCgroup<'host> {
     host: &'host Containerd,
     files: CgroupFiles,
@@ -46,7 +46,7 @@ impl Deref for PodCgroup<'_> {
 }
 
 impl CgroupFiles {
-    /// The cgroup's directory; with v1, that of a controller.
+    /// The cgroup's directory. With cgroup v1, the directory in the hierarchy of the controller.
     pub fn directory(&self, controller: &str) -> PathBuf {
         directory(&self.path, controller)
     }
@@ -120,7 +120,7 @@ impl CgroupFiles {
 }
 
 impl<'host> PodCgroup<'host> {
-    /// A cgroup that another program made.
+    /// A pod's cgroup that another program made.
     pub fn at(host: &'host Containerd, path: &str) -> Self {
         let path = path.to_owned();
         let files = CgroupFiles { path };
@@ -185,7 +185,7 @@ pub(super) fn make(path: &str) {
     if !has_controllers() {
         fs::create_dir_all(directory(path, "")).expect("the pod's cgroup");
     } else if on_v2() {
-        // Each cgroup must pass the controllers on to its children.
+        // A cgroup has to enable a controller for its children before they can use it.
         let _ = fs::write(
             Path::new(ROOT).join("cgroup.subtree_control"),
             "+cpu +memory",

@@ -1,6 +1,7 @@
-//! Ends a pod as kubelet and containerd do: stop requests for all containers at once, with a
-//! deadline that implies the grace period; SIGKILL when the grace period, counted from the answer,
-//! is over; and a SIGKILL for all processes left of an exited container.
+//! Ends a pod as kubelet and containerd do. All containers get a stop request at once, with a
+//! deadline from which the shim computes the grace period. The grace period counts from the answer;
+//! a container that still runs at its end gets SIGKILL. When a container has exited, its remaining
+//! processes get SIGKILL.
 
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -49,7 +50,8 @@ impl Containerd {
             .iter()
             .map(|id| {
                 let id = (*id).to_owned();
-                // One connection each: calls on a single connection would be serialized here.
+                // Each call has its own connection: this client would send the calls of one
+                // connection one after another.
                 let asking = self.task_api(&id).deadline(grace + REQUEST_TIMEOUT);
                 let waiting = self.task_api(&id).deadline(grace);
                 let killing = self.task_api(&id).deadline(super::scaled(PATIENCE));

@@ -1,4 +1,5 @@
-//! The record written by the containers themselves. Tests of ordering are judged by it.
+//! The record of events that the containers of a test write themselves. Tests judge the order of
+//! containers by it.
 
 use std::fmt;
 use std::path::Path;
@@ -9,11 +10,12 @@ use super::{Containerd, PATIENCE, poll};
 /// A line of the record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Nanoseconds since 1970, by the machine's clock, which containers share.
+    /// Nanoseconds since 1970 by the machine's clock, which all containers share.
     pub at_ns: u64,
     /// The witness's name.
     pub name: String,
-    /// `start`, `ready`, `accepted`, `signal`, `beat`, `exit`, or a mark.
+    /// The kind of event: `start`, `ready`, `accepted`, `signal`, `beat`, `exit`, or a word of the
+    /// test's choice.
     pub what: String,
     pub detail: String,
 }
@@ -39,7 +41,8 @@ impl Record {
     pub fn read(shared_dir: &Path) -> Self {
         let text = std::fs::read_to_string(shared_dir.join("record")).unwrap_or_default();
         let mut events: Vec<Event> = text.lines().filter_map(Event::parse).collect();
-        // A witness takes the time before it appends the line, so neighboring lines may be swapped.
+        // A witness reads the clock before it appends the line, so lines with nearly the same time
+        // may be in the wrong order.
         events.sort_by_key(|e| e.at_ns);
         Self(events)
     }
@@ -58,7 +61,7 @@ impl Record {
         self.first(name, what).is_some()
     }
 
-    /// The time of the first such event, in nanoseconds since 1970.
+    /// The time of the first event of this kind by this container, in nanoseconds since 1970.
     #[track_caller]
     pub fn at(&self, name: &str, what: &str) -> u64 {
         let event = self.first(name, what);
@@ -87,7 +90,7 @@ impl Record {
         assert!(self.before(earlier, later), "{self}");
     }
 
-    /// The names in the order of their first `what` event.
+    /// The names of containers in the order of their first `what` event.
     pub fn order(&self, what: &str) -> Vec<&str> {
         let mut names = Vec::new();
         for event in self.0.iter().filter(|e| e.what == what) {

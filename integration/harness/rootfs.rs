@@ -78,7 +78,8 @@ pub fn build(name: &str, source: &str) -> PathBuf {
 }
 
 fn compile(name: &str, text: &str, program: &Path) {
-    // Renamed once complete: another test binary may do the same.
+    // The program is renamed once it is complete, because another test binary may compile it at the
+    // same time.
     let unfinished = program.with_file_name(format!("unfinished-{}", std::process::id()));
     let source = unfinished.with_extension("rs");
     fs::write(&source, text).expect("write the program's source");
@@ -108,7 +109,8 @@ mod tests {
     use super::*;
     use crate::harness::cri::pause_program;
 
-    /// Run alone, this test also leaves the programs for a machine without a compiler.
+    /// Checks that the programs are static. If this test runs alone, it also leaves the compiled
+    /// programs for a machine without a compiler.
     #[test]
     fn what_containers_execute_needs_no_libraries() {
         for path in [witness(), &pause_program()] {

@@ -23,7 +23,7 @@ pub struct Shim {
     pub endpoint: Endpoint,
 }
 
-/// The address of a shim, and the service there.
+/// The address of a shim, and the API that it serves there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
     /// The socket's address as the shim and containerd know it.
@@ -42,7 +42,7 @@ pub enum Service {
     SandboxV1,
 }
 
-/// A connection to a shim for one thread. Concurrent calls need connections of their own.
+/// A connection to a shim, for one thread. Calls at the same time need one connection each.
 pub struct TaskApi {
     runtime: Runtime,
     client: Client,
@@ -109,7 +109,8 @@ impl Containerd {
     /// A connection to a shim's address.
     #[track_caller]
     pub fn connect(&self, address: &str, service: Service) -> TaskApi {
-        // The socket is in the shims' mount namespace; see `mount_ns`.
+        // The socket is in the shims' mount namespace (see `mount_ns`), so the test uses the
+        // directory that is mounted there.
         let outside = self.dir().join("run").display().to_string();
         let address = address.replacen(SHARED_STATE, &outside, 1);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -157,7 +158,7 @@ impl Service {
 }
 
 impl TaskApi {
-    /// Sets the deadline of later calls; the shim is told of it.
+    /// Sets the deadline of later calls. Each call also tells the shim its deadline.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -206,7 +207,8 @@ impl TaskApi {
         self.call("Create", request)
     }
 
-    /// For this and the following calls: an empty `exec_id` means the task's first process.
+    /// Starts a task or an exec. In this call and those below, an empty `exec_id` means the task's
+    /// first process.
     pub fn start(&self, id: &str, exec_id: &str) -> Answer<StartResponse> {
         let (id, exec_id) = (id.into(), exec_id.into());
         self.call(

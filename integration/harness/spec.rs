@@ -29,7 +29,7 @@ impl ContainerSpec {
         .witness(&[])
     }
 
-    /// A witness in a pod, with the id `POD-NAME`.
+    /// A witness in a pod. The container's id is `POD-NAME`.
     pub fn witness_of(
         pod: &str,
         name: &str,
@@ -80,7 +80,8 @@ impl ContainerSpec {
             .iter()
             .any(|option| options.contains(option));
         let spec = self.args(&[&["/bin/witness", &name], options].concat());
-        // `lo` of a container made by `ctr` is down, and the witness brings it up first.
+        // In a container made by `ctr`, the loopback interface is down. The witness has to bring it
+        // up, for which it needs a capability.
         if listens {
             spec.option(&["--cap-add", "CAP_NET_ADMIN"])
         } else {
@@ -99,7 +100,7 @@ impl ContainerSpec {
         self.args(&["/bin/sh", "-c", script])
     }
 
-    /// Runs from an image in containerd's store instead of the test's root file system.
+    /// Uses an image in containerd's store as the root file system instead of the test's own.
     pub fn image(mut self, image: &str) -> Self {
         self.image = Some(image.to_owned());
         self
@@ -127,14 +128,15 @@ impl ContainerSpec {
     fn command_line(&self, host: &Containerd, command: &[&str]) -> Vec<String> {
         let mut line: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
         line.extend(["--runtime".to_owned(), self.runtime.clone()]);
-        // An image always sets `PATH`, and youki needs one.
+        // youki needs `PATH`, which every image sets and the test's root file system does not set.
         let shared = self
             .clone()
             .mount(&host.shared_dir().display().to_string(), "/shared")
             .option(&["--env", "PATH=/bin"]);
         line.extend(shared.options);
         if !has_controllers() {
-            // Otherwise ctr 2 gives shares, which an OCI runtime refuses then.
+            // Without this option ctr 2 gives CPU shares, which an OCI runtime refuses if there is
+            // no CPU controller.
             line.extend(["--cpu-shares", "0"].map(str::to_owned));
         }
         let rootfs = || host.dir().join("rootfs").display().to_string();

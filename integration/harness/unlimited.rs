@@ -1,13 +1,13 @@
-//! Executes the OCI runtime, after taking a pause container's CPU shares out of its bundle.
+//! Removes a pause container's CPU shares from its bundle, and then executes the OCI runtime.
 //!
-//! For machines without the CPU controller, where OCI runtimes refuse them.
+//! Used on machines without the CPU controller, where OCI runtimes refuse CPU shares.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// containerd's shares, as Go writes them.
+/// The CPU shares in a bundle's JSON, in the form in which containerd writes them.
 const SHARES: &str = r#""cpu":{"shares":2}"#;
 
 fn main() {

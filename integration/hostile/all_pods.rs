@@ -7,10 +7,10 @@ use super::pods::{self, Container, Pod};
 use super::runner::{POLICIES, Side, costliest, cpu_rate, play, play_all};
 use crate::harness::{time_scale, times};
 
-/// Run time of each pod before its end.
+/// Time for which each pod runs before it is ended.
 const LIFE: Duration = Duration::from_secs(3);
 
-/// The pods of a short run.
+/// The pods that a short run of the tests tries.
 const FEW: [&str; 3] = ["fifo", "probes", "runtime hangs at everything"];
 
 #[test]
@@ -27,7 +27,8 @@ fn hostile_pods_end_in_time_and_cost_their_node_little() {
     let costliest = costliest(&outcomes).expect("a pod");
     let scale = f64::from(time_scale());
     assert!(rate < 0.1 * scale, "{rate}: {outcomes:#?}");
-    // The bound for all probes, and as much again for everything else.
+    // A tenth of a CPU is the bound for all probes of a pod; the other tenth is for everything
+    // else.
     assert!(costliest.cpu_rate() < 0.2 * scale, "{costliest:#?}");
 }
 
@@ -40,7 +41,7 @@ const BUSY: Pod = Pod {
     ..Pod::NEW
 };
 
-/// The same pod, whose caller runs execs in it again and again.
+/// The pod `BUSY`, in which the caller runs execs again and again.
 const BUSY_WITH_EXECS: Pod = Pod {
     name: "busy with execs",
     meanwhile: |stage| {
@@ -58,7 +59,8 @@ fn only_cpu_time_outside_of_the_pods_cgroup_is_counted() {
         assert!(outcome.problem.is_none(), "{outcome:?}");
         outcome
     });
-    // A quarter of a CPU for more than six seconds would be six times that.
+    // If the CPU time of the pod's own processes counted, it would be six times as much: a quarter
+    // of a CPU for more than six seconds.
     assert!(busy.cpu < Duration::from_millis(250), "{busy:?}");
     assert!(
         asked.cpu > busy.cpu + Duration::from_millis(100),

@@ -1,4 +1,5 @@
-//! The program of hostile containers, for attacks that a shell is too slow for or cannot do.
+//! The program of hostile containers, for attacks that need more speed or other system calls than a
+//! shell has.
 //!
 //! Like the [witness](../witness.rs) it is compiled with plain `rustc` into a static program, so it
 //! uses only the standard library and the C functions below.
@@ -78,7 +79,7 @@ fn ignore_stop_signals() {
     }
 }
 
-/// Returns 0 in the child, and less than 0 if there is no room for a process.
+/// Forks. Returns 0 in the child, and a negative number if the limit of processes is reached.
 fn try_fork() -> c_int {
     // SAFETY: the program has one thread wherever this is called.
     unsafe { fork() }
@@ -93,7 +94,8 @@ fn forks() -> ! {
     ignore_stop_signals();
     loop {
         if try_fork() < 0 {
-            // At the limit of processes: a killed process is soon replaced.
+            // The limit of processes is reached. Wait only briefly, so that a killed process is
+            // soon replaced.
             thread::sleep(Duration::from_micros(100));
         }
     }
@@ -104,7 +106,8 @@ fn orphans() -> ! {
     loop {
         match try_fork() {
             0 => {
-                // The grandchild may or may not be the one that continues.
+                // Whichever of both processes this is: it exits, and the grandchild becomes an
+                // orphan.
                 try_fork();
                 exit(0);
             }
@@ -170,7 +173,8 @@ fn endless(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 fn settings(mut stream: TcpStream) -> std::io::Result<()> {
-    // Also reads the answers; otherwise the flood ends once both buffers are full.
+    // Reads what the client sends; otherwise the flood would stop when the buffers in both
+    // directions are full.
     let reader = stream.try_clone()?;
     thread::spawn(move || silent(reader));
     let frames = [0, 0, 0, 4, 0, 0, 0, 0, 0].repeat(1000);

@@ -1,5 +1,5 @@
-//! The shim's work for a pod is bounded: probes as frequent as possible, and probe attempts that
-//! hang during the pod's end.
+//! The CPU time that a shim spends for a pod is bounded, even with the most frequent probes. Probe
+//! attempts that hang do not delay the pod's termination.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,8 @@ fn cpu_time(directory: &Path) -> Duration {
     }
 }
 
-/// A cgroup of containerd, with its shims and everything they start outside of the containers.
+/// A cgroup that contains containerd, its shims, and everything that they start outside of the
+/// containers.
 struct Outside(PathBuf);
 
 impl Outside {
@@ -86,7 +87,7 @@ impl Drop for Outside {
     }
 }
 
-/// The number of probes that each container has got.
+/// The number of times that each container's probe has run.
 fn asked(host: &Containerd) -> [usize; 3] {
     NAMES.map(|name| {
         let file = host.shared_dir().join(format!("asked-{name}"));
@@ -94,7 +95,7 @@ fn asked(host: &Containerd) -> [usize; 3] {
     })
 }
 
-/// Runs the pod's containers below a cgroup.
+/// Runs the pod's containers in a cgroup.
 fn run(pod: &PodCgroup<'_>, annotations: &[(&str, &str)]) {
     for name in NAMES {
         pod.run(name, &["/bin/sleep", "1000"], |config| {
@@ -109,11 +110,12 @@ fn run_greedy(pod: &PodCgroup<'_>, host: &Containerd) {
     eventually("every sidecar has been probed", PATIENCE, || {
         asked(host).iter().all(|times| *times > 0)
     });
-    // The initial allowance is used up by then.
+    // Wait until the probes have used up their initial allowance of CPU time.
     std::thread::sleep(Duration::from_secs(3));
 }
 
-/// CPU time used outside of the pod per second, and the number of probes of each container.
+/// CPU time in seconds that is used outside of the pod per second, and the number of probes of each
+/// container.
 fn measure(outside: &Outside, host: &Containerd) -> (f64, [usize; 3]) {
     let (before, asked_before, begun) = (cpu_time(&outside.0), asked(host), Instant::now());
     std::thread::sleep(WHILE);
@@ -132,7 +134,8 @@ fn exec_probes_every_millisecond_take_at_most_a_tenth_of_a_core_in_turns() {
     let outside;
     let host = Containerd::start();
     outside = Outside::of(&host);
-    // The cgroup does not have the pod's name, so the commands run in the shim's cgroup.
+    // The cgroup's name is not that of a pod, so the probes' commands run in the shim's cgroup,
+    // outside of the pod.
     let pod = PodCgroup::new(&host, "some");
     run_greedy(&pod, &host);
     let (share, times) = measure(&outside, &host);
@@ -180,7 +183,7 @@ fn probe_commands_run_in_the_pods_cgroup_if_it_has_the_pods_name() {
     let (share, times) = measure(&outside, &host);
     let more = (inside() - before).as_secs_f64() / WHILE.as_secs_f64();
     eprintln!("in the pod, beside its containers: {more:.3} of a core");
-    // The share depends on the OCI runtime: crun's commands are short.
+    // The shim's share of the CPU time depends on the OCI runtime: crun's commands are short.
     assert!(share <= 0.07, "{share}");
     assert!(more >= share / 2.0 && more <= 0.11, "{more} {share}");
     assert!(times.iter().all(|times| *times > 0), "{times:?}");
@@ -217,7 +220,8 @@ fn a_probe_attempt_that_hangs_extends_no_termination_beyond_its_bound() {
     host.run(&pod.witness("before", &["--ignore-term"]));
     host.run(&pod.witness("lease", &["--run-for", "500ms", "--exit", "9"]));
     host.await_event("before", "start");
-    // 3 + 1 + 2 seconds. It would be a minute if the shim waited for the attempt's own timeout.
+    // The signal comes after 3 + 1 + 2 seconds. It would come after a minute if the shim waited for
+    // the timeout of the probe attempt.
     host.await_record("the sidecar is told", |record| {
         record.has("proxy", "signal")
     });

@@ -19,7 +19,7 @@ use harness::REFERENCE;
 use pods::Pod;
 use runner::{Outcome, POLICIES, Side, costliest, cpu_rate, play_all, worst_overrun};
 
-/// Run time of each pod before its end.
+/// Time for which each pod runs before it is ended.
 const LIFE: Duration = Duration::from_secs(5);
 
 fn main() {
@@ -88,7 +88,7 @@ fn print(pods: &[&Pod], outcomes: &[Outcome]) {
     }
 }
 
-/// The worst of each figure.
+/// The worst value of each figure.
 fn cells(outcomes: &[Outcome]) -> String {
     if outcomes.is_empty() {
         return "– | – | –".to_owned();
@@ -108,7 +108,7 @@ fn cells(outcomes: &[Outcome]) -> String {
     )
 }
 
-/// The worst overrun, with its policy if there is an overrun.
+/// The worst overrun; if there is one, with the policy under which it occurred.
 fn overrun(outcomes: &[Outcome]) -> String {
     let Some(worst) = worst_overrun(outcomes) else {
         return "–".to_owned();
@@ -124,7 +124,7 @@ fn overrun(outcomes: &[Outcome]) -> String {
     }
 }
 
-/// The cost of all pods, and the worst pod.
+/// The cost of all pods together, and the pod with the highest cost.
 fn cost(outcomes: &[Outcome]) -> String {
     let all = cpu_rate(outcomes);
     match costliest(outcomes) {

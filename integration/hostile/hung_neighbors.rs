@@ -1,4 +1,5 @@
-//! A neighbor that hangs: another shim, a client that falls silent, a containerd that has died.
+//! Neighbors of a pod's shim that hang: another shim, a client that sends nothing more, a
+//! containerd that has died.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -25,8 +26,8 @@ use crate::harness::{
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
-/// Greatest delay by a hung neighbor, on a machine busy with other tests. A shim without this bound
-/// waits a second for each neighbor, or forever if a socket's queue is full.
+/// Longest accepted delay by a hung neighbor, on a machine that is busy with other tests. Without a
+/// bound, a shim would wait a second for each neighbor, or forever if a socket's queue is full.
 const TOLERANCE: Duration = Duration::from_secs(8);
 
 fn in_pod(config: &mut Value) {
@@ -95,7 +96,7 @@ impl Drop for Hung<'_> {
     }
 }
 
-/// Starts the shim for another container of the same pod, without waiting.
+/// Calls the shim's `start` for another container of the same pod, and does not wait for its end.
 fn want(shim: &BareShim<'_>) -> Background {
     let mut command = shim.command("start");
     command.env_remove("MAX_SHIM_VERSION");
@@ -127,7 +128,7 @@ fn costs_no_other_pod_anything(is_full: bool) {
     };
     let wanted: Vec<_> = (0..16).map(prepare).collect();
     let mut starts: Vec<_> = wanted.iter().map(want).collect();
-    // By then each start waits for the hung shim.
+    // After half a second each of the 16 starts waits for the hung shim.
     std::thread::sleep(Duration::from_millis(500));
     let took = another_pod(&host, "other");
     eprintln!("another pod runs after {took:?}, usually {usual:?}");
@@ -139,7 +140,7 @@ fn costs_no_other_pod_anything(is_full: bool) {
         starts.iter_mut().any(Background::poll_running),
         "no start waited for the hung shim"
     );
-    // All these starts fail at about the same time.
+    // All of these starts time out at about the same time.
     for start in starts {
         let finished = start.finish(2 * PATIENCE);
         assert_eq!(finished.code, Some(1), "{finished:?}");
@@ -148,12 +149,12 @@ fn costs_no_other_pod_anything(is_full: bool) {
         assert!(said.contains("within 10s"), "{said}");
     }
     drop(queue);
-    // The hung shim is unharmed.
+    // When the hung shim continues, it still serves its container.
     signal(hung.pid, Signal::SIGCONT);
     let state = hung.shim.api().state("a", "").expect("state").status;
     assert_eq!(format!("{state:?}"), "RUNNING");
-    // The hung shim believes the messages it got meanwhile, and waits as long for such containers
-    // as they may take.
+    // Meanwhile the shim has received messages that announce the 16 containers. It believes them,
+    // and exits only when the announced containers can no longer come.
     let pid = hung.pid;
     drop(hung);
     eventually("the process ends", PATIENCE, || !is_running(pid));
@@ -214,7 +215,8 @@ fn a_hundred_clients_that_send_one_byte_block_no_other_client() {
     let listed = poll(PATIENCE, || {
         let listed = run(usher(&host, &["ps"]), PATIENCE);
         let is_there = listed.out().contains("plain");
-        // Either the pod is listed, or the output says that a shim did not answer.
+        // Either the output lists the pod and the command succeeds, or the command fails because a
+        // shim did not answer.
         assert_eq!(listed.ok(), is_there, "{listed:?}");
         last = Some(listed);
         is_there.then_some(())
@@ -255,7 +257,7 @@ fn check_silent_shim_is_reported(host: &Containerd, why: &str) {
     eventually(&format!("{why}: who watches is told"), PATIENCE, || {
         watching.stderr().contains("the shim at ")
     });
-    // The report comes once, not every second.
+    // The command reports the shim once, not every second.
     std::thread::sleep(Duration::from_millis(2500));
     let times = watching.stderr().matches("the shim at ").count();
     assert_eq!(times, 1, "{why}: {}", watching.stderr());
@@ -301,7 +303,7 @@ fn usher_ps_watch_reports_a_shim_that_falls_silent() {
     });
     signal(shim, Signal::SIGCONT);
     assert!(told.is_some(), "{:?}", watching.stderr());
-    // The shim continues, and its pod was not listed as stopped.
+    // The shim continues, and the command has not listed its pod as stopped.
     assert!(!watching.stdout().contains("Stopped"));
 }
 
@@ -325,8 +327,8 @@ fn serving(host: &Containerd) -> Vec<u32> {
 fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
     let host = Containerd::start();
     let spec = ContainerSpec::new("never").args(&SLEEP);
-    // A starting shim reads this file just before it forks the serving process. The read blocks
-    // while the FIFO has a writer.
+    // A starting shim reads this file just before it forks the serving process. As long as the FIFO
+    // has a writer, the read blocks.
     let config = host.usher_config();
     fs::remove_file(&config).expect("the configuration");
     mkfifo(&config, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
@@ -355,7 +357,7 @@ fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
     host.crash();
     drop(ctr);
     let died = Instant::now();
-    // Half a minute; it was five minutes once.
+    // The shim has half a minute to exit; an earlier version took five minutes.
     let ended = poll(Duration::from_secs(30), || {
         (!is_running(shim)).then_some(())
     });
@@ -367,9 +369,9 @@ fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
 fn a_shim_waits_for_a_late_create_of_a_living_containerd() {
     let host = Containerd::start();
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &SLEEP, |_| ());
-    // containerd stays connected to a shim from its start on.
+    // A connection in the role of containerd, which stays connected to a shim after `start`.
     let containerd = shim.api();
-    // Longer than a shim waits whose containerd has died.
+    // A shim whose containerd has died exits within this time.
     std::thread::sleep(Duration::from_secs(25));
     containerd.create(&shim.create_request()).expect("create");
     containerd.start("a", "").expect("start");

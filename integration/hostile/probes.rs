@@ -1,4 +1,4 @@
-//! Probed servers and commands that do their worst.
+//! Servers and commands that misbehave as much as they can when they are probed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,11 +23,12 @@ const PORT: u16 = 8080;
 /// Duration of a measurement.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// Tolerance for the shim's own CPU time, beyond twice its use without a server, in ticks of 10 ms:
-/// a thirtieth of a processor. It covers the calls during the measurement, and busy machines.
+/// Tolerance in ticks of 10 ms: the CPU time that the shim may use with a server, in addition to
+/// twice the time without one. A thirtieth of a processor, for the test's own calls and for busy
+/// machines.
 const SPARE_TICKS: u64 = 10;
 
-/// A probe ten times a second that does not give up.
+/// A probe that runs ten times a second, with a failure threshold that is never reached.
 fn probe(check: &str) -> String {
     format!(r#"{{{check},"periodMilliseconds":100,"timeoutSeconds":1,"failureThreshold":1000000}}"#)
 }
@@ -58,7 +59,7 @@ struct Seen {
 }
 
 impl<'host> Probed<'host> {
-    /// Runs all sidecars; none has a server yet.
+    /// Runs all sidecars, and no server yet.
     fn start(host: &'host Containerd, probes: &[(&str, String)]) -> Self {
         let names: Vec<_> = probes.iter().map(|(name, _)| *name).collect();
         let mut annotations = vec![("usher/sidecars".to_owned(), names.join(","))];
@@ -126,8 +127,8 @@ impl<'host> Probed<'host> {
         pids.filter(|pid| is_prober(*pid)).collect()
     }
 
-    /// Observes the shim first without and then with a server. The server must neither cost the
-    /// shim much itself, nor delay its caller.
+    /// Observes the shim, first while the container has no server and then while it has one. The
+    /// server may neither cost the shim much CPU time nor delay the shim's answers.
     #[track_caller]
     fn compare<T>(&self, name: &str, containers: usize, serve: impl FnOnce() -> T) -> T {
         let before = self.watch(name, containers);
@@ -146,7 +147,7 @@ impl<'host> Probed<'host> {
         served
     }
 
-    /// Asks for the state of a container repeatedly, and checks the probers.
+    /// Calls State for a container again and again, and checks the probers meanwhile.
     #[track_caller]
     fn watch(&self, name: &str, containers: usize) -> Seen {
         let api = self.host.task_api(name);
@@ -175,7 +176,8 @@ impl<'host> Probed<'host> {
         }
     }
 
-    /// The log's lines about a container. Checks that every line of the log is short and printable.
+    /// Returns the log's lines about a container. Checks that every line of the log is short and
+    /// printable.
     #[track_caller]
     fn said_of(&self, name: &str) -> Vec<String> {
         let log = self.host.log_tail(usize::MAX);
@@ -233,7 +235,7 @@ impl Server {
                 connections.fetch_add(1, Ordering::Relaxed);
                 thread::spawn(move || {
                     let _ = stream.set_nonblocking(false);
-                    // The prober closes the connection in the middle.
+                    // The prober may close the connection during the answer.
                     let _ = serve(stream);
                 });
             }
@@ -377,7 +379,7 @@ fn servers_that_never_finish_an_answer_delay_no_call() {
             server.connections() >= 3
         });
     }
-    // All probers end with the containers.
+    // When all containers have exited, no prober may remain.
     for (name, ..) in &cases {
         host.kill(name, "SIGKILL");
     }
@@ -419,8 +421,8 @@ fn a_prober_has_no_privileges_and_ends_with_its_shim() {
     let (init, _) = host.pids("proxy")[0];
     let link = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("the process runs");
     assert_eq!(link(prober), link(init));
-    // The prober has none of the shim's descriptors open: only its streams, what its async runtime
-    // waits with, and a connection.
+    // The prober has only these files open: its standard streams, what its async runtime needs to
+    // wait, and a connection. It has none of the shim's descriptors.
     let mut open = Vec::new();
     for entry in fs::read_dir(format!("/proc/{prober}/fd")).expect("the prober runs") {
         let target = fs::read_link(entry.expect("a descriptor").path()).expect("a descriptor");
@@ -508,7 +510,7 @@ fn a_server_outside_loopback_is_found_with_and_without_a_default_route() {
     ];
     let pod = Probed::start(&host, &probes);
     for (name, _) in &probes {
-        // The first interface is down.
+        // The first of the two interfaces stays down.
         for interface in ["a0", "b0"] {
             pod.busybox(name, &["ip", "link", "add", interface, "type", "bridge"]);
         }
@@ -530,6 +532,6 @@ fn a_server_outside_loopback_is_found_with_and_without_a_default_route() {
         });
     }
     host.run(&pod.spec("app").witness(&[]));
-    // All sidecars are ready.
+    // The app starts when all sidecars are ready.
     host.await_event("app", "start");
 }

@@ -14,7 +14,7 @@ const HELD: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/apps", "web"),
     ("usher/start-mode", "Hold"),
-    // Infrequent, so that the probe does not disturb the measurement.
+    // A period so long that the probe does not disturb the measurement.
     (
         "startup-probe.usher/proxy",
         r#"{"tcpSocket":{"port":1},"periodSeconds":1000,"failureThreshold":100}"#,
@@ -34,7 +34,8 @@ fn cpu_rate(pid: u32) -> f64 {
     used / begun.elapsed().as_secs_f64()
 }
 
-/// The time of root's request: the median of twenty, since the machine may be busy at times.
+/// The time until a request by root is answered: the median of twenty requests, because the machine
+/// may be busy at times.
 #[track_caller]
 fn ask_as_root(host: &Containerd) -> Duration {
     let mut took = [0; 20].map(|_| {
@@ -73,7 +74,7 @@ fn read_only_clients_never_block_root_and_cost_at_most_a_twentieth_of_a_core() {
     let knocking: Vec<_> = (0..2)
         .map(|_| Background::spawn(host.without_rights(attacker(), &words)))
         .collect();
-    // Their initial allowance is used up by then.
+    // Wait until the clients have used up their initial allowance of CPU time.
     std::thread::sleep(Duration::from_secs(1));
     let rate = cpu_rate(shim);
     eprintln!("{rate:.3} of a core");

@@ -25,23 +25,23 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time to keep observing a late termination.
 const LATE: Duration = Duration::from_secs(15);
 
-/// Limit for the deletion of an ended pod. A container whose logging program hangs takes 14
-/// seconds.
+/// Time limit for the deletion of an ended pod. The deletion of a container whose logging program
+/// hangs takes 14 seconds.
 const DELETED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The number of consecutive steps of a termination that a busy machine may delay, such as a
-/// wake-up or a command.
+/// The number of steps of a termination, one after another, that a busy machine may delay. A step
+/// is for example a wake-up or a command.
 const STEPS: u32 = 10;
 
-/// The effects of a start take a moment to settle.
+/// Time for which a pod runs undisturbed after its start, before the measurement begins.
 const SETTLING: Duration = Duration::from_millis(500);
 
-/// A grace policy, with the grace period that it is tried with.
+/// A grace policy, with the grace period for which it is tested.
 #[derive(Debug, PartialEq)]
 pub struct Policy {
     pub name: &'static str,
     grace: Duration,
-    /// Time beyond the grace period in the worst case.
+    /// Time by which a termination may exceed the grace period under this policy.
     beyond: Duration,
 }
 
@@ -70,12 +70,13 @@ pub struct Outcome {
     /// The promised upper bound from the first stop request to the last exit that the caller sees.
     pub bound: Duration,
     /// Time from the first stop request to the exit of the last process, as seen by the caller and
-    /// the kernel. If the pod did not end, how long it was observed.
+    /// the kernel. If the pod did not end, the time for which it was observed.
     pub took: Duration,
     pub has_ended: bool,
     /// Time from the start of the last container to the end.
     pub lived: Duration,
-    /// The longest run of a program that does nothing, during the termination.
+    /// The machine's delay: the longest time that a program which does nothing took during the
+    /// termination.
     pub delay: Duration,
     /// CPU time used outside of the pod's cgroup.
     pub cpu: Duration,
@@ -132,12 +133,12 @@ impl Outcome {
         }
     }
 
-    /// By how much the end was late; a lower bound if the pod did not end.
+    /// Time by which the termination exceeded its bound. A lower bound if the pod did not end.
     pub fn overrun(&self) -> Duration {
         self.took.saturating_sub(self.bound)
     }
 
-    /// CPU-seconds outside of the pod's cgroup per second of its run.
+    /// CPU time used outside of the pod's cgroup, in seconds per second of the pod's run.
     pub fn cpu_rate(&self) -> f64 {
         match self.lived {
             Duration::ZERO => 0.0,
@@ -145,7 +146,8 @@ impl Outcome {
         }
     }
 
-    /// True if this pod kept its bounds. Its cost is judged over all pods.
+    /// True if this pod's termination and deletion kept their bounds. The CPU time is judged over
+    /// all pods.
     pub fn is_in_time(&self) -> bool {
         self.has_ended
             && self.overrun() < scaled(SECOND) + STEPS * self.delay
@@ -158,22 +160,22 @@ pub fn worst_overrun(outcomes: &[Outcome]) -> Option<&Outcome> {
     outcomes.iter().max_by_key(|outcome| outcome.overrun())
 }
 
-/// The pod that cost its node most.
+/// The pod that used the most CPU time per second outside of its cgroup.
 pub fn costliest(outcomes: &[Outcome]) -> Option<&Outcome> {
     outcomes
         .iter()
         .max_by(|one, other| one.cpu_rate().total_cmp(&other.cpu_rate()))
 }
 
-/// CPU-seconds outside of the pods' cgroups per second of pod, over all pods.
+/// CPU time used outside of the pods' cgroups, in seconds per second of a pod's run, over all pods.
 pub fn cpu_rate(outcomes: &[Outcome]) -> f64 {
     let cpu: f64 = outcomes.iter().map(|o| o.cpu.as_secs_f64()).sum();
     let lived: f64 = outcomes.iter().map(|o| o.lived.as_secs_f64()).sum();
     if lived > 0.0 { cpu / lived } else { 0.0 }
 }
 
-/// Runs all pods, one more at a time than the machine has CPUs, since most have a quarter of a CPU
-/// and wait. The outcomes are in the order of the list.
+/// Runs all pods, several at a time: one more than the machine has CPUs, because most pods are
+/// limited to a quarter of a CPU and wait. The outcomes are in the order of `plays`.
 pub fn play_all(plays: &[(&'static Pod, Side)], life: Duration) -> Vec<Outcome> {
     let lanes = thread::available_parallelism().map_or(2, |cpus| cpus.get() + 1);
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -197,7 +199,7 @@ pub fn play_all(plays: &[(&'static Pod, Side)], life: Duration) -> Vec<Outcome> 
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// A progress line.
+/// A line that reports progress.
 fn line(outcome: &Outcome) -> String {
     let side = match outcome.side {
         Side::Ours(policy) => policy.name,
@@ -236,7 +238,7 @@ pub fn play(pod: &'static Pod, side: Side, life: Duration) -> Outcome {
         Ok(stage) => {
             let acted = catch_unwind(AssertUnwindSafe(|| act(&stage, pod, life, &mut outcome)));
             stage.unblock();
-            // Dropping the stage fails if a trace of the pod is left.
+            // Dropping the stage panics if a trace of the pod is left.
             let cleaned = catch_unwind(AssertUnwindSafe(|| drop(stage)));
             acted.and(cleaned).err()
         }
@@ -291,15 +293,15 @@ fn act(stage: &Stage, pod: &Pod, life: Duration, outcome: &mut Outcome) {
     stage.signal_containerd(nix::sys::signal::Signal::SIGCONT);
     let answered = delete(stage, &ids, outcome.has_ended);
     stage.unblock();
-    // While the runtime hangs, an error is also an accepted answer; afterwards a deletion must
-    // succeed.
+    // While the OCI runtime hangs, a deletion may fail. When the hang is over, a second deletion
+    // must succeed.
     outcome.deleted = answered.and_then(|Answered { after, refused }| {
         let hung = refused && !pod.hangs.is_empty();
         let is_gone = !refused || hung && delete(stage, &ids, false).is_some_and(|a| !a.refused);
         is_gone.then_some(after)
     });
     if outcome.deleted.is_none() {
-        // The deletion failed already, so ignore what is left.
+        // A deletion that failed leaves traces, so ignore them.
         stage.host.tolerate("");
         stage.kill_shims();
     }
@@ -320,7 +322,7 @@ fn annotations(pod: &Pod, policy: &Policy) -> Vec<(String, String)> {
     all.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Measures delays by the machine itself.
+/// Measures how much the machine itself delays programs.
 struct DelayMeter {
     longest: Arc<Mutex<Duration>>,
 }
@@ -358,13 +360,14 @@ struct End {
 }
 
 impl End {
-    /// Stops all containers as kubelet does: one stop request each, all at once; SIGKILL for a
-    /// container that still runs when the grace period, counted from the request's answer, is over;
-    /// and SIGKILL for everything left of an exited container. No call lasts longer than `longest`
+    /// Stops all containers as kubelet does. All get one stop request at once. A container that
+    /// still runs when the grace period, counted from the request's answer, is over gets SIGKILL.
+    /// Everything left of an exited container gets SIGKILL too. No call lasts longer than `longest`
     /// or kubelet's own deadline.
     #[track_caller]
     fn of(stage: &Stage, ids: &[&'static str], grace: Duration, longest: Duration) -> Self {
-        // One connection each: calls on a single connection would be serialized here.
+        // Each call has its own connection: this client would send the calls of one connection one
+        // after another.
         let api = |id: &str, deadline| stage.host.task_api(id).deadline(deadline);
         let connected = ids.iter().map(|id| {
             let apis = [REQUEST_TIMEOUT + grace, longest, longest].map(|time| api(id, time));

@@ -1,5 +1,5 @@
-//! An OCI runtime that hangs at one of its commands, and things that the shim must not pass on to
-//! containers.
+//! An OCI runtime that hangs at one of its commands, and resources of the node that the shim must
+//! not pass on to containers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ use crate::pod;
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
-/// Bound from a SIGKILL to the exit, whatever hangs, on two busy processors.
+/// Maximum time from a SIGKILL to the exit on two busy processors, whatever hangs.
 const SOON: Duration = Duration::from_secs(6);
 
 /// Processes of this containerd's shims and their commands with `word` on the command line.
@@ -28,7 +28,7 @@ fn commands(host: &Containerd, word: &str) -> Vec<u32> {
     with.map(|(pid, _)| pid).collect()
 }
 
-/// The sidecar replaces `/etc/passwd` by a FIFO, and the runtime hangs when it reads it.
+/// The sidecar replaces `/etc/passwd` by a FIFO, and the OCI runtime hangs when it reads the file.
 #[test]
 fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
     let host = Containerd::start();
@@ -42,7 +42,7 @@ fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
         ])
         .script(script);
     host.run(&proxy);
-    // crun reads the file in another way, and does not hang.
+    // crun reads the file in another way, so it does not hang.
     eventually(
         "the runtime hangs, or the sidecar runs again",
         PATIENCE,
@@ -99,7 +99,7 @@ fn a_create_that_hangs_ends_when_its_caller_gives_up_and_leaves_nothing() {
             cgroups(&host).is_empty()
         });
         gates.open(verb);
-        // The id is free.
+        // The id of the container can be used again.
         eventually("the container can be created again", PATIENCE, || {
             shim.api().create(&request).is_ok()
         });
@@ -192,7 +192,7 @@ fn a_runtime_that_hangs_at_any_command_keeps_no_container_alive() {
     }
 }
 
-/// No process is left to be killed, yet the hung command must end.
+/// The container has no process that SIGKILL could end, yet the hung command must end.
 #[test]
 fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
     let host = Containerd::start();
@@ -207,7 +207,7 @@ fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
         let started = scope.spawn(|| shim.api().start("a", ""));
         gates.await_waiting("after-start");
         let killed = Instant::now();
-        // The container has ended, so both answers are right.
+        // The SIGKILL may succeed or fail, because the container has already exited.
         let _ = api.kill("a", "", 9, true);
         assert_eq!(api.wait("a", "").expect("Wait").exit_status, 3);
         assert!(killed.elapsed() < scaled(SOON), "{:?}", killed.elapsed());
@@ -246,8 +246,9 @@ fn a_delete_that_hangs_is_answered_and_can_be_repeated() {
     deleted.expect("Delete");
 }
 
-/// systemd sets this variable for containerd's readiness message. With it runc mounts the socket's
-/// directory into the container, and both runtimes wait for a readiness message of the program.
+/// systemd sets this variable for containerd, which sends its readiness message there. With the
+/// variable, runc would mount the socket's directory into the container, and both OCI runtimes
+/// would wait for a readiness message of the program.
 #[test]
 fn containers_do_not_get_containerds_environment() {
     let host = Containerd::start();

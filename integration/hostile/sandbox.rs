@@ -1,4 +1,4 @@
-//! A sandbox that has died, whose process id another process has taken.
+//! A sandbox that has died, and another process that has got its process id.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -11,7 +11,7 @@ const ANNOTATIONS: [(&str, &str); 3] = [
     ("restart.usher/proxy", "Always"),
 ];
 
-/// Starts a process of the host with this process id, which is free.
+/// Starts a process of the host with this process id, which no process has.
 fn take_number(pid: u32) -> Option<Other> {
     for _ in 0..100 {
         // The next process gets the id after it (`proc_sys_kernel(5)`).
@@ -35,8 +35,8 @@ impl Drop for Other {
     }
 }
 
-/// The sidecar's program only prints its namespace. In the host's namespaces it would be a process
-/// of the host in all but its file system.
+/// The sidecar's program only prints the namespace it is in. If the shim were deceived, the program
+/// would be a process of the host, except for its file system.
 #[test]
 fn a_process_with_the_dead_sandboxs_id_lends_no_container_its_namespaces() {
     let host = Containerd::start();
@@ -65,7 +65,7 @@ fn a_process_with_the_dead_sandboxs_id_lends_no_container_its_namespaces() {
         .state("proxy", "")
         .expect("State")
         .pid;
-    // While this container ignores its stop signal, the proxy does not get its own.
+    // This container ignores its stop signal, so the proxy does not get its own stop signal yet.
     let web = ContainerSpec::new("web")
         .in_pod("pod1", "web")
         .annotation("io.kubernetes.cri.container-type", "container")
@@ -79,7 +79,7 @@ fn a_process_with_the_dead_sandboxs_id_lends_no_container_its_namespaces() {
     host.delete("pod1");
     let other = take_number(sandbox).expect("the number is free");
     let pid = nix::unistd::Pid::from_raw(i32::try_from(proxys).expect("a process id"));
-    // The end of the sandbox may have ended the proxy.
+    // The proxy may already have exited, because the sandbox did.
     let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
     host.wait_exit("proxy");
     let own = fs::read_link("/proc/self/ns/uts").expect("a namespace");

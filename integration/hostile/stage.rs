@@ -26,11 +26,11 @@ const UID: &str = "0dd00c0d-7a1e-4b0b-9c1e-bad0bad0bad0";
 const MEMORY: u64 = 256 << 20;
 const PROCESSES: u64 = 64;
 
-/// A pod on its node.
+/// A hostile pod and the node on which it runs.
 pub struct Stage {
     pub host: Containerd,
     pod_cgroup: String,
-    // Dropped last: its processes end with `host`.
+    // Dropped last, because the cgroup's processes end when `host` is dropped.
     node: NodeCgroup,
 }
 
@@ -58,12 +58,13 @@ impl Stage {
         let cgroup = PodCgroup::new(&self.host, &format!("pod{UID}"));
         cgroup.limit_cpu(cpu_millis);
         cgroup.limit_memory(MEMORY);
-        // Dropping it would end the pod by a containerd that may not answer.
+        // Dropping the cgroup would delete the pod's containers through a containerd that may not
+        // answer.
         std::mem::forget(cgroup);
     }
 
-    /// Removes the pod's cgroup as kubelet does. If it contains a container's cgroup, it stays, and
-    /// the leak check finds it.
+    /// Removes the pod's cgroup as kubelet does. If it still contains a container's cgroup, both
+    /// stay, and the leak check reports them.
     pub fn remove_pod_cgroup(&self) {
         for entry in fs::read_dir("/sys/fs/cgroup")
             .into_iter()
@@ -111,7 +112,7 @@ impl Stage {
 
     fn program(&self, name: &str, text: &str) -> PathBuf {
         let program = self.host.dir().join("bin").join(name);
-        // Remove a link, which would be followed.
+        // A link has to be removed, because the write would follow it.
         let _ = fs::remove_file(&program);
         write_program(&program, text);
         program
@@ -142,8 +143,8 @@ impl Stage {
         }
     }
 
-    /// Ends all hangs, so that everything left can be removed: of the runtime, of containerd, and
-    /// of frozen containers.
+    /// Ends all hangs of the OCI runtime, of containerd and of frozen containers, so that
+    /// everything left can be removed.
     pub fn unblock(&self) {
         let _ = fs::remove_dir_all(self.gates());
         self.signal_containerd(Signal::SIGCONT);
@@ -223,7 +224,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Gives a container a root file system of its own, which all its users may change.
+/// Gives a container its own root file system, which all of the container's users may change.
 pub fn own_root(stage: &Stage, config: &mut Value) {
     let name = config["annotations"]["io.kubernetes.cri.container-name"].as_str();
     let root = stage
@@ -270,8 +271,8 @@ pub fn limit_memory(bytes: u64, config: &mut Value) {
 
 /// The cgroup of containerd, its shims, and everything they start outside of the pod's cgroup.
 ///
-/// A parent's account of its children's time (`cutime`) ignores cgroups: a command that joins the
-/// pod's cgroup is paid by the pod. The kernel charges each moment to the current cgroup of a
+/// `cutime`, a parent's sum of its children's time, ignores cgroups: it includes the time of a
+/// command that joins the pod's cgroup. The kernel charges each moment to the current cgroup of a
 /// process. So this cgroup's usage is the right figure, less the time that containerd takes itself
 /// for events and the tests' calls.
 struct NodeCgroup {
@@ -282,7 +283,8 @@ struct NodeCgroup {
 impl NodeCgroup {
     #[track_caller]
     fn around(name: &str, daemon: u32) -> Self {
-        // Beside the test's own cgroup, in which only the runtime makes cgroups.
+        // The cgroup is not below the test's own, because in that one only the OCI runtime makes
+        // cgroups.
         let dir = cgroup_dir("cpuacct", name);
         fs::create_dir(&dir).expect("the node's cgroup");
         fs::write(dir.join("cgroup.procs"), daemon.to_string()).expect("containerd moves");
@@ -314,7 +316,7 @@ impl NodeCgroup {
 
 impl Drop for NodeCgroup {
     fn drop(&mut self) {
-        // containerd has ended by now, but its last processes may not be collected yet.
+        // containerd has exited by now, but its last processes may still be zombies.
         crate::harness::poll(Duration::from_secs(5), || fs::remove_dir(&self.dir).ok());
     }
 }

@@ -1,8 +1,8 @@
 //! A cluster of one node: etcd, the API server, the controller manager, the scheduler, kubelet and
 //! containerd, all real, in namespaces of their own.
 //!
-//! Everything runs on a [machine](super::machine) made of namespaces; or kubelet, containerd and
-//! the pods run on a node of their own, a [guest](super::guest).
+//! Everything runs on a [machine](super::machine) made of namespaces. Or kubelet, containerd and
+//! the pods run on a node of their own, a [virtual machine](super::guest).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -53,8 +53,8 @@ pub enum Node {
 
 /// A replacement of systemctl for machines without systemd. It knows only `restart containerd`, and
 /// behaves like containerd's own unit: containers survive, and the command returns once the new
-/// containerd is ready. It only asks for the restart, because its caller need not see the
-/// processes.
+/// containerd is ready. The script only requests the restart by a file, because its caller may not
+/// see containerd's processes.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 if [ "$*" != "restart containerd" ]; then
     echo "systemctl $*: expected restart containerd" >&2
@@ -75,7 +75,7 @@ pub struct Cluster {
     pub programs: Programs,
     pub node: Node,
     dir: TempDir,
-    /// The guest that is the node, if it is not the machine.
+    /// The virtual machine that is the node; `None` if the machine itself is the node.
     guest: Option<Guest>,
     machine: Mutex<Option<Machine>>,
     parts: Mutex<BTreeMap<&'static str, Child>>,
@@ -133,7 +133,7 @@ impl Cluster {
         self.dir.path().to_str().expect("plain text")
     }
 
-    /// The path outside the machine of a file in its own `/etc` or `/usr/local`.
+    /// The path outside the machine of a file that is in `/etc` or `/usr/local` of the machine.
     pub fn path_on_machine(&self, path: &str) -> PathBuf {
         let path = path
             .trim_start_matches('/')
@@ -149,7 +149,7 @@ impl Cluster {
 
     // --- the machine ---
 
-    /// Starts an empty machine, and the guest if there is one.
+    /// Starts an empty machine, and the virtual machine if there is one.
     pub fn switch_on(&self) {
         let cable = self.guest.as_ref().map(|_| CABLE);
         let machine = Machine::switch_on(self.dir.path(), cable, || self.log("machine"));
@@ -183,7 +183,8 @@ impl Cluster {
         command
     }
 
-    /// True if a process belongs to the cluster, not to the tests around it or to a guest.
+    /// True if a process belongs to the cluster, not to the tests around it or to a virtual
+    /// machine.
     pub fn has_process(&self, pid: u32) -> bool {
         let machine = self.machine.lock().unwrap();
         machine.as_ref().is_some_and(|machine| machine.has(pid))
@@ -203,7 +204,7 @@ impl Cluster {
         finished.ok().then_some(finished.stdout)
     }
 
-    /// Identifies the running containerd process, so that a restart is noticed.
+    /// An identifier of the running containerd process, which differs after a restart.
     pub fn containerd_process(&self) -> String {
         let words: &[&str] = match self.is_in_guest() {
             true => &["systemctl", "show", "--property=MainPID", "containerd"],
@@ -220,7 +221,7 @@ impl Cluster {
         )
     }
 
-    /// Puts the chosen containerd before any other one of the machine.
+    /// Puts the containerd under test before any other one on the machine's `PATH`.
     fn place_programs(&self) {
         let bin = self.path_on_machine("/usr/local/bin");
         fs::create_dir_all(&bin).expect("a directory of programs");
@@ -237,7 +238,7 @@ impl Cluster {
 
     // --- its parts ---
 
-    /// The guest, if this program runs there.
+    /// The virtual machine, if the program of this name runs in it.
     fn guest_of(&self, name: &str) -> Option<&Guest> {
         self.guest.as_ref().filter(|_| Guest::is_there(name))
     }
@@ -270,7 +271,7 @@ impl Cluster {
         held(&self.parts).insert(name, child);
     }
 
-    /// Ends a program: KILL is a crash, TERM an upgrade.
+    /// Ends a program. SIGKILL stands for a crash, SIGTERM for an upgrade.
     pub fn stop_part(&self, name: &'static str, signal: &str) {
         if let Some(guest) = self.guest_of(name) {
             return guest.stop(self, name, signal);
@@ -302,13 +303,13 @@ impl Cluster {
         self.await_part(name);
     }
 
-    /// Starts everything on a machine that was switched off.
+    /// Starts the machine and all programs, after the machine was switched off.
     pub fn boot(&self) {
         self.switch_on();
         self.start_stopped_parts();
     }
 
-    /// Restarts what a failed case left stopped.
+    /// Starts programs that a failed case has left stopped.
     pub fn mend(&self) {
         if held(&self.machine).is_none() {
             return self.boot();
@@ -374,7 +375,7 @@ impl Cluster {
     }
 
     pub fn ctr<'a>(&self, words: &[&'a str]) -> Vec<&'a str> {
-        // `ctr` finds the socket at its default path in the machine's /run.
+        // In the machine's `/run`, containerd's socket has the path that `ctr` uses by default.
         let mut all = vec!["ctr", "--namespace", "k8s.io"];
         all.extend(words);
         all
@@ -430,8 +431,8 @@ impl Cluster {
         run(self.on_machine(&all), PATIENCE)
     }
 
-    /// Runs a `kubectl` command that waits by itself. Its timeout is that of the tests, and it
-    /// reports what it waited for.
+    /// Runs a `kubectl` command that itself waits for something. Its timeout is that of the tests,
+    /// and it reports what it waited for.
     pub fn kubectl_waits(&self, words: &[&str]) -> Finished {
         let limit = format!("--timeout={}s", scaled(PATIENCE).as_secs());
         let all = [&["kubectl"], words, &[&*limit]].concat();
@@ -468,7 +469,7 @@ impl Cluster {
         self.give(&["apply"], objects)
     }
 
-    /// Runs a `kubectl` command on these objects.
+    /// Runs a `kubectl` command to which these objects are passed as a file.
     pub fn give(&self, words: &[&str], objects: &[Value]) -> Finished {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         let file = tempfile::NamedTempFile::new_in(self.path("tmp")).expect("a file");
@@ -500,7 +501,7 @@ impl PausedPart<'_> {
 impl Drop for PausedPart<'_> {
     fn drop(&mut self) {
         self.signal("CONT");
-        // nsenter stops together with its child.
+        // The child of nsenter has stopped, and nsenter with it; both have to continue.
         let parts = held(&self.cluster.parts);
         let Some(nsenter) = parts.get(self.name).map(Child::id) else {
             return;
@@ -510,7 +511,7 @@ impl Drop for PausedPart<'_> {
     }
 }
 
-/// A kubelet with changed settings. Restored on drop.
+/// A kubelet with changed settings. On drop it gets the original settings again.
 pub struct OtherKubelet<'a> {
     cluster: &'a Cluster,
     before: String,
@@ -530,7 +531,8 @@ impl Drop for OtherKubelet<'_> {
     }
 }
 
-/// Locks data shared by parallel cases. A failed case leaves it consistent.
+/// Locks data that parallel cases share. A case that panics leaves the data consistent, so a
+/// poisoned lock is no error.
 pub fn held<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -548,7 +550,8 @@ impl Drop for Cluster {
     }
 }
 
-/// The option for `usher install` that makes pods without pause containers, if asked for.
+/// The option by which `usher install` configures pods without pause containers, if the tests are
+/// run for such pods.
 pub fn pauseless() -> Option<&'static str> {
     std::env::var_os("USHER_TEST_PAUSELESS").map(|_| "--pauseless")
 }

@@ -1,4 +1,4 @@
-//! Defer containers, in the uses named by their proposal.
+//! Defer containers in the use cases that their proposal names.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn assert_ended_in_order(case: &Case) {
     }
 }
 
-/// "Cleanup", "Shutdown sequence": one after another, before and after the app's end.
+/// "Cleanup", "Shutdown sequence": defers run one after another, before and after the app's end.
 pub fn defers_run_in_order_around_the_apps_end(case: &Case) {
     run(case, &with_containers(pod(), defer("flush")));
     case.delete("pod", &[]);
@@ -77,7 +77,7 @@ pub fn defers_run_when_a_pod_is_evicted(case: &Case) {
     case.await_gone("pod");
 }
 
-/// "StatefulSet down-size".
+/// "StatefulSet down-size": defers run in a pod that is removed because the set gets smaller.
 pub fn defers_run_when_a_stateful_set_is_scaled_down(case: &Case) {
     case.create_stateful_set(&with_containers(pod(), defer("flush")), 1);
     case.await_event("app", "start");
@@ -89,7 +89,8 @@ pub fn defers_run_when_a_stateful_set_is_scaled_down(case: &Case) {
 
 /// "Statefulset Upgrading": "Pods one after the other", each with its defers.
 pub fn defers_run_when_a_stateful_set_is_updated(case: &Case) {
-    // The pods share a directory: each container's records carry its pod's name.
+    // All pods of the set write to one directory, so the records of a container carry its pod's
+    // name.
     let of_pod = |name: &str, options: &[&str]| {
         let own_name = format!("$(POD).{name}");
         let field = json!({ "fieldRef": { "fieldPath": "metadata.name" } });
@@ -204,9 +205,9 @@ pub fn defers_do_not_wait_for_pre_stop_handlers(case: &Case) {
     case.await_gone("pod");
 }
 
-/// A deletion without a grace period leaves no time for defers. Under `Never`, because kubelet 1.20
-/// may otherwise restart some containers before it notices the deletion, and then ends the pod
-/// differently.
+/// A deletion without a grace period leaves no time for defers. The restart policy is `Never`:
+/// under another one, kubelet 1.20 may restart some containers before it notices the deletion, and
+/// then ends the pod in another way.
 pub fn a_forced_deletion_runs_no_defer(case: &Case) {
     let pod = with_containers(pod(), defer("flush"));
     let pod = pod.annotation("usher/restart-policy", "Never");
@@ -221,7 +222,7 @@ pub fn a_forced_deletion_runs_no_defer(case: &Case) {
     }
 }
 
-/// A restarted app has not ended for good.
+/// A restart of an app is not the pod's termination, so it runs no defer.
 pub fn a_restarted_app_runs_no_defer(case: &Case) {
     let command = json!(["test", "!", "-e", "/shared/sick"]);
     let probe = json!({ "exec": { "command": command }, "periodSeconds": 1, "failureThreshold": 1,
@@ -264,8 +265,8 @@ pub fn a_job_runs_its_defers_after_its_app(case: &Case) {
     assert_eq!(exit_code(&pods[0], "clean-up"), Some(0));
 }
 
-/// Deletes a pod with a short grace period, and waits until well beyond it; its defer container
-/// still runs.
+/// Deletes a pod with a short grace period, and waits until long after the end of that period. The
+/// defer container must still run.
 fn run_beyond_its_time(case: &Case, pod: Pod, flush: Value) {
     let pod = pod
         .annotation("usher/sidecars", "proxy")
@@ -280,7 +281,7 @@ fn run_beyond_its_time(case: &Case, pod: Pod, flush: Value) {
     case.await_ready("pod");
     case.delete("pod", &[]);
     case.await_event("flush", "start");
-    // Longer than any party that would end it after four or six seconds.
+    // This is longer than kubelet or usher would wait without the extension: four to six seconds.
     std::thread::sleep(Duration::from_secs(12));
     let record = case.record();
     for name in ["flush", "app", "proxy"] {
@@ -295,7 +296,7 @@ fn assert_ended_after_it(case: &Case, last: &str) {
     record.assert_before(("app", "exit"), ("proxy", "signal"));
 }
 
-/// "Solution 1": more time as long as the liveness probe succeeds.
+/// "Solution 1": a defer gets more time as long as its liveness probe succeeds.
 pub fn a_defer_whose_probe_succeeds_gets_more_time(case: &Case) {
     let probe = json!({
         "exec": { "command": ["test", "!", "-e", "/shared/unwell"] }, "periodSeconds": 1,
@@ -309,7 +310,7 @@ pub fn a_defer_whose_probe_succeeds_gets_more_time(case: &Case) {
     assert_ended_after_it(case, "signal");
 }
 
-/// "Solution 2": more time in a number of intervals.
+/// "Solution 2": a defer gets more time in several intervals.
 pub fn a_running_defer_gets_more_time_in_intervals(case: &Case) {
     let extension = r#"{"intervalSeconds": 2, "count": 40}"#;
     let pod = Pod::new("pod").annotation("usher/grace-extension", extension);
@@ -318,7 +319,7 @@ pub fn a_running_defer_gets_more_time_in_intervals(case: &Case) {
     assert_ended_after_it(case, "exit");
 }
 
-/// A defer that ends when the test says so.
+/// A defer that exits when the test makes a file.
 fn gated_flush() -> Value {
     script(
         "flush",
@@ -338,12 +339,12 @@ fn while_they_run(case: &Case, part: &'static str) {
     case.await_gone("pod");
 }
 
-/// Defers run without kubelet.
+/// Defers run on while kubelet is down.
 pub fn defers_continue_while_kubelet_restarts(case: &Case) {
     while_they_run(case, "kubelet");
 }
 
-/// Defers run without containerd, which repeats its requests afterwards.
+/// Defers run on while containerd is down. The restarted containerd repeats its requests.
 pub fn defers_continue_while_containerd_restarts(case: &Case) {
     while_they_run(case, "containerd");
 }

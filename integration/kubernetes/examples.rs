@@ -1,4 +1,4 @@
-//! The examples for users, unchanged.
+//! The example manifests for users (`scripts/kubernetes/examples`), applied without changes.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ fn apply(case: &Case, name: &str) {
     case.kubectl(&["apply", "--filename", &file]);
 }
 
-/// Waits for a ready pod with that label; returns its name and the pod.
+/// Waits for a ready pod with this `app` label. Returns the pod's name and the pod.
 fn await_pod_of(case: &Case, app: &str) -> (String, Value) {
     eventually("a pod was made", PATIENCE, || !case.pods_of(app).is_empty());
     let pod = &case.pods_of(app)[0];
@@ -87,7 +87,8 @@ pub fn job(case: &Case) {
     );
 }
 
-/// KEP-5307: kubelet restarts the work for its exit code, and the work has its proxy again.
+/// KEP-5307: kubelet restarts the work because of its exit code. The restarted work has its proxy
+/// too.
 pub fn training(case: &Case) {
     apply(case, "training");
     case.await_job("training", "complete");
@@ -114,7 +115,7 @@ pub fn database(case: &Case) {
     case.await_gone(&name);
 }
 
-/// The directory on the node that the members share.
+/// The directory on the node that all members of the group mount.
 const GROUP: &str = "/var/lib/usher-example-group";
 
 pub fn leader(case: &Case) {
@@ -128,10 +129,10 @@ pub fn leader(case: &Case) {
         link.trim().to_owned()
     };
     let first = leader();
-    // Delete the leader, whichever it is.
+    // Delete the leader, whichever pod that is.
     case.delete(&first, &[]);
     eventually("the lead is handed over", PATIENCE, || leader() != first);
-    // The history is written after that.
+    // The history is written a moment after the handover.
     let history = || said_of(&["cat", &format!("{GROUP}/history")]);
     eventually("the handover is recorded", PATIENCE, || {
         history().ends_with('\n')

@@ -1,4 +1,5 @@
-//! Times of the same pod with native sidecars on plain runc and with usher's sidecars.
+//! Start and termination times of the same pod, once with native sidecars on plain runc and once
+//! with usher's sidecars.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,9 +10,10 @@ use crate::cluster::{Cluster, PATIENCE};
 use crate::harness::run;
 use crate::pod::{Case, Pod, with, witness};
 
-/// The number of measurements of each, in turn, so that all meet the same noise of the machine.
+/// The number of measurements of each way. The ways take turns, so that the machine's noise affects
+/// all of them.
 const ROUNDS: usize = 7;
-/// More than two of kubelet's sync periods.
+/// A pause of more than two sync periods of kubelet.
 const SETTLED: Duration = Duration::from_secs(4);
 const SIDECARS: [&str; 3] = ["one", "two", "three"];
 
@@ -64,11 +66,11 @@ fn measure(case: &Case, way: &mut Way) {
     let begun = record.at("app", "start");
     way.starts
         .push(Duration::from_nanos(begun.saturating_sub(sandbox)));
-    // Otherwise a deletion would wait for kubelet, which looks at the pod within a second after its
-    // start.
+    // kubelet looks at the pod within a second after its start. A deletion before that would have
+    // to wait for kubelet.
     std::thread::sleep(SETTLED);
     let asked = Instant::now();
-    // The command returns when the pod is gone.
+    // The command returns when the pod is deleted.
     case.kubectl(&["delete", "pod", "pod"]);
     way.ends.push(asked.elapsed());
     let record = case.record();

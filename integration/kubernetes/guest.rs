@@ -1,10 +1,10 @@
-//! A node of its own: a virtual machine with a Debian kernel, cgroup v2 and systemd, in which
-//! kubelet and containerd are services. Its processor is emulated, so everything takes ten times as
-//! long. The rest of the cluster runs on the machine beside it.
+//! A node that is a virtual machine with a Debian kernel, cgroup v2 and systemd, in which kubelet
+//! and containerd are services. Its processor is emulated, so everything on this node takes ten
+//! times as long. The rest of the cluster runs on the machine beside it.
 //!
-//! The guest has the machine's directory of the cluster at the same path, so that records of
-//! containers and logs are visible outside. Commands reach it by a socket of systemd (`agent` in
-//! `integration/guest/root`); a virtual cable connects the machine with the node and its pods.
+//! The virtual machine sees the cluster's directory at the same path, so that records of containers
+//! and logs are visible outside. Commands reach the virtual machine by a socket of systemd (`agent`
+//! in `integration/guest/root`); a virtual cable connects the machine with the node and its pods.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use super::settings;
 
 const SERVICES: [&str; 2] = ["containerd", "kubelet"];
 
-/// Debian's package installs it outside of the search path.
+/// Debian's package installs this program outside of the search path.
 const VIRTIOFSD: &str = "/usr/lib/qemu/virtiofsd";
 
-/// The guest's memory: for kubelet, containerd and some pods.
+/// The memory of the virtual machine: for kubelet, containerd and some pods.
 const MEMORY: &str = "3072M";
 
 /// Time limit for a boot, and number of attempts.
@@ -32,8 +32,8 @@ const STARTS: usize = 4;
 
 const TOP: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Sends a command to the agent; prints its output and exits with its status. `$1` is the cluster's
-/// directory.
+/// Sends a command to the agent in the virtual machine, prints the command's output, and exits with
+/// its status. `$1` is the cluster's directory.
 const ASK: &str = r#"
 directory=$(mktemp --directory "$1/agent/XXXXXX") && shift || exit
 printf '%s\0' "$@" >"$directory/words"
@@ -64,7 +64,7 @@ impl Guest {
         SERVICES.contains(&name)
     }
 
-    /// Prepares the disk and the programs of the node.
+    /// Prepares the disk and the programs of the virtual machine.
     pub fn prepare(&self, cluster: &Cluster) {
         for name in [
             "agent",
@@ -106,7 +106,7 @@ impl Guest {
         copy.arg("--sparse=always");
         copy.arg(self.image.join("root.ext4")).arg(&disk);
         must(copy);
-        // The disk must survive a power failure.
+        // Data on the disk must survive when the power fails.
         let mut tune = Command::new("tune2fs");
         tune.args(["-O", "has_journal"]).arg(&disk);
         must(tune);
@@ -123,8 +123,9 @@ impl Guest {
         assert!(finished.ok(), "usher install: {}", finished.err());
     }
 
-    /// Boots on a machine that was just switched on. With this QEMU about one boot of a current
-    /// kernel in ten hangs or crashes its first programs, so boots are repeated.
+    /// Boots the virtual machine, on a machine that was just switched on. With this QEMU, about one
+    /// boot of a current kernel in ten hangs or crashes its first programs, so a failed boot is
+    /// repeated.
     pub fn switch_on(&self, cluster: &Cluster, machine: &Machine) {
         let mut tries = 0..STARTS;
         while tries.next().is_some() {
@@ -138,7 +139,8 @@ impl Guest {
         panic!("the guest does not start:\n{qemu}\n{console}");
     }
 
-    /// True once the guest answers, false if it has ended, `None` while it may still boot.
+    /// True once the virtual machine answers, false if it has exited, `None` while it may still
+    /// boot.
     fn has_answered(&self, cluster: &Cluster, machine: &Machine) -> Option<bool> {
         std::thread::sleep(Duration::from_millis(500));
         let is_there = matches!(
@@ -252,7 +254,7 @@ impl Guest {
     }
 }
 
-/// The command for the machine that runs these words on the guest.
+/// The command for the machine that makes the virtual machine run these words.
 fn words_for<'a>(cluster: &'a Cluster, words: &[&'a str]) -> Vec<&'a str> {
     let ask = ["bash", "-c", ASK, "ask", cluster.directory()];
     [&ask, words].concat()

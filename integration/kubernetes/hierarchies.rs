@@ -1,4 +1,4 @@
-//! A cluster's cgroups: one with its name in each of the machine's hierarchies.
+//! The cgroups of a cluster: in each of the machine's hierarchies, one that has the cluster's name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub fn make(name: &str) {
     }
 }
 
-/// Removes them, once nothing runs in them.
+/// Removes the cluster's cgroups, once they have no processes.
 pub fn remove(name: &str) {
     for hierarchy in all() {
         let top = hierarchy.join(name);
@@ -43,7 +43,7 @@ fn all() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes a cgroup after those below it.
+/// Removes a cgroup and those below it, the deepest first.
 fn remove_below(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

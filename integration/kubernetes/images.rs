@@ -13,11 +13,11 @@ use super::cluster::{Cluster, PATIENCE};
 
 /// The pause container's image.
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
-/// busybox and the witness.
+/// The image with busybox and the witness.
 pub const WITNESS: &str = "localhost/usher-it/witness:1";
-/// The same, with USR1 as its stop signal.
+/// The same image with USR1 as its stop signal.
 pub const STOPPED_BY_USR1: &str = "localhost/usher-it/witness-usr1:1";
-/// The image named by the examples.
+/// The image that the examples name.
 const BUSYBOX: &str = "docker.io/library/busybox:1.36";
 
 const PAUSE_SOURCE: &str = r#"

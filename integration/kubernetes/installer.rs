@@ -24,12 +24,12 @@ const RUNTIME_CLASS: &str = concat!(
 /// The repository in the image's name; nothing is pulled from it.
 pub const REPOSITORY: &str = "registry.example.com/usher";
 const SHIM: &str = "/usr/local/bin/containerd-shim-usher-v2";
-/// A second node besides the real one.
+/// A second Node object, besides the node that exists.
 const OTHER: &str = "other";
 
 pub fn usher_is_installed_on_a_node_and_removed_without_a_trace(case: &Case) {
     let before = files_of_node(case.cluster);
-    // The RuntimeClass requires a node with usher, which does not exist yet.
+    // The RuntimeClass requires a node with usher. There is none yet, so the pod waits.
     case.cluster.must(&["apply", "--filename", RUNTIME_CLASS]);
     await_account(case);
     case.create(&others_pod());
@@ -45,7 +45,7 @@ pub fn usher_is_installed_on_a_node_and_removed_without_a_trace(case: &Case) {
     let config = String::from_utf8(config.expect("containerd's configuration"));
     let config = config.expect("plain text");
     let is_known = |line: &str| config.contains(line);
-    // By the runtime's own name, or in containerd 2 by the shim's path.
+    // The configuration contains usher's runtime type or, with containerd 2, the path of its shim.
     assert!(
         is_known(r#"runtime_type = "io.containerd.usher.v2""#)
             || is_known(&format!("runtime_path = {SHIM:?}")),
@@ -100,7 +100,7 @@ pub fn the_runtime_is_not_removed_while_pods_use_it(case: &Case) {
         installer_says(case).contains(said).then_some(())
     });
     assert!(refused.is_some(), "{}", installer_says(case));
-    // No further pod that needs usher can come to the node.
+    // Without the label, no further pod that needs usher is scheduled on the node.
     assert_eq!(label(case.cluster, NODE), None);
     assert!(case.cluster.read_on_node(SHIM).is_some());
     assert_goes_on(case, "needs-it");
@@ -123,7 +123,7 @@ pub fn the_container_that_stays_on_a_node_has_no_privileges(case: &Case) {
     assert_eq!(names, ["node"]);
     assert_eq!(spec["containers"][0]["volumeMounts"], Value::Null);
 
-    // The container's own process, and one executed beside it.
+    // Both the container's first process and one executed later have no capabilities.
     for process in ["1", "self"] {
         let status = in_staying_container(case, &format!("cat /proc/{process}/status"));
         let field = |name: &str| {
@@ -161,7 +161,7 @@ pub fn the_container_that_stays_on_a_node_has_no_privileges(case: &Case) {
 
 pub fn the_installer_changes_no_other_node(case: &Case) {
     install(case);
-    // A second node that no pod of the DaemonSet runs on.
+    // A second node, on which the DaemonSet runs no pod.
     let labels = json!({ "kubernetes.io/os": "another" });
     let metadata = json!({ "name": OTHER, "labels": labels });
     case.cluster
@@ -180,7 +180,7 @@ pub fn the_installer_changes_no_other_node(case: &Case) {
     set_node_name(case, json!({ "value": null, "valueFrom": own }));
     await_rollout(case);
 
-    // A person with the installer's credentials can do no more than that.
+    // With the installer's credentials, these requests are refused.
     for words in [
         "label node other usher/installed=true",
         "annotate node other usher/note=text",
@@ -200,7 +200,7 @@ pub fn the_installer_changes_no_other_node(case: &Case) {
     }
     assert_eq!(label(case.cluster, OTHER), None);
 
-    // No other account got permissions.
+    // No other account has these permissions.
     for account in ["default", "usher"] {
         let user = format!("--as=system:serviceaccount:kube-system:{account}");
         let may = case
@@ -216,8 +216,9 @@ pub fn a_process_that_pretends_to_be_kubelet_is_not_trusted(case: &Case) {
     await_account(case);
     let stays = case.shared_dir().join("stays");
     fs::write(&stays, "").expect("a file");
-    // One is root in a container that sees the node's processes, the other an unprivileged user of
-    // the node. Their low process ids make both come before kubelet.
+    // Two processes are named like kubelet: one runs as root in a container that sees the node's
+    // processes, the other as an unprivileged user of the node. Their low process ids place both
+    // before kubelet in `/proc`.
     let script = r#"echo 100 >/proc/sys/kernel/ns_last_pid
         unshare --mount bash -c "$1" --kubeconfig=/theirs &
         setpriv --reuid 65534 --clear-groups bash -c "$1" --kubeconfig=/theirs &"#;
@@ -251,7 +252,7 @@ pub fn a_process_that_pretends_to_be_kubelet_is_not_trusted(case: &Case) {
     fs::remove_file(&stays).expect("a file");
 }
 
-/// Installs as the heads of the files say, and returns the image's name.
+/// Installs usher with the commands at the heads of the manifests, and returns the image's name.
 fn install(case: &Case) -> String {
     assert_first_process_is_the_nodes(case);
     case.cluster.must(&["apply", "--filename", RUNTIME_CLASS]);
@@ -288,7 +289,7 @@ fn uninstall(case: &Case) {
     remove_objects(case);
 }
 
-/// Uninstalls with the command in the file's head.
+/// Uninstalls usher with the command at the head of the manifest.
 fn ask_for_uninstall(case: &Case) {
     let text = daemon_set_file();
     let patch = text.split("--patch '").nth(1).expect("a patch");
@@ -300,7 +301,7 @@ fn ask_for_uninstall(case: &Case) {
     system(case, &["patch", "daemonset", "usher", "--patch", &patch]);
 }
 
-/// Sets the node name that the installer believes in.
+/// Changes the variable that tells the installer the name of its node.
 fn set_node_name(case: &Case, mut variable: Value) {
     variable["name"] = "NODE_NAME".into();
     let container = json!({ "name": "install", "env": [variable] });
@@ -349,7 +350,7 @@ fn installer_pod(case: &Case) -> Value {
     pods["items"][0].clone()
 }
 
-/// Runs a script in the container that stays.
+/// Runs a script in the container that stays after the installation.
 #[track_caller]
 fn in_staying_container(case: &Case, script: &str) -> String {
     let pod = installer_pod(case);
@@ -358,7 +359,7 @@ fn in_staying_container(case: &Case, script: &str) -> String {
     system(case, &words)
 }
 
-/// Status and logs of the installer's pods, also of the previous start.
+/// Status of the installer's pods, and logs of their current and previous containers.
 fn installer_says(case: &Case) -> String {
     let say = |words: &[&str]| {
         let finished = case
@@ -376,8 +377,8 @@ fn installer_says(case: &Case) -> String {
     [say(&["describe", "pods"]), say(&log), say(&previous)].join("\n---\n")
 }
 
-/// Checks, before anything enters the namespaces of process 1, that this is the node and not this
-/// computer.
+/// Checks that process 1 is that of the test's node and not of this computer, before a program
+/// enters its namespaces.
 #[track_caller]
 fn assert_first_process_is_the_nodes(case: &Case) {
     await_account(case);
@@ -417,7 +418,7 @@ fn assert_first_process_is_the_nodes(case: &Case) {
     case.await_gone("look");
 }
 
-/// Imports the image with `more` appended to the shim, and returns the image's name.
+/// Imports the image, with the bytes `more` appended to the shim, and returns the image's name.
 fn import(cluster: &Cluster, more: &[u8]) -> String {
     own_images::import(cluster, "usher", REPOSITORY, |parts| {
         let shim = parts.join("containerd-shim-usher-v2");
@@ -447,7 +448,7 @@ fn label(cluster: &Cluster, node: &str) -> Option<String> {
     label.as_str().map(str::to_owned)
 }
 
-/// A pod without a token, for which kubelet would wait.
+/// A pod that mounts no service account's token, so that kubelet need not wait for a token.
 fn unmanaged(pod: Pod) -> Pod {
     pod.spec("automountServiceAccountToken", false)
         .spec("runtimeClassName", Value::Null)
@@ -468,7 +469,7 @@ fn pod(name: &str) -> Pod {
         .spec("automountServiceAccountToken", false)
 }
 
-/// A namespace gets its service account a moment later.
+/// Waits for the service account, which a new namespace gets only after a moment.
 fn await_account(case: &Case) {
     let words = [
         "--namespace",
@@ -503,7 +504,7 @@ fn ends_in_order(case: &Case, name: &str) {
     case.await_gone(name);
 }
 
-/// Creates the pod unless it exists and waits.
+/// Creates the pod unless it already exists and waits. Checks that its containers run in order.
 fn runs_in_order(case: &Case, name: &str) {
     if case.pod(name).is_none() {
         case.create(&pod(name));

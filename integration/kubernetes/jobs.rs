@@ -1,8 +1,8 @@
-//! Pods that end by themselves.
+//! Pods that complete without a deletion.
 
 use crate::pod::{Case, Pod, exit_code, restarts, script, witness};
 
-/// A Job's pod with a proxy that never ends by itself, and an app that does.
+/// A Job's pod with a proxy that runs until it is stopped, and an app that exits by itself.
 fn job(policy: &str, app: &[&str]) -> Pod {
     Pod::new("job")
         .annotation("usher/sidecars", "proxy")
@@ -50,8 +50,8 @@ pub fn a_job_fails_when_its_app_does(case: &Case) {
     assert_eq!(exit_code(&pods[0], "proxy"), Some(0));
 }
 
-/// KEP-753: "Restartable init containers should restart always", even under policies by which
-/// kubelet does not restart. Only the containers see the restart.
+/// KEP-753: "Restartable init containers should restart always", even under restart policies by
+/// which kubelet restarts no container. The restart is visible only in the containers' records.
 pub fn a_sidecar_that_ends_is_restarted_in_place(case: &Case) {
     let app = "witness mark app start; until test -e /shared/may-end; do sleep 0.1; done
         exec witness mark app exit";
@@ -74,7 +74,7 @@ pub fn a_sidecar_that_ends_is_restarted_in_place(case: &Case) {
 }
 
 /// KEP draft: "Pod phase should be `Failed` if any sidecar exits in failure when `restartPolicy` !=
-/// `Always`": here a sidecar that fails by itself and is not restarted.
+/// `Always`". In this case the sidecar fails by itself, and is not restarted.
 pub fn a_pod_with_a_failed_sidecar_has_failed(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")

@@ -16,10 +16,11 @@ const MANIFEST: &str = concat!(
     "/scripts/kubernetes/kubectl.yaml"
 );
 
-/// A second node besides the real one.
+/// A second Node object, besides the node that exists.
 const OTHER: &str = "other";
 
-/// The plugin, and the pods by which it queries nodes. Removed on drop.
+/// The `kubectl usher` plugin, installed with the pods by which it queries nodes. Both are removed
+/// on drop.
 struct View<'a> {
     cluster: &'a Cluster,
 }
@@ -42,7 +43,7 @@ impl<'a> View<'a> {
         view
     }
 
-    /// Runs `kubectl` in the namespace of those pods.
+    /// Runs `kubectl` in the namespace of the pods by which nodes are queried.
     #[track_caller]
     fn must(&self, words: &[&str]) -> String {
         self.cluster
@@ -62,7 +63,7 @@ impl<'a> View<'a> {
         pods.into_iter().find(is_there)
     }
 
-    /// Runs a script in the container that executes users' commands.
+    /// Runs a script in the container that executes users' commands on a node.
     fn script(&self, script: &str) -> Finished {
         let pod = self.pod(NODE).expect("the pod on the node");
         let name = pod["metadata"]["name"].as_str().expect("a name");
@@ -78,7 +79,7 @@ impl Drop for View<'_> {
     }
 }
 
-/// Runs `kubectl usher`, and repeats it if a busy node did not answer within its ten seconds.
+/// Runs `kubectl usher`. Runs it again if a busy node did not answer within ten seconds.
 fn usher(cluster: &Cluster, words: &[&str]) -> Finished {
     let ask = || ask_once(cluster, words);
     let in_time = || Some(ask()).filter(|finished| !finished.err().contains(LATE));
@@ -97,7 +98,7 @@ fn says(cluster: &Cluster, words: &[&str]) -> String {
     let finished = usher(cluster, words);
     let said = format!("kubectl usher {words:?}: {}", finished.err());
     assert!(finished.ok(), "{said}");
-    // No node was silent.
+    // The command reports no node that did not answer.
     assert_eq!(finished.err(), "", "{said}");
     finished.out()
 }
@@ -139,7 +140,8 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     start(&there, "bank");
     go_on(&there, "bank");
 
-    // A waiting container names its reason, and how else it may continue.
+    // For a waiting container, the output names the reason, and what else would let the container
+    // continue.
     let waits = poll(PATIENCE, || {
         let text = usher(cluster, &["inspect", "shop", "-n", here]).out();
         text.contains("waiting for sidecar proxy").then_some(text)
@@ -148,7 +150,7 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     assert!(waits.starts_with("shop waits: Sidecar:0/1 (app"), "{waits}");
     go_on(case, "shop");
 
-    // The API reports a pod as ready whose app is held.
+    // The API reports both pods as ready although their apps are held.
     let pods = [(here, "shop"), (&*there.namespace, "bank")];
     let list = || says(cluster, &["ps", "-A"]);
     let all_run = |all: &String| {
@@ -181,7 +183,7 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
         "no pods run under usher in namespace kube-public\n"
     );
 
-    // The node's own output, and values that its kernel reports.
+    // The output is that of the node itself, with values that only the node's kernel knows.
     let text = says(cluster, &["inspect", &format!("{here}/shop")]);
     assert!(
         text.starts_with("shop waits for nothing: Running"),
@@ -191,7 +193,7 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     assert_eq!(words, ["Node", NODE], "{text}");
     let container = row(&text, &["app", "app", "list"]).unwrap_or_else(|| panic!("{text}"));
     assert_eq!(container[3], "running", "{text}");
-    // kubelet's score of a pod without requests.
+    // The OOM score that kubelet gives to a pod without requests.
     assert_eq!(container.last(), Some(&"1000"), "{text}");
     assert!(row(&text, &["(pod)"]).is_some(), "{text}");
     let facts = says(cluster, &["inspect", "-n", here, "shop", "-o", "json"]);
@@ -200,7 +202,7 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
         (&facts["node"], &facts["phase"]),
         (&json!(NODE), &json!("Running"))
     );
-    // By its id, from any namespace.
+    // A pod can be named by its id, from any namespace.
     let id = facts["id"].as_str().expect("an id");
     let by_id = says(cluster, &["inspect", "-n", "default", id, "-o", "json"]);
     assert!(by_id.contains(id), "{by_id}");
@@ -215,7 +217,7 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
         "{explained}"
     );
 
-    // To the end of the pod, and after it.
+    // When the pod has ended, `kubectl usher` still lists it with `--all`, and draws its timeline.
     case.delete("shop", &[]);
     case.await_gone("shop");
     let ended = poll(PATIENCE, || {
@@ -325,7 +327,7 @@ pub fn the_role_suffices_and_without_it_the_error_names_the_missing_permission(c
     refuses(&["ps"], list);
     refuses(&["timeline", "shop"], list);
 
-    // Half of the permissions.
+    // The account gets one of the two permissions that the command needs.
     let user = format!("{}:developer", case.namespace);
     let rules = ["create", "role", "lists", "--verb=list", "--resource=pods"];
     view.must(&rules);
@@ -361,7 +363,7 @@ pub fn a_silent_node_does_not_hide_the_others(case: &Case) {
     let cluster = case.cluster;
     let view = View::install(cluster);
     start(case, "shop");
-    // A node without a kubelet: its pod never starts.
+    // No kubelet runs for this node, so the pod by which it is queried never starts.
     let labels = json!({ "kubernetes.io/os": "linux", "usher/installed": "true" });
     let metadata = json!({ "name": OTHER, "labels": labels });
     cluster.apply(&[json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })]);
@@ -390,7 +392,7 @@ pub fn a_silent_node_does_not_hide_the_others(case: &Case) {
     );
     cluster.must(&["delete", "node", OTHER]);
 
-    // A node that takes the request and does not answer.
+    // The node's kubelet is stopped: it accepts the request and does not answer.
     let paused = cluster.pause_part("kubelet");
     let listed = ask_once(cluster, &["ps", "-A"]);
     drop(paused);
@@ -428,19 +430,19 @@ pub fn commands_executed_on_a_node_are_read_only(case: &Case) {
         assert!(of_node.starts_with(kind), "{of_node}");
         assert_ne!(ok(&format!("readlink {link}")), of_node);
     }
-    // Of the node the container sees only the shims' control sockets and the history of ended pods,
-    // and it can write no file.
+    // The container sees only two directories of the node: the shims' control sockets, and the
+    // history of ended pods. It can write no file.
     assert_eq!(ok("ls /run/containerd"), "usher\n");
     let writable = "$file != /proc/* && $file != /dev && $file != /dev/* && ! -L $file && ! -S $file && -w $file";
-    // The pod's own file, which kubelet lets its containers change; and with cgroup v1, from runc 1.5
-    // on, the container's own tmpfs in which cgroups are mounted.
+    // Two exceptions are the container's own: `/etc/hosts`, which kubelet lets a pod's containers
+    // change, and, with cgroup v1 and runc 1.5 or later, the tmpfs in which cgroups are mounted.
     let found = ok(&find("", writable));
     let elsewhere = found.lines().filter(|path| *path != "/sys/fs/cgroup");
     assert_eq!(elsewhere.collect::<Vec<_>>(), ["/etc/hosts"], "{found}");
     assert_eq!(ok(&find("/dev", "-b $file")), "");
     ok("test ! -e /run/secrets && test ! -e /node");
 
-    // A client in this container can look, but command nothing.
+    // A client in this container can read pods' states, but its commands are refused.
     assert!(ok("/usher/usher ps").contains("shop"));
     for command in ["stop shop", "stop --all", "release shop app"] {
         let refused = view.script(&format!("/usher/usher {command}"));

@@ -1,5 +1,5 @@
-//! The load of one-container pods on a node under usher and under containerd's own shim: one after
-//! another, at once, and many.
+//! The load that pods of one container put on a node, under usher and under containerd's own shim:
+//! pods one after another, pods created at once, and many pods.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,20 +11,20 @@ use crate::figures::{sandbox_created, summary};
 use crate::harness::{Record, processor_time, proportional_memory};
 use crate::pod::{Case, Pod, witness};
 
-/// The number of pods one after another, alternately under both.
+/// The number of pods that are created one after another, in turns under both runtimes.
 const IN_A_ROW: usize = 20;
 
-/// The number of pods created at once, and of such rounds.
+/// The number of pods that are created at once, and the number of times that this is done.
 const AT_ONCE: usize = 20;
 const ROUNDS: usize = 4;
 
-/// The number of pods on the node; kubelet accepts 110.
+/// The number of idle pods on the node; kubelet accepts 110.
 const MANY: usize = 100;
 
 /// Measurement time of idle pods.
 const REST: Duration = Duration::from_secs(20);
 
-/// The runtimes: a title, and the runtime class.
+/// Both runtimes: the title in the table, and the runtime class.
 const WAYS: [(&str, Option<&str>); 2] = [("usher", Some("usher")), ("runc.v2", None)];
 
 /// The cost of many pods.
@@ -113,8 +113,8 @@ fn pod(n: usize, class: Option<&str>) -> Pod {
         .container(witness(&format!("app-{n}"), &[]))
 }
 
-/// Times from the pod's sandbox to its program's first record, and from its creation until the API
-/// reports it as ready.
+/// Two times of a pod: from the creation of its sandbox to the first record of its program, and
+/// from the pod's creation until the API reports it as ready.
 fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
     let (pod, app) = (format!("pod-{n}"), format!("app-{n}"));
     let created = Instant::now();
@@ -127,11 +127,11 @@ fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
     (Duration::from_nanos(started), ready)
 }
 
-/// Times of pods that are created at once.
+/// Times from the creation of several pods at once.
 struct Burst {
-    /// Until the last program has started.
+    /// Time until the last pod's program has started.
     running: Duration,
-    /// Until the API reports every pod as ready; kubelet updates it about once a second.
+    /// Time until the API reports every pod as ready; kubelet updates this about once a second.
     ready: Duration,
 }
 
@@ -155,7 +155,7 @@ fn burst(case: &Case, count: usize, class: Option<&str>) -> Burst {
 
 fn all_gone(case: &Case) -> Duration {
     let deleted = Instant::now();
-    // The command returns when they are gone.
+    // The command returns when the pods are deleted.
     case.kubectl_waits(&["delete", "pod", "--all"]);
     deleted.elapsed()
 }
@@ -163,7 +163,7 @@ fn all_gone(case: &Case) -> Duration {
 fn many_pods(cluster: &Cluster, title: &str, class: Option<&str>) -> ManyPods {
     let case = Case::new(cluster, &format!("many-{}", name(title)));
     let Burst { running, ready } = burst(&case, MANY, class);
-    // The work after the starts is done by then.
+    // After this pause the shims are idle.
     std::thread::sleep(REST);
     let shims = shims(cluster);
     assert_eq!(shims.len(), MANY, "one shim a pod");
@@ -180,7 +180,7 @@ fn many_pods(cluster: &Cluster, title: &str, class: Option<&str>) -> ManyPods {
     }
 }
 
-/// Process ids of the shims on this cluster's node, which is on this computer.
+/// Process ids of the shims on the node, which are processes of this computer.
 fn shims(cluster: &Cluster) -> Vec<u32> {
     let is_shim = |pid: &u32| {
         let program = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -3,8 +3,8 @@
 //! The mount namespace has its own `/run`, `/var/lib` and `/var/log`, and keeps changes of `/etc`
 //! and `/usr/local` to itself. The network namespace has a loopback and a bridge. So the computer
 //! is not changed, and any number of clusters run side by side. The first process of the PID
-//! namespace is the machine: killing it ends everything at once, as a power failure does. Entering
-//! the namespaces of process 1 there leads to that machine.
+//! namespace is the machine: killing it ends everything at once, as a power failure does. A program
+//! on the machine that enters the namespaces of process 1 stays on the machine.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -19,11 +19,11 @@ use crate::harness::poll;
 
 use super::cluster::PATIENCE;
 
-/// The device that connects the machine with the guest.
+/// The network device that connects the machine with the virtual machine.
 pub const CABLE: &str = "cable";
 
-/// The machine's boot script. `$1` is the cluster's directory, `$2` the device that connects the
-/// guest, if there is one.
+/// The machine's boot script. `$1` is the cluster's directory. `$2` is the network device of the
+/// virtual machine, if there is one.
 const BOOT: &str = r#"
 set -e
 # kubelet leaves these sysctls alone if they have its values; the real ones belong to the whole computer.
@@ -70,13 +70,14 @@ while :; do sleep 3600 & wait; done
 pub struct Machine {
     /// `unshare`, a child of the test.
     outer: Child,
-    /// The child of `unshare`, the first process of the namespaces; its process id outside of them.
+    /// The child of `unshare`, which is process 1 of the machine; here its process id outside of
+    /// the machine.
     init: u32,
 }
 
 impl Machine {
-    /// Starts an empty machine. `dir` is the cluster's directory; errors go to `log`. A `cable`
-    /// leads to the guest, if there is one.
+    /// Starts an empty machine. `dir` is the cluster's directory; errors go to `log`. `cable` is
+    /// the network device of the virtual machine, if there is one.
     pub fn switch_on(dir: &Path, cable: Option<&str>, log: impl Fn() -> File) -> Self {
         let booted = dir.join("booted");
         let _ = fs::remove_file(&booted);
@@ -120,7 +121,7 @@ impl Machine {
     }
 }
 
-/// Makes a process end with the test process, however that ends.
+/// Makes the kernel kill a process when the test process ends, for whatever reason.
 pub fn with_us(command: &mut Command) {
     let end_with_us = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
     // SAFETY: a single system call.

@@ -1,7 +1,7 @@
 //! Tests on a real cluster of one node; `scripts/test-kubernetes` runs them.
 //!
-//! One cluster serves all cases. Cases that only make pods run in parallel. After them, one by one,
-//! come those that restart the cluster, fill its memory, or change it for all. Cases of the
+//! One cluster serves all cases. Cases that only make pods run in parallel. Then those cases run
+//! one by one that restart the cluster, fill its memory, or change it for all. Cases of the
 //! installer have another cluster, without usher. Each case has a namespace and a directory of its
 //! own. A case is named by its function. Words given as arguments choose cases whose name contains
 //! one of them; `--test-threads N` limits how many run at a time.
@@ -53,12 +53,13 @@ struct Named {
     needs: Needs,
 }
 
-/// Requirements of a case.
+/// Requirements that the cluster has to meet for a case.
 enum Needs {
     Nothing,
     /// A feature that Kubernetes has since this version.
     Since(u32, u32),
-    /// A guest as the node, with systemd, cgroup v2, a current kernel and all privileges.
+    /// A node that is a virtual machine, with systemd, cgroup v2, a current kernel and all
+    /// privileges.
     Guest,
     /// A runc with user namespaces, and a kubelet that enables them by default.
     UserNamespaces,
@@ -79,12 +80,12 @@ macro_rules! cases {
 
 use Needs::{Guest, Since, UserNamespaces};
 
-/// Earlier versions have no matchConditions.
+/// The webhook's configuration uses matchConditions, which earlier versions lack.
 const WEBHOOK: Needs = Since(1, 28);
-/// With an injector of native sidecars.
+/// The injector of these cases adds native sidecars, which earlier versions lack.
 const INJECTOR: Needs = Since(1, 29);
 
-/// Cases that run beside others.
+/// Cases that can run at the same time as others.
 const CASES: &[Named] = cases![
     starting::sidecars_start_before_apps,
     starting::an_app_listed_before_its_sidecar_waits,
@@ -189,7 +190,7 @@ const ALONE: &[Named] = cases![
     kubectl::commands_executed_on_a_node_are_read_only,
 ];
 
-/// Cases on a node without usher. Each leaves the node without it.
+/// Cases on a node that has no usher when they begin and none when they end.
 const INSTALLER_CASES: &[Named] = cases![
     installer::usher_is_installed_on_a_node_and_removed_without_a_trace,
     installer::pods_continue_when_the_daemon_set_is_applied_again_or_updated,

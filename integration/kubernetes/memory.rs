@@ -1,6 +1,6 @@
-//! The kernel's and kubelet's choice of victim when memory runs out in a pod or on the node, and
-//! kubelet's memory settings besides limits. Most cases need cgroup v2 and privileges that root has
-//! only on a node of its own.
+//! The process that the kernel or kubelet chooses to kill when memory runs out in a pod or on the
+//! node, and kubelet's memory settings besides limits. Most cases need cgroup v2, and privileges
+//! that root has only on a node of its own.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use crate::cluster::PATIENCE;
 use crate::harness::{Finished, run};
 use crate::pod::{Case, Pod, restarts, script, status_of, with, witness};
 
-/// A command that takes this many mebibytes as one endless line and keeps them. Runs `then` once
-/// they are taken.
+/// A command that allocates this many mebibytes as one endless line, and keeps them. It runs `then`
+/// once they are allocated.
 fn taking(mebibytes: u64, then: &str) -> String {
     let bytes = mebibytes << 20;
     format!("{{ head -c {bytes} /dev/zero; {then}; exec sleep 100000; }} | tail >/dev/null")
@@ -23,8 +23,9 @@ fn asks_for(container: Value, mebibytes: u64) -> Value {
     with(container, json!({ "resources": { "requests": requests } }))
 }
 
-/// A pod whose sidecar requests little memory and takes much, and whose app requests much: by
-/// kubelet's scores the sidecar would die first. Sizing is off. `app` is the app's script.
+/// A pod whose sidecar requests little memory and uses much, and whose app requests much. With
+/// kubelet's OOM scores the kernel would kill the sidecar first. Sizing is off. `app` is the app's
+/// script.
 fn pod(of_sidecar: u64, app: &str) -> Pod {
     let proxy = format!(
         "witness mark proxy start; {}",
@@ -50,7 +51,8 @@ fn scores(case: &Case, container: &str) -> BTreeSet<i64> {
     numbers.collect::<Result<_, _>>().expect("scores")
 }
 
-/// Waits until the app was killed for memory and runs again; checks that nothing else was killed.
+/// Waits until the app was killed for lack of memory and runs again. Checks that no other container
+/// was killed.
 fn assert_only_the_app_was_killed(case: &Case) {
     let pod = case.await_pod("pod", "seen to have lost its app", |pod| {
         restarts(pod, "app") == 1
@@ -65,13 +67,15 @@ fn assert_only_the_app_was_killed(case: &Case) {
     assert!(!record.has("proxy", "signal"), "{record}");
 }
 
-/// The first time: waits for the gate, then takes memory without end. The second time: sleeps.
+/// A script that allocates memory without end in its first run, after the test has made a file. In
+/// its second run it sleeps.
 const EATS_ONCE: &str = "witness mark app start
     test -e /shared/eats && exec sleep 100000
     until test -e /shared/go; do sleep 0.2; done
     touch /shared/eats; tail /dev/zero; witness mark app survives; exec sleep 100000";
 
-/// The limit is the pod's own; no container has one, so the kernel chooses among all of them.
+/// Only the pod has a memory limit, no container, so the kernel chooses among all of the pod's
+/// processes.
 pub fn a_sidecar_is_not_the_first_when_its_pods_memory_runs_out(case: &Case) {
     let resources = json!({ "limits": { "memory": "1300Mi" } });
     case.create(&pod(500, EATS_ONCE).spec("resources", resources));
@@ -82,7 +86,8 @@ pub fn a_sidecar_is_not_the_first_when_its_pods_memory_runs_out(case: &Case) {
     assert_eq!(scores(case, "proxy"), of_app);
     case.touch("go");
     assert_only_the_app_was_killed(case);
-    // All processes of the container at once, as kubelet configures it (`memory.oom.group`).
+    // The kernel kills all processes of the container at once, as kubelet configures it
+    // (`memory.oom.group`).
     assert!(!case.record().has("app", "survives"), "{}", case.record());
 }
 
@@ -102,7 +107,7 @@ pub fn a_sidecar_is_not_the_first_when_the_nodes_memory_runs_out(case: &Case) {
     assert_only_the_app_was_killed(case);
 }
 
-/// kubelet's score of a Guaranteed pod, in the sidecar and in its execs.
+/// The OOM score that kubelet gives to a Guaranteed pod holds in the sidecar and in its execs.
 pub fn scores_of_a_guaranteed_pod_are_below_zero(case: &Case) {
     let limits = json!({ "cpu": "500m", "memory": "64Mi" });
     let limited = |container| with(container, json!({ "resources": { "limits": limits } }));
@@ -169,12 +174,13 @@ pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     let amounts = |mebibytes: u64| json!({ "cpu": "500m", "memory": format!("{mebibytes}Mi") });
     let resources = json!({ "requests": amounts(64), "limits": amounts(128) });
     let of = |container| with(container, json!({ "resources": resources }));
-    // The sidecar exits when the test says so, and is restarted in place.
+    // The sidecar exits when the test makes a file, and usher restarts it in place.
     let proxy = "witness mark proxy start; touch /shared/ready-proxy
         until test -e /shared/ends && ! test -e /shared/ended; do sleep 0.2; done; touch /shared/ended";
     let app = "witness mark app start; until test -e /shared/go; do sleep 0.2; done
         tail /dev/zero; witness mark app survives; exec sleep 100000";
-    // The pod's last phase needs less than all containers, so usher sizes it.
+    // In its last phase the pod needs less than the sum of its containers, so usher changes the
+    // cgroup's size.
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
@@ -203,7 +209,8 @@ pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     let (first, pods) = (of_proxy(), of_pod());
     let number = |text: &str| text.parse::<u64>().unwrap_or_default();
     let [min, low, high, max, swap, group] = &first;
-    // The request, and a part of the difference between request and limit.
+    // `min` or `low` is the memory request. `high` is the request and a part of the difference
+    // between request and limit.
     assert!(number(min).max(number(low)) == 64 << 20, "{first:?}");
     assert!((64 << 20..128 << 20).contains(&number(high)), "{first:?}");
     assert_eq!(number(max), 128 << 20, "{first:?}");
@@ -216,7 +223,7 @@ pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     assert_eq!(of_proxy(), first);
     reload_systemd(case);
     assert_eq!((of_proxy(), of_pod()), (first, pods));
-    // Only the process that took too much is killed.
+    // Only the process that allocated too much memory is killed.
     case.touch("go");
     case.await_event("app", "survives");
 }

@@ -13,8 +13,9 @@ const TOP: &str = env!("CARGO_MANIFEST_DIR");
 
 const PROGRAMS: [&str; 3] = ["containerd-shim-usher-v2", "usher", "usher-webhook"];
 
-/// Makes an image, `usher` or `usher-webhook`, imports it into containerd as if pulled by digest,
-/// and returns its name. `change` can modify the programs before.
+/// Makes the image `usher` or `usher-webhook`, imports it into containerd as if it were pulled by
+/// its digest, and returns its name. `change` can modify the programs before they are put into the
+/// image.
 pub fn import(
     cluster: &Cluster,
     kind: &str,
@@ -55,7 +56,7 @@ pub fn import(
 fn collect(cluster: &Cluster, parts: &Path) {
     fs::create_dir(parts).expect("a directory");
     for program in PROGRAMS {
-        // Without debug information, as in a release.
+        // The programs are stripped of debug information, as for a release.
         let mut strip = Command::new("strip");
         strip.arg("-o").arg(parts.join(program));
         strip.arg(cluster.programs.statically_linked.join(program));
@@ -70,8 +71,8 @@ fn collect(cluster: &Cluster, parts: &Path) {
     }
 }
 
-/// A script that prints each file below a directory for which `test` is true: our image has no
-/// find(1).
+/// A script that prints each file below `top` for which `test` is true. It replaces find(1), which
+/// our image does not have.
 pub fn find(top: &str, test: &str) -> String {
     format!(
         "shopt -s globstar dotglob nullglob
@@ -79,7 +80,7 @@ pub fn find(top: &str, test: &str) -> String {
     )
 }
 
-/// Go's name of the architecture.
+/// The architecture, as Go names it.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -148,7 +148,7 @@ impl Pod {
 impl<'a> Case<'a> {
     pub fn new(cluster: &'a Cluster, name: &str) -> Self {
         let mut namespace = name.replace("::", "-").replace('_', "-");
-        // The longest name that the API accepts.
+        // The namespace's name must not be longer than the API accepts.
         namespace.truncate(60);
         let case = Self {
             cluster,
@@ -164,8 +164,8 @@ impl<'a> Case<'a> {
         self.cluster.path("shared").join(&self.namespace)
     }
 
-    /// Creates the namespace, with a service account whose token is not mounted: pods would wait
-    /// for it. The controller may create that account first.
+    /// Creates the namespace with a service account whose token is not mounted, since pods would
+    /// wait for the token. The controller may create the account first.
     fn create_namespace(&self) {
         let name = &self.namespace;
         let namespace = json!({
@@ -230,7 +230,7 @@ impl<'a> Case<'a> {
             .apply(&[pod.object(self, "batch/v1", "Job", spec)]);
     }
 
-    /// Creates a Deployment of one replica, which is never without a ready pod.
+    /// Creates a Deployment of one replica that always has a ready pod, even during a rollout.
     pub fn create_deployment(&self, pod: &Pod) {
         let spec = json!({
             "replicas": 1,
@@ -261,7 +261,7 @@ impl<'a> Case<'a> {
         self.cluster.must(&all)
     }
 
-    /// Runs a `kubectl` command that waits by itself.
+    /// Runs a `kubectl` command that itself waits for something.
     #[track_caller]
     pub fn kubectl_waits(&self, words: &[&str]) {
         let words = [&["--namespace", &*self.namespace], words].concat();
@@ -380,14 +380,14 @@ impl<'a> Case<'a> {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Deletes a pod without waiting.
+    /// Deletes a pod, and does not wait until it is gone.
     pub fn delete(&self, name: &str, options: &[&str]) {
         let mut words = vec!["delete", "pod", name, "--wait=false"];
         words.extend(options);
         self.kubectl(&words);
     }
 
-    /// Requests new resources for a pod's container in place, without waiting.
+    /// Requests other resources for a container of a running pod, and does not wait for the resize.
     #[track_caller]
     pub fn resize(&self, name: &str, container: &str, resources: &Value) {
         let change =
@@ -446,9 +446,9 @@ impl<'a> Case<'a> {
         finished.out().lines().map(str::to_owned).collect()
     }
 
-    /// Waits until kubelet has created the container of this name. By then containerd knows that
-    /// the previous one has started: if containerd dies earlier, it drops that container, and
-    /// kubelet makes another.
+    /// Waits until kubelet has created the container of this name. By then containerd has recorded
+    /// that the previous container has started. If containerd died before that, it would forget the
+    /// previous container, and kubelet would create another one.
     #[track_caller]
     pub fn await_container(&self, name: &str) {
         let filter = [
@@ -493,7 +493,7 @@ impl<'a> Case<'a> {
 
 impl Drop for Case<'_> {
     fn drop(&mut self) {
-        // The next case has the machine to itself.
+        // All pods are removed, because the next case needs the whole machine.
         let all = [
             "--namespace",
             &self.namespace,

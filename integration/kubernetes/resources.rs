@@ -1,4 +1,4 @@
-//! Resources of a pod: additions by parties other than its author, and the size of its cgroup.
+//! Resources of a pod: what other parties than its author add, and the size of its cgroup.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::pod::{Case, Pod, ready_probe, status_of, with, witness};
 
 const MI: u64 = 1 << 20;
 
-/// Tolerance for memory charged to no container and for runc's parked processes, which the shim
-/// adds to a size.
+/// Tolerance for memory that no container is charged for, and for runc's processes in held
+/// containers. The shim adds both to the size.
 const SOME: u64 = 24 * MI;
 
 /// CPU time in thousandths of a CPU, memory in MiB.
@@ -55,8 +55,8 @@ fn await_size(case: &Case, pod: &Value, cpu: u64, mebibytes: u64) {
 }
 
 /// KEP-753: "Validate that the pod overhead will be accounted for when scheduling a Pod with
-/// sidecar container". The scheduler does that; the pod's cgroup must keep the overhead in all
-/// phases.
+/// sidecar container". The scheduler accounts for it. In all phases the pod's cgroup must contain
+/// it too.
 pub fn a_pods_overhead_is_kept(case: &Case) {
     runtime_class(case.cluster);
     let pod = Pod::new("pod")
@@ -74,7 +74,7 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     let phase = |pod: &Value| pod["status"]["phase"] == "Running";
     let pod = case.await_pod("pod", "running", phase);
     assert_eq!(pod["spec"]["overhead"], amounts(OVERHEAD.0, OVERHEAD.1));
-    // Whichever containers run by now: the last phase is the largest.
+    // The size is that of the last phase, the largest, whichever containers run by now.
     let cpu = 150 + 350 + OVERHEAD.0;
     await_size(case, &pod, cpu, 64 + 48 + OVERHEAD.1);
     case.touch("done");
@@ -85,7 +85,7 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
 }
 
 /// KEP-2837: requests and limits of the pod itself. The shim sees only those of containers, so
-/// sizing is off, and kubelet's cgroup must equal that of a pod without usher.
+/// sizing is off. The cgroup must be as kubelet makes it for a pod without usher.
 pub fn a_pods_own_resources_are_kept(case: &Case) {
     let of_pod = json!({ "requests": amounts(400, 96), "limits": amounts(600, 160) });
     let container = |name| {
@@ -125,7 +125,8 @@ fn sized() -> Pod {
         .container(limited(witness("app", &[]), 350, 48))
 }
 
-/// systemd made the pod's cgroup, and applies its own values whenever it reloads its configuration.
+/// systemd made the pod's cgroup, and sets its own values again whenever it reloads its
+/// configuration.
 pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
     case.create(&sized());
     let pod = case.await_ready("pod");
@@ -154,7 +155,7 @@ pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
     assert_eq!(in_force(), (memory, weight));
 }
 
-/// KEP-1287: the pod's cgroup follows its containers.
+/// KEP-1287: when a container is resized, the pod's cgroup is resized too.
 pub fn a_pod_grows_and_shrinks_with_a_container(case: &Case) {
     case.create(&sized());
     let pod = case.await_ready("pod");
@@ -207,7 +208,7 @@ pub fn a_limit_ranges_defaults_apply(case: &Case) {
             .container(witness("proxy", &["--ready-after", "500ms"]))
             .container(witness("clean-up", &["--run-for", "500ms"]))
     };
-    // All containers count, whenever they run.
+    // The limits of all containers add up, even of those that never run at the same time.
     let refused = case.try_create(&pod().container(limited(witness("app", &[]), 600, 64)));
     assert!(
         refused.err().contains("maximum cpu usage per Pod is 900m"),

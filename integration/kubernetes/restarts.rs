@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::harness::Record;
 use crate::pod::{Case, Pod, exit_code, restarts, script, with, witness};
 
-/// An init container, two sidecars, of which the second becomes ready when the test says so, and an
-/// app that takes a while to stop.
+/// A pod with an init container, two sidecars and an app that takes a while to stop. The second
+/// sidecar becomes ready when the test makes a file.
 fn pod() -> Pod {
     pod_with(witness("init", &["--run-for", "500ms"]))
 }
@@ -31,7 +31,8 @@ fn run(case: &Case) {
     case.await_ready("pod");
 }
 
-/// A blocking Start that was interrupted counts as one restart, but no program ran for it.
+/// Checks that each program started once. If a restart interrupts a blocking Start, kubelet counts
+/// a restart of the container, although no program ran.
 fn assert_started_once(case: &Case) {
     let pod = case.await_ready("pod");
     let record = case.record();
@@ -85,7 +86,7 @@ fn while_sidecars_start(case: &Case, part: &'static str) {
 fn while_a_pod_runs(case: &Case, part: &'static str) {
     run(case);
     case.cluster.restart_part(part, "KILL");
-    // Once another pod starts, kubelet has also looked at this one.
+    // When the other pod starts, the restarted kubelet has also synchronized this pod.
     case.create(&Pod::new("other").container(witness("other", &[])));
     case.await_event("other", "start");
     case.kubectl(&["exec", "pod", "--container=app", "--", "/bin/true"]);
@@ -137,8 +138,8 @@ pub fn containerd_restarted_while_a_pod_ends(case: &Case) {
     while_a_pod_ends(case, "containerd");
 }
 
-/// An app that exits with 42 when the test says so, with a restart rule of kubelet for that code,
-/// and the program that it runs after the restart.
+/// An app that exits with 42 when the test makes a file, with a rule by which kubelet restarts it
+/// for that code. `again` is the program that it runs after the restart.
 fn app_under_a_rule(action: &str, again: &str) -> Value {
     let rule = json!({
         "action": action, "exitCodes": { "operator": "In", "values": [42] },
@@ -154,14 +155,14 @@ fn app_under_a_rule(action: &str, again: &str) -> Value {
     )
 }
 
-/// The names in the order in which programs started.
+/// The names of the containers in the order in which their programs started.
 fn starts(record: &Record) -> Vec<&str> {
     let starts = record.0.iter().filter(|event| event.what == "start");
     starts.map(|event| &*event.name).collect()
 }
 
-/// KEP-5532: for an exit code kubelet restarts all containers of a pod in the same sandbox. All are
-/// stopped, and start again.
+/// KEP-5532: because of an exit code, kubelet restarts all containers of a pod in the same sandbox.
+/// All of them are stopped, and start again in order.
 pub fn a_rule_restarts_all_containers_in_order(case: &Case) {
     let app = app_under_a_rule("RestartAllContainers", "witness app");
     let pod = Pod::new("pod")
@@ -185,9 +186,9 @@ pub fn a_rule_restarts_all_containers_in_order(case: &Case) {
     case.await_ready("pod");
 }
 
-/// KEP-5307: for an exit code kubelet restarts one container in a pod that restarts nothing else.
-/// usher does not know the rule: the run is complete, finished containers stay finished, and the
-/// app runs once more after the termination.
+/// KEP-5307: because of an exit code, kubelet restarts one container in a pod that restarts no
+/// other. usher does not know the rule, so it takes the run for complete. Finished containers stay
+/// finished, and the app runs once more after the termination.
 pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
     let app = app_under_a_rule("Restart", "witness app --run-for 1s");
     let pod = Pod::new("pod")
@@ -203,7 +204,8 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
         ))
         .container(app)
         .container(witness("flush", &["--run-for", "500ms"]))
-        // Longer than kubelet's back-off, so that the app is created again meanwhile.
+        // The clean-up runs for longer than kubelet's back-off, so kubelet recreates the app
+        // meanwhile.
         .container(witness("clean-up", &["--run-for", "15s"]))
         .spec("restartPolicy", "Never");
     case.create(&pod);
@@ -211,7 +213,8 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
     case.touch("go");
     let pod = case.await_phase("pod", "Succeeded");
     let record = case.record();
-    // The first event of each name, and the app's last.
+    // `assert_before` compares first events; the last events of the app and the proxy are compared
+    // below.
     for (earlier, later) in [
         (("proxy", "ready"), ("app", "start")),
         (("app", "exit"), ("flush", "start")),
@@ -237,7 +240,8 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
 pub fn a_node_that_lost_power_starts_its_pods_in_order(case: &Case) {
     run(case);
     let before = case.record();
-    // The proxy becomes ready again only when the test says so.
+    // Without the file, the proxy does not become ready after the reboot until the test makes the
+    // file again.
     std::fs::remove_file(case.shared_dir().join("ready-proxy")).expect("the file");
     case.cluster.switch_off();
     case.cluster.boot();

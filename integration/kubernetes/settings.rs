@@ -11,39 +11,39 @@ use crate::harness::{installed_program, run};
 
 use super::cluster::{Cluster, NODE, Node};
 
-/// The locations of the programs, which `scripts/test-kubernetes` passes in the environment.
+/// The locations of the programs of a cluster, from variables that `scripts/test-kubernetes` sets.
 pub struct Programs {
-    /// Kubernetes' own, in `bin`.
+    /// The directory of Kubernetes' programs, which are in its subdirectory `bin`.
     pub kubernetes: PathBuf,
     /// Kubernetes' version, like `1.34`.
     pub version: (u32, u32),
-    /// etcd and the CNI plugins, from their Debian packages.
+    /// The directory of etcd and the CNI plugins, from their Debian packages.
     pub parts: PathBuf,
-    /// containerd and ctr.
+    /// The directory of containerd and ctr.
     pub containerd: PathBuf,
-    /// Our own programs, as in images.
+    /// The directory of usher's programs, statically linked as in images.
     pub statically_linked: PathBuf,
-    /// Further programs of the DaemonSet's image.
+    /// The directory of further programs that the DaemonSet's image contains.
     pub image_tools: PathBuf,
-    /// The disk image of a guest, if there is to be one.
+    /// The disk image of the virtual machine, if the node is one.
     pub node_image: Option<PathBuf>,
-    /// The node's runc, if it is not the machine's.
+    /// The runc of the node, if the node does not use the machine's.
     pub runc: Option<PathBuf>,
 }
 
 const TOKEN: &str = "of-the-test";
-/// The token of the only node.
+/// The token with which the cluster's only node authenticates.
 const NODE_TOKEN: &str = "of-the-node";
 
-/// The path used by containerd's own package.
+/// The path of the configuration that containerd's package uses.
 pub const CONTAINERD_CONFIG: &str = "/etc/containerd/config.toml";
 
-/// kubelet's configuration in the cluster's directory, and its static pods.
+/// Paths below the cluster's directory: kubelet's configuration, and the directory of static pods.
 pub const KUBELET: &str = "etc/kubelet.json";
 pub const STATIC_PODS: &str = "etc/static-pods";
 
-/// Runs containerd as systemd does: restarts it after its end, keeps its children, and restarts it
-/// on request.
+/// Runs containerd as systemd does: restarts containerd when it has exited or when a restart is
+/// requested, and keeps its child processes.
 const CONTAINERD_SERVICE: &str = r#"
 mkfifo /run/containerd.restart
 while :; do "$@" & echo $! >/run/containerd.service; wait; done &
@@ -51,7 +51,8 @@ while read -r _; do kill "$(cat /run/containerd.service)"; done <>/run/container
 "#;
 
 impl Programs {
-    /// Reads the environment; `None` without it, since this is not a run of the cluster tests.
+    /// Reads the locations from the environment. `None` if they are not set, because the cluster's
+    /// tests were not called.
     pub fn from_environment() -> Option<Self> {
         let kubernetes = PathBuf::from(std::env::var_os("USHER_TEST_KUBERNETES")?);
         let directory = |name| PathBuf::from(std::env::var_os(name).expect(name));
@@ -126,7 +127,7 @@ pub fn write(cluster: &Cluster) {
     assert!(finished.ok(), "openssl: {}", finished.err());
 }
 
-/// containerd's usual configuration on nodes, before the installation of usher.
+/// A typical containerd configuration of a node, before usher is installed.
 fn containerd(cluster: &Cluster) -> String {
     let dir = cluster.directory();
     let (places, cri, plugins, runc) = match cluster.is_in_guest() {
@@ -166,7 +167,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
     )
 }
 
-/// The network that gives pods an address.
+/// The configuration of the network from which pods get an address.
 pub fn network() -> String {
     json!({
         "cniVersion": "0.4.0",
@@ -179,7 +180,7 @@ pub fn network() -> String {
                 "type": "host-local",
                 "dataDir": "/run/cni",
                 "ranges": [[{ "subnet": "10.89.0.0/16" }]],
-                // Pods reach only the API server.
+                // The only destination outside of the node that pods can reach is the API server.
                 "routes": [{ "dst": "10.96.0.0/16" }],
             },
         }],
@@ -210,7 +211,7 @@ fn kubelet(cluster: &Cluster) -> String {
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": format!("/{}", cluster.name()),
         "enforceNodeAllocatable": [],
-        // The machine's disk does not belong to the cluster.
+        // kubelet must not evict pods because the machine's disk is full.
         "evictionHard": {
             "memory.available": "1Mi", "nodefs.available": "1Mi", "nodefs.inodesFree": "10",
             "imagefs.available": "1Mi",
@@ -221,7 +222,7 @@ fn kubelet(cluster: &Cluster) -> String {
         "protectKernelDefaults": true,
         "kubeAPIQPS": 100, "kubeAPIBurst": 200,
         "staticPodPath": cluster.path(STATIC_PODS),
-        // In a guest kubelet gets no notification of a new file.
+        // In the virtual machine kubelet gets no notification when a file is created.
         "fileCheckFrequency": "5s",
     });
     if cluster.programs.version >= (1, 27) {
@@ -240,8 +241,8 @@ fn kubelet(cluster: &Cluster) -> String {
     config.to_string()
 }
 
-/// The systemd unit of a program on the guest, like the project's own; but an ended program stays
-/// down until it is started again.
+/// The systemd unit of a program in the virtual machine. It is like the project's own unit, but
+/// does not restart a program that has exited.
 pub fn unit(cluster: &Cluster, name: &str) -> String {
     let own = match name {
         "containerd" => {
@@ -272,7 +273,7 @@ pub fn runtime_class() -> String {
     .to_owned()
 }
 
-/// A program and its arguments.
+/// The program of this name with its arguments.
 pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
     let etc = |file: &str| cluster.path("etc").join(file).display().to_string();
     let with = |kubeconfig: &str| {
@@ -282,7 +283,7 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
     };
     let bare = cluster.node == Node::Bare;
     let mut words = vec![name.to_owned()];
-    // In a guest systemd restarts containerd.
+    // In the virtual machine, systemd restarts containerd.
     if name == "containerd" && bare && !cluster.is_in_guest() {
         let service = ["sh", "-c", CONTAINERD_SERVICE, "service"].map(str::to_owned);
         words.splice(0..0, service);
@@ -296,7 +297,7 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         "kube-apiserver" => &[
             "--etcd-servers=http://127.0.0.1:2379",
             "--service-cluster-ip-range=10.96.0.0/16",
-            // A node is identified by its credentials and can change no other one.
+            // The API server lets a node's credentials change only that node and its pods.
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--service-account-issuer=https://kubernetes.test",
@@ -311,7 +312,7 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         ],
         "kube-controller-manager" => &[
             "--leader-elect=false",
-            // A busy machine is not a broken node.
+            // A node that is late because its machine is busy must not count as failed.
             "--node-monitor-grace-period=5m",
         ],
         "kube-scheduler" => &["--leader-elect=false"],
@@ -319,8 +320,8 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         _ => &[],
     };
     words.extend(fixed.iter().map(|word| word.to_string()));
-    // Features that cases need and that are off by default, and ephemeral containers for `kubectl
-    // debug`.
+    // Features that some cases need, and that this version of Kubernetes has off by default, among
+    // them ephemeral containers for `kubectl debug`.
     let gates = match cluster.programs.version {
         (..1, _) | (1, ..23) => Some("EphemeralContainers=true"),
         (1, 34) => Some("ContainerRestartRules=true"),

@@ -1,4 +1,5 @@
-//! From the creation of a pod until it is ready: the cases about starting of both test plans.
+//! From the creation of a pod until it is ready: cases from the test plans of KEP-753 and of the
+//! draft KEP.
 
 use crate::pod::{Case, Pod, exit_code, ready_probe, restarts, script, status_of, with, witness};
 
@@ -95,7 +96,7 @@ pub fn sidecars_start_among_the_init_containers(case: &Case) {
 /// after the previous init container has completed", "Regular containers should start in parallel
 /// after all init containers have completed".
 fn assert_apps_start_together(case: &Case, pod: Pod) {
-    // Each app continues once both run.
+    // An app continues when both apps run.
     let text = |own: &str, other: &str| {
         format!(
             "witness mark {own} start; touch /shared/{own}
@@ -122,7 +123,7 @@ pub fn apps_start_together_after_the_init_containers(case: &Case) {
     assert_apps_start_together(case, pod.container(init("first")).container(init("second")));
 }
 
-/// All ordering is Kubernetes' own.
+/// In a pod without annotations, only Kubernetes orders the containers.
 pub fn a_pod_without_annotations_behaves_as_under_runc(case: &Case) {
     let init = |name| witness(name, &["--run-for", "1s"]);
     let pod = Pod::new("pod").init_container(init("first"));
@@ -190,7 +191,7 @@ pub fn a_pod_starts_while_the_api_server_is_down(case: &Case) {
         .annotation("usher/apps", "app")
         .container(witness("app", &[]));
     for name in ["one", "two", "three"] {
-        // Becomes ready when the test says so.
+        // The sidecar becomes ready when the test makes a file.
         let text = format!(
             "witness mark {name} start; until test -e /shared/go; do sleep 0.1; done
             witness mark {name} ready; touch /shared/ready-{name}; exec sleep 1000"
@@ -211,7 +212,7 @@ pub fn a_pod_starts_while_the_api_server_is_down(case: &Case) {
     assert_eq!(restarts(&pod, "app"), 0, "{}", case.diagnosis());
 }
 
-/// `kubectl debug` must work on a pod that waits.
+/// `kubectl debug` must work on a pod whose app is held.
 pub fn a_debug_container_does_not_wait(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
@@ -333,7 +334,7 @@ pub fn a_container_is_resized_in_place(case: &Case) {
     );
 }
 
-/// KEP-127: root in the pod is unprivileged on the node, and the order is the same.
+/// KEP-127: root in the pod is an unprivileged user of the node. The containers start in order.
 pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
@@ -355,7 +356,7 @@ pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
     let map = in_app(&["cat", "/proc/self/uid_map"]);
     let map: Vec<&str> = map.split_whitespace().collect();
     assert!(map[0] == "0" && map[1] != "0", "{map:?}");
-    // The containers wrote their records in a volume of their own.
+    // The records are in a volume of the pod, so they are copied to the case's shared directory.
     std::fs::write(
         case.shared_dir().join("record"),
         in_app(&["cat", "/shared/record"]),
@@ -367,7 +368,7 @@ pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
     case.await_gone("pod");
 }
 
-/// KEP-4639: the files of an image as a volume.
+/// KEP-4639: a volume contains the files of an image.
 pub fn an_image_can_be_a_volume(case: &Case) {
     let volumes = serde_json::json!([
         { "name": "shared", "hostPath": { "path": case.shared_dir() } },

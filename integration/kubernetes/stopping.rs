@@ -1,4 +1,4 @@
-//! Terminations of pods of all kinds, and events that only look like one.
+//! Terminations of pods of all kinds, and events that look like a termination and are none.
 
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ pub fn apps_end_before_sidecars(case: &Case) {
 }
 
 /// KEP draft: "Termination grace period is still respected when terminating a Pod with sidecars".
-/// Here it is the one of the request, which the pod's annotations do not contain.
+/// In this case it is the grace period of the deletion request, which the pod's annotations do not
+/// contain.
 pub fn a_shorter_grace_period_is_kept(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
@@ -57,9 +58,9 @@ pub fn a_shorter_grace_period_is_kept(case: &Case) {
     let record = case.record();
     let last = record.all("proxy", "beat").last().expect("a beat").at_ns;
     let took = Duration::from_nanos(last.saturating_sub(record.at("app", "signal")));
-    // Far less than the ten minutes in the spec.
+    // The termination took far less than the ten minutes in the spec.
     assert!(took < Duration::from_secs(120), "{record}");
-    // The app has all six seconds before the proxy gets its signal.
+    // The app keeps running for the six seconds before the proxy gets its signal.
     let (from, to) = (record.at("app", "signal"), record.at("proxy", "signal"));
     let between = |at: u64| from < at && at < to;
     let beats = record.all("app", "beat").filter(|beat| between(beat.at_ns));
@@ -111,13 +112,14 @@ pub fn a_pod_replaced_by_a_rollout_ends_in_order(case: &Case) {
     assert!(second < record.at("app", "signal"), "{record}");
 }
 
-/// The STOPSIGNAL of an image.
+/// A container gets the STOPSIGNAL of its image.
 pub fn another_stop_signal_is_delivered(case: &Case) {
     let image = json!({ "image": STOPPED_BY_USR1 });
     assert_stopped_by(case, "10", &image, Pod::new("pod"));
 }
 
-/// Checks that a pod of such containers stops in order, each by this signal only.
+/// Runs a pod of two containers with these fields, and checks that they stop in order, each by this
+/// signal only.
 fn assert_stopped_by(case: &Case, signal: &str, fields: &serde_json::Value, pod: Pod) {
     let options = ["--stop-signal", signal, "--stop-after", "1s"];
     let pod = pod
@@ -136,7 +138,8 @@ fn assert_stopped_by(case: &Case, signal: &str, fields: &serde_json::Value, pod:
     case.await_gone("pod");
 }
 
-/// KEP draft's TerminationHook: runs before anything of the pod stops, and is awaited.
+/// The draft KEP's TerminationHook: the hook runs before any container of the pod stops, and the
+/// stop waits for it.
 pub fn termination_hooks_come_first(case: &Case) {
     let hook = |name: &str, wait: &str| {
         let text = format!("witness mark {name} hook; {wait}; witness mark {name} hooked");
@@ -160,7 +163,7 @@ pub fn termination_hooks_come_first(case: &Case) {
     case.await_gone("pod");
 }
 
-/// Emits logind's signal before a shutdown, or at its cancellation.
+/// Emits the signal that logind sends before a shutdown, or when the shutdown is canceled.
 fn prepare_for_shutdown(case: &Case, begins: bool) {
     let words = [
         "busctl",
@@ -175,7 +178,7 @@ fn prepare_for_shutdown(case: &Case, begins: bool) {
     assert!(finished.ok(), "busctl: {}", finished.err());
 }
 
-/// A shutdown that is canceled on drop.
+/// A pending shutdown of the node. Dropping it cancels the shutdown.
 struct Shutdown<'a>(&'a Case<'a>);
 
 impl Drop for Shutdown<'_> {
@@ -185,7 +188,8 @@ impl Drop for Shutdown<'_> {
     }
 }
 
-/// kubelet's graceful node shutdown (KEP-2000), for which it delays systemd's.
+/// kubelet's graceful node shutdown (KEP-2000): kubelet delays systemd's shutdown until the pods
+/// have ended.
 pub fn a_pod_ends_in_order_when_its_node_shuts_down(case: &Case) {
     run(case, &pod());
     let shutdown = Shutdown(case);
@@ -206,7 +210,7 @@ pub fn a_pods_own_stop_signal_is_delivered(case: &Case) {
     assert_stopped_by(case, "12", &signal, pod);
 }
 
-/// A container that is unhealthy while a file exists.
+/// A container whose liveness probe fails while a file exists.
 fn with_liveness(name: &str) -> serde_json::Value {
     let command = json!(["test", "!", "-e", format!("/shared/sick-{name}")]);
     let probe = json!({
@@ -256,7 +260,8 @@ pub fn an_unhealthy_sidecar_is_restarted_alone(case: &Case) {
     assert!(!record.has("app", "signal"), "{record}");
 }
 
-/// kubelet stops one after the other. That is not the end of the pod, and both restart.
+/// kubelet stops the app and the sidecar one after the other. usher must not take that for the
+/// pod's termination, and both restart.
 pub fn an_app_and_a_sidecar_that_are_unhealthy_are_both_restarted(case: &Case) {
     run_with_liveness(case);
     make_sick(case, &["app", "proxy"]);

@@ -1,4 +1,4 @@
-//! Traffic from outside the pod to a sidecar, and the effect of its readiness probe.
+//! Traffic from outside the pod to a sidecar, depending on the sidecar's readiness probe.
 
 use serde_json::{Value, json};
 
@@ -6,14 +6,14 @@ use crate::cluster::PATIENCE;
 use crate::harness::{Background, poll};
 use crate::pod::{Case, Pod, script, with};
 
-/// An app that waits for the test after its stop signal.
+/// An app that gets its stop signal and then waits until the test makes a file.
 const APP: &str = "trap 'witness mark app signal
         until test -e /shared/may-end; do sleep 0.1; done
         witness mark app exit; exit' TERM
     while :; do sleep 0.1; done";
 
-/// Runs a pod with an app and a sidecar that serves a port and is ready while a file is absent, and
-/// a Service.
+/// Runs a pod with an app and a sidecar, and a Service. The sidecar serves a port, and is ready as
+/// long as a certain file does not exist.
 fn run(case: &Case) {
     let text = "mkdir -p /tmp/www && echo served > /tmp/www/index.html
         trap 'witness mark proxy told; kill $!; exit 0' TERM
@@ -41,7 +41,7 @@ fn run(case: &Case) {
     case.await_ready("pod");
 }
 
-/// The addresses behind the Service.
+/// The addresses to which the Service forwards.
 fn endpoints(case: &Case) -> Vec<String> {
     let text = case.kubectl(&["get", "endpoints", "service", "--output", "json"]);
     let endpoints: Value = serde_json::from_str(&text).expect("endpoints");
@@ -95,7 +95,7 @@ pub fn a_sidecar_that_is_not_ready_has_no_endpoint(case: &Case) {
     await_endpoints(case, 1);
 }
 
-/// For a forwarded port containerd enters the network namespace of the pod's sandbox.
+/// To forward a port, containerd enters the network namespace of the pod's sandbox.
 pub fn ports_of_a_pod_can_be_forwarded(case: &Case) {
     run(case);
     let words = ["kubectl", "--namespace", &case.namespace];

@@ -15,10 +15,10 @@ use crate::harness::{
     runtime_under_test,
 };
 
-/// As [`BareShim::start`], with a directory for criu's log.
+/// Starts the shim as [`BareShim::start`] does, with a directory for criu's log.
 #[track_caller]
 fn start(shim: &mut BareShim<'_>) {
-    // containerd makes the same directory.
+    // containerd makes this directory too.
     fs::create_dir(shim.bundle().join("work")).unwrap();
     let command = shim.command("start");
     shim.try_start(command, &Any::new()).expect("start");
@@ -40,8 +40,8 @@ fn await_more(host: &Containerd, than: u64) -> u64 {
     count(host)
 }
 
-/// A shim whose container counts. It is in the host's network namespace: for another one criu needs
-/// iptables.
+/// A shim whose container counts. The container is in the host's network namespace, because for
+/// another one criu needs iptables.
 fn counting<'host>(host: &'host Containerd, runtime: &str, id: &str) -> BareShim<'host> {
     let args = ["/bin/sh", "-c", COUNT];
     let mut shim = BareShim::prepare(host, runtime, id, &args, |config| {
@@ -103,7 +103,7 @@ fn a_restored_container_continues_where_its_checkpoint_was_made() {
 
         fs::remove_file(host.shared_dir().join("count")).unwrap();
         fs::remove_dir_all(host.dir().join("bundles/a")).unwrap();
-        // Under the same name, since criu restores the cgroup too.
+        // The restored container has the same name, because criu restores the cgroup too.
         let shim = counting(host, runtime, "a");
         let api = shim.api().deadline(PATIENCE * 3);
         let (request, _output) = shim.create_request_with_stdio();
@@ -212,7 +212,7 @@ fn a_held_container_is_restored_on_release() {
     api.create(&sidecar.create_request()).expect("Create");
     api.start("b", "").expect("Start");
     assert!(await_more(&host, 0) >= before);
-    // The container counts before the OCI runtime reports its process.
+    // The restored container runs before the OCI runtime reports its process.
     eventually("the restored process is known", PATIENCE, || {
         state(&api, "app") == ("RUNNING".to_owned(), true)
     });
@@ -220,7 +220,7 @@ fn a_held_container_is_restored_on_release() {
     assert_eq!(api.wait("app", "").expect("Wait").exit_status, 137);
 }
 
-/// Events of a task from create to delete, with the exit codes at its end.
+/// Events of a task from its creation to its deletion, with the exit code of a killed task.
 const RUN: [&str; 4] = [
     "/tasks/create",
     "/tasks/start",
@@ -256,7 +256,7 @@ fn a_failed_restore_gives_its_reason_and_the_task_can_be_deleted() {
         let again = api.start("a", "").is_err();
         let waits = state(&api, "a");
         let deleted = api.delete("a", "").expect("Delete").pid;
-        // Either the image is empty, or criu is missing.
+        // The error says either that the image is empty or that criu is missing.
         let reason = ["open", "CRIU version check failed"]
             .iter()
             .any(|reason| message.contains(&format!("OCI runtime restore failed: {reason}")));

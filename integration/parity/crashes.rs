@@ -57,7 +57,7 @@ fn a_pod_can_start_again_after_its_shim_was_killed() {
         run_witness(host, &witness(runtime, "a", &[]).in_pod("pod1", "a"));
         kill_shim(host, "a");
         host.wait_exit("a");
-        // The same address as before; a dead socket may be left there.
+        // The new shim has the same address. The dead shim may have left its socket there.
         run_witness(host, &witness(runtime, "b", &[]).in_pod("pod1", "b"));
         (host.status("b"), host.shims().len())
     });
@@ -117,7 +117,7 @@ fn an_exit_while_containerd_is_down_is_known_afterwards() {
         }
         host.await_status("a", Some(Status::Stopped));
         let delete = host.ctr(&["tasks", "delete", "a"]);
-        // `ctr` logs the code.
+        // `ctr` logs the task's exit code.
         (delete.err().contains("exit code 3"), host.status("a"))
     });
     assert_eq!(seen, (true, None));

@@ -72,7 +72,7 @@ fn kill_all_reaches_every_process() {
         eventually("three processes run", PATIENCE, || {
             host.pids("a").len() == 3
         });
-        // The shell is process 1 of its namespace and ignores SIGTERM.
+        // The shell is process 1 of its PID namespace, so it ignores SIGTERM.
         host.must(&["tasks", "kill", "--all", "--signal", "SIGTERM", "a"]);
         host.wait_exit("a")
     });
@@ -82,8 +82,8 @@ fn kill_all_reaches_every_process() {
 #[test]
 fn child_processes_without_a_pid_namespace_end_with_their_container() {
     let seen = both(|host, runtime| {
-        // containerd's own shim of 1.7 and 2.x loses processes whose container exits before Start
-        // is answered.
+        // The shim of containerd 1.7 and 2.x does not kill the remaining processes if the container
+        // exits before Start is answered, so the container waits.
         let first = if host.is_reference() {
             "until test -e /shared/go; do sleep 0.01; done"
         } else {

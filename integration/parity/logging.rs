@@ -16,7 +16,7 @@ use crate::harness::{
 fn program(host: &Containerd, script: &str) -> String {
     let path = host.dir().join("logger");
     let dir = host.dir().display();
-    // The program gets no useful environment or working directory.
+    // The program gets neither a useful environment nor a useful working directory.
     let head = format!("#!/bin/busybox sh\nexport PATH=/usr/bin:/bin\ncd {dir}\necho $$ > pid\n");
     write_program(&path, &format!("{head}{script}"));
     path.display().to_string()
@@ -66,7 +66,7 @@ fn a_logging_program_gets_the_output() {
         host.delete("a");
         program_has_ended(host);
         let args = read(host, "args").replace(&host.namespace, "namespace");
-        // The environment has only the program's own variables and the shell's.
+        // The environment contains only the variables of the logging program and of the shell.
         let is_poor = read(host, "env").trim().parse::<u32>().expect("a number") < 8;
         (code, args, is_poor, read(host, "out"), read(host, "err"))
     });
@@ -161,7 +161,8 @@ fn a_logging_program_that_cannot_start_is_an_error_and_leaves_nothing() {
 
 #[test]
 fn a_logging_program_that_exits_before_it_is_ready_is_an_error_and_leaves_nothing() {
-    // containerd's own shim would take the program's end for readiness.
+    // Only our shim is tested: containerd's own shim takes the program's exit for the message that
+    // it is ready.
     let host = Containerd::start();
     let uri = format!("binary://{}", program(&host, "exit 7\n"));
     let (created, _) = create(&host, &uri);
@@ -175,7 +176,7 @@ fn a_logging_program_that_exits_before_it_is_ready_is_an_error_and_leaves_nothin
 
 #[test]
 fn a_binary_v2_logging_program_must_report_that_it_is_ready() {
-    // Supported by containerd 2.4.
+    // Only our shim is tested: containerd supports this kind of program since 2.4.
     let host = Containerd::start();
     for (says, is_created) in [("exec 5>&-\n", false), ("echo >&5\n", true)] {
         let uri = format!("binary-v2://{}", program(&host, &format!("{says}{KEEPS}")));
@@ -194,7 +195,7 @@ fn a_binary_v2_logging_program_must_report_that_it_is_ready() {
 
 #[test]
 fn a_logging_program_that_is_never_ready_is_killed_and_an_error() {
-    // containerd's own shim would wait forever.
+    // Only our shim is tested: containerd's own shim waits forever.
     let host = Containerd::start();
     let uri = format!("binary://{}", program(&host, "exec sleep 1000\n"));
     let (created, took) = create(&host, &uri);
@@ -279,7 +280,7 @@ fn output_is_appended_to_an_existing_file() {
 
 #[test]
 fn a_terminals_output_can_go_to_a_file() {
-    // containerd 1.6's own shim takes the address for the path of a FIFO.
+    // Only our shim is tested: the shim of containerd 1.6 takes the address for the path of a FIFO.
     let host = Containerd::start();
     let args = ["/bin/sh", "-c", "seq 1 2000"];
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, |config| {
@@ -324,7 +325,8 @@ fn other_schemes_and_missing_files_are_refused() {
         };
         let refused = refusal("http://localhost/");
         if !host.is_reference() {
-            // containerd's own shim keeps a container whose streams it could not connect.
+            // If containerd's own shim cannot open a stream, it fails the Create but leaves the
+            // container.
             assert_eq!(refusal("/nowhere/fifo"), (false, true));
         }
         refused

@@ -8,10 +8,11 @@ use crate::harness::{ContainerSpec, Containerd, PATIENCE, Status, eventually, ru
 
 const LIMIT: &str = "33554432";
 
-/// Fills memory until it is killed: `tail` looks for the end of a line that has none.
+/// Fills memory until it is killed: `tail` looks for the end of a line that never ends.
 const EATER: &str = "tail /dev/zero";
 
-/// The limit is twice what the programs of the tests need, and reached in an instant.
+/// A memory limit twice as high as the tests' programs need; a program that fills memory reaches it
+/// at once.
 fn limited(spec: ContainerSpec) -> ContainerSpec {
     spec.option(&["--memory-limit", LIMIT])
 }
@@ -62,7 +63,7 @@ fn an_oom_event_comes_at_once_if_the_container_survives() {
         });
         host.kill("a", "SIGKILL");
         host.wait_exit("a");
-        // One event for the one kill by the kernel, and none for the SIGKILL.
+        // The OOM kill causes one event. The caller's SIGKILL causes none.
         (status, count(host, "a", "/tasks/oom"))
     });
     assert_eq!(seen, (Some(Status::Running), 1));
@@ -99,8 +100,8 @@ fn an_oom_event_of_an_exec_precedes_its_exit() {
     assert_eq!(host.status("a"), Some(Status::Running));
 }
 
-/// With cgroup v1 the kernel sends no notification of a kill below the container's own cgroup. The
-/// shim finds it when the container ends, at the latest.
+/// With cgroup v1 the kernel does not notify the shim of a kill in a cgroup below the container's
+/// own. The shim detects the kill when the container ends, at the latest.
 #[test]
 fn an_oom_event_of_a_cgroup_below_the_containers_precedes_the_exit() {
     let host = Containerd::start();
@@ -114,7 +115,8 @@ fn an_oom_event_of_a_cgroup_below_the_containers_precedes_the_exit() {
         .join(&host.namespace)
         .join("a/below");
     if !below.parent().is_some_and(Path::exists) {
-        // cgroup v2 adds up the kills itself, and allows no limit below a cgroup with processes.
+        // cgroup v2 itself adds up the kills of all cgroups below, and allows no limit below a
+        // cgroup with processes.
         return;
     }
     fs::create_dir(&below).expect("a cgroup");
@@ -126,8 +128,8 @@ fn an_oom_event_of_a_cgroup_below_the_containers_precedes_the_exit() {
     assert_eq!(topics[topics.len() - 2..], ["/tasks/oom", "/tasks/exit 6"]);
 }
 
-/// With cgroup v1 the kernel notifies all containers of the pod, and containerd's own shim passes
-/// all on.
+/// With cgroup v1 the kernel notifies the shim of a kill for all containers of the pod, and
+/// containerd's own shim publishes an event for each of them.
 #[test]
 fn only_the_killed_container_of_a_pod_gets_an_oom_event() {
     let host = Containerd::start();
@@ -193,7 +195,8 @@ impl Pod {
             .option(&["--cgroup", &format!("{}/{id}", self.path)])
     }
 
-    /// Limits the memory of all containers together. The first container created the cgroup.
+    /// Limits the memory of all containers together. The cgroup exists since the first container
+    /// was created.
     fn limit(&self) {
         let below = self.path.trim_start_matches('/');
         let v1 = Path::new("/sys/fs/cgroup/memory").join(below);

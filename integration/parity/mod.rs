@@ -1,9 +1,8 @@
-//! Containers of a pod without usher annotations behave as with containerd's own shim (the
-//! reference).
+//! Containers of a pod without usher annotations behave under our shim as under containerd's own
+//! shim, which is called the reference.
 //!
-//! Each scenario runs twice, once with each runtime, each on a containerd of its own. The
-//! observations must be equal, and must be what the test expects: two equal failures are no
-//! success.
+//! Each scenario runs under both shims, each time on a new containerd. The observations must be
+//! equal, and must be what the test expects: two equal failures are no success.
 
 mod api;
 mod checkpoint;
@@ -29,8 +28,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::harness::{ContainerSpec, Containerd, REFERENCE, Settings, Shims, runtime_under_test};
 
-/// Attempts of the reference: at times it loses the output of a program that exits at once. Our
-/// shim has one attempt.
+/// Attempts of a scenario under the reference, which sometimes loses the output of a program that
+/// exits at once. Our shim has one attempt.
 const REFERENCE_TRIES: usize = 3;
 
 /// Runs a scenario under the reference and under our shim. Returns the common observation.
@@ -44,7 +43,7 @@ fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
         });
         scenario(&host, REFERENCE)
     };
-    // A lost output may also make the reference's scenario panic.
+    // If the reference loses output, its scenario may also panic.
     for _ in 1..REFERENCE_TRIES {
         if catch_unwind(AssertUnwindSafe(show_reference)).is_ok_and(|seen| seen == ours) {
             return ours;

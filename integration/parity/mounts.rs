@@ -54,7 +54,7 @@ fn seen_by(host: &Containerd, shim: &BareShim<'_>, request: &CreateTaskRequest) 
     (seen, code)
 }
 
-/// The mounts left in the bundle.
+/// The mount points that are left in the bundle.
 fn mounts_of(host: &Containerd) -> Vec<String> {
     let bundle = format!("mount {}", host.dir().join("bundles").display());
     let remains = host.remains().into_iter();
@@ -70,7 +70,7 @@ fn run_with(host: &Containerd, runtime: &str, mounts: Vec<Mount>, script: &str) 
     seen_by(host, &shim, &request)
 }
 
-/// The error of a Create with this mount. Checks that nothing stays mounted.
+/// The error of a Create with this mount, which must fail. Checks that nothing stays mounted.
 fn refusal(host: &Containerd, runtime: &str, mount: Mount) -> String {
     let shim = shim_of(host, runtime, "exit 0", |_| {});
     let request = CreateTaskRequest {
@@ -193,7 +193,7 @@ fn a_failed_mount_is_named_and_leaves_nothing() {
             let words = words.to_owned();
             let refusal = refusal(host, runtime, mount);
             fs::remove_dir_all(host.dir().join("bundles/a")).unwrap();
-            // From 1.7 on the reference does not name the failed mount.
+            // Since containerd 1.7, its own shim does not name the mount that failed.
             host.is_reference() || refusal.contains(&words)
         })
     });
@@ -205,7 +205,7 @@ fn mount_options_that_exceed_a_page_are_refused_in_one_line() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
     let (base, [upper, work]) = overlay_dirs(&host);
-    // The layers have no common prefix that the shim could shorten.
+    // The paths of the layers share no directory by which the shim could shorten them.
     let lower = format!("lowerdir={}:/{}", base.display(), "x".repeat(5000));
     let overlay = mount("overlay", Path::new("overlay"), &[&upper, &work, &lower]);
     let said = refusal(&host, &runtime, overlay);
@@ -217,7 +217,7 @@ fn mount_options_that_exceed_a_page_are_refused_in_one_line() {
 
 #[test]
 fn a_mount_target_stays_below_the_root_despite_symbolic_links() {
-    // The shim of containerd 1.6 ignores a mount's target.
+    // Only our shim is tested: the shim of containerd 1.6 ignores a mount's target.
     let host = Containerd::start();
     let outside = host.dir().join("outside");
     fs::create_dir(&outside).unwrap();
@@ -240,7 +240,7 @@ fn a_mount_target_stays_below_the_root_despite_symbolic_links() {
     );
 }
 
-/// Mappings in two parts: id 0, and the ids from 1 on.
+/// Id mappings of two parts each: one for id 0, and one for all ids from 1 on.
 const UIDS: &str = "uidmap=0:100000:1,1:100001:65535";
 const GIDS: &str = "gidmap=0:200000:1,1:200001:65535";
 

@@ -49,7 +49,7 @@ fn started<'host>(host: &'host Containerd, runtime: &str, options: &Any) -> (Bar
     (shim, pid)
 }
 
-/// The directories of a cgroup, one in each hierarchy. Removed on drop.
+/// The directories of a cgroup, one in each hierarchy. They are removed on drop.
 struct Cgroup(Vec<PathBuf>);
 
 impl Cgroup {
@@ -88,7 +88,7 @@ impl Drop for Cgroup {
 
 #[test]
 fn the_shim_runs_in_the_cgroup_of_the_options() {
-    // The shim's own first actions may come before or after its move, so try several times.
+    // The shim may do its first work before or after its move to the cgroup, so try several times.
     const ROUNDS: usize = 5;
     let seen = both(|host, runtime| {
         let path = format!("/{}/shims", host.namespace);
@@ -130,7 +130,8 @@ fn the_shims_oom_score_is_one_above_its_callers_within_the_limit() {
         ["0", "7", "1000"].map(|score| {
             let mut shim = prepare(host, runtime);
             let direct = shim.command("start");
-            // A caller of its own: without privileges a process cannot lower its score again.
+            // The score is set in a separate shell, because a process without privileges cannot
+            // lower its score again.
             let script = format!("echo {score} > /proc/$$/oom_score_adj; \"$0\" \"$@\"; exit $?");
             let mut words = vec!["-c".as_ref(), script.as_ref(), direct.get_program()];
             words.extend(direct.get_args());
@@ -158,7 +159,7 @@ fn core_scheduling_is_enabled_or_refused() {
         }
         refused.map(|said| said.contains("SCHED_CORE") || said.contains("sched core"))
     });
-    // A kernel that supports core scheduling refuses nothing.
+    // A kernel that supports core scheduling refuses no start.
     assert!(refused.unwrap_or(true));
 }
 
@@ -245,8 +246,8 @@ fn the_pipes_belong_to_the_owner_in_the_options() {
             (pipe.uid(), pipe.gid())
         })
     });
-    // In the end runc makes the program's user the owner, and crun its group as well; youki leaves
-    // the owner.
+    // When the container runs, the owner depends on the OCI runtime: runc changes the pipe's user
+    // to that of the program, crun changes user and group, youki changes neither.
     let owner = match oci_runtime().as_str() {
         "runc" => (0, 2345),
         "crun" => (0, 0),

@@ -38,7 +38,7 @@ fn the_end_of_one_container_leaves_the_other_alone() {
                 &witness(runtime, id, &["--exit", "4"]).in_pod("pod1", id),
             );
         }
-        // The shim was started for this container.
+        // The shim was started for this container, and stays for the others when it exits.
         host.kill("a", "SIGTERM");
         let first = host.wait_exit("a");
         host.delete("a");

@@ -1,4 +1,4 @@
-//! Signals, and the processes that they reach.
+//! Signals, and which processes get them.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ fn start<'a>(
     (shim, api)
 }
 
-/// Waits until a process of the reference runs `sleep`: the reference answers Start while runc's
-/// own code, which handles signals itself, still runs.
+/// Waits until a process runs `sleep`. containerd's own shim answers Start while the process still
+/// executes runc's code, which handles signals in its own way.
 fn await_sleep(host: &Containerd, pid: u32) {
     if !host.is_reference() {
         return;
@@ -106,7 +106,7 @@ fn a_real_time_signal_reaches_all_processes() {
         let (_shim, api) = start(host, runtime, &["/bin/sh", "-c", script], |_| ());
         let count = || api.pids("a").expect("Pids").processes.len();
         eventually("three processes run", PATIENCE, || count() == 3);
-        // The shell is process 1 of its namespace and ignores the signal.
+        // The shell is process 1 of its PID namespace, so it ignores the signal.
         api.kill("a", "", 40, true).expect("Kill");
         api.wait("a", "").expect("Wait").exit_status
     });
@@ -132,8 +132,8 @@ fn all_processes_of_a_pid_namespace_end_with_its_killed_init() {
     assert_eq!(code, 137);
 }
 
-/// Without a PID namespace the container's other processes end with its init, for whatever reason
-/// init ends. The exits of its execs are published.
+/// Without a PID namespace, the shim ends the container's other processes when its first process
+/// ends, whatever the reason. The shim also publishes the exits of execs.
 fn run_until_init_ends(edit: fn(&mut Value), script: &str, end: fn(&TaskApi)) -> (u32, u32) {
     both(|host, runtime| {
         let args = ["/bin/sh", "-c", &format!("{FAMILY}; {script}")];
@@ -201,7 +201,8 @@ fn in_a_shared_pid_namespace_a_containers_processes_end_with_its_init() {
         let b = second.api();
         b.create(&second.create_request()).expect("Create");
         b.start("b", "").expect("Start");
-        // The files have process ids of the pod's namespace, so ask the shim for those of the host.
+        // The files contain process ids of the pod's PID namespace, so ask the shim for the ids
+        // outside of it.
         family(host);
         let count = || b.pids("b").expect("Pids").processes.len();
         eventually("all processes run", PATIENCE, || count() >= 3);

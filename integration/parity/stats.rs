@@ -30,7 +30,7 @@ const WORK: &str = "dd if=/dev/zero of=/shared/block bs=65536 count=64 conv=fsyn
 
 /// Fields that are zero in some runs.
 const VARYING: &[&str] = &[
-    // Version 1.
+    // Fields of cgroup v1.
     "rss",
     "total_rss",
     "active_anon",
@@ -50,7 +50,7 @@ const VARYING: &[&str] = &[
     "throttled_time",
     "active_file",
     "total_active_file",
-    // Version 2.
+    // Fields of cgroup v2.
     "thp_fault_alloc",
     "rbytes",
     "rios",
@@ -69,7 +69,8 @@ const VARYING: &[&str] = &[
     "workingset_nodereclaim",
 ];
 
-/// Fields that shims of older containerds (before 1.7, or later) do not report.
+/// Fields that the shims of older versions of containerd do not report: some before 1.7, some also
+/// later.
 const MORE: &[&str] = &[
     "psi",
     "max_usage",
@@ -80,7 +81,7 @@ const MORE: &[&str] = &[
     "failcnt",
 ];
 
-/// Fields with constant values.
+/// Fields that do not change while the container runs.
 const STATIC: &[&str] = &[
     "limit",
     "usage_limit",
@@ -94,8 +95,8 @@ const STATIC: &[&str] = &[
     "op",
 ];
 
-/// Disk operations that the container certainly did, in cgroup v1. Reads may come from memory, and
-/// writes may reach the disk later.
+/// Disk operations that cgroup v1 certainly counts for the container. Counts of others may be
+/// missing: reads may come from memory, and writes may reach the disk later.
 const SURE_OPERATIONS: [&str; 2] = ["[Write]", "[Total]"];
 
 /// True if the field is zero in some runs.
@@ -114,7 +115,7 @@ fn name(field: &str) -> &str {
 #[track_caller]
 fn stats(api: &TaskApi) -> (String, Fields) {
     let any = api.stats("a").expect("Stats").stats.unwrap();
-    // The reference lists the sizes of huge pages in random order.
+    // containerd's own shim lists the sizes of huge pages in random order.
     let fields = match any.type_url.as_str() {
         "io.containerd.cgroups.v1.Metrics" => {
             let mut metrics = V1::parse_from_bytes(&any.value).expect("metrics");
@@ -138,7 +139,7 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
     for line in print_to_string_pretty(metrics).lines() {
         let line = line.trim();
         if let Some(name) = line.strip_suffix(" {") {
-            // Repeated messages form a list, and are numbered.
+            // Messages of the same name form a list, so all but the first get a number.
             path.push(name.to_owned());
             let count = seen.entry(path.join(".")).or_default();
             *count += 1;
@@ -151,7 +152,7 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
         } else if line == "}" {
             path.pop();
         } else if let Some((name, value)) = line.split_once(": ") {
-            // Entries with an operation are identified by it, whatever their order.
+            // Entries of disk operations are named by their operation, because their order varies.
             if name == "op"
                 && let Some(last) = path.last_mut()
             {
@@ -160,14 +161,14 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
             }
             let at = path.iter().map(String::as_str).chain([name]);
             let values = fields.entry(at.collect::<Vec<_>>().join(".")).or_default();
-            // A list field has several values.
+            // The values of a list field are joined.
             *values = format!("{values} {value}").trim().to_owned();
         }
     }
     fields
 }
 
-/// Limits for everything. The limit for the disk makes the kernel count disk operations.
+/// Sets a limit for every resource. The limit for the disk makes the kernel count disk operations.
 fn limits(host: &Containerd, config: &mut Value) {
     let resources = &mut config["linux"]["resources"];
     resources["memory"] = json!({ "limit": MEMORY_LIMIT });
@@ -231,7 +232,7 @@ fn our_metrics_have_every_field_of_the_reference() {
         if STATIC.contains(&name(field)) {
             assert_eq!(value, expected, "{field}");
         }
-        // The same work costs about the same.
+        // Both runs do the same work, so their costs must be of the same order.
         if let (Ok(value), Ok(expected)) = (value.parse::<u128>(), expected.parse::<u128>())
             && !is_varying(field)
         {
@@ -264,7 +265,8 @@ fn metrics_are_reported_in_every_state() {
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");
         if !host.is_reference() {
-            // Our shim removes the cgroup at once, and remembers the metrics.
+            // Our shim removes the cgroup as soon as the container has exited, but keeps the
+            // metrics.
             eventually("the container's cgroup is gone", PATIENCE, || {
                 !has_cgroup(host)
             });
@@ -272,12 +274,14 @@ fn metrics_are_reported_in_every_state() {
         let stopped = stats(&api).1;
         api.delete("a", "").expect("Delete");
         let deleted = api.stats("a").map_or_else(|(code, _)| code, |_| Code::OK);
-        // The configured limits, some processor time, and the number of processes.
+        // The values to compare: the configured limits, whether processor time was used, and the
+        // number of processes.
         let told = |fields: &Fields| {
             let limits = fields
                 .iter()
                 .filter(|(field, _)| STATIC.contains(&name(field)));
-            // Disk operations are counted only once they reach the disk.
+            // Fields of disk operations are left out, because an operation counts only once it
+            // reaches the disk.
             let limits = limits.filter(|(field, _)| !field.contains("io"));
             let used = ["cpu.usage.total", "cpu.usage_usec"].map(|f| fields.contains_key(f));
             let processes = fields.get("pids.current").map(|n| n == "1");
@@ -297,8 +301,8 @@ fn metrics_are_reported_in_every_state() {
         assert!(used);
     }
     let processes = [created.2, paused.2, stopped.2];
-    // runc's parked process has several threads, which count; other runtimes' has one. An ended
-    // container has none.
+    // In a created container, runc's waiting process has several threads, which all count. Other
+    // OCI runtimes have one thread there. An exited container has none.
     let parked_has_one = oci_runtime() != "runc";
     assert_eq!(processes, [Some(parked_has_one), Some(true), None]);
     assert_eq!(deleted, Code::NOT_FOUND);

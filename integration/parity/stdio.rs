@@ -97,7 +97,7 @@ fn the_end_of_input_reaches_an_exec() {
         host.run(&script(runtime, "a", "sleep 1000"));
         let mut cat = host.spawn_exec("a", "cat", &["/bin/cat"]);
         cat.write(b"one\ntwo\n");
-        // Closes the input; `cat` ends only when it sees that.
+        // Closing the input lets `cat` exit.
         let finished = cat.finish(PATIENCE);
         (finished.code, finished.out())
     });
@@ -109,9 +109,9 @@ fn the_end_of_input_reaches_a_container() {
     let seen = both(|host, runtime| {
         let mut cat = host.spawn_attached(&script(runtime, "a", "cat; echo over"));
         cat.write(b"one\ntwo\n");
-        // Under the reference the input must not end before `ctr` knows the task.
+        // With containerd's own shim, the input must stay open until `ctr` knows the task.
         eventually("cat answers", PATIENCE, || cat.stdout() == "one\ntwo\n");
-        // Closes the input.
+        // `finish` closes the input.
         let finished = cat.finish(PATIENCE);
         (finished.code, finished.out())
     });
@@ -126,7 +126,7 @@ fn a_client_can_wait_until_its_input_is_opened() {
         let (request, _output) = shim.create_request_with_stdio();
         let stdin = request.stdin.clone();
         let client = std::thread::spawn(move || {
-            // Returns once the shim has opened the FIFO for reading.
+            // The open returns once the shim has opened the FIFO for reading.
             let mut input = std::fs::File::options().write(true).open(stdin)?;
             input.write_all(b"words\n")
         });
@@ -144,7 +144,8 @@ fn a_client_can_wait_until_its_input_is_opened() {
 #[test]
 fn output_continues_after_the_reader_has_gone() {
     let beats = both(|host, runtime| {
-        // The reader, `ctr`, is gone once `run` returns. Writes must neither fail nor block.
+        // The FIFO's reader, `ctr`, exits before the container writes. The writes must neither fail
+        // nor block.
         let lines = "n=0; while [ $n -lt 300 ]; do echo $n; n=$((n + 1)); done";
         host.run(&script(
             runtime,
@@ -200,7 +201,8 @@ fn a_missing_program_is_named_once() {
     assert_eq!(seen, [(false, 1); 3]);
 }
 
-/// A container in a user namespace, started by a client that names no owner of the pipes.
+/// A container in a user namespace, whose client does not say which user the pipes should belong
+/// to.
 #[test]
 fn a_container_in_a_user_namespace_can_reopen_its_output_without_a_named_owner() {
     let host = Containerd::start();

@@ -13,8 +13,8 @@ use crate::harness::{
 
 fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
     let cgroup = format!("system.slice:{}:{}", host.namespace, spec.id);
-    // `ctr` gives this option only to a runtime of this name; our shim recognizes the form of the
-    // path.
+    // `ctr` passes this option only to the runtime of this name. Our shim recognizes a systemd
+    // cgroup by the form of the path.
     let spec = match spec.runtime.as_str() {
         REFERENCE => spec.option(&["--runc-systemd-cgroup"]),
         _ => spec,
@@ -22,13 +22,14 @@ fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
     spec.option(&["--cgroup", &cgroup])
 }
 
-/// The cgroup of a process, with the test's own name replaced.
+/// The cgroup of a process, with the word `test` in place of the test's name, so that cgroups can
+/// be compared.
 fn cgroup_of(host: &Containerd, pid: u32) -> String {
     let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroup");
     cgroup.trim().replace(&host.namespace, "test")
 }
 
-/// The scopes of a test that systemd lists.
+/// The test's scopes, as systemd lists them.
 fn scopes(host: &Containerd) -> String {
     let mut systemctl = Command::new("systemctl");
     systemctl.args(["list-units", "--all", "--plain", "--no-legend"]);
@@ -65,7 +66,8 @@ fn a_container_and_its_execs_share_a_scope_until_it_ends() {
     );
 }
 
-/// systemd keeps a scope with an OOM kill as failed until it is reset.
+/// A scope in which the OOM killer has killed a process is kept by systemd as failed, until it is
+/// reset.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
 fn a_scope_with_an_oom_kill_is_removed() {
@@ -84,7 +86,7 @@ fn a_scope_with_an_oom_kill_is_removed() {
 /// Installs a runc that records its arguments.
 fn record_runc_calls(host: &Containerd) -> PathBuf {
     let note = host.dir().join("runc-was-asked");
-    // The guest has no other shell.
+    // The virtual machine has no other shell.
     let script = format!(
         "#!/bin/busybox sh\necho \"$*\" >>{}\nPATH={}\nexec runc \"$@\"\n",
         note.display(),
@@ -94,8 +96,9 @@ fn record_runc_calls(host: &Containerd) -> PathBuf {
     note
 }
 
-/// `runc delete` would cost a process, and ask systemd for a stop that has already happened. If
-/// systemd is too busy, the shim calls runc all the same.
+/// A scope without processes stops by itself. So the shim need not call `runc delete`, which would
+/// start a process and request the stop from systemd again. If systemd is too busy to stop the
+/// scope soon, the shim calls runc after all.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
 fn runc_does_not_stop_a_scope_that_has_stopped_by_itself() {
@@ -116,7 +119,7 @@ fn runc_does_not_stop_a_scope_that_has_stopped_by_itself() {
     assert_eq!(scopes(&host), "");
 }
 
-/// systemd or a container engine in a container does the same.
+/// systemd and container engines in a container also move themselves to another cgroup.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
 fn an_exec_joins_the_cgroup_that_the_containers_init_moved_to() {

@@ -43,7 +43,8 @@ fn sleeping<'a>(host: &'a Containerd, runtime: &str) -> (BareShim<'a>, TaskApi) 
     (shim, api)
 }
 
-/// An exec of a shell script in a terminal. Only the request's flag asks for the terminal.
+/// An exec of a shell script in a terminal. Only the flag in the request, not the process spec,
+/// says that the exec has a terminal.
 fn exec_in_terminal(shim: &BareShim, exec_id: &str, script: &str) -> ExecProcessRequest {
     ExecProcessRequest {
         stdin: shim.fifo(&format!("{exec_id}-stdin")),
@@ -53,7 +54,7 @@ fn exec_in_terminal(shim: &BareShim, exec_id: &str, script: &str) -> ExecProcess
     }
 }
 
-/// Runs such an exec to its end and deletes it. Returns its output and exit code.
+/// Runs an exec in a terminal to its end, and deletes it. Returns its output and exit code.
 #[track_caller]
 fn run(shim: &BareShim, api: &TaskApi, exec_id: &str, script: &str) -> (String, u32) {
     let request = exec_in_terminal(shim, exec_id, script);
@@ -67,7 +68,8 @@ fn run(shim: &BareShim, api: &TaskApi, exec_id: &str, script: &str) -> (String, 
 }
 
 fn open_input(path: &str) -> File {
-    // Also for reading, so that the open neither waits for the shim nor breaks.
+    // The file is also opened for reading: so the open does not wait for the shim, and the FIFO
+    // stays open.
     File::options()
         .read(true)
         .write(true)
@@ -154,7 +156,8 @@ fn the_terminal_of_an_exec_can_be_resized() {
         api.kill("a", "one", 9, false).expect("Kill");
         api.wait("a", "one").expect("Wait");
         if !host.is_reference() {
-            // The reference refuses, and `ctr` complains if a program exits at once.
+            // containerd's own shim refuses this call, and so `ctr` reports an error if a program
+            // exits at once.
             api.resize("a", "one", 90, 30)
                 .expect("ResizePty afterwards");
         }
@@ -167,7 +170,7 @@ fn the_terminal_of_an_exec_can_be_resized() {
 
 #[test]
 fn a_size_set_before_the_start_applies_when_the_program_runs() {
-    // The reference forgets the size.
+    // Only our shim is tested: containerd's own shim forgets the size.
     let host = Containerd::start();
     let (shim, api) = sleeping(&host, &runtime_under_test());
     let request = exec_in_terminal(&shim, "one", "stty size");
@@ -262,7 +265,7 @@ fn the_last_output_in_an_execs_terminal_is_never_lost() {
         assert_eq!((output.len(), code), (expected.len(), 0), "the {n}th");
         assert!(output == expected, "the {n}th");
     }
-    // Short programs: only the final read sees their output.
+    // These programs are so short that the shim gets all of their output in its last read.
     for n in 0..50 {
         let (output, _) = run(&shim, &api, &format!("s{n}"), "seq 1 500");
         assert!(output == lines(500), "the {n}th short one: {output:?}");
@@ -274,10 +277,10 @@ fn the_last_output_in_a_terminal_waits_for_a_slow_reader() {
     let host = Containerd::start();
     let (shim, api) = sleeping(&host, &runtime_under_test());
     let request = exec_in_terminal(&shim, "one", "seq 1 10000");
-    // Reads nothing until the exit is reported.
+    // The client reads nothing until the exit is reported.
     let (told, is_told) = mpsc::channel::<()>();
     let output = Reader::with(&request.stdout, move |_| {
-        // The channel only closes; nothing is sent.
+        // No message is sent: `recv` returns when the sender is dropped.
         let _ = is_told.recv();
     });
     api.exec(&request).expect("Exec");
@@ -349,7 +352,8 @@ fn ctr_runs_programs_in_terminals() {
             run.stdout().contains("got words")
         });
         let run = run.finish(PATIENCE);
-        // Under the reference `ctr` also prints that it was too late to resize.
+        // With containerd's own shim `ctr` also prints an error, because the program exited before
+        // `ctr` set the terminal's size.
         let has_its_own = exec.out().contains("/dev/pts/1");
         (exec.code, has_its_own, run.code)
     });
@@ -371,7 +375,7 @@ fn no_console_is_left_when_the_runtime_fails() {
         let refused = api.start("a", "one").expect_err("no such program").1;
         api.delete("a", "one").expect("Delete");
         let after = fs::read_dir(shim.bundle()).expect("the bundle").count();
-        // The reference leaves a log.
+        // containerd's own shim leaves a log file.
         let named = refused.contains(&words_for_missing("/bin/nope"));
         (named, after <= before + 1)
     });

@@ -1,5 +1,5 @@
-//! Stands in for a future containerd, which expects no process for a sandbox and joins containers
-//! to namespaces by the paths that the shim returns.
+//! The test acts as a future containerd. That version expects no process for a sandbox, and joins
+//! containers to namespaces by the paths that the shim returns.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -48,7 +48,7 @@ fn config() -> Any {
     }
 }
 
-/// Makes a sandbox for a caller that takes paths. Returns the process id and the spec that the shim
+/// Makes a sandbox for a caller that uses paths. Returns the process id and the spec that the shim
 /// reports.
 fn make(sandboxes: &TaskApi, bundle: &Path) -> (u32, Value) {
     let request = CreateSandboxRequest {
@@ -85,7 +85,7 @@ fn containers_join_namespaces_that_no_process_holds() {
         return;
     }
     let pod = BareShim::start(&host, &runtime, POD, &[], |_| ());
-    // containerd makes the same link in each bundle.
+    // containerd makes such a link in each bundle.
     let on_disk = host.dir().join("on-disk");
     fs::create_dir(&on_disk).expect("a directory");
     std::os::unix::fs::symlink(&on_disk, pod.bundle().join("work")).expect("a link");
@@ -132,7 +132,7 @@ fn containers_join_namespaces_that_no_process_holds() {
     }
     drop(app);
 
-    // containerd calls this after kubelet has resized the pod.
+    // containerd makes this call after kubelet has resized the pod.
     let request = UpdateSandboxRequest {
         sandbox_id: POD.to_owned(),
         ..UpdateSandboxRequest::new()

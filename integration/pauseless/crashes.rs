@@ -1,5 +1,6 @@
-//! SIGKILL for the process that holds a pod, its shim, or containerd. Afterwards kubelet has to see
-//! it and can remove the pod; nothing may be left.
+//! SIGKILL for one of three processes: the one that holds a pod's namespaces, the pod's shim, or
+//! containerd. Afterwards kubelet has to notice the loss and can remove the pod, and nothing may be
+//! left.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -20,11 +21,11 @@ const STEPS: [Step; 3] = [Step::Empty, Step::Created, Step::Running];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// No container.
+    /// A pod without a container.
     Empty,
-    /// A container that is not started.
+    /// A pod with a container that is not started.
     Created,
-    /// Two running containers.
+    /// A pod with two running containers.
     Running,
 }
 
@@ -53,7 +54,7 @@ fn a_pod_whose_holder_dies_is_not_ready_and_can_be_recreated() {
             let (pod, containers) = step.of(node, handler);
             destroy(pod.pid());
             pod.await_not_ready();
-            // kubelet does the same.
+            // kubelet also stops and removes the containers.
             for container in &containers {
                 container.stop(1);
             }
@@ -109,7 +110,7 @@ fn a_restarted_containerd_finds_its_pods() {
                 if step == Step::Running { 2 } else { 0 },
                 "{step:?}"
             );
-            // The pod continues to work.
+            // The pod's containers and namespaces can still be used.
             pod.witness("late", &[]).sh("true");
             for container in &containers {
                 if step == Step::Running {
@@ -142,8 +143,8 @@ fn deaths_while_containerd_is_down_are_known_afterwards() {
     });
 }
 
-/// Any process can take the holder's name; the shim identifies the holder by the kernel's data
-/// instead.
+/// Any process can give itself the holder's name. So the shim identifies the holder by facts from
+/// the kernel.
 #[test]
 fn a_process_with_the_holders_name_is_not_killed_with_the_pod() {
     if !is_known() {
@@ -161,20 +162,21 @@ fn a_process_with_the_holders_name_is_not_killed_with_the_pod() {
     forger.arg(&bundle).stdin(Stdio::piped());
     let mut forger = forger.spawn().expect("a shell");
     let holder = pod.pid();
-    // A stopped holder cannot notice that its shim is gone, so `delete` has to kill it.
+    // The holder is stopped, so it cannot notice that its shim is gone, and `delete` has to kill
+    // it.
     let number = Pid::from_raw(i32::try_from(holder).expect("a PID"));
     kill(number, Signal::SIGSTOP).expect("the process exists");
     destroy(node.shims()[0]);
     pod.await_not_ready();
     pod.end();
-    // A process that has ended has no executable.
+    // A process that has exited has no executable.
     assert!(fs::read_link(format!("/proc/{holder}/exe")).is_err());
     assert_eq!(forger.try_wait().expect("a child"), None);
     drop(forger.stdin.take());
     forger.wait().expect("a child");
 }
 
-/// The holder ends without any call by containerd.
+/// The holder exits although containerd makes no call.
 #[test]
 fn a_holder_ends_with_its_shim() {
     if !is_known() {
@@ -201,8 +203,8 @@ const MI: u64 = 1 << 20;
 /// The memory limit that kubelet gave the pod.
 const CEILING: u64 = 512 * MI;
 
-/// A pod whose cgroup is smaller than kubelet made it, and its containers. Several, so that a shim
-/// that records the original size in one container's bundle would be caught.
+/// A pod with several containers, whose cgroup is smaller than kubelet made it. If the shim
+/// recorded the original size in the bundle of one container only, the test would notice.
 fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     let spec = PodSpec::new("sized", handler)
         .memory(CEILING)
@@ -226,8 +228,8 @@ fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     (pod, containers.into())
 }
 
-/// Otherwise the pod's next sandbox, which kubelet starts in the same cgroup, would be limited to
-/// the old pod's needs.
+/// Unless the size is restored, the pod's next sandbox, for which kubelet uses the same cgroup, is
+/// limited to the old pod's needs.
 #[test]
 fn the_size_of_a_pods_cgroup_is_restored_after_its_shim_dies() {
     with_each(|node, handler| {
@@ -260,8 +262,8 @@ fn install_fake_shim(node: &Cri) -> PathBuf {
     note
 }
 
-/// A restarted containerd knows a container's runtime only by its type, and could choose the wrong
-/// shim.
+/// A restarted containerd knows only the runtime type of a container, and could call the wrong
+/// shim's `delete`.
 #[test]
 fn a_dead_pod_is_cleaned_up_by_its_own_kind_of_shim() {
     with_each(|node, handler| {
@@ -281,14 +283,16 @@ fn a_dead_pod_is_cleaned_up_by_its_own_kind_of_shim() {
     });
 }
 
-/// Times in milliseconds after the start of the shim at which it, or containerd, dies.
+/// Times in milliseconds, counted from the start of the shim, at which the shim or containerd is
+/// killed.
 const MOMENTS: [u64; 5] = [0, 3, 8, 15, 40];
 
-/// A shim whose containerd died before it asked for a pod ends by itself, but not at once.
+/// Maximum time until a shim exits whose containerd has died before it requested a pod. The shim
+/// waits for some time, in case that the request still comes.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(45);
 
-/// Asks for a pod, and calls `interrupt` this many milliseconds after its shim has started. Returns
-/// the outcome.
+/// Requests a pod, and calls `interrupt` this many milliseconds after the pod's shim has started.
+/// Returns the outcome.
 fn interrupted(
     node: &Cri,
     handler: Handler,
@@ -309,7 +313,7 @@ fn interrupted(
     })
 }
 
-/// The shim that serves; not the commands by which containerd starts and deletes.
+/// The process id of the shim that serves. The shim's `start` and `delete` commands do not count.
 fn serving(node: &Cri) -> Option<u32> {
     let mut commands = node.commands().into_iter();
     let serves = |words: &str| {

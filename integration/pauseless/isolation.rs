@@ -1,4 +1,5 @@
-//! Attacks from containers with shared PIDs on the process that holds the pod.
+//! Attacks on the process that holds the pod's namespaces, from containers that share the pod's PID
+//! namespace.
 
 use std::fs;
 
@@ -11,7 +12,7 @@ fn pod<'a>(node: &'a Cri, handler: Handler) -> Pod<'a> {
     node.run_pod(&spec.namespaces(|options| options.pid = NamespaceMode::POD.into()))
 }
 
-/// A root container with the capabilities to inspect other processes.
+/// A container with root's user id and the capabilities to inspect other processes.
 fn curious<'a>(pod: &Pod<'a>) -> Container<'a> {
     pod.run_with("curious", &["/bin/sleep", "1000"], |config| {
         let linux = config.linux.mut_or_insert_default();
@@ -21,7 +22,7 @@ fn curious<'a>(pod: &Pod<'a>) -> Container<'a> {
     })
 }
 
-/// An unprivileged container with the holder's user.
+/// An unprivileged container whose user is that of the holder.
 fn of_the_holders_user<'a>(pod: &Pod<'a>) -> Container<'a> {
     pod.run_with("same", &["/bin/sleep", "1000"], |config| {
         let linux = config.linux.mut_or_insert_default();
@@ -30,8 +31,8 @@ fn of_the_holders_user<'a>(pod: &Pod<'a>) -> Container<'a> {
     })
 }
 
-/// A pause process exits on SIGTERM, and the kernel kills all processes of its PID namespace
-/// without delivering a signal to them.
+/// A pause process exits on SIGTERM. The kernel then kills all processes of its PID namespace, and
+/// delivers no other signal to them.
 #[test]
 fn the_holder_treats_signals_from_inside_like_a_pause_process() {
     with_each(|node, handler| {
@@ -72,8 +73,8 @@ fn the_holder_is_in_the_pods_cgroup() {
             });
             lines.next()
         };
-        // cgroup v2 has a single line. The harness, in kubelet's place, makes these two
-        // hierarchies.
+        // cgroup v2 has only one line. With cgroup v1 the harness, in kubelet's role, makes the
+        // pod's cgroup in these two hierarchies.
         for controller in ["cpu", "memory"] {
             let path = of(controller).or_else(|| of("")).unwrap_or_default();
             assert!(path.starts_with(&below), "{controller}: {cgroup}");
@@ -92,7 +93,7 @@ fn the_holder_gives_no_access_to_the_node() {
     let secret = node.dir().join("config.toml");
     let secret = secret.display();
     for way in ["root", "cwd"] {
-        // Whichever directory `root` is, no file of the node is there.
+        // Whatever directory `root` or `cwd` is, no file of the node is below it.
         let through = curious.sh(&format!("cat /proc/1/{way}{secret} 2>&1 || true"));
         assert!(!through.contains("version"), "{way}: {through}");
         let listed = curious.sh(&format!("ls /proc/1/{way}/ 2>/dev/null || true"));
@@ -103,7 +104,7 @@ fn the_holder_gives_no_access_to_the_node() {
     let open = curious.sh("for fd in /proc/1/fd/*; do readlink $fd; done");
     let shims = node.shims();
     for file in open.lines() {
-        // Pipes whose other end only the shim has.
+        // All open files are pipes, and only the shim has their other ends.
         assert!(file.starts_with("pipe:["), "{open}");
         let mut others = holders_of(file);
         others.retain(|holder| *holder != pod.pid() && !shims.contains(holder));
@@ -111,7 +112,7 @@ fn the_holder_gives_no_access_to_the_node() {
     }
     assert_eq!(curious.sh("cat /proc/1/environ"), "");
     assert_eq!(curious.sh("tr '\\0' ' ' </proc/1/cmdline"), "usher-sandbox");
-    // A container must not be able to change the holder's program of later pods.
+    // A container must not be able to change the program that holds later pods.
     let written = curious.exec(&["/bin/sh", "-c", "echo changed >/proc/1/exe"]);
     assert!(!written.ok());
     let size: u64 = curious.sh("wc -c </proc/1/exe").parse().expect("a number");

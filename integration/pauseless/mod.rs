@@ -1,5 +1,5 @@
-//! Pods made as kubelet makes them, with and without a pause container. Common promises are tried
-//! with both. Only containerd 2.3 and later has pods without a pause container.
+//! Pods that the test creates as kubelet does, with and without a pause container. Promises that
+//! hold for both kinds are tested with both. Pods without a pause container need containerd 2.3.
 
 use crate::harness::{Cri, Handler, PodSpec, Version};
 
@@ -16,13 +16,14 @@ mod users;
 
 const BOTH: [Handler; 2] = [Handler::Usher, Handler::Pauseless];
 
-/// True if the tested containerd lets shims make sandboxes. Before 2.3 such a pod in the node's
-/// network ends by itself.
+/// True if the tested containerd supports shims that make sandboxes. Before 2.3, such a pod that
+/// uses the node's network ends by itself.
 fn is_known() -> bool {
     Version::of_containerd() >= Version(2, 3)
 }
 
-/// Runs a test with and without a pause container, and checks after each that nothing is left.
+/// Runs a test twice, with and without a pause container. Checks after each run that nothing is
+/// left.
 #[track_caller]
 fn with_each(test: impl Fn(&Cri, Handler)) {
     if !is_known() {

@@ -1,4 +1,4 @@
-//! The annotated order of a pod's containers.
+//! The order of a pod's containers, given by annotations.
 
 use super::{BOTH, is_known, with_each};
 use crate::harness::{Container, Cri, CriSettings, Handler, Pod, PodSpec};
@@ -128,7 +128,7 @@ fn a_pod_keeps_its_sandbox_when_the_handlers_change() {
     }
 }
 
-/// The error comes before anything runs.
+/// The pod is refused before any of its programs runs.
 #[test]
 fn a_pod_with_an_invalid_annotation_is_refused_with_an_error_that_names_it() {
     if !is_known() {
@@ -145,7 +145,8 @@ fn a_pod_with_an_invalid_annotation_is_refused_with_an_error_that_names_it() {
     node.clear();
 }
 
-/// kubelet's stop request carries a deadline; a signal sent by a person carries none.
+/// Only kubelet's stop request has a deadline. A signal from a person has none, and so it is no
+/// stop request.
 #[test]
 fn a_persons_signal_is_no_stop_and_kubelets_stop_delivers_the_annotated_signal() {
     const WEB: &[(&str, &str)] = &[

@@ -1,4 +1,4 @@
-//! Reports about a pod: to kubelet, and to people by `usher`.
+//! Reports about a pod: kubelet gets them by the CRI, people by `usher`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -75,7 +75,7 @@ fn the_verbose_status_names_the_process_that_holds_the_pod() {
     });
 }
 
-/// NRI plugins and scripts that read `crictl inspectp` use this.
+/// NRI plugins and scripts that read `crictl inspectp` use these fields.
 #[test]
 fn the_verbose_status_has_the_spec_with_the_pods_network() {
     with_each_in_a_network(|node, spec| {
@@ -120,7 +120,7 @@ fn only_the_programs_the_shim_and_the_holder_run_for_a_pod() {
         let all = node.commands().into_iter();
         all.filter(|(pid, _)| !expected.contains(pid)).collect()
     };
-    // Commands of the OCI runtime end by themselves.
+    // Wait until commands of the OCI runtime have exited.
     let alone = poll(PATIENCE, || others().is_empty().then_some(()));
     assert!(alone.is_some(), "{:?}", others());
     assert_eq!(expected.len(), 3);
@@ -193,7 +193,7 @@ fn usher_lists_a_pod_without_containers() {
     pod.end();
 }
 
-/// kubelet's `/checkpoint` does the same.
+/// kubelet's `/checkpoint` endpoint makes the same call.
 #[test]
 fn a_container_continues_after_its_checkpoint() {
     if !criu_works() {
@@ -223,7 +223,8 @@ fn a_container_continues_after_its_checkpoint() {
     });
 }
 
-/// containerd sends SIGKILL to a task that has ended before it deletes it, and of that SIGKILL nothing is said.
+/// Before containerd deletes a task that has ended, it sends SIGKILL to the task. `usher` must not
+/// report this SIGKILL.
 #[test]
 fn a_container_that_ended_by_itself_was_not_killed_by_its_caller() {
     with_each(|node, handler| {
@@ -232,7 +233,7 @@ fn a_container_that_ended_by_itself_was_not_killed_by_its_caller() {
         let proxy = pod.witness("proxy", &["--ignore-term"]);
         let done = pod.run("done", &["/bin/true"]);
         assert_eq!(done.await_exit(), 0);
-        // A container that its caller does kill is named.
+        // The caller kills this container, so `usher` has to report the SIGKILL.
         proxy.stop(1);
         let mut said = String::new();
         let is_named = poll(PATIENCE, || {

@@ -4,7 +4,7 @@ use crate::harness::{Cri, Handler, PATIENCE, PodSpec, Version, eventually};
 
 const MI: u64 = 1 << 20;
 
-/// From 2.4 on, containerd passes the resize on to the shim that made the sandbox.
+/// Since 2.4, containerd tells the shim that made the sandbox of the resize.
 #[test]
 fn a_pod_that_gets_more_memory_is_sized_for_its_containers() {
     if Version::of_containerd() < Version(2, 4) {

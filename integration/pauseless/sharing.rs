@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{with_each, with_each_in_a_network};
 use crate::harness::{Cri, Handler, PodSpec};
 
-/// The shell command that prints the namespace of a process.
+/// A shell command that prints the namespace of the process `of`.
 fn namespace(of: &str, kind: &str) -> String {
     format!("readlink /proc/{of}/ns/{kind}")
 }
@@ -33,7 +33,7 @@ fn a_container_has_the_pods_hostname_and_network_files() {
     });
 }
 
-/// True if an entry below the directory has this inode. Does not follow links.
+/// True if the directory, or one below it, has an entry with this inode. Does not follow links.
 fn has_below(directory: &Path, inode: u64) -> bool {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
@@ -41,7 +41,8 @@ fn has_below(directory: &Path, inode: u64) -> bool {
         .any(|(path, found)| found.ino() == inode || found.is_dir() && has_below(&path, inode))
 }
 
-/// containerd's state directory is in the node's memory, which a container could fill.
+/// A container can write these files, and so must not be able to fill the node's memory, in which
+/// containerd's state directory is.
 #[test]
 fn writable_files_of_a_pod_are_in_containerds_root_directory() {
     with_each(|node, handler| {
@@ -56,7 +57,7 @@ fn writable_files_of_a_pod_are_in_containerds_root_directory() {
             let inode = app.sh(&format!("stat -c %i {file}"));
             let inode = inode.parse().expect("a number");
             let is_below = |part: &str| {
-                // containerd's own directories for pods.
+                // The directories in which containerd itself keeps files of pods.
                 let all = fs::read_dir(node.dir().join(part)).expect(part).flatten();
                 let mut parts = all.filter(|entry| {
                     let name = entry.file_name().to_string_lossy().into_owned();
@@ -126,7 +127,7 @@ fn containers_share_only_the_pods_namespaces() {
                 "{kind}"
             );
         }
-        // System V shared memory segments: only the header line.
+        // The list of System V shared memory segments has only its header line.
         assert_eq!(a.sh("wc -l </proc/sysvipc/shm"), "1");
     });
 }
@@ -166,7 +167,7 @@ fn output_is_logged_and_execs_report_their_exit_codes() {
 #[test]
 fn no_pause_image_is_needed() {
     use crate::harness::{CriSettings, Version};
-    // An older containerd insists on the image though no pod uses it.
+    // Before 2.4, containerd requires the pause image although no pod uses it.
     if Version::of_containerd() < Version(2, 4) {
         return;
     }

@@ -6,11 +6,12 @@ use super::{with_each, with_each_in_a_network};
 use crate::harness::{PodSpec, Version, oci_runtime};
 use usher::cri::{IDMapping, NamespaceMode, UserNamespace};
 
-/// The node's user id of root in the pod.
+/// The user id on the node of the user who is root in the pod.
 const ROOT: u32 = 100_000;
 const USERS: u32 = 65_536;
 
-/// From 1.2 on, runc can mount a pod's files with mapped ids; containerd requires it.
+/// True if the OCI runtime supports pods in user namespaces: containerd requires mounts with mapped
+/// ids, which runc has since 1.2.
 fn is_known() -> bool {
     let said = Command::new(oci_runtime()).arg("--version").output();
     let said = said.expect("the OCI runtime").stdout;
@@ -67,7 +68,8 @@ fn root_in_the_pod_is_unprivileged_on_the_node() {
         let map = app.sh("cat /proc/self/uid_map");
         let map: Vec<&str> = map.split_whitespace().collect();
         assert_eq!(map, ["0", "100000", "65536"]);
-        // All shared namespaces belong to the pod's user namespace, in which root owns the files.
+        // All namespaces of the pod belong to its user namespace, and its files belong to the root
+        // user of the pod.
         for file in ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"] {
             assert_eq!(app.sh(&format!("stat -c %u {file}")), "0", "{file}");
         }

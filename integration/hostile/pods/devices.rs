@@ -1,5 +1,5 @@
-//! A sidecar replaces files that the OCI runtime reads, mounts on and writes to by devices and
-//! links, and fails. The runtime meets them when it creates the container again.
+//! A sidecar replaces files by devices and links, and then fails. They are files that the OCI
+//! runtime reads, mounts on and writes to when it creates the container again.
 
 use super::super::stage::own_root;
 use super::{Container, Pod, sleeper};

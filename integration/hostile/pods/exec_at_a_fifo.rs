@@ -1,5 +1,5 @@
-//! A running container has replaced files that the OCI runtime reads for an exec by FIFOs, so that
-//! no probe or hook gets to its program.
+//! A running container has replaced files by FIFOs. The OCI runtime reads these files for an exec,
+//! so the program of a probe or hook never runs.
 
 use super::super::stage::{own_root, without_rights};
 use super::{Container, Pod, sleeper};

@@ -1,5 +1,5 @@
-//! Processes that fork as fast as possible up to the limit of processes; killed ones are replaced
-//! at once.
+//! Processes that fork as fast as possible up to the limit of processes, so that a killed process
+//! is replaced at once.
 
 use super::{Container, Pod, sleeper};
 

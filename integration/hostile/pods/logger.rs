@@ -1,4 +1,4 @@
-//! Endless output for a logging program that hangs once it has reported that it is ready.
+//! Endless output to a logging program that reports that it is ready, and then hangs.
 
 use super::{Container, Pod, Stdio};
 

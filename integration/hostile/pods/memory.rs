@@ -1,5 +1,5 @@
-//! The containers' cgroups run out of memory all the time: children are killed one after another,
-//! and the first process survives.
+//! The containers run out of memory all the time: the OOM killer kills one child after another, and
+//! the first process survives.
 
 use super::super::stage::limit_memory;
 use super::{Container, Pod};

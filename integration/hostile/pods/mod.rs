@@ -56,7 +56,7 @@ pub struct Pod {
     /// Description for the report.
     pub about: &'static str,
     pub annotations: &'static [(&'static str, &'static str)],
-    /// In the order of their start.
+    /// The containers, in the order of their start.
     pub containers: &'static [Container],
     /// CPU limit: low, so that several pods run side by side and the machine survives.
     pub cpu_millis: u64,
@@ -64,9 +64,10 @@ pub struct Pod {
     pub meanwhile: fn(&Stage),
     /// An attack made right before the end; the file `/shared/end` appears then.
     pub at_its_end: fn(&Stage),
-    /// The commands at which the OCI runtime hangs, from the end on.
+    /// The commands of the OCI runtime that hang from the beginning of the pod's termination.
     pub hangs: &'static [&'static str],
-    /// By how much our shim may report the exit later, for a client that still reads the output.
+    /// Additional time for our shim to report an exit, because it waits for a client that still
+    /// reads the output.
     pub told_late: Duration,
     /// True if the attack also works without usher's annotations.
     pub is_plain: bool,
@@ -80,7 +81,7 @@ pub struct Container {
     pub stdio: Stdio,
 }
 
-/// The consumer of a container's output.
+/// The receiver of a container's output.
 #[derive(Clone, Copy)]
 pub enum Stdio {
     /// FIFOs without a reader.
@@ -90,7 +91,7 @@ pub enum Stdio {
 }
 
 impl Pod {
-    /// Defaults.
+    /// A pod with default values.
     pub const NEW: Pod = Pod {
         name: "",
         about: "",
@@ -124,7 +125,7 @@ impl Container {
     }
 }
 
-/// A container that does nothing, and does not end on a stop signal.
+/// A container that does nothing, and ignores stop signals.
 const fn sleeper(name: &'static str) -> Container {
     Container::new(name, &["/bin/sleep", "100000"])
 }

@@ -1,5 +1,5 @@
-//! Processes in ten nested namespaces of each kind; the container's first process is in some of its
-//! own.
+//! Processes in ten nested namespaces of each kind. The container's first process is also in
+//! namespaces that it has made itself.
 
 use super::{Container, Pod};
 

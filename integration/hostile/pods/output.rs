@@ -32,7 +32,8 @@ pub const PODS: &[Pod] = &[Pod {
         Container::new("web", &["/bin/busybox", "yes"]),
     ],
     meanwhile: read_slowly,
-    // The reader never pauses for long, so the exit waits for it as long as for any reader.
+    // The reader pauses only briefly, so the shim delays the report of the exit for it as long as
+    // for any reader.
     told_late: Duration::from_secs(2),
     ..Pod::NEW
 }];

@@ -6,8 +6,9 @@ use crate::harness::eventually;
 
 use super::{Container, Pod};
 
-/// Time for which the caller retries to pause a forking container: on cgroup v1 and a busy machine,
-/// runc's freezer does not always catch all processes, and fails with "unable to freeze".
+/// Maximum time for which the caller retries to pause a container whose processes fork. With cgroup
+/// v1 on a busy machine, runc's freezer does not always catch all processes, and fails with "unable
+/// to freeze".
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);
 
 pub const PODS: &[Pod] = &[Pod {

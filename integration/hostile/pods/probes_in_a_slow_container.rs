@@ -1,5 +1,6 @@
-//! Exec probes every millisecond in containers limited to a twentieth of a CPU; the OCI runtime
-//! needs many times that. In one container, attempts end only by their timeout.
+//! Exec probes every millisecond in containers that are limited to a twentieth of a CPU. The OCI
+//! runtime needs many times that for a probe. In one container, a probe attempt ends only by its
+//! timeout.
 
 use super::super::stage::limit_cpu;
 use super::{Container, Pod, sleeper};

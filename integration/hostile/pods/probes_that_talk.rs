@@ -1,4 +1,4 @@
-//! Exec probes that write without end, and leave children that do.
+//! Exec probes that write without end, and leave child processes that also write without end.
 
 use super::{Pod, sleeper};
 

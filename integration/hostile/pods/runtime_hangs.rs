@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Container, Pod, Stage, sleeper};
 use crate::harness::add_poststart_hook;
 
-/// Makes a release need the OCI runtime's `start`.
+/// Adds a hook, so that the shim has to call the OCI runtime's `start` to release the container.
 fn with_a_hook(_: &Stage, config: &mut Value) {
     add_poststart_hook(config);
 }

@@ -33,7 +33,8 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
     assert!(said.err().contains(why), "{}", said.err());
     let plain = dry_run(case.cluster, &pod(json!({})));
     assert!(plain.ok(), "{}", plain.err());
-    // In a namespace labeled for the webhook, every pod waits.
+    // In a namespace labeled for the webhook, the API server refuses every pod while the webhook is
+    // down.
     let namespace = ["label", "namespace", case.namespace.as_str()];
     let labeled = |label: &str| {
         case.cluster.must(&[&namespace[..], &[label]].concat());
@@ -46,12 +47,12 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
     eventually("the API server refuses the pod", PATIENCE, || {
         plain().err().contains(why)
     });
-    // Pods of the webhook's own namespace do not need it, whatever their annotations: so it can
-    // start.
+    // Pods of the webhook's own namespace are created without the webhook, whatever their
+    // annotations. So the webhook itself can start.
     let said = dry_run(case.cluster, &own_pod());
     assert!(said.ok(), "{}", said.err());
 
-    // A cluster can choose to create pods unchanged instead.
+    // With this setting the API server creates pods unchanged while the webhook is down.
     webhook.set_failure_policy("Ignore");
     let as_written = || dry_run(case.cluster, &annotated).ok() && plain().ok();
     eventually("nothing waits", PATIENCE, as_written);
@@ -66,8 +67,8 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
     assert!(plain().ok());
 }
 
-/// The number of pods created at a time while a replica is killed, and how many of them the next
-/// batch does not wait for.
+/// The number of pods in a batch while a replica is killed, and the number of them that may still
+/// be missing when the next batch begins.
 const LOAD: usize = 30;
 const BEING_CREATED: usize = 20;
 
@@ -94,7 +95,7 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
         });
     };
     for replica in &replicas {
-        // Before, during and after the kill, however long it takes.
+        // Pods are created before, during and after the kill, however long the kill takes.
         create_more(BEING_CREATED);
         std::thread::scope(|scope| {
             let kill = scope.spawn(|| webhook.kill(replica));
@@ -123,8 +124,8 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     }
 }
 
-/// Every single request is answered during a rollout: a replica ends only after all API servers
-/// have noticed.
+/// During a rollout every single request is answered: a replica exits only after all API servers
+/// have noticed that it stops.
 pub fn a_rollout_of_the_webhook_refuses_no_pod(case: &Case) {
     let webhook = Webhook::install(case.cluster);
     let annotated = pod(json!({ "usher/sidecars": "proxy" }));
@@ -149,7 +150,7 @@ fn certificate_of_secret(webhook: &Webhook, name: &str) -> Value {
     secret["data"]["tls.crt"].clone()
 }
 
-/// For each replica, the number of certificates that it has begun to serve.
+/// The number of certificates that each replica has begun to serve since its start.
 fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
     let mut taken = BTreeMap::new();
     for line in webhook.log().lines() {
@@ -161,7 +162,7 @@ fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
     taken
 }
 
-/// Waits until each replica serves a new certificate. Both answer all the time.
+/// Waits until each replica serves a new certificate. Meanwhile every request must be answered.
 fn await_renewal(webhook: &Webhook, before: &BTreeMap<String, usize>) {
     let is_renewed = || {
         assert!(webhook.refuses(&wrong()), "{}", webhook.diagnosis());
@@ -180,7 +181,8 @@ pub fn the_webhooks_certificate_is_renewed_while_pods_are_created(case: &Case) {
     let both = || Some(taken(&webhook)).filter(|all| all.len() == 2);
     let before = poll(PATIENCE, both).expect("both have one");
     let old = certificate_of_secret(&webhook, NAME);
-    // The webhook makes a certificate at its next check, and uses it at the one after that.
+    // The webhook notices the missing certificate and makes one at its next check, and uses it from
+    // the check after that.
     webhook.kubectl(&["patch", "secret", NAME, "--patch", r#"{"data": null}"#]);
     await_renewal(&webhook, &before);
     let new = certificate_of_secret(&webhook, NAME);
@@ -207,7 +209,7 @@ kubectl --namespace usher-webhook create secret generic "$secret" --type=kuberne
     kubectl apply --filename -
 "#;
 
-/// Fields of the manifest that cert-manager would read.
+/// Values of the manifest that cert-manager would use.
 struct Wanted {
     host: String,
     secret: String,
@@ -275,12 +277,12 @@ fn apply_kustomization(webhook: &Webhook) -> Wanted {
 pub fn a_certificate_by_cert_manager_is_served_and_renewed(case: &Case) {
     let webhook = Webhook::prepare(case.cluster);
     let wanted = apply_kustomization(&webhook);
-    // The pods wait for the Secret, as they wait for cert-manager.
+    // The webhook's pods cannot start before the Secret exists, as with a real cert-manager.
     issue(&webhook, &wanted);
     inject_authority(&webhook, &wanted);
     webhook.await_rollout();
     webhook.await_answers();
-    // The webhook does not call the API.
+    // With cert-manager the webhook needs no access to the API.
     let account = format!("--as=system:serviceaccount:{NAME}:{NAME}");
     let may = |words: &[&str]| {
         let all = [&["auth", "can-i", &account, "--namespace", NAME], words].concat();

@@ -1,4 +1,5 @@
-//! Another mutating webhook, which injects a container before or after ours is called.
+//! Another mutating webhook, which injects a container. The API server calls it before or after
+//! ours.
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ impl<'a> Injector<'a> {
         fs::create_dir_all(&directory).expect("a directory");
         let _ = fs::remove_file(directory.join("authority.json"));
         let program = shim_dir().join("examples/injector").display().to_string();
-        // The test's child is nsenter; the program itself writes its process id.
+        // The child of the test is nsenter, so the program writes its own process id to a file.
         let script = "echo $$ >\"$1/pid\"; exec \"$2\" \"$3\" \"$1\"";
         let words = ["sh", "-c", script, "sh"];
         let path = directory.display().to_string();

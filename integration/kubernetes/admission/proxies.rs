@@ -1,4 +1,4 @@
-//! Proxies that another webhook injects, and proxies of the pod itself.
+//! Proxies that another webhook injects, and proxies that the pod's author has written.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use crate::cluster::PATIENCE;
 use crate::harness::{eventually, run};
 use crate::pod::{Case, Pod, exit_code, restarts, with, witness};
 
-/// A proxy that runs until it is stopped, and takes a second to become ready. For a native sidecar
-/// only kubelet sees that.
+/// A proxy that runs until it is stopped, and is ready after a second. If it is a native sidecar,
+/// only kubelet probes it.
 fn proxy(name: &str) -> Value {
     let probe = json!({
         "exec": { "command": ["test", "-e", format!("/shared/ready-{name}")] },
@@ -57,7 +57,8 @@ fn only_pod_of(case: &Case, job: &str) -> Value {
     pods.remove(0)
 }
 
-/// Configuration names that sort before and after `usher-webhook`.
+/// Names of the injector's configuration: the API server calls the first before `usher-webhook`,
+/// and the second after it.
 const WHEN: [&str; 2] = ["another", "zealous"];
 
 pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
@@ -81,7 +82,8 @@ pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
         let annotated = format!("proxy-{name}?");
         case.create_job(&job(name).annotation("usher/sidecars", annotated), 0);
     }
-    // Without a question mark the proxy stays a sidecar of usher, and behaves the same.
+    // Without the question mark, usher treats the native sidecar as one of its own sidecars. The
+    // order is the same.
     injector.inject("named", "initContainers", &native(proxy("proxy-named")));
     case.create_job(&job("named").annotation("usher/sidecars", "proxy-named"), 0);
     await_complete(case, &["named"]);
@@ -97,7 +99,7 @@ pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
         let annotations = &pod["metadata"]["annotations"];
         assert_eq!(annotations["usher/apps"], app, "{annotations:#}");
         match name.ends_with("native") {
-            // kubelet handles a native sidecar.
+            // A native sidecar is left to kubelet.
             true => {
                 assert_eq!(annotations["usher/native-init"], proxy, "{annotations:#}");
                 assert_eq!(annotations["usher/sidecars"], Value::Null);
@@ -121,7 +123,8 @@ pub fn a_job_whose_proxy_was_not_injected_runs(case: &Case) {
     assert_eq!(restarts(&pod, "app-alone"), 0);
 }
 
-/// Init containers and a native sidecar of kubelet in their order, then ours.
+/// A pod in which kubelet's init containers and a native sidecar keep their order, and usher's own
+/// containers follow.
 pub fn native_init_containers_and_sidecars_work_beside_ushers(case: &Case) {
     let _webhook = Webhook::install(case.cluster);
     let mixed = job("mixed")
@@ -139,7 +142,8 @@ pub fn native_init_containers_and_sidecars_work_beside_ushers(case: &Case) {
         (("second", "exit"), ("ours", "start")),
         (("ours", "ready"), ("app-mixed", "start")),
         (("app-mixed", "exit"), ("ours", "signal")),
-        // To kubelet our sidecar is an ordinary container, and native sidecars end after those.
+        // kubelet stops native sidecars after all ordinary containers, and usher's sidecar is an
+        // ordinary container for kubelet.
         (("ours", "exit"), ("theirs", "signal")),
     ] {
         record.assert_before(earlier, later);
@@ -164,8 +168,8 @@ pub fn a_proxy_in_the_nodes_roles_needs_no_annotation(case: &Case) {
     ] {
         injector.inject(name, list, &container);
     }
-    // If the webhook is not called for a pod, the node's roles make even a native sidecar one of
-    // usher's, and it ends too.
+    // If the webhook does not complete a pod, the node's roles apply: usher then takes even a
+    // native sidecar for one of its own, and stops it too.
     let unasked = job("unasked").spec("runtimeClassName", "usher");
     case.create_job(&unasked, 0);
     await_complete(case, &["unasked"]);
@@ -213,7 +217,7 @@ impl<'a> NodeConfig<'a> {
         config
     }
 
-    /// The path of the same file on the machine.
+    /// The path outside the machine of the node's configuration file.
     fn copy(&self) -> String {
         let file = self.0.cluster.path("tmp").join("config.toml");
         file.display().to_string()

@@ -14,7 +14,7 @@ pub const MANIFEST: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/webhook.yaml"
 );
-/// The kinds of its two configurations.
+/// The kinds of the webhook's two configurations.
 pub const CONFIGURATIONS: [&str; 2] = [
     "mutatingwebhookconfiguration",
     "validatingwebhookconfiguration",
@@ -63,14 +63,16 @@ impl<'a> Webhook<'a> {
         assert!(finished.ok(), "{}\n{}", finished.err(), self.diagnosis());
     }
 
-    /// Waits until the API server trusts the webhook's certificate.
+    /// Waits until the API server calls the webhook, for which it has to trust the webhook's
+    /// certificate.
     pub fn await_answers(&self) {
         let answers = || self.refuses(&wrong()).then_some(());
         let found = poll(PATIENCE, answers);
         assert!(found.is_some(), "it is not asked:\n{}", self.diagnosis());
     }
 
-    /// True if the webhook refuses an object, and not another reason. Creates nothing.
+    /// True if the webhook refuses the object; false if the API server accepts it or refuses it for
+    /// another reason. Creates nothing.
     pub fn refuses(&self, object: &Value) -> bool {
         let said = dry_run(self.cluster, object);
         !said.ok() && said.err().contains("denied the request")
@@ -110,7 +112,7 @@ impl<'a> Webhook<'a> {
         }
     }
 
-    /// Kills the process of one of its pods, as the kernel's OOM killer does.
+    /// Kills the process of one of the webhook's pods, as the kernel's OOM killer does.
     pub fn kill(&self, pod: &Value) {
         let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
         let id = id.and_then(|id| id.strip_prefix("containerd://"));
@@ -125,7 +127,7 @@ impl<'a> Webhook<'a> {
         assert!(finished.ok(), "ctr tasks kill: {}", finished.err());
     }
 
-    /// Logs of its pods since their processes started.
+    /// Logs of the webhook's pods since their processes started.
     pub fn log(&self) -> String {
         let words = [
             "logs",
@@ -154,7 +156,7 @@ impl<'a> Webhook<'a> {
 
 impl Drop for Webhook<'_> {
     fn drop(&mut self) {
-        // A replica would take ten seconds to end by itself.
+        // Without `--force`, each replica would take ten seconds to exit.
         let pods = ["delete", "pods", "--all", "--force", "--grace-period=0"];
         let deployment = ["delete", "deployment", NAME, "--ignore-not-found"];
         for words in [&deployment[..], &pods] {
@@ -187,5 +189,6 @@ pub fn wrong() -> Value {
     pod(json!({ "usher/sidecars": "proxy, proxy" }))
 }
 
-/// The time until a Secret's content is in a pod's files and the webhook has looked at them.
+/// Maximum time until kubelet has written a changed Secret into a pod's files and the webhook has
+/// read them.
 pub const SEEN_WITHIN: Duration = Duration::from_secs(180);

@@ -1,10 +1,9 @@
-//! Runs Kubernetes' own node tests (`e2e_node`) with containerd's own shim and with usher as the
-//! default runtime, all else equal, and lists the differences. `scripts/test-kubernetes --upstream`
-//! runs this.
+//! Runs Kubernetes' own node tests (`e2e_node`) twice, with containerd's own shim and with usher as
+//! the default runtime, and lists the tests whose outcomes differ. `scripts/test-kubernetes
+//! --upstream` runs this.
 //!
 //! The tests bring etcd and an API server, and start kubelet. They run on a
-//! [machine](super::machine) that sees only its own cgroups ([node](node)), so that the tests find
-//! them at the usual paths.
+//! [machine](super::machine) that sees only its own cgroups ([node](node)), at the usual paths.
 
 mod outcomes;
 
@@ -25,7 +24,7 @@ use super::machine::Machine;
 use super::settings;
 use outcomes::{Count, Named, Outcome, Outcomes, quoted};
 
-/// Accepted differences.
+/// Tests whose outcomes may differ between the two shims.
 const DIFFERENCES: &str = include_str!("differences");
 /// Tests that are left out, as Go regular expressions.
 const LEFT_OUT: &str = include_str!("left-out");
@@ -42,12 +41,12 @@ enum Runtime {
     Usher,
 }
 
-/// The locations of the programs, which `scripts/test-kubernetes` passes in the environment.
+/// The locations of the programs for the tests, from variables that `scripts/test-kubernetes` sets.
 struct Parts {
     tests: PathBuf,
     images: PathBuf,
     kubernetes: PathBuf,
-    /// Packages with the network plugins.
+    /// The directory of the packages with the network plugins.
     packages: PathBuf,
     runc: PathBuf,
     reports: PathBuf,
@@ -59,7 +58,8 @@ struct Suite<'a> {
     machine: Option<Machine>,
 }
 
-/// Runs both, and prints the differences. Words choose tests, as Go regular expressions.
+/// Runs the tests under both shims, and prints the differences. `words` are Go regular expressions
+/// that choose tests.
 pub fn run(words: &[String]) -> ExitCode {
     match difference(words) {
         Ok(true) => ExitCode::SUCCESS,
@@ -71,7 +71,7 @@ pub fn run(words: &[String]) -> ExitCode {
     }
 }
 
-/// True if all differences are accepted ones.
+/// Returns true if every difference is an accepted one.
 fn difference(words: &[String]) -> Result<bool, String> {
     let named = Named::of(DIFFERENCES)?;
     let parts = Parts::from_environment();
@@ -174,7 +174,7 @@ impl Parts {
         }
     }
 
-    /// The pause image's name, as kubelet and the tests know it.
+    /// The name by which kubelet and the tests know the pause image.
     fn name_of_pause(&self) -> String {
         let names = self.images.join("names");
         let names = fs::read_to_string(names).expect("the names of images");
@@ -182,8 +182,8 @@ impl Parts {
         found.next().expect("an image of that name").to_owned()
     }
 
-    /// Runs the tests whose names match one of the words, or all, and keeps the report under the
-    /// runtime's name and `mark`.
+    /// Runs the tests whose names match one of the words, or all tests. Keeps the report in a file
+    /// whose name contains the runtime and `mark`.
     fn run(&self, runtime: Runtime, words: &[String], mark: &str) -> Result<Outcomes, String> {
         let begin = Instant::now();
         let name = runtime.name();
@@ -256,7 +256,8 @@ impl<'a> Suite<'a> {
         put("over/etc/cni/net.d/pods.conflist", settings::network());
         put(CONTAINERD_CONFIG, self.containerd());
         put("kubelet.json", kubelet());
-        // The machine's type does not matter: both runs use the same.
+        // The described type of machine does not matter, because both runs use the same
+        // description.
         put("system.json", json!({ "os": "Linux" }).to_string());
     }
 
@@ -305,7 +306,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
         self.machine.as_ref().expect("the machine is on")
     }
 
-    /// Runs the tests; the outcomes are in their report.
+    /// Runs the tests. Their report contains the outcomes.
     fn run(&self, words: &[String]) {
         let node = concat!(
             env!("CARGO_MANIFEST_DIR"),
@@ -320,7 +321,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
         let filter = choice("USHER_TEST_UPSTREAM_FILTER", USUAL);
         let procs = choice("USHER_TEST_UPSTREAM_PROCS", "6");
         let timeout = choice("USHER_TEST_UPSTREAM_TIMEOUT", "30m");
-        // The same order for both runtimes.
+        // The seed makes both runs use the same order.
         command.args(["--seed", "1", "--procs", &procs, "--timeout", &timeout]);
         command.args(["--label-filter", &filter]);
         let left_out = Named::of(LEFT_OUT).expect("what is left out, with reasons");
@@ -360,7 +361,7 @@ impl Drop for Suite<'_> {
     }
 }
 
-/// In the machine's directory.
+/// The path of containerd's configuration in the machine's directory.
 const CONTAINERD_CONFIG: &str = "over/etc/containerd/config.toml";
 const DEFAULT_RUNTIME: &str = "default_runtime_name = \"runc\"";
 
@@ -384,7 +385,7 @@ fn kubelet() -> String {
         "fileCheckFrequency": "10s",
         "volumeStatsAggPeriod": "10s",
         "evictionPressureTransitionPeriod": "30s",
-        // The machine's disk does not belong to the tests.
+        // kubelet must not evict pods because the machine's disk is full.
         "evictionHard": {
             "memory.available": "1Mi", "nodefs.available": "1Mi", "nodefs.inodesFree": "10",
             "imagefs.available": "1Mi",

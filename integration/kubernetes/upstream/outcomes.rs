@@ -8,22 +8,22 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
-    /// Failed, timed out or interrupted.
+    /// The test failed, timed out or was interrupted.
     Failed(String),
-    /// Skipped by the test itself, because it does not apply to this node.
+    /// The test skipped itself, because it does not apply to this node.
     Inapplicable(String),
 }
 
-/// Outcomes by full test name, without tests that were not selected.
+/// Outcomes by the full name of the test. Tests that were not selected are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes(BTreeMap<String, Outcome>);
 
-/// Names of tests, each with a reason: a line with the name, and indented lines below. `#` begins a
-/// comment.
+/// Names of tests, each with a reason. In the file, a name is on a line of its own, and its reason
+/// on the indented lines below. `#` begins a comment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Named(BTreeMap<String, String>);
 
-/// A test with different outcomes.
+/// A test whose outcomes differ between the runs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
     pub name: String,
@@ -31,7 +31,7 @@ pub struct Difference {
     pub ours: Option<Outcome>,
 }
 
-/// Numbers of outcomes.
+/// Numbers of tests by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub passed: usize,
@@ -40,8 +40,8 @@ pub struct Count {
 }
 
 impl Outcome {
-    /// Parses a spec of the report; `None` if it was not selected. ginkgo gives a message only to
-    /// tests that ran.
+    /// Parses a spec of the report; `None` if the test was not selected. ginkgo gives a message
+    /// only for tests that ran.
     fn of(spec: &Value) -> Option<Self> {
         let words = spec["Failure"]["Message"].as_str().unwrap_or_default();
         match spec["State"].as_str()? {
@@ -83,7 +83,7 @@ impl Outcomes {
         for suite in suites {
             let specs = suite["SpecReports"].as_array();
             for spec in specs.into_iter().flatten() {
-                // Setup and teardown nodes are not tests.
+                // The report also lists setup and teardown, which are no tests.
                 if spec["LeafNodeType"] != "It" {
                     continue;
                 }
@@ -123,7 +123,7 @@ impl Outcomes {
         all.filter(Difference::is_one).collect()
     }
 
-    /// Replaces outcomes by those of a later run of the same tests.
+    /// Replaces outcomes by those of a later run in which the same tests ran again.
     pub fn replace_by(&mut self, later: &Self) {
         for (name, outcome) in &later.0 {
             self.0.insert(name.clone(), outcome.clone());
