@@ -155,9 +155,9 @@ impl History {
     }
 
     /// True if a Create of `name` restarts the whole pod in its sandbox (Kubernetes'
-    /// RestartAllContainers, KEP-5532). This is so if a container has exited by itself, if the
-    /// caller has then stopped all others and left them 2 s at most, and if `name` is one of the
-    /// exited containers. `is_ordered` tells which names count.
+    /// RestartAllContainers, KEP-5532): a container has exited by itself, and the caller has
+    /// then stopped all others and left them 2 s at most. `name` must be one of these containers.
+    /// `is_ordered` tells which names count.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
         let exits: Vec<_> = self
             .reported()
