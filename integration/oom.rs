@@ -88,8 +88,8 @@ fn a_sidecar_created_after_its_app_starts_with_the_lower_score() {
     assert_eq!(config["process"]["args"], json!(SLEEPER));
 }
 
-/// For one process the kernel may kill all processes of its container (`memory.oom.group`), so
-/// execs need the score too.
+/// The kernel may kill a whole container when one process exceeds the limit (`memory.oom.group`).
+/// So the processes of execs need the container's OOM score, too.
 #[test]
 fn exec_probes_of_a_sidecar_get_the_lower_score() {
     let host = Containerd::start();

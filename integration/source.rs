@@ -219,7 +219,7 @@ fn problems_of(file: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The parts of comments and lines for which a file has exceptions.
+/// Texts that a file may contain although they break a rule.
 fn exceptions(file: &str) -> impl Iterator<Item = &'static str> {
     let exceptions = EXCEPTIONS
         .iter()

@@ -7,8 +7,7 @@ use crate::harness::{PATIENCE, Status};
 
 use super::kubelet::{Kubelet, QUICK};
 
-/// Deadline by which kubelet's stop request tells a grace period of two seconds: kubelet adds 120
-/// s.
+/// The deadline of kubelet's stop request for a grace period of two seconds: kubelet adds 120 s.
 const TWO_SECONDS: Duration = Duration::from_secs(122);
 
 const SIGTERM: u32 = 15;

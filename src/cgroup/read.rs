@@ -57,7 +57,7 @@ pub(super) fn value(text: &str, wanted: &str) -> Option<u64> {
         .map(|(_, value)| value)
 }
 
-/// A key of a file, and the setter of its field in a message.
+/// A key in a statistics file, and a function that stores its number in a message.
 pub(super) type Setter<M> = (&'static str, fn(&mut M, u64));
 
 /// Sets the fields of a message to the numbers of their keys in a text.

@@ -78,7 +78,7 @@ pub(super) struct V2 {
 }
 
 impl V2 {
-    /// Makes a cgroup of the path in `/proc/<pid>/cgroup`.
+    /// The cgroup with this path, in the form of `/proc/<pid>/cgroup`.
     pub fn new(path: &str) -> V2 {
         let below = path.trim_start_matches('/');
         V2 {

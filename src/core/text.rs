@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::fmt::{self, Write};
 
-/// Maximum number of characters that a sentence repeats of a container's output.
+/// Maximum number of characters of a container's output that a message quotes.
 pub const SAID_CHARS: usize = 200;
 
 /// Text that is cut, with unprintable characters escaped. The result has no line breaks, no cursor

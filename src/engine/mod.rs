@@ -63,8 +63,8 @@ pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The engine of a shim, from which its containers come.
 pub trait Engine: fmt::Debug + Send + Sync {
-    /// Reads the file that the options of an order name, and returns the options with the file's
-    /// content; `None` if the options name no file. A disk can stall the read.
+    /// If the options of a container's order name a file, returns them with the file's content.
+    /// `None` if they name none. A disk can stall the read.
     fn read_options_file(&self, _order: &Order) -> Option<Work<Result<Any, EngineError>>> {
         None
     }

@@ -55,7 +55,7 @@ pub struct Target {
 const AGENT: &str = concat!("kube-probe/usher-", env!("CARGO_PKG_VERSION"));
 
 impl Target {
-    /// Returns a copy with which commands run at the pod's cost, and `meter` counts their CPU time.
+    /// Returns a copy that runs commands in the pod's cgroup. `meter` counts their CPU time.
     fn charged(&self, meter: &Meter) -> Target {
         Target {
             runtime: self.runtime.charged(self.place.as_ref(), meter),

@@ -525,7 +525,7 @@ impl Node for SimulatedNode {
         self.behave_exec(id, &exec_id, None);
         let containerd = self.containerd.clone();
         let argv = exec.argv.to_vec();
-        // The shim takes an Exec with a deadline for a probe, and one without for a handler.
+        // The shim assumes that an Exec with a deadline is a probe, and any other a handler.
         let limit = exec.has_deadline.then_some(Duration::from_secs(1));
         let added = self
             .runtime

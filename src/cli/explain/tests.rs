@@ -668,7 +668,7 @@ fn the_table_shows_with_which_exit_codes_a_run_is_complete() {
     assert_eq!(done(", restart-policy.usher/report: Never", "Always"), None);
 }
 
-/// The latest end of each step of a pod with these caps.
+/// The latest end of each step of a pod whose annotations limit the time of containers.
 fn ends(annotations: &str, containers: &str) -> Vec<(String, f64)> {
     let text = listed(
         &format!("usher/sidecars: 'proxy, logs', usher/post-exit: 'save, bye'{annotations}"),

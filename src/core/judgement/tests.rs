@@ -454,7 +454,8 @@ fn a_role_of_the_node_for_an_init_container_of_kubelet_yields_a_warning() {
     );
 }
 
-/// The container works and is not held: kubelet has created no container before it to wait for.
+/// The container runs without being held: when kubelet creates it, there is no earlier container
+/// that it could wait for.
 #[test]
 fn a_sidecar_that_kubelet_starts_by_itself_is_warned_of() {
     let spec = json!({

@@ -272,7 +272,7 @@ impl ContainerContext<'_> {
         self.out.end_output(self.id, last.code);
     }
 
-    /// The state of an exit with this code before it is published.
+    /// The state of a container that exited with this code, until the exit is published.
     pub(super) fn exiting(&self, code: u32) -> Exiting {
         Exiting {
             code,

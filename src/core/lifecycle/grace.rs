@@ -120,8 +120,8 @@ impl Budget {
         Some(Share { ask_all, kill })
     }
 
-    /// The share of a defer container's step with an extension of `granted` beyond the grace
-    /// period: the stop signal at its end, and SIGKILL two seconds later.
+    /// The time of a defer container's step if the grace period is extended by `granted`. When it
+    /// ends, the container gets the stop signal, and two seconds later SIGKILL.
     pub fn extended(&self, granted: Duration) -> Share {
         let ask_all = self.grace.saturating_add(granted);
         Share {

@@ -54,7 +54,8 @@ pub(super) struct NameRecord {
     pub counts: Time,
     /// The termination that this exit causes.
     pub fatal: Option<Cause>,
-    /// The reported exit of the last container of this name; `None` while it reads RUNNING.
+    /// The exit that was reported of the last container of this name; `None` while State says that
+    /// the container runs.
     pub reported: Option<ReportedExit>,
 }
 

@@ -156,8 +156,8 @@ impl Pod {
         Some(Lateness { until, remedy })
     }
 
-    /// The start and the end of the lateness, if some container still runs: when all known apps
-    /// were done, and until when more apps may come.
+    /// The period in which a newly created app counts as late: from the time when all known apps
+    /// were done until no more apps may come. `None` if no container runs any more.
     fn late(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         if plan.apps().is_some() || self.termination.is_some() {

@@ -6,9 +6,9 @@ use super::word::Word;
 
 /// A value longer than this many bytes is refused unread.
 pub(crate) const MAX_VALUE_BYTES: usize = 16 * 1024;
-/// Most bytes of all usher keys and values on one container.
+/// Maximum total size of the usher keys and values of one container, in bytes.
 pub(super) const MAX_TOTAL_BYTES: usize = 32 * 1024;
-/// Most characters of a value shown in a sentence.
+/// Maximum number of characters of a value that an error quotes.
 const SHOWN_CHARS: usize = 64;
 /// Most characters of a key shown; the longest container name and setting fit.
 const SHOWN_KEY_CHARS: usize = 320;

@@ -46,7 +46,7 @@ pub(crate) fn bundle(input: &[u8]) {
     };
     assert_one_place(config, &changed);
     let is_there = serde_json::from_str::<Bundle>(&changed).map(|bundle| bundle.oom_score());
-    // Even without the score, the input may be no valid bundle.
+    // The input may be an invalid bundle for other reasons than its OOM score.
     assert!(
         is_there.is_err() || matches!(is_there, Ok(Some(SCORE))),
         "{changed}"

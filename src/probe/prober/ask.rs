@@ -32,7 +32,7 @@ const OVERTIME_SECONDS: u64 = 2;
 /// SIGKILL.
 const KILL: i32 = 9;
 
-/// True if the log already says that probers keep rights.
+/// True if it is logged that prober processes could not drop their privileges.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Has a prober ask the question in the container's network namespace. The attempt ends within

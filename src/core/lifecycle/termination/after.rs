@@ -41,7 +41,7 @@ impl Pod {
         match is_anew {
             true => {
                 self.begin_from_the_start();
-                // Containers created meanwhile are new in the run that begins.
+                // Containers created during the termination are new in the run that begins.
                 self.last_new_name = self.last_creation;
             }
             false => self.go_on(is_complete),

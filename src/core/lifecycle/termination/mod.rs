@@ -49,7 +49,8 @@ pub(in crate::lifecycle) struct Termination {
     grace: Duration,
     /// Time when it was recognized.
     known: Time,
-    /// A person has asked for it, possibly after it began: it applies to guests as well.
+    /// True if a person requested the termination, possibly after it had begun. Then guests are
+    /// stopped as well.
     by_hand: bool,
     defers: Defers,
     step: Step,

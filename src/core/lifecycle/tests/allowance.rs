@@ -1,5 +1,5 @@
-//! The CPU allowance of a pod's probes: probes that would cost more take a tenth of a core
-//! together, in turns.
+//! The CPU allowance of a pod's probes: all of them together get a tenth of a core. If they need
+//! more, they take turns.
 
 use std::time::Duration;
 
