@@ -50,7 +50,7 @@ pub fn replace(path: &Path, content: &[u8], by: Replacement) -> io::Result<()> {
 
 /// The name of the new file until it is complete. It is hidden, and no pattern such as `*.toml`
 /// matches it.
-pub fn unfinished(path: &Path) -> PathBuf {
+fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".usher-new");

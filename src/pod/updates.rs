@@ -39,7 +39,7 @@ impl Updates {
     }
 
     /// Queues an Update behind the earlier ones.
-    fn put_off(&mut self, id: &str, update: Update) {
+    fn queue(&mut self, id: &str, update: Update) {
         // An Update whose caller has given up is dropped.
         self.waiting.retain(|waiting| !waiting.reply.is_closed());
         if self.waiting.len() < WAIT_AT_MOST {
@@ -64,7 +64,7 @@ impl Actor {
             Err(error) => return drop(reply.send(Err(error))),
             Ok(task) => task,
         };
-        task.updates.put_off(id, Update { resources, reply });
+        task.updates.queue(id, Update { resources, reply });
         self.begin_updates(&ContainerId::from(id));
     }
 

@@ -45,12 +45,12 @@ pub(super) enum Claim {
     Taken,
 }
 
-/// The state of the path of a socket.
-enum Place {
-    /// The path was free; this process listens there now.
-    Ours(UnixListener),
+/// The listener at the path of a socket.
+enum Listener {
+    /// There is none, and no socket either.
+    None,
     /// A listener, with a connection to it.
-    Taken(UnixStream),
+    Accepts(UnixStream),
     /// A listener with a full backlog.
     Full,
 }
@@ -121,10 +121,21 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
         // This process does not hold the lock while it asks the listener. A shim that is about to
         // end first removes its socket, and then refuses all callers. So a shim that accepts the
         // container stays, and after a refusal the shim's socket is gone.
-        let answer = match look(path)? {
-            Place::Ours(listener) => return Ok(Claim::Ours(listener)),
-            Place::Taken(shim) => announce(shim, id, left),
-            Place::Full => Answer::None,
+        let lock = SocketLock::take(path)?;
+        let answer = match find_listener(path, &lock)? {
+            Listener::None => {
+                let listener = UnixListener::bind(path)?;
+                std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+                return Ok(Claim::Ours(listener));
+            }
+            Listener::Accepts(shim) => {
+                drop(lock);
+                announce(shim, id, left)
+            }
+            Listener::Full => {
+                drop(lock);
+                Answer::None
+            }
         };
         match answer {
             Answer::Heard => return Ok(Claim::Taken),
@@ -190,22 +201,22 @@ fn ask(
     }
 }
 
-/// Connects to the listener, or listens if there is none.
-fn look(path: &Path) -> io::Result<Place> {
-    let _lock = SocketLock::take(path)?;
+/// Looks for a listener, and removes the socket of a dead one.
+///
+/// # Errors
+///
+/// If the socket cannot be removed. Any other error, such as a lack of memory, says nothing about
+/// the shim.
+fn find_listener(path: &Path, _lock: &SocketLock) -> io::Result<Listener> {
     match connect(path) {
-        Ok(stream) => return Ok(Place::Taken(stream)),
+        Ok(stream) => Ok(Listener::Accepts(stream)),
         Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock => return Ok(Place::Full),
-            io::ErrorKind::NotFound => {}
-            io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-            // Any other error, such as a lack of memory, says nothing about the shim.
-            _ => return Err(error),
+            io::ErrorKind::WouldBlock => Ok(Listener::Full),
+            io::ErrorKind::NotFound => Ok(Listener::None),
+            io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map(|()| Listener::None),
+            _ => Err(error),
         },
     }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    Ok(Place::Ours(listener))
 }
 
 /// Connects without blocking: with a full backlog, connect(2) would hang as long as the listener
@@ -230,9 +241,10 @@ pub(super) fn remove_dead(path: &Path) {
     }
     let begun = Instant::now();
     loop {
-        let listener = match remove_if_refused(path) {
-            Ok(Some(listener)) => listener,
-            Ok(None) => return,
+        let found = SocketLock::take(path).and_then(|lock| find_listener(path, &lock));
+        let listener = match found {
+            Ok(Listener::Accepts(listener)) => listener,
+            Ok(Listener::None | Listener::Full) => return,
             Err(error) => {
                 tracing::debug!(path = %path.display(), %error, "cannot remove a dead shim's socket");
                 return;
@@ -243,18 +255,6 @@ pub(super) fn remove_dead(path: &Path) {
             Answer::None if begun.elapsed() < CLOSES_WITHIN => sleep(LOOK_AGAIN_AFTER),
             Answer::None | Answer::Heard | Answer::Refused => return,
         }
-    }
-}
-
-/// Removes a socket without a listener, or connects to the listener.
-fn remove_if_refused(path: &Path) -> io::Result<Option<UnixStream>> {
-    let _lock = SocketLock::take(path)?;
-    match connect(path) {
-        Ok(listener) => Ok(Some(listener)),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map(|()| None)
-        }
-        Err(_) => Ok(None),
     }
 }
 
