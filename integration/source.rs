@@ -5,6 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::docs::{root, sources};
+
 /// First words that name neither a thing nor an action.
 const VAGUE: [&str; 29] = [
     "how",
@@ -75,9 +77,6 @@ const MOST_WORDS: usize = 32;
 
 /// Directories with Rust source.
 const CHECKED: [&str; 2] = ["src", "integration"];
-
-/// Directories that cargo fills.
-const BUILT: &str = "target";
 
 /// Exceptions: the file, a part of the comment or line, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
@@ -182,27 +181,11 @@ fn plain_comments_pass() {
     }
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
 fn rust_files(directory: &Path) -> Vec<PathBuf> {
-    if directory.ends_with(BUILT) {
-        return Vec::new();
-    }
-    let entries = fs::read_dir(directory).expect("a directory of the project");
-    let mut paths: Vec<_> = entries
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
-    paths.sort();
-    paths
-        .into_iter()
-        .flat_map(|path| match path.is_dir() {
-            true => rust_files(&path),
-            false if path.extension().is_some_and(|extension| extension == "rs") => vec![path],
-            false => Vec::new(),
-        })
-        .collect()
+    let mut files = sources(directory);
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    files.sort();
+    files
 }
 
 /// The problems of a file that no exception permits, one line each.

@@ -16,9 +16,11 @@ use std::path::Path;
 use serde_json::Value;
 use usher::plan::reference;
 
-use self::command::{commands, exists, sources};
+pub use self::command::sources;
+use self::command::{commands, exists};
 use self::left_out::{NOT_COMPARED, NOT_RUN};
-use self::page::{Block, Page, Piece, Use, all, root};
+pub use self::page::root;
+use self::page::{Block, Page, Piece, Use, all};
 use self::scenes::SCENES;
 use crate::harness::{PATIENCE, run, shim_dir};
 
