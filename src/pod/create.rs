@@ -178,7 +178,7 @@ impl Actor {
         let now = self.now();
         if reply.is_closed() {
             tracing::info!(container = %id, "creation undone: its caller is gone");
-            return self.core.handle_create_abandoned(now, id, has_process);
+            return self.core.handle_create_abandoned(now, id);
         }
         self.node.publish(event);
         self.record.note(now, id, What::Created);

@@ -13,9 +13,9 @@ use super::report::Report;
 use super::restart::BackOff;
 use super::role_policy::RolePolicy;
 use super::run::Run;
-use super::state::ContainerState;
+use super::state::{ContainerState, InvalidTransition};
 use super::stop::STOPPED;
-use super::task::Task;
+use super::task::{Cleanup, Execs, Removal};
 use super::time::Time;
 
 /// The relation of a just-created container to the termination under way.
@@ -115,7 +115,10 @@ impl Pod {
             number: self.creations,
             is_of_next_run,
             state: ContainerState::creating(),
-            task: Task::new(bundle),
+            execs: Execs::default(),
+            cleanup: Cleanup::None,
+            removal: Removal::None,
+            bundle,
             request: None,
             kills: Vec::new(),
             answers: Vec::new(),
@@ -248,8 +251,7 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    pub(super) fn created(&mut self, comes: Comes) {
-        let outcome = self.container.state.created();
+    pub(super) fn created(&mut self, outcome: Result<(), InvalidTransition>, comes: Comes) {
         if self.noted(outcome).is_none() {
             return;
         }

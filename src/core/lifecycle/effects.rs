@@ -18,6 +18,7 @@ use super::probe::Watch;
 use super::report::Report;
 use super::rules::{Decision, PodDecision};
 use super::state::InvalidTransition;
+use super::task::LAST_WORDS_WITHIN;
 use super::termination::Termination;
 use super::time::Time;
 
@@ -126,7 +127,6 @@ impl ContainerContext<'_> {
                 let name = self.container.name.clone();
                 self.out.report(Report::Held { name, waits_for });
             }
-            self.container.task.mark_started();
             self.out.answer_start(self.id, request, Ok(()));
         }
     }
@@ -170,10 +170,11 @@ impl ContainerContext<'_> {
 
     /// Ends a container whose program has not been executed: it reports `code`.
     pub fn end(&mut self, code: u32, last_words: Option<String>) {
-        let outcome = self.container.state.end(code);
+        let written = last_words.as_ref();
+        let written = written.map(|_| self.now.after(LAST_WORDS_WITHIN));
+        let outcome = self.container.state.end(code, written);
         if self.noted(outcome).is_some() {
             if let Some(message) = last_words {
-                self.container.task.begin_last_words(self.now);
                 self.out.tell(self.id, message, true);
             }
             self.signal(Signal::KILL, false, Why::Held);
@@ -303,7 +304,7 @@ impl ContainerContext<'_> {
         let outcome = self.container.state.restart();
         if self.noted(outcome).is_some() {
             let id = self.id.clone();
-            let is_cleaned_up = self.container.task.begin_next_process();
+            let is_cleaned_up = self.container.begin_next_process();
             self.out.push(Action::Restart { id, is_cleaned_up });
         }
     }
@@ -311,8 +312,8 @@ impl ContainerContext<'_> {
     /// Reports the exit of a container whose process has exited long before.
     fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
         let reason = self.container.exit_reason(self.termination.as_deref());
-        let exiting = self.exiting(code);
-        let outcome = self.container.state.dismiss(exiting);
+        let exit = self.final_exit(code);
+        let outcome = self.container.state.dismiss(exit);
         if self.noted(outcome).is_some() {
             let (name, number) = (&self.container.name, self.container.number);
             if let Some((end, fatal)) = end {

@@ -212,7 +212,7 @@ impl Pod {
 
 impl ContainerContext<'_> {
     fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
-        self.container.task.add_exec(exec.id);
+        self.container.execs.add(exec.id);
         // Only for sidecars does it matter when postStart is over.
         let may_be_post_start =
             !exec.has_deadline && !exec.is_interactive && self.container.role_policy().is_helper;
@@ -234,7 +234,7 @@ impl ContainerContext<'_> {
     }
 
     fn exec_over(&mut self, exec_id: &str, status: Option<ExitStatus>) {
-        self.container.task.exit_exec(exec_id, status.is_some());
+        self.container.execs.exit(exec_id, status.is_some());
         let (now, is_hardly_asked) = (self.now, self.container.is_hardly_asked());
         let post_start = self.container.state.post_start_mut();
         let Some(post_start) = post_start.filter(|known| known.is_run_by(exec_id)) else {

@@ -11,7 +11,7 @@ use super::container::Container;
 use super::effects::ContainerContext;
 use super::history::End;
 use super::report::Report;
-use super::state::{Exiting, Stop};
+use super::state::{FinalExit, Stop};
 use super::stop::STOPPED;
 use super::task::READ_WITHIN;
 use super::termination::Termination;
@@ -22,8 +22,8 @@ pub(super) enum Exit {
     /// The program was being executed. TaskStart has to be published before TaskExit, so the
     /// outcome of the execution comes first.
     Early(ExitStatus),
-    /// The exit means nothing: the container has no process, and a failed restart left the exited
-    /// process behind.
+    /// The exit means nothing: the container's creation is being undone, or it has no process, and
+    /// a failed restart left the exited process behind.
     OfNoProcess,
     /// The program is to be restarted in place; it ran for this duration.
     OfOneLife(Duration, ExitStatus),
@@ -67,7 +67,7 @@ impl Pod {
     /// Records that the container's init process has exited; the driver kills the processes that it
     /// left behind before it calls [`handle_exit`](Pod::handle_exit).
     pub fn handle_process_exited(&mut self, id: &ContainerId) {
-        self.with_container(id, |context| context.process_exited());
+        self.with_container(id, |context| context.container.state.process_exited());
     }
 
     /// Handles the exit of the container's process, if it has exited.
@@ -88,7 +88,7 @@ impl Pod {
         if state.is_being_executed() {
             return Exit::Early(status);
         }
-        if state.is_between_executions() || state.is_exited() {
+        if state.is_creating() || state.is_between_executions() || state.is_exited() {
             return Exit::OfNoProcess;
         }
         let running = state.as_running();
@@ -259,8 +259,8 @@ impl ContainerContext<'_> {
             return;
         }
         let reason = self.container.exit_reason(self.termination.as_deref());
-        let exiting = self.exiting(last.code);
-        let outcome = self.container.state.exited(exiting);
+        let exit = self.final_exit(last.code);
+        let outcome = self.container.state.exited(exit);
         let Some(start) = self.noted(outcome) else {
             return;
         };
@@ -272,11 +272,10 @@ impl ContainerContext<'_> {
         self.out.end_output(self.id, last.code);
     }
 
-    /// The state of a container that exited with this code, until the exit is published.
-    pub(super) fn exiting(&self, code: u32) -> Exiting {
-        Exiting {
+    /// The exit that is reported with this code, from now on.
+    pub(super) fn final_exit(&self, code: u32) -> FinalExit {
+        FinalExit {
             code,
-            is_output_read: false,
             until: self.now.after(READ_WITHIN),
         }
     }

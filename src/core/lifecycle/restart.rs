@@ -164,7 +164,7 @@ impl Subject<'_> {
             return Some(match self.pod.sandbox_is_gone || self.has_lost_its_turn() {
                 true => Due::Now(self.pod.dismissed(self.container)),
                 // The OCI runtime does not restart a container while it cleans the container up.
-                false if self.container.task.is_cleanup_under_way() => return None,
+                false if self.container.is_cleanup_under_way() => return None,
                 false if self.is_needed_at_once() => Due::Now(Decision::Restart),
                 false => self.pod.due(backing_off.until, || Decision::Restart),
             });
@@ -203,7 +203,7 @@ impl Pod {
     ) -> bool {
         let has_failed = stop.is_for_failure();
         let is_killed = stop.is_killed() && !has_failed;
-        if !container.role_policy().is_helper || is_killed || container.task.is_removal_wanted() {
+        if !container.role_policy().is_helper || is_killed || container.is_removal_wanted() {
             return false;
         }
         // In a termination, a stop request waits for the container's turn. Until then the container

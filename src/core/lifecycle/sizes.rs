@@ -58,7 +58,7 @@ impl Pod {
             if !Pod::has_size(container) {
                 continue;
             }
-            if container.state.is_unexecuted() && !container.task.has_live_execs() {
+            if container.state.is_unexecuted() && !container.execs.has_live() {
                 now.held.push(id.clone());
             } else if container.state.has_process()
                 || container.state.is_creating()

@@ -162,7 +162,6 @@ impl ContainerContext<'_> {
         let (name, number) = (&self.container.name, self.container.number);
         self.history.ran(name, number);
         if let Some(request) = releasing.open_start() {
-            self.container.task.mark_started();
             self.out.answer_start(self.id, request, Ok(()));
         }
         self.note_if_started();
@@ -172,7 +171,7 @@ impl ContainerContext<'_> {
     /// Records the failed execution. Returns an exit that arrived before this report.
     fn not_released(&mut self, code: u32, reason: String) -> Option<ExitStatus> {
         let was_killed = self.container.state.stop().is_killed();
-        let outcome = self.container.state.not_released();
+        let outcome = self.container.state.not_released(self.now);
         let releasing = self.noted(outcome)?;
         let name = self.container.name.clone();
         match (releasing.open_start(), releasing.exit) {
