@@ -32,7 +32,8 @@ pub(super) struct ContainerContext<'a> {
     pub allowance: &'a mut Allowance,
     /// Executions so far in this pod.
     pub executions: &'a mut u64,
-    /// The program of an ordered container was executed, or the execution was tried.
+    /// True if the program of a container that usher orders was executed, or its execution was
+    /// tried.
     pub has_released: &'a mut bool,
     pub sandbox_is_gone: &'a mut bool,
     pub out: &'a mut Outbox,
@@ -168,7 +169,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Ends a container whose program has not been executed: it reports `code`.
+    /// Ends a container whose program has not been executed. The container reports `code`.
     pub fn end(&mut self, code: u32, last_words: Option<String>) {
         let outcome = self.container.state.end(code);
         if self.noted(outcome).is_some() {
@@ -249,7 +250,7 @@ impl ContainerContext<'_> {
     fn kill(&mut self) {
         let is_restarting = self.container.state.is_restarting();
         if let Some(stop) = self.container.state.stop_mut() {
-            // A container stopped for a failure is killed for that failure.
+            // If the container was stopped for a failure, SIGKILL has the same reason.
             let why = stop.why().filter(|why| why.is_failure());
             *stop = stop.killed(self.now, Why::GraceOver);
             match is_restarting {
@@ -308,7 +309,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Reports the exit of a container whose process has exited long before.
+    /// Reports the exit of a container whose process has exited some time ago.
     fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
         let reason = self.container.exit_reason(self.termination.as_deref());
         let exiting = self.exiting(code);
@@ -354,7 +355,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Records in the history that the container is started, if it is.
+    /// Records in the history that the container is started, if this is the case.
     pub fn note_if_started(&mut self) {
         if !self.container.role_policy().is_helper || !self.container.state.is_started() {
             return;
