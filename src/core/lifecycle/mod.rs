@@ -10,8 +10,9 @@
 //! - getters show the state.
 //!
 //! The core neither waits nor stores promises: it records an event, and then the rules (`rules.rs`)
-//! look at the pod as it is and return what is due, now or later. So a container that was ready
-//! before another one waited for it cannot be missed, and a late timer only delays its effect.
+//! look at the pod as it is and return what is due, now or later. So the order of events does not
+//! matter: if a container is ready before another container begins to wait for it, the rules still
+//! see that it is ready. A timer that fires late only delays the decision.
 //!
 //! Begin with `docs/lifecycle.md`, then `state/mod.rs`, the states of a container, and
 //! `termination/mod.rs`, the steps of a termination.

@@ -5,7 +5,7 @@
 //! delivered alone concerns only its container.
 //!
 //! ```text
-//!   PreStop ----> Stop ----> Stop        the kind: a handler, a signal, another signal
+//!   PreStop ----> Stop ----> Stop        the kind: a preStop handler, then stop signals
 //!                  ^
 //!   Kill ----------'
 //!

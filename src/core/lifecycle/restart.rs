@@ -65,7 +65,7 @@ impl BackOff {
         self.in_an_end.unwrap_or_default()
     }
 
-    /// True if the last wait was in a termination.
+    /// True if the last wait for a restart was in a termination.
     pub fn is_of_an_end(self) -> bool {
         self.in_an_end.is_some()
     }
@@ -154,8 +154,8 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: an exited container that reads RUNNING is restarted when its back-off is over, or its
-    /// exit is reported.
+    /// Rule: a container whose process has exited, but which reads RUNNING, is restarted after its
+    /// back-off. If a restart is of no use, the exit is reported.
     pub(super) fn restart_goes_on(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
@@ -178,8 +178,8 @@ impl Subject<'_> {
 }
 
 impl Subject<'_> {
-    /// True if the container began to wait before the termination, and an app, a defer container or
-    /// a hook is left that may need the container.
+    /// True if the container began to wait for its restart before the termination, and an app, a
+    /// defer container or a hook that may need the container is left.
     fn is_needed_at_once(&self) -> bool {
         let step = self.pod.termination.as_ref().map(Termination::step);
         let is_needed = step.is_some_and(|step| step < Step::Sidecars);
@@ -193,8 +193,8 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// True if a container whose program exited with `status` is restarted in place; `stop` is the
-    /// state of its stop before the exit.
+    /// True if a container is restarted in place after its program exited with `status`. `stop` is
+    /// the state of its stop before the exit.
     pub(super) fn restarts_in_place(
         &self,
         container: &Container,
@@ -227,7 +227,7 @@ impl Pod {
             let own = self.own_restart_policy(container);
             let restarts = own.map(RestartPolicy::restarts_failed);
             match container.role_policy().is_helper {
-                // The shim restarts it at least in a termination, whatever the pod's restart
+                // The shim restarts a sidecar at least in a termination, whatever the pod's restart
                 // policy.
                 true => self.has_orders() && restarts != Some(false),
                 false => container.defer_turn().is_some() && restarts == Some(true),
@@ -235,7 +235,8 @@ impl Pod {
         })
     }
 
-    /// The shim's restart policy for a container: its author's, or that of its role.
+    /// The shim's restart policy for a container: the policy that the container's author has set,
+    /// or the policy of its role.
     pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
         let Some(plan) = &self.plan else {
             return RestartPolicy::Never;

@@ -1,13 +1,13 @@
 //! The termination of a pod: steps that share the grace period.
 //!
-//! KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is over when no
-//! container of it is alive; the next one begins at once. The policy limits the time of each step
-//! (`grace.rs`).
+//! The sources are the KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is
+//! over when none of its containers is alive, and the next step begins at once. The grace policy
+//! limits the time of each step (`grace.rs`).
 //!
 //!
 //! ```text
 //!             none --------------------------------------------.
-//!               | inferred: a hypothesis  | decided: it stays  |
+//!               | inferred: may be wrong  | decided: is final  |
 //!               v                         v                    | a container is created:
 //!             Hooks -> PreExit -> Apps -> PostExit -> Sidecars | disproved if inferred
 //!                                                        |     |
@@ -33,7 +33,7 @@ use super::extension::Extension;
 use super::grace::{Budget, LEAST};
 use super::time::Time;
 
-/// Longest wait for a process that SIGKILL has not ended, before its step goes on.
+/// After SIGKILL, a step waits this long at most for a process that does not end.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// A termination under way.
@@ -47,7 +47,7 @@ pub(in crate::lifecycle) struct Termination {
     /// The grace period according to the stop requests: it selects the policy. An early SIGKILL
     /// does not change it.
     grace: Duration,
-    /// Time when it was recognized.
+    /// Time when the shim recognized the termination.
     known: Time,
     /// True if a person requested the termination, possibly after it had begun. Then guests are
     /// stopped as well.
@@ -55,20 +55,20 @@ pub(in crate::lifecycle) struct Termination {
     defers: Defers,
     step: Step,
     step_began: Time,
-    /// The step was not skipped when it began.
+    /// True if the step was not skipped when it began.
     is_under_way: bool,
-    /// Time used in this step, by container.
+    /// Time that each container has used in this step.
     used: Vec<(String, Duration)>,
     /// Time granted to defer containers beyond the grace period.
     pub extension: Extension,
-    /// The log says that the grace period is over.
+    /// True if the log already says that the grace period is over.
     is_grace_over: bool,
     /// Time when the deadline was last shortened, or recognized as past: containers get two seconds
     /// from then on.
     shortened: Option<Time>,
-    /// The sandbox was killed after the end of the termination.
+    /// True if the sandbox was killed after the end of the termination.
     is_sandbox_killed: bool,
-    /// In the next run the caller creates the whole pod again.
+    /// True if the caller creates the whole pod again in the next run.
     is_followed_from_the_start: bool,
 }
 
@@ -76,18 +76,19 @@ pub(in crate::lifecycle) struct Termination {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Defers {
     Run,
-    /// The caller leaves no time for any.
+    /// The caller leaves no time for hooks and defer containers.
     Forced,
-    /// A running defer container was killed: no later one runs.
+    /// A running defer container was killed. No other defer container runs after it.
     Killed,
 }
 
 /// The deadlines of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lifecycle) struct Ends {
-    /// Time of the stop signal for containers whose turn has not come; nothing new begins after it.
+    /// Time of the stop signal for containers whose turn has not come. After it, no hook or defer
+    /// container begins.
     pub ask_all: Time,
-    /// Time of SIGKILL for what is left.
+    /// Time of SIGKILL for containers of the step that are still alive.
     pub kill: Time,
 }
 
@@ -178,7 +179,7 @@ impl Termination {
         self.shorten(deadline, now);
     }
 
-    /// Shortens the grace period to what the caller really gives.
+    /// Shortens the grace period to the time that the caller really gives.
     fn shorten(&mut self, deadline: Time, now: Time) {
         self.grace = self.grace.min(deadline.since(self.since));
         if deadline < self.deadline {
@@ -209,7 +210,7 @@ impl Termination {
         self.by_hand
     }
 
-    /// True if the shim has decided the termination: its caller knows nothing of it, and may start
+    /// True if the shim has decided the termination. The caller does not know of it, and may start
     /// containers.
     pub fn is_shims(&self) -> bool {
         self.cause.is_decided() && !self.cause.is_callers() && !self.by_hand
@@ -286,7 +287,7 @@ impl Pod {
             },
             None => return None,
         };
-        // Containers that were not signaled yet get two seconds all the same.
+        // Containers that were not signaled yet still get two seconds.
         if let Some(shortened) = termination.shortened
             && step != Step::Hooks
             && budget.gives_a_last_chance()
@@ -320,7 +321,8 @@ impl Pod {
         let policy = container.role_policy();
         let termination = self.termination.as_ref()?;
         match termination.by_hand {
-            // A container that could not be stopped with the apps is stopped with the sidecars.
+            // If it is too late to stop the container with the apps, it is stopped with the
+            // sidecars.
             true if container.role_policy().step.is_none() => Some(
                 policy
                     .step_by_hand
@@ -368,12 +370,12 @@ impl Pod {
         settings.is_some_and(|settings| settings.sidecar_stop_order == SidecarStopOrder::Parallel)
     }
 
-    /// The place of the running sidecar that is stopped next.
+    /// The place in the start order of the running sidecar that is stopped next.
     fn last_place(&self) -> Option<u64> {
         let sidecars = self.containers.values().filter(|container| {
             self.is_to_be_stopped(container)
                 && container.state.is_alive()
-                // A container that never ran delays no other.
+                // A container that never ran does not delay others.
                 && !container.state.is_unexecuted()
                 && self.step_of(container) == Some(Step::Sidecars)
         });
@@ -398,7 +400,7 @@ impl Pod {
     }
 }
 
-/// The place of a sidecar in the order of starts; one that is just being started is last.
+/// The place of a sidecar in the order of starts. A sidecar that is just being started comes last.
 fn place(sidecar: &Container) -> u64 {
     match sidecar.state.is_releasing() {
         true => u64::MAX,

@@ -111,8 +111,8 @@ impl Pod {
         }
     }
 
-    /// Rule: a step is over when no container of it is alive, or when SIGKILL has not ended those
-    /// that are left.
+    /// Rule: a step is over when no container of the step is alive, or when SIGKILL has not ended
+    /// its remaining containers.
     pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         if termination.is_over() {
