@@ -12,8 +12,8 @@ use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
 
-/// Sidecars whose probes have these periods, in milliseconds. Their scripts set the cost of an
-/// attempt.
+/// A pod of sidecars whose probes have these periods, in milliseconds. `scripts` set the cost of
+/// the attempts.
 fn world(periods: &[u64], scripts: Vec<Script>) -> World {
     let names = NAMES[..periods.len()].join(" ");
     let probes: Vec<_> = std::iter::zip(NAMES, periods)
@@ -48,7 +48,7 @@ fn costs(script: Script, millis: u64) -> Script {
     }
 }
 
-/// The time at which each attempt ended, its container, and its CPU time.
+/// The time at which each attempt ended, with the attempt's container and CPU time.
 fn attempts(world: &World) -> Vec<(Time, &str, Duration)> {
     let attempts = world.seen.iter().filter_map(|(at, seen)| match seen {
         Seen::Probed(name, cost) => Some((*at, name.as_str(), *cost)),
@@ -84,7 +84,7 @@ fn commands_every_millisecond_take_a_tenth_of_a_core_in_turns_and_the_log_says_i
         world.run_for(secs(120));
         let most = most_within(&world, secs(30));
         assert!(most <= secs(3), "{count}: {most:?}");
-        // The allowance is used up.
+        // The attempts use up the allowance.
         assert!(most >= secs(2), "{count}: {most:?}");
         let attempts = attempts(&world);
         let made = |name| attempts.iter().filter(|(_, of, _)| *of == name).count();
@@ -124,7 +124,7 @@ fn costs_of_other_probes_do_not_keep_a_sidecar_from_starting() {
 
 #[test]
 fn probes_as_one_would_write_them_are_made_when_they_are_due() {
-    // One probe runs a command every second, and two connect ten times a second.
+    // One probe runs a command every second. Two others connect ten times a second.
     let scripts = vec![
         costs(never_ready(), 40),
         costs(never_ready(), 1),
@@ -185,13 +185,13 @@ fn a_defer_whose_probe_is_put_off_goes_on_until_it_can_be_asked() {
         world.call(Call::Kill(name, TERM, Some(secs(125))));
     }
     world.run_for(secs(100));
-    // The container `bye` is healthy for forty seconds, and is probed every six.
+    // The container `bye` is healthy for forty seconds. One attempt is made every six seconds.
     let told = world.signalled("bye").unwrap().since(asked);
     assert!(told >= secs(40) && told < secs(48), "{told:?}");
     assert!(most_within(&world, secs(30)) <= secs(3));
     assert_eq!(stretched(&world).len(), 1);
     world.check_end();
-    // However much an attempt costs, the extension ends at its bound.
+    // Even if an attempt costs very much, the extension ends at its bound.
     let well = costs(deaf(), 20_000);
     let world = World::new(&annotations).script("bye", well);
     let mut world = running(world, &["web", "bye"]);
@@ -222,8 +222,9 @@ proptest! {
         world.run_for(secs(90));
         let most = most_within(&world, secs(30));
         prop_assert!(most <= secs(3), "{most:?}");
-        // The longest distance of two attempts: the attempt itself, its period, a turn of all
-        // probes that may just have begun, and the turn in which this probe has its place.
+        // The longest time between two attempts of a probe: the attempt itself, the period, and two
+        // rounds of all probes. One round may have begun just before, and this probe has its place
+        // in the next.
         let turn: u64 = containers.iter().map(|(_, cost, _)| (cost + 1) * 14).sum();
         let attempts = attempts(&world);
         for (name, (period, _, takes)) in std::iter::zip(NAMES, &containers) {

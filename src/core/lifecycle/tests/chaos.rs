@@ -307,7 +307,7 @@ proptest! {
         world.check_end();
         prop_assert!(!matches!(world.pod.phase(), Phase::Terminating(_)), "it never ended");
         for id in IDS.iter().flatten() {
-            // A defer container may be held as long as its pod lives.
+            // A defer container may be held as long as its pod exists.
             let waits = matches!(plan.role(name_of(id)), Role::Defer(_))
                 && world.pod.phase() != Phase::Terminated;
             let is_held = world.pod.is_held(&ContainerId::from(*id));
@@ -330,7 +330,8 @@ proptest! {
     }
 }
 
-/// The containers that have to come before the container `id`, judged from outside the core.
+/// The containers that have to be ready before the container `id` may run. The test computes them
+/// itself, without the core.
 fn awaited(world: &World, plan: &Plan, id: &str) -> Vec<String> {
     let name = name_of(id);
     let stages = match plan.role(name) {
@@ -370,7 +371,7 @@ fn was_up(world: &World, plan: &Plan, name: &str) -> bool {
     })
 }
 
-/// True if a container of the same name ran before this one was created.
+/// True if another container of the same name ran before container `id`.
 fn ran_before(world: &World, id: &str) -> bool {
     let mut seen = world.seen.iter();
     seen.any(|(_, seen)| {
@@ -379,7 +380,7 @@ fn ran_before(world: &World, id: &str) -> bool {
 }
 
 /// True if an init container has succeeded by itself, and was not created again before the
-/// container that waits for it.
+/// container `waits`.
 fn has_succeeded_for(world: &World, name: &str, waits: &str) -> bool {
     let created = |which: &dyn Fn(&str) -> bool| -> Vec<Time> {
         let times = world.created.iter().filter(|(_, id)| which(id));

@@ -1,4 +1,4 @@
-//! The purpose of a signal, and the reason for sending it.
+//! The meaning of a signal from the caller, and the reason for a signal that the shim sends.
 
 use crate::lifecycle::{ContainerId, Kill, ProbeKind, Why};
 use crate::plan::Signal;
@@ -19,7 +19,7 @@ fn by_hand(signal: Signal) -> Kill {
     }
 }
 
-/// Why a container got the signals that it got.
+/// The signals that a container got, each with its reason.
 fn whys(world: &World, name: &str) -> Vec<(Signal, Why)> {
     let of_it = |(id, ..): &&(ContainerId, Signal, Why)| id.as_str() == name;
     let signals = world.whys.iter().filter(of_it);

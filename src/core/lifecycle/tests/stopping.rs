@@ -38,7 +38,7 @@ fn a_request_is_answered_when_it_is_delivered_and_two_seconds_later_at_most() {
         Seen::KillAnswered(_, Ok(())) => Some(*at),
         _ => None,
     });
-    // The proxy's turn comes when the app has exited, two seconds later.
+    // The proxy's turn comes when the app has exited. This is two seconds later.
     let answers: Vec<_> = answers.collect();
     assert_eq!(answers, [asked, asked.after(secs(2))]);
 }
@@ -89,8 +89,8 @@ fn all_containers_end_with_the_grace_period() {
     ask_all(&mut world, &["proxy", "logs", "web"], TERM);
     world.run_for(secs(30));
     let end = asked.after(secs(8));
-    // The app used up the grace period. At its end every living container gets a last signal, and
-    // SIGKILL two seconds later.
+    // The app used up the grace period. At the end of the grace period every living container gets
+    // a last signal, and SIGKILL two seconds later.
     assert_eq!(world.signalled("logs"), Some(end));
     assert_eq!(world.signalled("proxy"), Some(end));
     assert_eq!(world.signals("web")[1], (end, TERM));
@@ -124,7 +124,7 @@ fn a_sigkill_is_never_queued_for_an_app() {
         &(world.now, Signal::KILL)
     );
     world.run_for(secs(1));
-    // With the app gone it is the sidecar's turn.
+    // The app is gone, so the sidecar's turn has come.
     assert_eq!(world.signals("proxy")[0].1, TERM);
 }
 
@@ -135,7 +135,7 @@ fn a_sidecar_that_is_killed_before_its_turn_gets_its_stop_signal_and_two_seconds
     ask_all(&mut world, &["proxy", "web"], TERM);
     world.run_for(secs(1));
     let killed = world.now;
-    // A forced deletion sends SIGKILL more than once.
+    // A forced deletion sends more than one SIGKILL.
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.run_for(secs(5));
