@@ -2,9 +2,9 @@
 //!
 //! Each attempt of a probe costs CPU time of the shim and of the processes that the shim starts,
 //! and the pod's author may set any period. So all attempts of a pod together may use only a
-//! fraction of one core, and a small amount in advance. When this is used up, the next attempt is
-//! delayed. The expected cost of an attempt is reserved when the attempt begins. Otherwise all
-//! attempts could begin at the same time.
+//! fraction of one core, and a small amount in advance. When this CPU time is used up, the next
+//! attempt is delayed. The expected cost of an attempt is reserved when the attempt begins.
+//! Otherwise all attempts could begin at the same time.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ const AHEAD: Duration = Duration::from_millis(200);
 /// that read them.
 const HANDLING: Duration = Duration::from_micros(400);
 
-/// Expected CPU time of an attempt while no attempt was measured: the cost of a probe that runs a
-/// command.
+/// Expected CPU time of an attempt until the first attempt was measured: the cost of a probe that
+/// runs a command.
 const UNKNOWN: Duration = Duration::from_millis(20);
 
 /// The CPU time that the probes of a pod have used.

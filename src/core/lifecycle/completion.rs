@@ -60,8 +60,8 @@ impl Pod {
     }
 
     /// True while a decided termination waits for listed defer containers that the caller has not
-    /// created yet. Kubelet creates containers one after another: an early failure comes before
-    /// they exist.
+    /// created yet. Kubelet creates containers one after another, so a container may fail before
+    /// the defer containers exist.
     pub(super) fn awaits_defers(&self) -> bool {
         self.termination.is_none()
             && self.has_orders()

@@ -87,7 +87,7 @@ impl Pod {
             if is_restart_of_all {
                 self.restart_all(&name);
             }
-            // In a pod that starts over every name is new again.
+            // If the pod starts over, every name is new again.
             if self.history.of(&name).is_none() {
                 self.last_new_name = now;
             }
@@ -139,7 +139,8 @@ impl Pod {
             && !container.is_of_next_run;
         match self.termination.as_ref().filter(|_| is_late) {
             Some(termination) if termination.is_by_hand() => Comes::TooLate,
-            // Without a sandbox container the pod has no fixed lifetime.
+            // Without a sandbox container the pod has no fixed lifetime, so a late container begins
+            // the next run.
             Some(termination)
                 if termination.is_over()
                     && !self.has_sandbox()
@@ -164,7 +165,7 @@ impl Pod {
     }
 
     fn removed(&mut self, id: &ContainerId, container: &Container) {
-        // Nothing is left to wait for: answer all stop requests.
+        // The container is gone, so all of its stop requests are answered.
         let kills = container.kills.iter().map(|(request, _)| *request);
         let answers = container.answers.iter().map(|answer| answer.request);
         for request in answers.chain(kills) {

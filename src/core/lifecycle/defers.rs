@@ -160,7 +160,8 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// The defer container of a turn that runs or is next; all others wait for it.
+    /// The defer container that runs in this turn, or is the next to run. All others of the turn
+    /// wait for it.
     fn next_defer(&self, turn: DeferTurn) -> Option<&Container> {
         // A defer container may exit before the driver has reported if its program was executed.
         // Until that report, the container may still be run again.

@@ -293,7 +293,7 @@ impl ContainerContext<'_> {
         });
     }
 
-    /// Stops waiting for the container.
+    /// Stops waiting for the container's exit.
     fn give_up(&mut self) {
         if let Some(stop) = self.container.state.stop_mut() {
             *stop = stop.over();

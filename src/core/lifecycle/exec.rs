@@ -1,5 +1,6 @@
 //! Execs of the caller in a container: handlers, probes, shells. Only handlers matter for the
-//! container: a preStop handler begins its stop, and a postStart handler belongs to its start.
+//! container: a preStop handler begins the container's stop, and a postStart handler belongs to its
+//! start.
 //!
 //! KEP-753, "Started condition": a sidecar is started when its postStart handler has succeeded. The
 //! shim does not see the purpose of an Exec.
@@ -216,7 +217,7 @@ impl Pod {
 impl ContainerContext<'_> {
     fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
         self.container.task.add_exec(exec.id);
-        // Only for sidecars does it matter when postStart is over.
+        // The end of a postStart handler matters only for sidecars.
         let may_be_post_start =
             !exec.has_deadline && !exec.is_interactive && self.container.role_policy().is_helper;
         let post_start = self.container.state.post_start_mut();
@@ -281,7 +282,8 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Ends the wait for a postStart, or for the stop after a failed one.
+    /// Ends the wait for a postStart handler, or for the stop of the container after a failed
+    /// handler.
     pub(super) fn forget_post_start(&mut self) {
         let post_start = self.container.state.post_start_mut();
         let before = post_start.map(|known| std::mem::replace(known, PostStart::Absent));
@@ -311,8 +313,8 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: held containers wait for a postStart, and for the stop after a failed one, for a
-    /// limited time.
+    /// Rule: held containers wait only for a limited time for a postStart handler, and for the stop
+    /// of a container whose handler has failed.
     pub(super) fn post_start_is_past(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         if !container.role_policy().is_helper || pod.termination.is_some() {

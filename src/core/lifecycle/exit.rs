@@ -164,7 +164,7 @@ impl Pod {
                 self.code_of_one_told_to_go(container, status)
             }
             // A container that is needed again in the next sandbox must not report success in this
-            // one.
+            // sandbox.
             None if status == ExitStatus::Code(0) && self.is_needed_again(container, stop) => {
                 self.code_of_no_failure()
             }
@@ -208,9 +208,9 @@ impl Pod {
         }
     }
 
-    /// The code that stands for "no failure". Under `OnFailure`, kubelet does not create containers
-    /// that exited with 0 in the pod's next sandbox. The containers are needed there unless the run
-    /// is complete.
+    /// The code that stands for "no failure". Under `OnFailure`, a container that exited with 0 is
+    /// not created again in the pod's next sandbox. But the container is needed there, unless the
+    /// run is complete.
     pub(super) fn code_of_no_failure(&self) -> u32 {
         let is_run_again = self
             .plan

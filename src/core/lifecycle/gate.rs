@@ -1,7 +1,7 @@
 //! Gates: the names that a container still waits for.
 //!
-//! The order is that of the plan's stages (KEP-753, "Proposal": init containers and sidecars in
-//! their order, then the apps). The order applies only to the start and the end of a pod: a name
+//! The order comes from the stages of the plan (KEP-753, "Proposal": init containers and sidecars
+//! in their order, then the apps). The order applies only to the start and the end of a pod: a name
 //! whose condition was once fulfilled stays done. A gate is not stored: its condition is evaluated
 //! after each event.
 

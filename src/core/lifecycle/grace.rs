@@ -1,8 +1,8 @@
 //! The division of the grace period among the steps of a termination.
 //!
-//! KEP-753 draft, "Alternatives to kill the pod in the expected time". This module only does
-//! arithmetic: all times are counted from the start of the termination. The core asks for the share
-//! of the current step, and `usher explain` asks for the worst case.
+//! The source is the KEP-753 draft, "Alternatives to kill the pod in the expected time". This
+//! module only does arithmetic: all times are counted from the start of the termination. The core
+//! asks for the share of the current step, and `usher explain` asks for the worst case.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::plan::{GraceExtension, GracePolicy, Settings};
 
 use super::action::Step;
 
-/// Minimum time of a step unless the policy gives it none; kubelet's own minimum
-/// (`minimumGracePeriodInSeconds`).
+/// Minimum time of a step, if the policy gives the step any time. It is also kubelet's minimum
+/// grace period (`minimumGracePeriodInSeconds`).
 pub const LEAST: Duration = Duration::from_secs(2);
 
 const LATER_STEPS: u32 = 4;
@@ -120,8 +120,8 @@ impl Budget {
         Some(Share { ask_all, kill })
     }
 
-    /// The time of a defer container's step if the grace period is extended by `granted`. When it
-    /// ends, the container gets the stop signal, and two seconds later SIGKILL.
+    /// The time of a defer container's step if the grace period is extended by `granted`. When this
+    /// time ends, the container gets the stop signal, and two seconds later SIGKILL.
     pub fn extended(&self, granted: Duration) -> Share {
         let ask_all = self.grace.saturating_add(granted);
         Share {
@@ -179,7 +179,8 @@ impl Budget {
         }
     }
 
-    /// True if a sidecar that is killed before its turn gets its stop signal and two seconds first.
+    /// True if a sidecar whose caller kills it before its turn first gets its stop signal and two
+    /// seconds.
     pub fn gives_a_last_chance(&self) -> bool {
         match self.policy {
             GracePolicy::Strict => false,

@@ -38,10 +38,10 @@ pub(super) struct NameRecord {
     pub created: u64,
     /// A program of this name has exited by itself with 0, in this sandbox.
     pub succeeded: bool,
-    /// The first container of this name that was started (KEP-753, "Started condition") in this
-    /// sandbox.
+    /// Creation number of the first container of this name that was started (KEP-753, "Started
+    /// condition") in this sandbox.
     pub started: Option<u64>,
-    /// The last container of this name whose program was executed.
+    /// Creation number of the last container of this name whose program was executed.
     pub ran: Option<u64>,
     /// A defer container of this name was run in this sandbox.
     pub deferred: bool,
@@ -55,8 +55,8 @@ pub(super) struct NameRecord {
     pub counts: Time,
     /// The reason for the pod's end, if the exit of the last container ends the pod.
     pub fatal: Option<Cause>,
-    /// The exit that was reported of the last container of this name; `None` while State says that
-    /// the container runs.
+    /// The exit of the last container of this name, as reported to the caller. `None` while State
+    /// says that the container runs.
     pub reported: Option<ReportedExit>,
 }
 
@@ -183,7 +183,8 @@ impl History {
         self.of(name).is_some_and(|record| record.fatal.is_some())
     }
 
-    /// The names whose last container has exited as far as the caller knows, with that exit.
+    /// The names for which the exit of the last container was reported to the caller, with this
+    /// exit.
     pub fn reported(&self) -> impl Iterator<Item = (&str, ReportedExit)> {
         let names = self.names.iter();
         names.filter_map(|(name, record)| Some((name.as_str(), record.reported?)))
@@ -222,7 +223,7 @@ impl History {
     }
 
     /// Forgets which defer containers ran in a disproved termination: they run again in the real
-    /// one.
+    /// termination.
     pub fn forget_defers(&mut self) {
         for record in self.names.values_mut() {
             record.deferred = false;

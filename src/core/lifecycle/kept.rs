@@ -29,8 +29,8 @@ impl Pod {
         self.foreseen_kept().filter(|kept| kept.since <= self.now)
     }
 
-    /// Returns the containers that will keep the pod alive if nothing happens before, and from when
-    /// on. Something that may happen is, for example, the creation of another app.
+    /// Returns the containers that will keep the pod alive, and from when on, unless something
+    /// happens before. For example, the caller may create another app.
     fn foreseen_kept(&self) -> Option<Kept> {
         let since = self.run_is_over_since()?;
         let workload = self.containers.values();

@@ -2,7 +2,7 @@
 //!
 //! [`Pod`] makes all decisions, but does not carry them out. It has no clock, process or socket:
 //! the driver reports events with the time at which they happened, and gets decisions as
-//! [`Action`]s. The simulator in the tests and the shim's actor drive it in the same way:
+//! [`Action`]s. The simulator in the tests and the shim's actor use `Pod` in the same way:
 //!
 //! - **`handle_*`** report requests of the caller and the outcome of earlier actions,
 //! - **`poll_action`** returns the next action, until there is none,

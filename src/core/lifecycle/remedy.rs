@@ -2,10 +2,10 @@
 //! users which list would avoid the wait.
 //!
 //! The shim sees containers being created, but not the pod's spec. Without a list of apps, an
-//! unlisted container counts as an app, and so waits for the sidecars. That includes kubelet's own
-//! init containers and containers added by `kubectl debug`. Until such an init container has
-//! exited, kubelet creates no other container. Without a list of apps, the shim also cannot know if
-//! more apps will be created.
+//! unlisted container counts as an app, and so waits for the sidecars. This also applies to
+//! kubelet's own init containers, and to containers added by `kubectl debug`. Until one of its own
+//! init containers has exited, kubelet creates no other container. Without a list of apps, the shim
+//! also cannot know if more apps will be created.
 
 use std::fmt;
 use std::time::Duration;
@@ -161,7 +161,7 @@ impl Pod {
     }
 
     /// The period in which a newly created app counts as late: from the time when all known apps
-    /// were done until no more apps may come. `None` if no container runs any more.
+    /// were done until no more apps are expected. `None` if no container runs any more.
     fn late(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         if plan.apps().is_some() || self.termination.is_some() {
@@ -175,8 +175,8 @@ impl Pod {
 }
 
 impl Pod {
-    /// Rule: if all known apps are done but others may still come, the run is late, not complete.
-    /// The shim writes this once to the stderr of the run's running containers.
+    /// Rule: if all known apps are done but more apps may still be created, the run is late, not
+    /// complete. The shim writes this once to the stderr of the run's running containers.
     pub(super) fn lateness_is_said(&self) -> Option<Due<PodDecision>> {
         let (since, until) = self.late()?;
         let at = since.after(SAID_AFTER);

@@ -97,7 +97,7 @@ pub enum Report {
     Extended { name: String, by: Duration },
     /// The grace period is over, and containers are still alive.
     GraceOver { alive: Vec<String> },
-    /// All known apps are done, and unlisted ones may still come.
+    /// All known apps are done, and unlisted apps may still be created.
     Late { wait: Duration, remedy: String },
     /// The run is over, and these containers keep the pod alive.
     Kept { by: Vec<String> },

@@ -47,7 +47,7 @@ enum RequestKind {
 /// The parameters of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct StopSignal {
-    /// Time of the first stop signal; a preStop handler may have come before.
+    /// Time of the first stop signal; a preStop handler may have run before.
     at: Time,
     signal: Signal,
     /// True if the signal is for all processes, not only the init process.
@@ -62,7 +62,7 @@ struct StopSignal {
 /// The evidence that a request gives about its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Evidence {
-    /// Together with another request, it proves that the pod ends.
+    /// The request proves that the pod ends if another request is open at the same time.
     Open,
     /// The request was delivered before any termination was known. It is not part of a later
     /// termination.

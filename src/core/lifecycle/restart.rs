@@ -35,7 +35,8 @@ const LONGEST_IN_AN_END: Duration = Duration::from_secs(4);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct BackOff {
     next: Duration,
-    /// The next wait in the termination under way; `None` before the first restart in it.
+    /// The next wait in the termination under way; `None` before the first restart in this
+    /// termination.
     in_an_end: Option<Duration>,
 }
 

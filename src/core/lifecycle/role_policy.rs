@@ -20,7 +20,7 @@ pub struct RolePolicy {
     pub is_ordered: bool,
     /// True if the container is an app. The pod's run is complete when all apps are done.
     pub is_work: bool,
-    /// True if other containers need this container while they run. The shim then restarts it in
+    /// True if other containers need this container while they run. So the shim restarts it in
     /// place.
     pub is_helper: bool,
     /// True if a successful exit is withheld from a caller that would misinterpret it.

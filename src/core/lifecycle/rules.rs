@@ -2,8 +2,8 @@
 //!
 //! A rule only looks at the pod, or at one of its containers. It returns a decision that is due
 //! now, or the time at which it may have a decision ([`Due`]). So each time limit is in one place.
-//! The core carries out the first decision that is due, and asks all rules again, until no decision
-//! is due. The driver has to call the core at the earliest time that a rule has returned.
+//! The core carries out the first decision that is due, and evaluates all rules again, until no
+//! decision is due. The driver has to call the core at the earliest time that a rule has returned.
 //!
 //! The order of the rules matters if two are due at once. The meaning of a stop request must be
 //! known before the gates are checked: after a termination has begun, an open gate lets no
@@ -30,8 +30,8 @@ use super::time::Time;
 pub(super) enum Due<D> {
     /// The decision is due now.
     Now(D),
-    /// The rule has something to do at that time, if nothing happens before. The rule decides then
-    /// what to do.
+    /// The rule may have a decision at this time, if no event comes before. The rule is then
+    /// evaluated again.
     At(Time),
 }
 
@@ -58,7 +58,7 @@ pub(super) enum PodDecision {
 /// A decision about a container.
 #[derive(Clone, Debug)]
 pub(super) enum Decision {
-    /// Kill the sandbox, so that its caller starts the pod again in another.
+    /// Kill the sandbox, so that its caller starts the pod again in another sandbox.
     KillSandbox,
     /// Attempt the container's probe, at this expected CPU time.
     Probe {
@@ -138,7 +138,8 @@ pub(super) enum Decision {
     },
     /// Answer the container's stop requests: those that are due, or all if `waits` is false.
     Answer { waits: bool },
-    /// Stop waiting for a postStart handler, or for the stop after a failed one.
+    /// Stop waiting for a postStart handler, or for the stop of the container after a failed
+    /// handler.
     ForgetPostStart,
     /// Publish the container's exit.
     PublishExit,
@@ -290,7 +291,7 @@ impl Pod {
         })
     }
 
-    /// The next decision about a container, and its rule. Containers are asked in the order of
+    /// The next decision about a container, and its rule. Rules look at containers in the order of
     /// their creation.
     fn container_decision(&self) -> Option<(&'static str, ContainerId, Decision)> {
         let pod_facts = self.pod_facts();

@@ -1,9 +1,9 @@
 //! Runs of a pod in one sandbox, and which of them a created container belongs to.
 //!
 //! No later Create revokes a termination that the shim has decided. A container that is created
-//! during the termination is part of the termination, for example if it is a sidecar of a finished
-//! Job, or is part of the next run. A caller may also restart all containers of a living pod in its
-//! sandbox (Kubernetes' RestartAllContainers, KEP-5532).
+//! during such a termination belongs to the termination (for example a sidecar of a finished Job)
+//! or to the next run. A caller may also restart all containers of a living pod in its sandbox
+//! (Kubernetes' RestartAllContainers, KEP-5532).
 
 use crate::plan::{ContainerKind, Role};
 
@@ -42,7 +42,8 @@ impl Pod {
         }
         let is_next = match policy.defer_turn() {
             Some(_) => is_over && !self.history.was_deferred(name),
-            // Containers created while a person stops the pod are too late for the next run.
+            // A container that is created while a person stops the pod does not belong to the next
+            // run: it is stopped, too.
             None => is_over || !termination.is_by_hand(),
         };
         match is_next {
@@ -100,7 +101,8 @@ impl Pod {
             && self.history.is_restart_of_all(name, is_ordered)
     }
 
-    /// Restarts the whole pod as the caller does: after the decided termination, or at once.
+    /// Records that the caller restarts the whole pod. The next run begins after the decided
+    /// termination, or at once.
     pub(super) fn restart_all(&mut self, name: &str) {
         match &mut self.termination {
             Some(termination) => termination.follow_from_the_start(),

@@ -1,4 +1,5 @@
-//! The current size of the pod: the formula of [`sizing`](crate::sizing) for its phase.
+//! The current size of the pod's cgroup, which [`sizing`](crate::sizing) computes for the pod's
+//! phase.
 
 use std::collections::BTreeSet;
 
@@ -103,7 +104,7 @@ impl Pod {
     }
 
     /// True if the size of each container of the plan is known. If the plan does not list the apps,
-    /// more of them may come.
+    /// more apps may be created.
     fn is_all_known(&self) -> bool {
         let Some(plan) = &self.plan else {
             return false;
@@ -187,7 +188,7 @@ impl Pod {
         }
     }
 
-    /// The size of the last container of the name, or else from the annotations.
+    /// The size of the last container of the name, or else the size in the annotations.
     fn known_size(&self, name: &str) -> Option<Size> {
         let annotated = || {
             let resources = self.plan.as_ref()?.container(name).resources.as_ref();

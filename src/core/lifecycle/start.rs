@@ -18,8 +18,8 @@ use super::stop::{KILLED, STOPPED};
 use super::termination::Termination;
 use super::time::Time;
 
-/// Longest total time for which `Auto` blocks the callers of a sandbox. While kubelet waits, the
-/// pod has no IP address, and kubelet does not act on a deletion.
+/// Longest total time for which the start mode `Auto` blocks the callers of a sandbox. While
+/// kubelet waits, the pod has no IP address, and kubelet does not act on a deletion.
 const AUTO_BLOCKS_FOR: Duration = Duration::from_secs(10);
 
 /// A blocked Start fails this long before its caller gives up, so that the caller sees the reason.
@@ -28,7 +28,7 @@ const ANSWER_LEAD: Duration = Duration::from_secs(2);
 /// The exit code of a held container whose turn will not come.
 pub(super) const NOT_STARTED: u32 = 1;
 
-/// The time for which `Auto` may block callers.
+/// The time for which the start mode `Auto` may block callers.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct AutoBudget {
     spent: Duration,
@@ -342,7 +342,7 @@ impl Pod {
         }
     }
 
-    /// The deadline of a Start in `Block` that waits for the containers `missing`.
+    /// The deadline of a Start that waits, in start mode `Block`, for the containers `missing`.
     pub(super) fn block_ends(&self, blocked: &Blocked, missing: &[String]) -> Time {
         let own = blocked.since.after(self.startup_timeout());
         let callers = blocked
@@ -359,7 +359,7 @@ impl Pod {
         vain.map_or(own, |vain| own.min(vain))
     }
 
-    /// The latest time of the answer to a Start in `Auto`.
+    /// The latest time of the answer to a Start in start mode `Auto`.
     pub(super) fn auto_ends(&self, blocked: &Blocked) -> Time {
         let budget = self.auto_budget.ends(self.now);
         match blocked.deadline {

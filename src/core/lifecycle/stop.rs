@@ -23,8 +23,8 @@ use super::{DEFAULT_REQUEST_TIMEOUT, Pod};
 /// The code of a container that was asked to stop before its program was executed.
 pub(super) const STOPPED: u32 = 143;
 
-/// The status of a container that was ended before its program was executed: that of a program
-/// killed by SIGTERM.
+/// The status of a container that was ended before its program was executed: the status of a
+/// program that SIGTERM has killed.
 pub(super) const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 
 /// The code of a container that was killed before its program was executed.
@@ -39,7 +39,7 @@ const STOP_SIGNALS: [Signal; 5] = [
     Signal::RTMIN_3,
 ];
 
-/// Most SIGKILLs of one container open at once; they are handled in order.
+/// Maximum number of open SIGKILLs for one container. They are handled in order.
 const KILLS_AT_MOST: usize = 16;
 
 /// A signal of the caller for a container's init process.
@@ -54,7 +54,7 @@ pub struct Kill {
 
 /// The meaning of a signal that the caller sends.
 enum Wanted {
-    /// Delivered unchanged. The signal may still be a request that counts for the pod.
+    /// The signal is delivered unchanged. It may still be a stop request that counts for the pod.
     PassedOn {
         why: Why,
         request: Option<StopRequest>,
@@ -62,7 +62,7 @@ enum Wanted {
     Kill(StopRequest),
     Stop {
         fresh: StopRequest,
-        /// The stop signal was delivered before and is delivered again.
+        /// True if the stop signal was delivered before and is delivered again.
         repeated: bool,
     },
 }
@@ -200,9 +200,9 @@ impl Subject<'_> {
         } else {
             None
         };
-        // A SIGKILL for a defer container ends the time of the defers. A SIGKILL for a container
-        // that is left to its caller, or that was asked to stop alone before, concerns that
-        // container only.
+        // A SIGKILL for a defer container ends the time of all defer containers. A SIGKILL for a
+        // container that is left to its caller, or that was asked to stop alone before, concerns
+        // that container only.
         let since = pod.termination.as_ref().map(Termination::since);
         let is_of_it = !container.role_policy().is_callers()
             && container

@@ -1,7 +1,7 @@
 //! A guard against rules that repeat without effect, which is a bug.
 //!
 //! A rule whose effect changes nothing is due again at once, for ever. The shim must serve its pod
-//! all the same. If a rule is followed too often for one container at one moment, the rule is
+//! all the same. If one rule has too many effects on one container at one moment, the rule is
 //! suspended for this container for a while. All other rules go on.
 
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts an effect. Returns true if the rule is followed too often.
+    /// Counts an effect. Returns true if the rule has had too many effects.
     pub fn count(&mut self, followed: &RuleUse) -> bool {
         self.decisions = self.decisions.saturating_add(1);
         if self.decisions <= UNCOUNTED {
@@ -59,7 +59,7 @@ impl Tally {
 }
 
 impl SuspendedRules {
-    /// Returns when a suspended rule is asked again, or `None` if it is not suspended.
+    /// Returns when a suspended rule is evaluated again, or `None` if it is not suspended.
     pub fn until(&self, now: Time, rule: &str, id: Option<&ContainerId>) -> Option<Time> {
         let mut suspensions = self.suspensions.iter();
         let its = suspensions
@@ -67,7 +67,7 @@ impl SuspendedRules {
         (its.until > now).then_some(its.until)
     }
 
-    /// Suspends a rule, longer each time. Returns for how long.
+    /// Suspends a rule, and returns for how long. The time grows with each suspension.
     pub fn suspend(&mut self, now: Time, (rule, id): RuleUse) -> Duration {
         let its = |suspension: &&mut Suspension| suspension.rule == rule && suspension.id == id;
         if let Some(suspension) = self.suspensions.iter_mut().find(its) {

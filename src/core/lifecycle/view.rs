@@ -1,7 +1,7 @@
 //! The pod as a person sees it: the state of containers, what they wait for, and the bounds of the
 //! waits.
 //!
-//! Read-only: no decisions here. Past events are in the driver's record.
+//! This module only reads the pod, and decides nothing. The driver records past events.
 
 use crate::plan::{ContainerKind, DeferTurn, Origin, Role, StartMode};
 
@@ -364,7 +364,7 @@ impl Pod {
     }
 
     /// Sidecars and apps that are listed or were created in this run: the number that are ready,
-    /// and their number. All containers of a pod without a plan count as apps.
+    /// and their total number. All containers of a pod without a plan count as apps.
     fn readiness(&self) -> (usize, usize) {
         let plan = self.plan.as_ref().filter(|plan| !plan.is_empty());
         let listed = plan.into_iter().flat_map(|plan| {

@@ -44,8 +44,8 @@ pub(in crate::lifecycle) struct Termination {
     since: Time,
     /// The end of the grace period.
     deadline: Time,
-    /// The grace period according to the stop requests: it selects the policy. An early SIGKILL
-    /// does not change it.
+    /// The grace period according to the stop requests, by which the grace policy is chosen. An
+    /// early SIGKILL does not change this value.
     grace: Duration,
     /// Time when the shim recognized the termination.
     known: Time,
@@ -63,8 +63,8 @@ pub(in crate::lifecycle) struct Termination {
     pub extension: Extension,
     /// True if the log already says that the grace period is over.
     is_grace_over: bool,
-    /// Time when the deadline was last shortened, or recognized as past: containers get two seconds
-    /// from then on.
+    /// Time when the deadline was last shortened, or was found to be past. Containers get two
+    /// seconds from this time on.
     shortened: Option<Time>,
     /// True if the sandbox was killed after the end of the termination.
     is_sandbox_killed: bool,
@@ -121,7 +121,8 @@ impl Termination {
         }
     }
 
-    /// Another termination with the same cause, for containers started after this one was over.
+    /// Another termination with the same cause, for containers that were started after this
+    /// termination was over.
     fn again(&self, now: Time, grace: Duration) -> Termination {
         Termination {
             is_sandbox_killed: self.is_sandbox_killed,

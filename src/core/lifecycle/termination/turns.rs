@@ -1,4 +1,4 @@
-//! The turns of apps and sidecars to stop.
+//! The turns in which apps and sidecars are stopped.
 
 use crate::lifecycle::action::{Cause, Step, Why};
 use crate::lifecycle::rules::{Decision, Due, Subject};
@@ -9,7 +9,7 @@ use super::{Ends, place};
 
 impl Subject<'_> {
     /// Rule: at the end of the grace period every container that is alive gets its stop signal
-    /// shortly before SIGKILL, if no step has time of its own.
+    /// shortly before SIGKILL, if the grace policy gives no step its own time.
     pub(in crate::lifecycle) fn time_is_short(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);
         let termination = pod.termination.as_ref()?;
@@ -91,7 +91,7 @@ impl Subject<'_> {
     }
 
     /// The earliest time to signal a container whose turn has come: its stop was requested, or no
-    /// request will come.
+    /// stop request is expected any more.
     fn stop_is_due_at(&self) -> Time {
         // A container between two executions cannot be signaled, and a caller does not stop a
         // container that it has not started.

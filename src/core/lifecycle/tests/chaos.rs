@@ -1,5 +1,5 @@
 //! Random calls in random order for random pods: nothing panics or spins, every request is answered
-//! once and in time, and no program runs that may not.
+//! once and in time, and no program runs before its turn.
 
 use std::time::Duration;
 
@@ -297,7 +297,7 @@ proptest! {
                 }
             }
         }
-        // Longer than any bound: startup timeout, grace period, last chance.
+        // Run for longer than any bound: startup timeout, grace period, last chance.
         let mut steps = 0;
         let end = world.now.after(secs(600));
         while world.step(end) {

@@ -50,7 +50,7 @@ fn an_optional_name_without_a_container_has_no_effect() {
     }
 }
 
-/// The small pods create every container that usher orders before the app.
+/// The small pods create the app last, after all other containers that usher orders.
 #[test]
 fn an_optional_name_whose_container_is_created_counts_like_any_other() {
     for without in Case::small() {

@@ -222,8 +222,8 @@ fn a_request_that_is_delivered_is_answered() {
             .filter(|(when, seen)| when == at && matches!(seen, Seen::KillAnswered(..)))
             .count()
     };
-    // Until now `web` had to wait for `before`. The exit of `before` answers the stop request for
-    // it at the same moment.
+    // Until now `web` had to wait for `before`. The stop request for `before` is answered at the
+    // same moment, by the exit of `before`.
     assert_eq!(answered(&told), 2, "{:#?}", world.seen);
 }
 

@@ -1,4 +1,4 @@
-//! Some of usher's promises, tested with random pods.
+//! Tests some of usher's promises with random pods.
 
 use std::time::Duration;
 
