@@ -100,7 +100,7 @@ pub enum Action {
     /// read the rest of the output, report with
     /// [`handle_output_read`](super::Pod::handle_output_read).
     EndOutput { id: ContainerId, code: u32 },
-    /// Publish the container's exit with this code, and with the time at which its process exited.
+    /// Publish the container's exit with this code and the time at which it really exited.
     PublishExit { id: ContainerId, code: u32 },
     /// Publish the exit of an Exec.
     PublishExecExit { id: ContainerId, exec_id: String },
@@ -128,10 +128,9 @@ pub enum Action {
 /// The reason for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Why {
-    /// The caller sent a signal that is not meant to stop the container. The shim passes the signal
-    /// on unchanged.
+    /// The caller sent a signal that is not meant to stop the container; it is passed on unchanged.
     Other,
-    /// The caller sent a stop signal or SIGKILL. The shim passes the signal on unchanged.
+    /// The caller sent a stop signal or SIGKILL, which is passed on unchanged.
     PassedOn,
     /// The caller asked for the stop of this container alone.
     Alone,

@@ -160,7 +160,7 @@ mod tests {
         assert!(allowance.free_at(Duration::ZERO) > now);
     }
 
-    /// The attempts for one container: CPU time and duration of each, in milliseconds.
+    /// The attempts of one container: CPU time and duration of each, in milliseconds.
     fn attempts() -> impl Strategy<Value = Vec<(u64, u64)>> {
         prop::collection::vec((0_u64..60, 0_u64..3_000), 1..20)
     }

@@ -88,8 +88,8 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: a delayed answer is sent when its delay ends, or earlier if the delay is no longer
-    /// needed.
+    /// Rule: a delayed answer is sent when its delay ends, or earlier if nothing is left that needs
+    /// the delay.
     pub(super) fn answer_is_due(&self) -> Option<Due<Decision>> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;

@@ -42,7 +42,7 @@ struct DecidedEnd {
 /// is created before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
-    /// Time from which on the shim expects no more apps.
+    /// Time from which on no more apps are expected.
     pub known: Time,
     /// Time from which on the exit of the last app counts as final.
     pub counts: Time,
@@ -161,7 +161,7 @@ impl Pod {
                 .any(|container| container.role_policy().is_work && container.is_of_next_run)
     }
 
-    /// The time at which the run is complete if no container is created before.
+    /// The completion time of the run if no container is created before.
     fn complete_since(&self) -> Option<Time> {
         self.completion().map(|it| it.known.max(it.counts))
     }

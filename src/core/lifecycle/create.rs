@@ -87,7 +87,7 @@ impl Pod {
             if is_restart_of_all {
                 self.restart_all(&name);
             }
-            // If the pod starts over, every name is new again.
+            // In a pod that starts over every name is new again.
             if self.history.of(&name).is_none() {
                 self.last_new_name = now;
             }

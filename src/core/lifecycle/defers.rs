@@ -82,7 +82,7 @@ impl Subject<'_> {
         })
     }
 
-    /// Delivers the stop signal to a defer container whose time is over. SIGKILL follows two
+    /// Delivers the stop signal of a defer container whose time is over; SIGKILL follows two
     /// seconds later.
     fn told_in_turn(&self, own: Ends) -> Decision {
         match self.told(Why::TimeShort) {
@@ -110,7 +110,7 @@ impl Subject<'_> {
         is_untold && is_skipped && !self.container.is_of_next_run
     }
 
-    /// Rule: a held defer container ends without having run if its turn does not come.
+    /// Rule: a held defer container ends without having run if its turn will not come.
     pub(super) fn defer_is_left_out(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let turn = container
@@ -238,7 +238,7 @@ impl Pod {
         self.termination.as_ref()?.step().defer_turn()
     }
 
-    /// True if some defer container of the step under way still runs or waits for its turn.
+    /// True if a defer container of the step under way runs or waits for its turn.
     pub(super) fn is_a_defer_left(&self) -> bool {
         let turn = self.turn_under_way();
         turn.is_some_and(|turn| self.next_defer(turn).is_some())
@@ -321,9 +321,9 @@ impl Pod {
         wanted && status != ExitStatus::Code(0) && is_its_step && has_time && stop == Stop::Untold
     }
 
-    /// The exit code reported for a defer container. According to the defer proposal, its failure
-    /// never restarts a pod. A defer container that has run is needed again in the pod's next
-    /// sandbox, and in this sandbox if the termination is disproved.
+    /// The exit code reported for a defer container (defer proposal: its failure never restarts a
+    /// pod). A defer container that has run is needed again in the pod's next sandbox, and in this
+    /// sandbox if the termination is disproved.
     pub(super) fn code_of_defer(&self, status: ExitStatus) -> u32 {
         let policy = self
             .plan

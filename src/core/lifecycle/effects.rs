@@ -169,7 +169,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Ends a container whose program has not been executed. The container reports `code`.
+    /// Ends a container whose program has not been executed: it reports `code`.
     pub fn end(&mut self, code: u32, last_words: Option<String>) {
         let outcome = self.container.state.end(code);
         if self.noted(outcome).is_some() {
@@ -355,7 +355,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Records in the history that the container is started, if this is the case.
+    /// Records in the history that the container is started, if it is.
     pub fn note_if_started(&mut self) {
         if !self.container.role_policy().is_helper || !self.container.state.is_started() {
             return;

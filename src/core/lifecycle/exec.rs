@@ -37,7 +37,7 @@ pub struct Exec<'a> {
     /// True if the Exec has a deadline. kubelet sets one for its probes, and none for its handlers
     /// and interactive sessions.
     pub has_deadline: bool,
-    /// True if the Exec has a terminal or stdin. kubelet's handlers have neither.
+    /// The Exec has a terminal or stdin; kubelet's handlers have neither.
     pub is_interactive: bool,
 }
 
@@ -97,7 +97,7 @@ impl PostStart {
         }
     }
 
-    /// True if the shim takes this Exec for the handler.
+    /// True if this Exec is taken for the handler.
     fn is_run_by(&self, exec: &str) -> bool {
         matches!(self, PostStart::Running { exec_id, .. } if exec_id == exec)
     }
@@ -119,7 +119,7 @@ impl Pod {
     /// # Errors
     ///
     /// [`Refusal::Held`] for a probe or the preStop handler while the container's program has not
-    /// been executed. kubelet ignores a probe that could not be made, but counts a failed probe.
+    /// been executed: kubelet ignores a probe that could not be made, but counts a failed one.
     pub fn handle_exec(
         &mut self,
         now: Time,

@@ -33,7 +33,7 @@ pub(super) struct Extension {
     times: u32,
     /// The attempt of the liveness probe under way: its execution and its start.
     attempt: Option<(u64, Time)>,
-    /// True if the running defer container gets no more time.
+    /// The running defer container gets no more time.
     refused: bool,
 }
 
@@ -218,7 +218,7 @@ impl ContainerContext<'_> {
             return;
         };
         if !succeeded {
-            // From now on the usual rules for the end of the grace period apply.
+            // From here on the usual rules for the end of the grace period apply.
             extension.refused = true;
             extension.granted = self.now.since(deadline).min(max);
             return;

@@ -179,8 +179,7 @@ impl Budget {
         }
     }
 
-    /// True if a sidecar whose caller kills it before its turn first gets its stop signal and two
-    /// seconds.
+    /// True if a sidecar that is killed before its turn gets its stop signal and two seconds first.
     pub fn gives_a_last_chance(&self) -> bool {
         match self.policy {
             GracePolicy::Strict => false,

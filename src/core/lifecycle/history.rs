@@ -17,8 +17,8 @@ pub(super) const NAMES_AT_MOST: usize = 1024;
 /// changed image.
 const ASKED_COUNTS_AFTER: Duration = Duration::from_secs(30);
 
-/// Longest wait for a container that its caller creates again because of its exit code. It is
-/// longer than kubelet's longest back-off of 5 min.
+/// Longest wait for a container that its caller creates again because of its exit code: longer than
+/// kubelet's longest back-off of 5 min.
 const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
 
 /// The history of all names of a pod.
@@ -157,9 +157,9 @@ impl History {
     }
 
     /// True if a Create of `name` restarts the whole pod in its sandbox (Kubernetes'
-    /// RestartAllContainers, KEP-5532): a container has exited by itself, and the caller has then
-    /// stopped all others and given each 2 s at most. `name` must be the name of one of these
-    /// containers. `is_ordered` tells which names count.
+    /// RestartAllContainers, KEP-5532): a container has exited by itself, and the caller has
+    /// then stopped all others and left them 2 s at most. `name` must be one of these containers.
+    /// `is_ordered` tells which names count.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
         let exits: Vec<_> = self
             .reported()
@@ -190,7 +190,7 @@ impl History {
         names.filter_map(|(name, record)| Some((name.as_str(), record.reported?)))
     }
 
-    /// Marks these names as done: from now on no container waits for them.
+    /// Marks these names as done: no container waits for them any more.
     pub fn excuse(&mut self, names: &[String]) {
         for name in names {
             if let Some(record) = self.names.get_mut(name) {
@@ -252,7 +252,7 @@ impl History {
         }
     }
 
-    /// Takes back that container `number` is started, because its postStart handler has only begun.
+    /// Takes back that container `number` was started: its postStart handler has only begun.
     pub fn not_started(&mut self, name: &str, number: u64) {
         if let Some(record) = self.names.get_mut(name) {
             record.started.take_if(|first| *first == number);

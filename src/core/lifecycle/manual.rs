@@ -76,7 +76,7 @@ impl Pod {
         Ok(obstacles)
     }
 
-    /// The names that a container waits for when a person releases it, and the obstacles.
+    /// The names that a container released by hand waits for, and the obstacles.
     fn overridden(&self, container: &Container) -> Result<(Vec<String>, Vec<Obstacle>), Refusal> {
         let (name, state) = (container.name.clone(), &container.state);
         if container.defer_turn().is_some() {

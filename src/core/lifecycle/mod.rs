@@ -174,7 +174,7 @@ pub struct Pod {
     sandbox_is_gone: bool,
     /// True if the pod has had an earlier sandbox.
     is_later_sandbox: bool,
-    /// True if the caller has restarted the whole pod in this sandbox (KEP-5532).
+    /// The caller has restarted the whole pod in this sandbox (KEP-5532).
     was_restarted: bool,
     termination: Option<Termination>,
     /// The time since which the run is late. Set once the shim has told the run's containers so on
@@ -283,7 +283,7 @@ impl Pod {
         self.settle(now);
     }
 
-    /// The current container of a name, which is the container created last.
+    /// The current container of a name: the one created last.
     fn current(&self, name: &str) -> Option<&Container> {
         self.containers
             .values()

@@ -86,7 +86,7 @@ mod tests {
         Wanted::UntilDeleted,
     ];
 
-    /// The operations of `web` that are still wanted after `cancel`, in the order of [`ALL`].
+    /// The operations of `web` still wanted after `cancel`, in the order of [`ALL`].
     fn wanted_after(cancel: impl FnOnce(&mut Operations, &ContainerId)) -> [bool; 3] {
         let (web, other) = (ContainerId::from("web"), ContainerId::from("other"));
         let mut operations = Operations::default();

@@ -22,7 +22,7 @@ use super::time::Time;
 /// The probe in use for a running program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Watch {
-    /// The startup probe. The container counts as started when the probe succeeds.
+    /// The startup probe: the container counts as started when it succeeds.
     Startup(Box<Probing>),
     /// The liveness probe of a container that is started.
     Liveness(Box<Probing>),
@@ -142,7 +142,7 @@ impl ContainerContext<'_> {
         let Some((probe, probing)) = probed.filter(|(_, probing)| probing.next.is_none()) else {
             return;
         };
-        // The time to the next attempt counts from the start of the last attempt, as with a ticker.
+        // The next attempt is due a period after the last one began, as with a ticker.
         probing.next = Some(probing.began.after(probing.probe.period).max(now));
         match (outcome, probe) {
             (Ok(()), ProbeKind::Startup) => {

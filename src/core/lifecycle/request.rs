@@ -64,8 +64,7 @@ struct StopSignal {
 enum Evidence {
     /// The request proves that the pod ends if another request is open at the same time.
     Open,
-    /// The request was delivered before any termination was known. It is not part of a later
-    /// termination.
+    /// The request was delivered before any termination was known: it is not part of a later one.
     Alone,
     /// The request proves nothing: it was part of a disproved termination.
     Disproved,
@@ -171,7 +170,7 @@ impl StopRequest {
     }
 
     /// The time when the request closes if the container lives on. A request without a grace period
-    /// stays open for two seconds.
+    /// stays open for two seconds, because otherwise it would close at once.
     pub fn closes(&self) -> Time {
         let withheld = match self.kind {
             RequestKind::Stop(stop) => stop.withheld,
@@ -191,7 +190,7 @@ impl StopRequest {
         self.evidence == Evidence::Disproved || self.deadline <= now
     }
 
-    /// Adds a later request. The caller's deadline counts from the first request.
+    /// Adds a later request; the caller's deadline counts from the first.
     fn followed_by(&mut self, fresh: StopRequest) {
         self.deadline = self.deadline.min(fresh.deadline);
         if let RequestKind::Stop(next) = fresh.kind {
@@ -253,7 +252,7 @@ impl Container {
     /// Records that the caller runs the preStop handler.
     pub fn add_pre_stop_request(&mut self, fresh: StopRequest) {
         let request = self.renew_request(fresh);
-        // The caller begins the stop again, so its deadline counts from this preStop handler.
+        // The caller has begun its stop again: its deadline counts from this preStop handler.
         if request.kind == RequestKind::PreStop {
             request.deadline = fresh.deadline;
         }

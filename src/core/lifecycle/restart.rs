@@ -156,7 +156,8 @@ impl ContainerContext<'_> {
 
 impl Subject<'_> {
     /// Rule: a container whose process has exited, but which reads RUNNING, is restarted after its
-    /// back-off. If a restart is of no use, the exit is reported.
+    /// back-off. If a restart is of no use, or the exit was withheld long enough, the exit is
+    /// reported.
     pub(super) fn restart_goes_on(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
@@ -194,8 +195,8 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// True if a container is restarted in place after its program exited with `status`. `stop` is
-    /// the state of its stop before the exit.
+    /// True if a container whose program exited with `status` is restarted in place; `stop` is the
+    /// state of its stop before the exit.
     pub(super) fn restarts_in_place(
         &self,
         container: &Container,

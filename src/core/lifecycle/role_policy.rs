@@ -15,15 +15,14 @@ pub struct RolePolicy {
     pub step: Option<Step>,
     /// The step in which `usher stop` stops the container.
     pub step_by_hand: Step,
-    /// True if usher orders the container. Its stop requests then count for the inference of a
-    /// termination.
+    /// Usher orders the container: its stop requests count for the inference of a termination.
     pub is_ordered: bool,
-    /// True if the container is an app. The pod's run is complete when all apps are done.
+    /// The container is an app: the pod's run is complete when all apps are done.
     pub is_work: bool,
     /// True if other containers need this container while they run. So the shim restarts it in
     /// place.
     pub is_helper: bool,
-    /// True if a successful exit is withheld from a caller that would misinterpret it.
+    /// A successful exit is withheld from a caller that would misinterpret it.
     pub is_withheld: bool,
     /// True if the shim may report another exit code than the real one after it has stopped the
     /// container.

@@ -171,10 +171,9 @@ pub(super) struct PodFacts {
     pub budget: Option<Budget>,
     /// The deadlines of the step under way; `None` if the step is skipped.
     pub ends: Option<Ends>,
-    /// True if a termination of this pod has hooks or defer containers to run.
+    /// A termination has hooks or defer containers to run.
     pub has_an_ending: bool,
-    /// True if a decided termination waits for listed defer containers that the caller has not
-    /// created yet.
+    /// A decided termination waits for listed defer containers that the caller has not created yet.
     pub awaits_defers: bool,
     /// The time of the next probe, and the creation number of its container.
     pub next_probe: Option<(Time, u64)>,
@@ -225,7 +224,7 @@ pub(super) fn names() -> Vec<&'static str> {
 }
 
 impl<D> Due<D> {
-    /// Returns the decision that is due now, if there is one.
+    /// Returns what is to be done now, if anything.
     pub fn now(self) -> Option<D> {
         match self {
             Due::Now(decision) => Some(decision),
@@ -374,7 +373,7 @@ impl Pod {
 #[cfg(any(test, feature = "simulator"))]
 impl Pod {
     /// Adds a faulty rule to the pod. If `is_due`, the rule has a decision at all times. Otherwise
-    /// its next timer is always in the past.
+    /// its next timer is always at the current time.
     pub fn break_a_rule(&mut self, is_due: bool) {
         const IN_CIRCLES: &[(&str, PodRule)] = &[("faulty", |pod| {
             let since = pod.now;

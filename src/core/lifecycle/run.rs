@@ -29,8 +29,9 @@ pub(super) enum Run {
 impl Pod {
     pub(super) fn run_of(&self, name: &str, role: Role) -> Run {
         let Some(termination) = &self.termination else {
-            // The pod ends because this container has failed, and waits for its defer containers.
-            // If the container is created again, it belongs to the next run.
+            // The pod will terminate because this container has failed, but it still waits until
+            // its defer containers are created. If the failed container is created again, it
+            // belongs to the next run.
             return match self.awaits_defers() && self.history.is_fatal(name) {
                 true => Run::Next,
                 false => Run::Current,
@@ -125,7 +126,7 @@ impl Pod {
         if let Some(plan) = &mut self.plan {
             plan.forget_who_came();
         }
-        // A container that was created before, and was never started, may still be started.
+        // A container that was created before, and never started, may still be started.
         let is_there = |container: &&Container| {
             container.kind == ContainerKind::Workload
                 && !container.is_of_next_run

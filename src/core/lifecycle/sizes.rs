@@ -28,8 +28,7 @@ pub struct PodSize {
 }
 
 impl Pod {
-    /// The size for the pod's cgroup, or `None` if the shim leaves the cgroup as its caller made
-    /// it.
+    /// The size for the pod's cgroup, or `None` if it stays as its caller made it.
     pub fn pod_size(&self) -> Option<PodSize> {
         let plan = self.plan.as_ref().filter(|_| self.may_be_sized())?;
         let apps = self
@@ -46,7 +45,7 @@ impl Pod {
         let all = Containers::of(plan, apps.map(String::as_str), size);
         let size = match plan.settings().cgroup_sizing {
             CgroupSizing::Effective if self.is_all_known() => all.effective(),
-            // Until the sizes are known, the cgroup stays as its caller made it.
+            // The cgroup stays as its caller made it until the sizes are known.
             CgroupSizing::Effective => return None,
             CgroupSizing::Phase => all.at(self.moment()?),
             CgroupSizing::Off => return None,
@@ -143,7 +142,7 @@ impl Pod {
         })
     }
 
-    /// True if usher may size the pod's cgroup.
+    /// True if usher sizes the pod's cgroup at all.
     pub fn may_be_sized(&self) -> bool {
         self.has_orders()
             && self

@@ -141,7 +141,7 @@ impl Pod {
     fn code_if_not_released(&self, container: &Container) -> u32 {
         match container.defer_turn() {
             Some(_) => self.code_of_defer(ExitStatus::Code(1)),
-            // A release fails when the process is gone. The report of its exit may come later.
+            // A release fails when the process is gone; the report of its exit may come after that.
             None if container.state.stop().is_killed() => KILLED,
             None => NOT_STARTED,
         }

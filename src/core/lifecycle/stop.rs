@@ -52,7 +52,7 @@ pub struct Kill {
     pub patience: Option<Duration>,
 }
 
-/// The meaning of a signal that the caller sends.
+/// The meaning of a signal of the caller.
 enum Wanted {
     /// The signal is delivered unchanged. It may still be a stop request that counts for the pod.
     PassedOn {
@@ -62,7 +62,7 @@ enum Wanted {
     Kill(StopRequest),
     Stop {
         fresh: StopRequest,
-        /// True if the stop signal was delivered before and is delivered again.
+        /// The stop signal was delivered before and is delivered again.
         repeated: bool,
     },
 }
@@ -222,8 +222,7 @@ impl Subject<'_> {
         Some(self.pod.due(at, || Decision::Kill))
     }
 
-    /// True if a sidecar whose caller kills it before its turn first gets its stop signal and two
-    /// seconds.
+    /// True if a sidecar that is killed before its turn gets its stop signal and two seconds first.
     fn has_a_last_chance(&self) -> bool {
         let stop = self.container.state.stop();
         let is_before_its_turn = matches!(

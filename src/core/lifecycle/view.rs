@@ -53,7 +53,7 @@ pub enum Status {
     Terminating,
     /// The termination is over. A person requested it with `usher stop`.
     Stopped,
-    /// The termination is over. A failure caused it.
+    /// The termination is over; a failure caused it.
     Failed,
     /// The termination is over. The caller requested it.
     Terminated,

@@ -55,20 +55,20 @@ pub(in crate::lifecycle) struct Termination {
     defers: Defers,
     step: Step,
     step_began: Time,
-    /// True if the step was not skipped when it began.
+    /// The step was not skipped when it began.
     is_under_way: bool,
     /// Time that each container has used in this step.
     used: Vec<(String, Duration)>,
     /// Time granted to defer containers beyond the grace period.
     pub extension: Extension,
-    /// True if the log already says that the grace period is over.
+    /// The log says that the grace period is over.
     is_grace_over: bool,
     /// Time when the deadline was last shortened, or was found to be past. Containers get two
     /// seconds from this time on.
     shortened: Option<Time>,
-    /// True if the sandbox was killed after the end of the termination.
+    /// The sandbox was killed after the end of the termination.
     is_sandbox_killed: bool,
-    /// True if the caller creates the whole pod again in the next run.
+    /// In the next run the caller creates the whole pod again.
     is_followed_from_the_start: bool,
 }
 
@@ -180,7 +180,7 @@ impl Termination {
         self.shorten(deadline, now);
     }
 
-    /// Shortens the grace period to the time that the caller really gives.
+    /// Shortens the grace period to what the caller really gives.
     fn shorten(&mut self, deadline: Time, now: Time) {
         self.grace = self.grace.min(deadline.since(self.since));
         if deadline < self.deadline {
@@ -288,7 +288,7 @@ impl Pod {
             },
             None => return None,
         };
-        // Containers that were not signaled yet still get two seconds.
+        // Containers that were not signaled yet get two seconds all the same.
         if let Some(shortened) = termination.shortened
             && step != Step::Hooks
             && budget.gives_a_last_chance()

@@ -84,7 +84,7 @@ fn commands_every_millisecond_take_a_tenth_of_a_core_in_turns_and_the_log_says_i
         world.run_for(secs(120));
         let most = most_within(&world, secs(30));
         assert!(most <= secs(3), "{count}: {most:?}");
-        // The attempts use up the allowance.
+        // The allowance is used up.
         assert!(most >= secs(2), "{count}: {most:?}");
         let attempts = attempts(&world);
         let made = |name| attempts.iter().filter(|(_, of, _)| *of == name).count();
@@ -124,7 +124,7 @@ fn costs_of_other_probes_do_not_keep_a_sidecar_from_starting() {
 
 #[test]
 fn probes_as_one_would_write_them_are_made_when_they_are_due() {
-    // One probe runs a command every second. Two others connect ten times a second.
+    // One probe runs a command every second, and two connect ten times a second.
     let scripts = vec![
         costs(never_ready(), 40),
         costs(never_ready(), 1),
@@ -191,7 +191,7 @@ fn a_defer_whose_probe_is_put_off_goes_on_until_it_can_be_asked() {
     assert!(most_within(&world, secs(30)) <= secs(3));
     assert_eq!(stretched(&world).len(), 1);
     world.check_end();
-    // Even if an attempt costs very much, the extension ends at its bound.
+    // However much an attempt costs, the extension ends at its bound.
     let well = costs(deaf(), 20_000);
     let world = World::new(&annotations).script("bye", well);
     let mut world = running(world, &["web", "bye"]);

@@ -307,7 +307,7 @@ proptest! {
         world.check_end();
         prop_assert!(!matches!(world.pod.phase(), Phase::Terminating(_)), "it never ended");
         for id in IDS.iter().flatten() {
-            // A defer container may be held as long as its pod exists.
+            // A defer container may be held as long as its pod lives.
             let waits = matches!(plan.role(name_of(id)), Role::Defer(_))
                 && world.pod.phase() != Phase::Terminated;
             let is_held = world.pod.is_held(&ContainerId::from(*id));

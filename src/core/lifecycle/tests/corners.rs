@@ -581,7 +581,7 @@ fn a_stop_request_that_a_handler_may_hide_is_awaited_for_half_of_the_time() {
         .script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     world.call(Call::Kill("web", TERM, None));
-    // The caller's timer starts when it gets the answer, which may be two seconds late.
+    // The caller's timer starts at the answer, which may have come two seconds late.
     world.run_for(secs(8));
     let asked = world.now;
     world.call(Call::Kill("proxy", TERM, None));

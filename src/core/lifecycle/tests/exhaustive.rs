@@ -17,7 +17,7 @@ use crate::process::ExitStatus;
 
 use crate::simulator::expand;
 
-/// Limits on the number of events of each kind. Creations, starts, and the success of init
+/// Limits of the number of events of each kind. Creations, starts, and the success of init
 /// containers are not limited.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Limits {
@@ -62,7 +62,7 @@ struct Slot {
     /// Index of the container's name.
     name: usize,
     state: SlotState,
-    /// True if the Start has not been answered.
+    /// The Start has not been answered.
     is_open: bool,
     /// True if the driver has to restart the container.
     restarts: bool,
@@ -72,11 +72,11 @@ struct Slot {
     probe: Option<u64>,
     /// The earlier execution whose probe result has not arrived yet, if any.
     late_probe: Option<u64>,
-    /// True if the caller has sent a stop request.
+    /// The caller has sent a stop request.
     is_asked: bool,
     /// True if the stop signal was delivered, so that the process is about to exit.
     is_doomed: bool,
-    /// True if the exit was reported to the caller.
+    /// The exit was reported to the caller.
     is_reported: bool,
     is_deleted: bool,
 }
@@ -89,7 +89,7 @@ struct NameRecord {
     has_succeeded: bool,
     /// The first container of this name that was created after a success.
     reopened: Option<usize>,
-    /// True if a sidecar of this name was started at least once.
+    /// A sidecar of this name was started once.
     has_started: bool,
     /// The container whose program was executed last.
     ran: Option<usize>,

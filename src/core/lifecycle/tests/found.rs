@@ -1,4 +1,4 @@
-//! Corner cases that the simulated world has found. In each of them the core once broke a promise.
+//! Corner cases that the simulated world has found: each broke a promise once.
 
 use crate::lifecycle::{Cause, Exec, HookKind, Phase, Refusal, Report};
 use crate::plan::{KubeletFacts, PreStop, Signal};
@@ -103,7 +103,7 @@ fn a_decided_termination_is_not_treated_as_inferred() {
     let mut world = running(pod(&annotations), &["api", "web"]);
     world.call(kill("web", 30));
     world.run_for(ms(20));
-    // Now web is the only container that reads RUNNING, and the stop request for web is still open.
+    // Now web is the only container that reads RUNNING, and its stop request is still open.
     world.call(Call::Crash("api", 1));
     let failed = matches!(first_cause(&world), Some(Cause::EssentialFailed { .. }));
     assert!(failed, "{:#?}", world.seen);

@@ -127,7 +127,7 @@ fn a_request_closes_when_its_grace_period_is_over() {
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "5s")]).script("web", deaf);
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(Call::Kill("web", TERM, None));
-    // The caller's timer starts when it gets the answer, which may be two seconds late.
+    // The caller's timer starts at the answer, which may have come two seconds late.
     world.run_for(secs(8));
     world.call(Call::Kill("api", TERM, None));
     world.run_for(ms(500));

@@ -571,8 +571,7 @@ fn the_attempt_that_reaches_the_threshold_is_the_last() {
     world.call(Call::Run("proxy", None));
     world.run_for(secs(5));
     let executed = world.executed("proxy").unwrap();
-    // The attempts are made at 0, 100 and 200 ms. The result of the last attempt takes a
-    // millisecond more.
+    // The attempts are made at 0, 100 and 200 ms. The result of the last takes a millisecond more.
     assert_eq!(world.signalled("proxy"), Some(executed.after(ms(201))));
 }
 

@@ -431,7 +431,7 @@ fn a_defer_at_work_is_extended_so_many_times_by_so_much() {
     let expected = [(end, TERM), (end.after(secs(2)), Signal::KILL)];
     assert_eq!(world.signals("bye"), expected);
     assert_eq!(world.signalled("web"), world.died("bye"));
-    // If a container exits sooner, each later step still has its two seconds.
+    // A container that exits sooner leaves each later step its two seconds.
     let done = Script {
         exits_after: Some((secs(10), 0)),
         ..Script::default()
@@ -455,7 +455,7 @@ fn a_defer_is_extended_as_long_as_its_probe_succeeds() {
         told >= asked.after(secs(19)) && told <= asked.after(secs(24)),
         "{told}"
     );
-    // If the probe never fails, the cleanup is extended up to the bound, and not beyond.
+    // A probe that never fails extends the cleanup to the bound, and not beyond.
     let (world, asked) = extended(&[PROBED, LIVENESS], deaf());
     let told = world.signalled("bye").unwrap();
     assert_eq!(told, asked.after(secs(65)));
@@ -561,7 +561,7 @@ proptest! {
             let died = world.died(name);
             prop_assert!(died.is_some() && died <= Some(worst), "{policy}: {name} {died:?}: {:#?}", world.seen);
         }
-        // Under `Shared` and `Strict` the order holds only until the end of the grace period.
+        // Under `Shared` and `Strict` the order holds until the end of the grace period only.
         let deadline = match policy {
             "Shared" | "Strict" => asked.after(GRACE),
             _ => worst,

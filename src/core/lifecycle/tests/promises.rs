@@ -206,8 +206,8 @@ proptest! {
         for name in &case.order {
             let died = world.died(name);
             if died.is_none() && case.was_asked_alone(&world, name, asked) {
-                // The pod does not terminate here: the container was asked alone, and the caller
-                // would have to kill it.
+                // The pod does not terminate here: only this container was asked to stop, and the
+                // caller would have to kill it.
                 continue;
             }
             prop_assert!(died.is_some(), "{name} lives");

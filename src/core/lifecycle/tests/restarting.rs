@@ -66,7 +66,7 @@ fn a_stopped_container_is_not_restarted() {
     }
 }
 
-/// A container whose restart never ends, because the OCI runtime hangs.
+/// A container whose restart never ends: the OCI runtime hangs.
 fn hangs() -> Script {
     Script {
         restart_takes: secs(100_000),

@@ -19,7 +19,7 @@ fn by_hand(signal: Signal) -> Kill {
     }
 }
 
-/// The signals that a container got, each with its reason.
+/// Why a container got the signals that it got.
 fn whys(world: &World, name: &str) -> Vec<(Signal, Why)> {
     let of_it = |(id, ..): &&(ContainerId, Signal, Why)| id.as_str() == name;
     let signals = world.whys.iter().filter(of_it);

@@ -422,8 +422,8 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
     assert_eq!(world.exec("web", &shell), Ok(()));
 }
 
-/// A pod whose app waits in vain. Its sidecar was stopped before it was started, and is not
-/// restarted. Also returns the time of this stop.
+/// A pod whose app waits in vain: its sidecar was stopped before it was started, and is not
+/// restarted. Also returns the time of the stop.
 fn waits_in_vain(mode: &str) -> (World, Time) {
     let mut world = World::new(&[
         ("sidecars", "proxy"),

@@ -38,7 +38,7 @@ fn a_request_is_answered_when_it_is_delivered_and_two_seconds_later_at_most() {
         Seen::KillAnswered(_, Ok(())) => Some(*at),
         _ => None,
     });
-    // The proxy's turn comes when the app has exited. This is two seconds later.
+    // The proxy's turn comes when the app has exited, two seconds later.
     let answers: Vec<_> = answers.collect();
     assert_eq!(answers, [asked, asked.after(secs(2))]);
 }
@@ -135,7 +135,7 @@ fn a_sidecar_that_is_killed_before_its_turn_gets_its_stop_signal_and_two_seconds
     ask_all(&mut world, &["proxy", "web"], TERM);
     world.run_for(secs(1));
     let killed = world.now;
-    // A forced deletion sends more than one SIGKILL.
+    // A forced deletion sends SIGKILL more than once.
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.run_for(secs(5));

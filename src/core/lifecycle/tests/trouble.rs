@@ -14,7 +14,7 @@ use crate::simulator::{Seen, World};
 /// example, an action is forgotten or an exit is reported twice.
 const SOUND: &str = "nothing panics";
 
-/// The promises that the pod breaks, out of `PROMISES` and `others`.
+/// The promises that the pod breaks, among `PROMISES` and `others`.
 pub(super) fn broken_promises(case: &Case, others: &[(&'static str, Promise)]) -> Vec<Broken> {
     let mut world = World::with_plan(case.plan());
     let mut log = Log::default();
@@ -45,7 +45,7 @@ impl survey::World for Case {
     }
 }
 
-/// The timeline of events as text for a person.
+/// The timeline of events, to be read by a person.
 fn timeline(world: &World) -> String {
     let mut text = String::new();
     for (at, seen) in &world.seen {
@@ -76,7 +76,7 @@ fn timeline(world: &World) -> String {
     text
 }
 
-/// Small pods with one fault each: every pod, with every fault, at every moment.
+/// Small pods with one fault each: every pod with every fault at every moment.
 fn one_fault_each() -> Vec<Case> {
     let mut all = Vec::new();
     for shape in Case::small() {
@@ -110,8 +110,8 @@ fn one_fault_each() -> Vec<Case> {
     all
 }
 
-/// The moments at which faults are tried, in milliseconds. Each is halfway between two events of
-/// the same pod without faults.
+/// The moments at which faults are tried, in milliseconds: each halfway between two events of the
+/// same pod without faults.
 fn moments(case: &Case) -> Vec<u64> {
     let mut world = World::with_plan(case.plan());
     let mut log = Log::default();
@@ -128,7 +128,7 @@ fn moments(case: &Case) -> Vec<u64> {
         .collect()
 }
 
-/// Runs the same cases every time. `scripts/simulate` runs others.
+/// Runs the same cases every time. `scripts/simulate` runs further ones.
 #[test]
 fn every_promise_holds_for_pods_in_trouble() {
     check(0..2_000, 1, |seed| Some(Case::numbered(seed)));

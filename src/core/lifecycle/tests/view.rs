@@ -134,7 +134,7 @@ fn a_start_that_waits_says_whether_it_will_fail() {
         let (at, what) = container(&world, "web").wait.unwrap().until.unwrap();
         assert_eq!(what, then);
         assert!(at > world.now && at < world.now.after(secs(100)), "{at}");
-        // The wait ends when and how the view has said.
+        // The wait ends as the view has said.
         world.run_for(at.since(world.now));
         let is_held = container(&world, "web").state == StateSummary::Held;
         assert_eq!(is_held, then == Then::Held, "{mode}");
@@ -276,7 +276,7 @@ fn released(world: &World, name: &str) -> Time {
     world.executed(name).unwrap().before(ms(1))
 }
 
-/// A pod whose cleanup does not end by itself. All of its containers have been asked to stop.
+/// A pod whose cleanup never ends by itself. All of its containers have been asked to stop.
 fn with_a_cleanup_that_hangs(settings: &[(&'static str, &'static str)]) -> World {
     let all = [
         ("sidecars", "proxy logs"),
@@ -313,7 +313,7 @@ fn a_cleanup_that_runs_says_since_when_and_when_it_is_killed_and_the_sidecars_wa
         let wait = container(&world, sidecar).wait.unwrap();
         assert_eq!(wait.obstacles, std::slice::from_ref(&turn), "{sidecar}");
     }
-    // The view still shows the defer container's deadline after its stop signal.
+    // The view shows the defer container's deadline, also after its signal.
     world.run_for(killed.since(world.now).saturating_sub(ms(100)));
     let wait = container(&world, "clean-up").wait.unwrap();
     let expected = (
