@@ -33,7 +33,8 @@ pub(super) struct ContainerContext<'a> {
     pub allowance: &'a mut Allowance,
     /// Executions so far in this pod.
     pub executions: &'a mut u64,
-    /// The program of an ordered container was executed, or the execution was tried.
+    /// True if the program of a container that usher orders was executed, or its execution was
+    /// tried.
     pub has_released: &'a mut bool,
     pub sandbox_is_gone: &'a mut bool,
     pub out: &'a mut Outbox,
@@ -250,7 +251,7 @@ impl ContainerContext<'_> {
     fn kill(&mut self) {
         let is_restarting = self.container.state.is_restarting();
         if let Some(stop) = self.container.state.stop_mut() {
-            // A container stopped for a failure is killed for that failure.
+            // If the container was stopped for a failure, SIGKILL has the same reason.
             let why = stop.why().filter(|why| why.is_failure());
             *stop = stop.killed(self.now, Why::GraceOver);
             match is_restarting {
@@ -293,7 +294,7 @@ impl ContainerContext<'_> {
         });
     }
 
-    /// Stops waiting for the container.
+    /// Stops waiting for the container's exit.
     fn give_up(&mut self) {
         if let Some(stop) = self.container.state.stop_mut() {
             *stop = stop.over();
@@ -309,7 +310,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Reports the exit of a container whose process has exited long before.
+    /// Reports the exit of a container whose process has exited some time ago.
     fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
         let reason = self.container.exit_reason(self.termination.as_deref());
         let exit = self.final_exit(code);
