@@ -1,9 +1,9 @@
 //! Texts about each line of the configuration, from which the reference pages are made.
 
-/// A table of the file.
+/// A table of the configuration file, as TOML uses the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
-    /// Empty for keys at the top of the file.
+    /// The table's name; empty for the keys at the top of the file, outside of any table.
     pub name: &'static str,
     pub about: &'static str,
     pub entries: &'static [Entry],
@@ -23,7 +23,8 @@ pub struct Entry {
     pub example: &'static str,
 }
 
-/// All tables but `[defaults]`, whose keys are those of the pod's annotations.
+/// All tables except `[defaults]`. The keys of `[defaults]` are pod settings, which the reference
+/// of annotations describes.
 pub const TABLES: &[Table] = &[
     Table {
         name: "",

@@ -12,7 +12,7 @@ use super::error::{Problem, quote};
 use super::json::Object;
 use super::word::{Word, words};
 
-/// The host that a probe or hook connects to. Names are not allowed, because resolving one would
+/// The host that a probe or hook connects to. Names are not allowed, because resolving a name would
 /// leave the container's network namespace, or use the host's resolver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub enum Host {

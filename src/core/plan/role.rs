@@ -30,12 +30,12 @@ pub enum DeferTurn {
     PostExit,
 }
 
-/// Containers that are started side by side once those of the previous stage are done.
+/// Containers that are started side by side once the containers of the previous stage are done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stage(pub Vec<String>);
 
 impl Role {
-    /// The words of the annotation contract; both turns of defers share one.
+    /// The words of the annotation contract. Defer containers of both turns share the word `defer`.
     pub(super) const WORDS: [(Role, &'static str); 6] = [
         (Role::Init, "init"),
         (Role::NativeInit, "native-init"),

@@ -16,7 +16,7 @@ pub struct SandboxFacts<'a> {
     pub name: &'a str,
     pub namespace: &'a str,
     pub uid: &'a str,
-    /// Bytes.
+    /// Memory limit in bytes.
     pub memory: Option<u64>,
     /// Microseconds of CPU time in each period.
     pub quota: Option<u64>,

@@ -42,15 +42,16 @@ pub struct Settings {
 }
 
 words! {
-    /// The answer to a `Start` whose turn has not come.
+    /// The way in which the shim answers Start for a container whose turn has not come.
     #[derive(Default)]
     pub enum StartMode {
-        /// Blocks if the turn can come soon, else holds.
+        /// The answer waits for the container's turn if the turn can come soon. Otherwise the shim
+        /// answers at once.
         #[default]
         Auto = "Auto",
-        /// Answers when the turn comes.
+        /// The answer waits until the container's turn comes.
         Block = "Block",
-        /// Answers at once, with the container held.
+        /// The shim answers at once, and the container stays held until its turn.
         Hold = "Hold",
     }
 }
@@ -97,11 +98,11 @@ words! {
         Shared = "Shared",
         /// A part of the grace period is reserved for each later step.
         Reserve = "Reserve",
-        /// Each later step has some time, beyond the grace period.
+        /// Each later step gets some time, even beyond the end of the grace period.
         Overrun = "Overrun",
         /// Hooks and defers are skipped when time is short.
         SkipHooks = "SkipHooks",
-        /// A step with no time left kills at once.
+        /// If a step has no time left, its containers are killed at once.
         Strict = "Strict",
     }
 }
