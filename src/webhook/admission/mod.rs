@@ -32,8 +32,8 @@ const USUAL_CONTAINERS: usize = 64;
 pub enum Webhook {
     /// Completes pods that have usher annotations.
     Mutate,
-    /// As `Mutate`, and sets the RuntimeClass of all other pods. Meant for namespaces whose pods
-    /// all run under usher.
+    /// Does the same as `Mutate`, and sets the RuntimeClass of all other pods. Meant for namespaces
+    /// whose pods all run under usher.
     MutateNamespace,
     /// Refuses pods and pod templates that the shim would refuse.
     Validate,

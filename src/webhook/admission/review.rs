@@ -10,7 +10,7 @@ use super::{Outcome, Response, Verdict};
 const META_KIND: &str = "AdmissionReview";
 const META_API_VERSION_V1: &str = "admission.k8s.io/v1";
 
-/// Most warnings in a response: an API server passes on at most 4 KiB of them.
+/// Maximum number of warnings in a response. An API server passes on at most 4 KiB of warnings.
 const MAX_WARNINGS: usize = 100;
 
 /// The fields of a review that matter. Objects stay text until the path to their pod is known.

@@ -32,9 +32,9 @@ const UNANSWERED: Duration = Duration::from_secs(999);
 enum Kind {
     /// Connects to this address, and sends nothing.
     Silent(&'static str),
-    /// Sends this after the handshake, and nothing more.
+    /// Sends these bytes after the handshake, and nothing more.
     SendsOnce(Arc<Vec<u8>>),
-    /// Sends this after the handshake, and again after each response.
+    /// Sends these bytes after the handshake, and again after each response.
     Repeats(Arc<Vec<u8>>),
 }
 

@@ -136,7 +136,8 @@ impl Manager {
         Ok(pair)
     }
 
-    /// Writes the authorities into the webhook configurations; true if that changed any.
+    /// Writes the authorities into the webhook configurations. Returns true if a configuration has
+    /// changed.
     async fn publish_authorities(&self, pair: &Pair) -> Result<bool, String> {
         let mut changed = false;
         for (kind, api) in &self.configurations {
@@ -210,7 +211,8 @@ fn put_pair(secret: &mut Secret, pair: &Pair) {
     }
 }
 
-/// Writes the authorities into all webhooks of a configuration; true if that changes it.
+/// Writes the authorities into all webhooks of a configuration. Returns true if this changes the
+/// configuration.
 fn put_authorities(configuration: &mut Value, authorities: &[u8]) -> bool {
     let Ok(authorities) = serde_json::to_value(ByteString(authorities.to_vec())) else {
         return false;

@@ -86,12 +86,12 @@ impl Pair {
         }
     }
 
-    /// Converts it to the form that rustls serves.
+    /// Converts the pair to the form that rustls serves.
     ///
     /// # Errors
     ///
     /// If the certificate or the key is missing or malformed, or they do not belong together. The
-    /// text is meant to follow the name of the file or Secret.
+    /// error text is meant to follow the name of the file or Secret.
     pub fn certified(&self) -> Result<CertifiedKey, String> {
         let chain = self
             .chain()

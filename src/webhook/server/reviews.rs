@@ -166,8 +166,8 @@ impl Reviews {
     }
 }
 
-/// Returns when [`FIRST_REQUEST_TIMEOUT`] is over, if no whole request has come by then; never
-/// otherwise.
+/// Returns when [`FIRST_REQUEST_TIMEOUT`] is over and no whole request has arrived. Otherwise never
+/// returns.
 async fn first_request_timed_out(slot: &Slot) {
     tokio::time::sleep(FIRST_REQUEST_TIMEOUT).await;
     if !slot.is_new() {
@@ -251,7 +251,7 @@ impl ReviewService {
         self.judge(webhook, body).await
     }
 
-    /// Answers at once; a costly review first waits for the permit.
+    /// Answers a review at once, but a costly review first waits for the permit.
     async fn judge(&self, webhook: Webhook, body: Vec<u8>) -> Result<HttpResponse, HttpResponse> {
         let mut permit = match body.len() > SMALL_REVIEW_BYTES {
             true => Some(self.costly_permit().await?),

@@ -243,12 +243,12 @@ impl Slot {
         }
     }
 
-    /// The client has shown a certificate.
+    /// Records that the client has shown a certificate.
     pub(super) fn mark_known(&self) {
         self.change(|connection| connection.is_known = true);
     }
 
-    /// Bytes have arrived. On an idle connection they begin a request.
+    /// Records that bytes have arrived. On an idle connection they begin a request.
     fn note_bytes(&self) {
         self.change(|connection| {
             if connection.phase == Phase::Idle {
@@ -268,7 +268,8 @@ impl Slot {
         let counted = async {
             loop {
                 let mut room = pin!(self.slots.room.notified());
-                // Before the count, so that no notification is missed.
+                // Listens for notifications before the bytes are counted, so that no notification
+                // is missed.
                 room.as_mut().enable();
                 match self.slots.table().count(self.number, bytes) {
                     Count::Counted => return Ok(()),
@@ -281,12 +282,12 @@ impl Slot {
         timeout(ROOM_TIMEOUT, counted).await.unwrap_or(Err(NoRoom))
     }
 
-    /// The request is complete.
+    /// Records that the request is complete.
     pub(super) fn mark_received(&self) {
         self.change(|connection| connection.phase = Phase::Processing);
     }
 
-    /// The request is answered or refused, and its bytes are free.
+    /// Records that the request is answered or refused, so that its bytes are free.
     pub(super) fn mark_answered(&self) {
         self.change(|connection| {
             connection.bytes = 0;
