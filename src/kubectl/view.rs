@@ -27,7 +27,7 @@ const CONTAINER: &str = "view";
 /// Path of `usher` in that container.
 const USHER: &str = "/usher/usher";
 
-/// Most nodes asked at the same time.
+/// Maximum number of nodes on which `usher` runs at the same time.
 const CONCURRENT: usize = 16;
 
 /// Time limit for listing the DaemonSet's pods.
@@ -49,7 +49,7 @@ const MAX_WARNINGS_BYTES: u64 = 64 << 10;
 /// Size of the buffer of each stream.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The nodes that can be asked.
+/// The nodes on which `usher` can be run.
 pub struct View {
     pods: Api<Pod>,
     namespace: String,
@@ -89,7 +89,7 @@ pub enum NoAnswer {
 }
 
 impl View {
-    /// Finds the nodes that can be asked.
+    /// Finds the nodes on which `usher` can be run.
     ///
     /// # Errors
     ///
@@ -148,8 +148,8 @@ impl View {
                     let why = format!("no answer within {ANSWER_TIMEOUT:?}");
                     Err(NoAnswer::Other(why))
                 });
-                // Parsed here, so that not all texts are in memory at once: a text is much larger
-                // than what is parsed from it.
+                // Each answer is parsed as soon as it arrives, so that the texts of all answers are
+                // never in memory together. A text is much larger than the parsed result.
                 (node, answer.and_then(|answer| answer.parse(parse)))
             });
         }
