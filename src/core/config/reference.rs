@@ -9,7 +9,7 @@ pub struct Table {
     pub entries: &'static [Entry],
 }
 
-/// The description of one key.
+/// The description of one key of the configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub key: &'static str,
@@ -17,7 +17,7 @@ pub struct Entry {
     pub value: &'static str,
     /// The value that applies if the key is missing.
     pub default: &'static str,
-    /// The effect, in whole sentences.
+    /// The effect of the key, in whole sentences.
     pub about: &'static str,
     /// An example of a value, in TOML.
     pub example: &'static str,

@@ -48,7 +48,7 @@ pub struct Judgement {
     pub plan: Option<Plan>,
     /// The error message with which the shim would refuse the pod.
     pub refused: Option<String>,
-    /// Further reasons to refuse the pod, which remain when the first is fixed.
+    /// Further reasons to refuse the pod, which remain when the first reason is fixed.
     pub also_refused: Vec<String>,
     pub warnings: Vec<Warning>,
 }

@@ -29,7 +29,7 @@ pub(super) fn few<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     shown
 }
 
-/// The first names of a list, joined.
+/// The first names of a list, joined by commas.
 pub(super) fn few_joined<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     few(names).join(", ")
 }
@@ -114,7 +114,7 @@ impl<'a> StartOrder<'a> {
         waits
     }
 
-    /// The waits of a container that kubelet creates after all others.
+    /// The containers that a container waits for if kubelet creates it after all others.
     pub(super) fn waits_of_last(&self) -> Waits<'a> {
         let mut staged = self.staged.iter();
         Waits {

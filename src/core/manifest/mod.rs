@@ -32,7 +32,7 @@ const PODS: [(&str, &[&str]); 9] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     pub kind: String,
-    /// Empty if the API server is to generate a name.
+    /// The object's name; empty if the API server has to generate a name.
     pub name: String,
     pub namespace: Option<String>,
 }

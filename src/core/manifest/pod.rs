@@ -168,7 +168,7 @@ impl Pod {
     /// The pod's restart policy, or `None` if the word is unknown.
     pub fn restart_policy(&self) -> Option<RestartPolicy> {
         match self.spec.restart_policy.as_deref() {
-            // The default of the API server.
+            // The API server's default for a missing `restartPolicy`.
             None | Some("Always") => Some(RestartPolicy::Always),
             Some("OnFailure") => Some(RestartPolicy::OnFailure),
             Some("Never") => Some(RestartPolicy::Never),

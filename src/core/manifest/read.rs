@@ -219,7 +219,7 @@ impl<'de> Deserialize<'de> for Containers {
     }
 }
 
-/// Kubernetes' `restartPolicyRules`, combined.
+/// Kubernetes' `restartPolicyRules`, combined into one set of exit codes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RestartRules {
     pub are_there: bool,

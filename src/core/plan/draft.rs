@@ -196,8 +196,9 @@ impl<'a> Draft<'a> {
 }
 
 impl Plan {
-    /// Adds a container's setting as if it had been among the annotations of this plan. These have
-    /// `bytes` bytes so far ([`Reading::bytes`]). A refused setting changes nothing.
+    /// Adds a container's setting as if it had been among the annotations of this plan. The
+    /// annotations have `bytes` bytes so far ([`Reading::bytes`]). A refused setting changes
+    /// nothing.
     ///
     /// # Errors
     ///

@@ -48,9 +48,9 @@ pub struct HttpGet {
     /// container's network namespace.
     pub host: Option<Host>,
     pub port: Port,
-    /// Includes the query; begins with a slash and has no control characters.
+    /// The path and the query. Begins with a slash, and has no control characters.
     pub path: String,
-    /// Names of letters, digits and `-`; values without control characters.
+    /// The names consist of letters, digits and `-`. The values have no control characters.
     pub headers: Vec<(String, String)>,
 }
 

@@ -31,7 +31,7 @@ pub enum ContainerKind {
     /// The pause container or its equivalent: the first container of a pod to start, the last to
     /// stop.
     Sandbox,
-    /// Any other container.
+    /// Any container that is no sandbox.
     Workload,
 }
 

@@ -156,7 +156,7 @@ fn parse_ports(text: &str) -> Option<BTreeMap<String, u16>> {
         .ok()
 }
 
-/// Ports by name, read one by one so that no list of them is ever kept.
+/// Ports by name. They are read one by one, so that the whole list is never in memory.
 struct NamedPorts(BTreeMap<String, u16>);
 
 #[derive(Deserialize)]

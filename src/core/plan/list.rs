@@ -46,7 +46,8 @@ pub(crate) fn words(value: &str) -> Result<Vec<&str>, Problem> {
     items(value, "container name")
 }
 
-/// The items of a list, each a `kind`, separated by commas or white space.
+/// The items of a list, separated by commas or white space. `kind` is the word for an item in error
+/// messages.
 ///
 /// # Errors
 ///

@@ -134,8 +134,8 @@ impl Plan {
         self.origin(name) != Origin::Nobody && self.assignment.is_optional(name)
     }
 
-    /// Records that a container of this name is present. If the name is optional, its list has it
-    /// from now on.
+    /// Records that a container of this name is present. If the name is optional, its list contains
+    /// the name from now on.
     ///
     /// ```
     /// use std::collections::BTreeMap;

@@ -51,7 +51,7 @@ struct Conditional {
     optional: BTreeSet<String>,
     /// Optional names whose containers are present.
     come: BTreeSet<String>,
-    /// Sidecars that are present and that only the node names, in the order of their creation.
+    /// Present sidecars that only the node's rules name, in the order of their creation.
     of_node: Vec<String>,
 }
 
@@ -100,8 +100,8 @@ pub(crate) fn role_of_list(setting: PodSetting) -> Option<Role> {
     lists.find_map(|(list, role)| (list == setting).then_some(role))
 }
 
-/// True if names of this list may be optional. This holds for containers that others wait for, and
-/// for containers with their own turn in the termination.
+/// True if names of this list may be optional. This holds for containers that other containers wait
+/// for, and for containers with their own turn in the termination.
 pub(super) fn has_optional_names(setting: PodSetting) -> bool {
     use PodSetting::{Init, PostExit, PreExit, Sidecars};
     matches!(setting, Init | Sidecars | PreExit | PostExit)
@@ -195,7 +195,7 @@ impl RoleAssignment {
         self.of_node.are_everywhere()
     }
 
-    /// True if a sidecar is present that only the node names.
+    /// True if a sidecar is present that only the node's rules name.
     pub(super) fn has_one_of_node(&self) -> bool {
         let conditional = self.conditional.as_ref();
         conditional.is_some_and(|names| !names.of_node.is_empty())

@@ -245,7 +245,7 @@ impl<'a> Kubelet<'a> {
             self.live_until(deleted.after(ms(*after)));
             self.go_wrong(*fault);
         }
-        // Longer than any pod may take, including an unanswered Start.
+        // The limit is longer than any pod may take, including an unanswered Start.
         let limit = self.world.now().after(secs(600));
         while self.worker != Worker::Done && self.world.now() < limit {
             self.live_until(self.world.now().after(secs(1)));
@@ -831,7 +831,7 @@ impl Kubelet<'_> {
             self.to_start.clear();
             return self.stop_all(End::Over, Deletion::Usual);
         }
-        // Kubelet does not try containers in back-off.
+        // Kubelet does not create containers whose back-off is not over.
         let now = self.world.now();
         let in_back_off = |record: &Record| {
             matches!(record.state, State::Exited(_)) && record.exited.after(record.back_off) > now

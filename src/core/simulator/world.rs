@@ -735,8 +735,8 @@ impl World {
         let dies_in = match (signal, process.executed) {
             (Signal::KILL, _) if process.script.survives_sigkill => None,
             (Signal::KILL, _) => Some((ms(1), ExitStatus::Signal(9))),
-            // The container's program does not run yet. The OCI runtime's own init process cannot
-            // stop in order.
+            // The container's program does not run yet. A signal makes the OCI runtime's own init
+            // process exit with an error.
             (_, None) => Some((ms(1), ExitStatus::Code(2))),
             (signal, Some(_)) if process.script.heeds.is_some_and(|own| own != signal) => None,
             (_, Some(_)) => process

@@ -19,7 +19,8 @@ pub(super) fn of(
     let mut warnings = Vec::new();
     let name = container.name.as_str();
     let role = role(plan, pod, name);
-    // No `..` here: a new setting does not compile until its warnings are decided.
+    // There is no `..` here, so that the compiler reports a new setting until its author has
+    // decided on its warnings.
     let ContainerPlan {
         startup_probe: _,
         restart_policy: _,

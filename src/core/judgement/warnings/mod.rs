@@ -67,8 +67,8 @@ pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
 fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let settings = plan.settings();
-    // No `..` here: a new setting does not compile until its author has decided which warnings it
-    // needs.
+    // There is no `..` here, so that the compiler reports a new setting until its author has
+    // decided on its warnings.
     let Settings {
         start_mode: _,
         startup_timeout: _,

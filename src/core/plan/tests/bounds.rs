@@ -9,7 +9,7 @@ use crate::cost::assert_small;
 use crate::plan::word::Word;
 use crate::plan::{ContainerSetting, PodSetting};
 
-/// Longest allowed value, in bytes.
+/// Maximum length of a value, in bytes.
 const LONGEST: usize = 16 * 1024;
 
 /// Makes a value of maximum length: `begin`, as many copies of `item` as fit, and `end`.

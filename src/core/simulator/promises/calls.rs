@@ -1,4 +1,4 @@
-//! Promises about calls: each has its effect and is answered, and none stays under way for ever.
+//! Promises about calls: each call has its effect and is answered in time.
 
 use std::time::Duration;
 

@@ -123,7 +123,8 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -
     let mut graces = asks.map(|ask| ask.grace).peekable();
     let had_little = graces.peek().is_some() && graces.all(|grace| grace <= LEAST);
     let margin = match run.case.grace_policy {
-        // The last 2 s of the defer's step are for containers that still get their stop signal.
+        // The last 2 s of a defer container's step are for containers that still get their stop
+        // signal.
         GracePolicy::Reserve => secs(8),
         GracePolicy::Overrun | GracePolicy::SkipHooks => secs(2),
         GracePolicy::Shared | GracePolicy::Strict => Duration::ZERO,
@@ -398,7 +399,8 @@ fn hook_ran(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool 
         Seen::HookEnded(id, HookKind::Termination) => Some(id),
         _ => None,
     });
-    // A hook that still runs from a disproved termination is not run a second time.
+    // If a disproved termination has begun a hook and the hook still runs, it is not run a second
+    // time.
     let begun = began().filter(|at| *at <= ending.from).count();
     let is_under_way = begun > ended.filter(|at| *at <= ending.from).count();
     !trace.runs(since) || is_under_way || began().any(|at| at >= since)

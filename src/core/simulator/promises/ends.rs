@@ -14,7 +14,7 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
         let read_running = |trace: &ContainerTrace<'_>| trace.read_running(at, taken.after);
-        // The shim knows of its own decision a moment before its reports show it.
+        // The shim learns of an exit a moment before it reports the exit.
         let has_just_died = |trace: &ContainerTrace<'_>| {
             let died = trace.died.iter().map(|(died, _)| *died);
             died.max()
@@ -123,7 +123,7 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             // If only one container gets a stop request, its time includes the termination window.
             (None, GracePolicy::Strict | GracePolicy::Reserve) => LEAST - WINDOW,
             (Some(_), GracePolicy::Shared) | (None, _) => LEAST,
-            // The last containers of a step share the time that is left of it.
+            // The last containers of a step share the time that is left of the step.
             (Some(_), _) => LEAST / 2,
         };
         let had = told.map(|(at, _)| killed.since(*at));

@@ -1,4 +1,5 @@
-//! Promises about restarts in a termination: the waits before them, and their limits.
+//! Promises about restarts in a termination: the waits before restarts, and the time when restarts
+//! have to end.
 
 use std::time::Duration;
 

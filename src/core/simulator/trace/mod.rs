@@ -21,7 +21,7 @@ use crate::simulator::{Seen, name_of, secs};
 pub use container::ContainerTrace;
 pub use ending::Ending;
 
-/// Least time that every container has to exit.
+/// Shortest time that every container gets to exit.
 pub const LEAST: Duration = secs(2);
 
 /// The default of `termination-window`.
@@ -50,7 +50,8 @@ pub struct Account<'a> {
     pub start_waits: Vec<(Duration, Option<Duration>)>,
     /// The calls that got no answer, or more than one.
     pub unanswered: Vec<String>,
-    /// Leftovers that should not exist.
+    /// The containers with a process and the timers that are left when the pod has ended. There
+    /// should be none.
     pub left: Vec<String>,
     /// Wake-ups of the core without anything to do.
     pub idle_wakes: usize,
@@ -63,7 +64,7 @@ pub struct Account<'a> {
 /// A fault of the node itself, which excuses a broken promise for a time.
 #[derive(Clone, Debug)]
 pub struct Excuse {
-    /// The affected container; `None` for all of the node.
+    /// The affected container; `None` if the fault affects the whole node.
     pub id: Option<String>,
     pub from: Time,
     pub until: Time,

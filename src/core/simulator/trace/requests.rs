@@ -1,5 +1,5 @@
 //! Stop requests from the caller's side: when each is closed, whether it is one of several, and
-//! when a lone request is delivered.
+//! when a single request is delivered.
 
 use std::time::Duration;
 
