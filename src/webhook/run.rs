@@ -28,7 +28,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // `--help` comes here too; clap prints it to standard output, with exit code 0.
+            // clap reports `--help` as an error, too: it prints the help to standard output, and
+            // the exit code is 0.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }

@@ -280,8 +280,9 @@ impl Admission {
         self.complete(&mut pod, |_| ())
     }
 
-    /// Judges a change by what is new. A refusal or warning that also applies to the old object is
-    /// left out: a client that removes a finalizer or scales the object has not caused it.
+    /// Judges the change of an object by its new problems. A refusal or warning that also applies
+    /// to the old object is left out. For example, a client that only scales the object, or removes
+    /// a finalizer, has not caused the problem.
     fn validate_change(&self, old: Subject, new: Subject) -> Verdict {
         if old == new {
             return Verdict::default();

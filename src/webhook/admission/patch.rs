@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::subject::Subject;
 
-/// Operations in order; empty if nothing changes.
+/// The operations of the patch, in order; empty if nothing changes.
 #[derive(Debug, Default)]
 pub(super) struct Patch(Vec<PatchOperation>);
 

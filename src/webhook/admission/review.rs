@@ -71,7 +71,7 @@ const UNPROCESSABLE: u16 = 422;
 
 pub(super) fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
     let unreadable = |error: &dyn std::error::Error| Malformed::Unreadable(error.to_string());
-    // One UTF-8 check for the whole body, instead of one for each string.
+    // The whole body is checked for UTF-8 once, instead of each string by itself.
     let text = std::str::from_utf8(body).map_err(|error| unreadable(&error))?;
     let review: Review<'_> = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
     if review.kind != META_KIND || review.api_version != META_API_VERSION_V1 {

@@ -17,7 +17,7 @@ use rustls::sign::CertifiedKey;
 
 use usher_core::text::causes;
 
-/// Validity of a certificate that we make.
+/// Validity of a certificate that the webhook makes.
 pub(super) const VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// Largest difference of clocks in a cluster: a certificate is valid from this long before it is
@@ -27,7 +27,7 @@ const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 /// A certificate with its key, all in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pair {
-    /// The certificate, followed by intermediate ones.
+    /// The certificate, followed by intermediate certificates.
     pub certificate: Vec<u8>,
     pub key: Vec<u8>,
     /// Trusted authorities; the one that has signed the certificate comes first.

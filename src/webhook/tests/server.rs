@@ -260,7 +260,7 @@ async fn shutdown_loses_no_request() {
     running.end.send(()).unwrap();
     let told = async { while get(running.health, "/readyz").await.0 == StatusCode::OK {} };
     timeout(TIMEOUT, told).await.expect("kubelet is told");
-    // Old and new connections are answered, and told to close.
+    // Requests on old and new connections are answered, and the clients are told to close.
     let mut late = sender(running.reviews, &pair.authorities).await;
     for sender in [&mut kept, &mut late] {
         let (response, _) = send(sender, "/mutate", pod()).await;
