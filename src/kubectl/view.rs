@@ -35,12 +35,12 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the answer of a node.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pods in a page of the list.
+/// Number of pods in one page of the list.
 const PAGE: u32 = 500;
 /// Maximum number of pages read. Together they hold more nodes than Kubernetes supports.
 const MAX_PAGES: usize = 20;
 
-/// Largest answer of a node. The answer of a full node has some megabytes.
+/// Maximum size of a node's answer, in bytes. The answer of a full node has some megabytes.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
 /// Maximum number of bytes read from a node's standard error.
@@ -53,7 +53,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub struct View {
     pods: Api<Pod>,
     namespace: String,
-    /// Sorted by name.
+    /// The nodes, sorted by name.
     pub nodes: Vec<Node>,
     /// True if the cluster has more nodes than these.
     pub is_truncated: bool,
@@ -72,7 +72,7 @@ pub struct Node {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answer<T> {
     pub value: T,
-    /// Lines of standard error.
+    /// Lines that `usher` wrote to standard error.
     pub warnings: Vec<String>,
 }
 
@@ -294,7 +294,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, at_most: u64) -> Result<St
         return Ok(String::new());
     };
     let mut bytes = Vec::new();
-    // One byte more, to notice that the limit is exceeded.
+    // Reads one byte more than allowed, to notice that the limit is exceeded.
     let mut stream = stream.take(at_most.saturating_add(1));
     let read = stream.read_to_end(&mut bytes).await;
     read.map_err(|error| NoAnswer::Other(format!("cannot read its answer: {error}")))?;
@@ -306,7 +306,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, at_most: u64) -> Result<St
 }
 
 /// Judges the exit status and output of a command. If a shim does not answer, `usher` exits with 1
-/// but prints the other pods: that counts as an answer with warnings.
+/// but prints the other pods. Such an output counts as an answer with warnings.
 fn judge(
     status: Option<Status>,
     answer: String,
