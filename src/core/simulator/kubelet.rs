@@ -831,7 +831,7 @@ impl Kubelet<'_> {
             self.to_start.clear();
             return self.stop_all(End::Over, Deletion::Usual);
         }
-        // Kubelet does not create containers whose back-off is not over.
+        // Kubelet creates a container again only when its back-off is over.
         let now = self.world.now();
         let in_back_off = |record: &Record| {
             matches!(record.state, State::Exited(_)) && record.exited.after(record.back_off) > now
