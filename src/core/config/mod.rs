@@ -1,7 +1,8 @@
 //! The configuration of a node, whose administrator overrules pod authors.
 //!
-//! The configuration applies to all pods that start on the node. The caller reads the file. It
-//! decides where the file is, and what happens to pods that start while the file cannot be read.
+//! The configuration applies to all pods that start on the node. The caller of this module reads
+//! the file, and decides where the file is. If the file cannot be read, the caller decides what
+//! happens to pods that start.
 
 pub mod reference;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use crate::plan::{Limits, Minimums, Roles, Rules, UnknownKeys, parse_duration};
 struct Raw {
     enabled: Option<bool>,
     unknown_keys: Option<RawUnknownKeys>,
-    /// Settings and their values, as in annotations.
+    /// Defaults of pod settings: the setting's name, and a value as in annotations.
     defaults: BTreeMap<String, String>,
     limits: RawLimits,
     minimums: RawMinimums,
@@ -69,7 +70,7 @@ struct RawMinimums {
 ///
 /// # Errors
 ///
-/// The mistake, in one sentence that begins with its place.
+/// One sentence, which begins with the place of the mistake in the file.
 pub fn parse(text: &str) -> Result<Rules, String> {
     let raw: Raw = toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
@@ -124,7 +125,7 @@ impl RawMinimums {
     }
 }
 
-/// Refuses a minimum above its limit: no value would be allowed.
+/// Refuses a minimum that is above its limit, because no value could satisfy both.
 fn contradict(limits: &Limits, minimums: &Minimums) -> Result<(), String> {
     for (name, least, limit) in [
         ("grace-period", minimums.grace_period, limits.grace_period),

@@ -79,7 +79,8 @@ impl Roles {
     ///
     /// # Errors
     ///
-    /// One sentence: an invalid pattern, a duplicate, or too many of them.
+    /// One sentence if a pattern is invalid, if a name or pattern is listed twice, or if there are
+    /// too many of them.
     ///
     /// ```
     /// use usher_core::plan::Roles;

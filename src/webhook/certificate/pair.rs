@@ -17,7 +17,7 @@ use rustls::sign::CertifiedKey;
 
 use usher_core::text::causes;
 
-/// Validity of a certificate that we make.
+/// Validity of a certificate that the webhook makes.
 pub(super) const VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// Largest difference of clocks in a cluster: a certificate is valid from this long before it is
@@ -27,7 +27,7 @@ const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 /// A certificate with its key, all in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pair {
-    /// The certificate, followed by intermediate ones.
+    /// The certificate, followed by intermediate certificates.
     pub certificate: Vec<u8>,
     pub key: Vec<u8>,
     /// Trusted authorities; the one that has signed the certificate comes first.
@@ -86,12 +86,12 @@ impl Pair {
         }
     }
 
-    /// Converts it to the form that rustls serves.
+    /// Converts the pair to the form that rustls serves.
     ///
     /// # Errors
     ///
     /// If the certificate or the key is missing or malformed, or they do not belong together. The
-    /// text is meant to follow the name of the file or Secret.
+    /// error text is meant to follow the name of the file or Secret.
     pub fn certified(&self) -> Result<CertifiedKey, String> {
         let chain = self
             .chain()
