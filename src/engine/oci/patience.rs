@@ -1,4 +1,4 @@
-//! The time limit of a deletion, which grows with each attempt that exceeds it.
+//! The time limit of a container's deletion. The limit grows with each attempt that exceeds it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Patience {
         usual.saturating_mul(times).min(AT_MOST)
     }
 
-    /// Records that a command has exceeded its limit.
+    /// Records that a command has exceeded its time limit.
     pub fn was_late(&self, verb: Verb) {
         if verb == Verb::Delete {
             let more = |times: u32| Some(times.saturating_add(1));
