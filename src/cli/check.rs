@@ -87,8 +87,8 @@ impl Check {
 }
 
 impl Report {
-    /// Checks a node at the end of `usher install`. The cures contain no options by which other
-    /// commands find containerd.
+    /// The report about a node, for the end of `usher install`. The commands in its cures need no
+    /// options to find containerd.
     pub(super) fn of_installed(node: &Node) -> Report {
         Report::of(node, &Cures::of(node, &[]))
     }

@@ -4,7 +4,7 @@ use crate::api;
 
 use super::output::Failure;
 
-/// Minimum number of characters of an id's prefix. A shorter text is probably a misspelt name.
+/// Minimum number of characters of an id's prefix. A shorter text is probably a misspelled name.
 pub(super) const LEAST_ID_PREFIX: usize = 4;
 
 /// Finds a pod by its name, its namespace and name, its id, or a prefix of its id.

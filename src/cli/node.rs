@@ -57,7 +57,7 @@ pub(super) struct Seen {
 /// A pod and its shim's socket.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// None if the pod has ended.
+    /// The socket of the pod's shim. None if the pod has ended.
     pub socket: Option<PathBuf>,
     pub pod: api::Pod,
 }

@@ -20,8 +20,8 @@ pub(super) fn now() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// The time to which ages of a pod refer. For a running pod: when the shim answered, by the clock
-/// of its node. For an ended pod: the present time.
+/// The time to which ages of a pod refer. For a running pod, this is the time of the shim's answer,
+/// by the clock of its node. For an ended pod, it is the present time.
 pub(super) fn observed(pod: &api::Pod) -> f64 {
     let said = seconds(&pod.now).filter(|_| pod.ended.is_none());
     said.unwrap_or_else(now)

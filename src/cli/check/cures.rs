@@ -29,7 +29,8 @@ enum Place {
     /// The installer needs no option: containerd searches the default directory, or its
     /// configuration has the shim's path.
     Usual,
-    /// The installer needs `--prefix` with this directory: containerd searches the `bin` in it.
+    /// The installer needs `--prefix` with this directory: containerd searches its subdirectory
+    /// `bin`.
     Prefix(PathBuf),
     /// The command first copies the shim into this directory: containerd searches no directory
     /// named `bin`.

@@ -11,10 +11,11 @@ use super::CONFIG;
 use super::node::version;
 use super::program::is_program;
 
-/// The distribution to which a node's containerd belongs. `Containerd` stands for none of them.
+/// The distribution to which a node's containerd belongs. `Containerd` means that it belongs to no
+/// distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(in crate::cli) enum Flavor {
-    /// A package or the administrator.
+    /// containerd from a package, or installed by the administrator.
     #[default]
     Containerd,
     K3s,

@@ -25,7 +25,7 @@ pub(in crate::cli) struct Node {
     /// True if the configuration file is missing, unless it is the default file: containerd starts
     /// without that.
     pub(in crate::cli) lacks_config: bool,
-    /// The owner of the configuration file.
+    /// The distribution to which the configuration file belongs.
     pub(in crate::cli) flavor: Flavor,
     /// The effective configuration, or the reason why there is none.
     pub(in crate::cli) dump: Result<Effective, String>,
@@ -127,7 +127,7 @@ impl Node {
     pub(in crate::cli) fn unloaded(&self) -> Option<String> {
         match self.cri_status.as_ref()? {
             Ok(status) => loaded::difference(self.dump.as_ref().ok()?, status.config.as_ref()?),
-            // The file disables the plugin, as Docker's does.
+            // The configuration file disables the CRI plugin, as Docker's file does.
             Err(StatusError::NoPlugin)
                 if self
                     .dump

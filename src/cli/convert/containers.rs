@@ -89,8 +89,8 @@ impl Rewrite {
         }
     }
 
-    /// Repeats the container's stop signal as an annotation, for when the shim stops the container.
-    /// The field stays in the spec, for when kubelet does.
+    /// Repeats the container's stop signal as an annotation, which the shim uses when it stops the
+    /// container. The field stays in the spec, because kubelet uses the field.
     fn stop_signal(&mut self, container: &Node, name: &str) {
         let signal = container.at(&["lifecycle", "stopSignal"]);
         let Some(signal) = signal.and_then(Node::as_text) else {

@@ -183,7 +183,7 @@ impl How {
     }
 }
 
-/// The note that says which pods have warnings, because of which `--strict` fails.
+/// The note with which `--strict` fails. It names the pods that have warnings.
 fn warned(pods: &[Explanation]) -> Option<String> {
     let warned: Vec<_> = pods.iter().filter(|pod| !pod.warnings.is_empty()).collect();
     let warnings: usize = warned.iter().map(|pod| pod.warnings.len()).sum();

@@ -408,8 +408,8 @@ fn says(text: &str, container: &str, words: &[&str]) {
     assert_eq!(with.count(), 1, "{words:?} in {said:#?}");
 }
 
-/// A pod that lists its apps and has these annotations. Another annotation repeats its restart
-/// policy.
+/// A pod that lists its apps and has these annotations. A further annotation repeats the pod's
+/// restart policy.
 fn listed(annotations: &str, policy: &str, spec: &str, containers: &str) -> String {
     format!(
         "kind: Pod\nmetadata:\n  name: shop\n  annotations: {{usher/apps: app, \
@@ -451,8 +451,8 @@ fn probes_and_post_start_handlers_of_an_app_behind_an_init_container_are_warning
         let text = app("Auto", &more);
         says(&text, "app", &words);
         assert_eq!(warnings(&text).len(), 1, "{more}");
-        // With start mode Block, usher answers the app's `Start` in the app's turn, and kubelet
-        // runs no probe before the answer.
+        // With start mode Block, usher answers the app's `Start` when the app's turn comes, and
+        // kubelet runs no probe before the answer.
         assert_eq!(warnings(&app("Block", &more)), [], "{more}");
     }
     for harmless in [

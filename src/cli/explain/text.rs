@@ -85,8 +85,8 @@ impl Explanation {
     }
 }
 
-/// A line that names its subject, such as a container, and says a sentence about it. Wrapped lines
-/// are indented.
+/// A line about a subject, such as a container: its name, and a sentence. Wrapped lines are
+/// indented.
 fn about(what: &str, style: Style, sentence: &str, width: Option<usize>) -> String {
     let lines = wrapped(&format!("{what}: {sentence}"), width, "  ");
     lines.replacen(what, &styled(style, what), 1) + "\n"

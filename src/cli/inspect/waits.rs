@@ -197,7 +197,7 @@ fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now:
 }
 
 /// The line about names of containers that were never created, although other containers wait for
-/// them. Such a name may be misspelt.
+/// them. Such a name may be misspelled.
 fn never_created(pod: &api::Pod) -> Option<String> {
     let never = api::Missing::MISSING_NEVER_CREATED;
     let obstacles = waiting(pod).flat_map(|(_, wait)| &wait.obstacles);
@@ -254,7 +254,7 @@ fn is_not_up(container: &api::Container) -> bool {
     is_startup && !container.ready
 }
 
-/// Containers for which the wait's container waits, and which were stopped because their startup
+/// The containers that the waiting container waits for, and that were stopped because their startup
 /// probe failed.
 fn culprits<'a>(
     pod: &'a api::Pod,

@@ -225,8 +225,8 @@ impl Installer {
                  with systemctl edit usher-stop.service",
             );
         }
-        // containerd's restart generates the configuration, so the checks do not find the runtime
-        // in it before.
+        // Only a restart of containerd adds the runtime to a generated configuration. Before the
+        // restart, the checks would not find the runtime.
         let is_generated_later = self.is_changed() || self.found.awaits_generation();
         if self.found.source.is_none() || self.wanted.restart || !is_generated_later {
             self.check()?;

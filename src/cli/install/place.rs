@@ -45,7 +45,8 @@ pub(super) fn put(file: &Path, text: Option<&str>) -> Result<(), String> {
     done.map_err(|error| format!("{} cannot be changed: {error}", file.display()))
 }
 
-/// The missing ones among a directory and its parent directories, the outermost first.
+/// Returns the missing directories among this directory and its parents. The outermost one comes
+/// first.
 pub(super) fn missing_directories(directory: &Path) -> Vec<PathBuf> {
     let missing = directory.ancestors().take_while(|it| !it.exists());
     let mut missing: Vec<_> = missing.map(Path::to_owned).collect();

@@ -316,8 +316,8 @@ impl Found {
         }
     }
 
-    /// The line and the name of an inline table, if the table of the runtimes is one or is within
-    /// one. The outermost inline table counts.
+    /// If the table of all runtimes is an inline table, or is within one, returns the line and the
+    /// name of the outermost inline table.
     fn inline_table(&self) -> Option<(usize, String)> {
         let document = Document::parse(self.bare.text.as_str()).ok()?;
         let mut item = document.as_item();

@@ -279,7 +279,7 @@ mod tests {
             let bars = chart.rows.iter().flat_map(|row| &row.spans);
             let bars = bars.filter(|span| span.state == state).count();
             let class = format!("class=\"{}\"", state.word());
-            // The legend contains the class of the bars once more.
+            // The legend contains each class once more.
             assert_eq!(picture.matches(&class).count(), bars + 1, "{class}");
         }
         assert!(picture.contains("worker: killed: the grace period was over"));
