@@ -1,7 +1,7 @@
 //! Records of pods that have ended, in files that are kept for an hour.
 //!
-//! A pod's shim exits with the pod, so it cannot remove the pod's record an hour later. Old records
-//! are removed by `usher`, and by the shim of the next pod that ends.
+//! A pod's shim exits with the pod, so it cannot remove the pod's record an hour later. `usher`
+//! removes old records, and so does the next shim that keeps a record.
 
 use std::fmt;
 use std::io;
@@ -59,7 +59,7 @@ impl Archive for NodeArchive {
 }
 
 impl Ended {
-    /// Records below a directory of sockets.
+    /// The records in a subdirectory of this directory of sockets.
     pub fn in_directory(sockets: &Path) -> Ended {
         Ended {
             directory: sockets.join(ENDED),
@@ -104,7 +104,7 @@ impl Ended {
         pods.collect()
     }
 
-    /// Files with their time, oldest first.
+    /// The files of the records, each with the time in its name. The oldest file comes first.
     fn files(&self) -> Vec<(SystemTime, PathBuf)> {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
         let mut files: Vec<_> = entries
