@@ -61,7 +61,7 @@ pub use resources::Resources;
 /// Work that runs concurrently with everything else.
 pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The engine of a shim, from which its containers come.
+/// The engine of a shim. It makes a container from each bundle.
 pub trait Engine: fmt::Debug + Send + Sync {
     /// If the options of a container's order name a file, returns them with the file's content.
     /// `None` if they name none. A disk can stall the read.
@@ -107,11 +107,12 @@ pub struct Order {
     /// Mounts of the container's root file system.
     pub rootfs: Vec<Mount>,
     pub paths: Paths,
-    /// The engine's own options.
+    /// Options in the caller's Create. Their form depends on the engine.
     pub options: Option<Any>,
     /// Directory of the checkpoint to restore the container from; empty for none.
     pub checkpoint: String,
-    /// Set for a pod's sandbox without a pause container, whose bundle is empty.
+    /// The request for a sandbox, if this container is a pod's sandbox without a pause container.
+    /// Its bundle is empty.
     pub sandbox: Option<SandboxOrder>,
 }
 
@@ -310,7 +311,8 @@ pub trait Restoration: fmt::Debug + Send {
     ) -> Result<NewInit, EngineError>;
 }
 
-/// An init process of a container, from its creation on; a restart in place makes a new one.
+/// An init process of a container, from its creation on. A restart in place makes a new init
+/// process.
 ///
 /// Laws: all methods may be called after the exit of the process, and then report the exit. A
 /// frozen container reacts to no signal but SIGKILL, and is not released, until it is thawed.
@@ -388,8 +390,8 @@ pub trait Init: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`EngineError`], with the engine's message; then the container is frozen only if it was
-    /// before.
+    /// [`EngineError`], with the engine's message. After an error the container is frozen only if
+    /// it was frozen before the call.
     async fn checkpoint(
         &self,
         checkpoint: &Checkpoint,
@@ -456,8 +458,8 @@ pub trait Process: fmt::Debug + Send + Sync {
     /// PID of the process. Another process may get it after the exit.
     fn pid(&self) -> i32;
 
-    /// Sends a signal to the process. Signals other than SIGKILL are delivered only once it
-    /// executes its own program.
+    /// Sends a signal to the process. A signal other than SIGKILL is delivered only once the
+    /// process executes its own program.
     ///
     /// Law: returns [`EngineError::Gone`] after the exit.
     fn kill(&self, signal: Signal) -> SignalProgress;
@@ -624,7 +626,7 @@ impl fmt::Debug for ExitFuture {
 }
 
 impl PidHold {
-    /// Holds a PID; `free` is called when this is dropped.
+    /// Holds a PID. `free` is called when the returned value is dropped.
     pub fn new(pid: i32, free: impl FnOnce() + Send + 'static) -> PidHold {
         PidHold {
             pid,

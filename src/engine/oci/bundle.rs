@@ -8,8 +8,9 @@
 //! - Its enums are closed. A namespace, action or flag that is newer than the model would be an
 //!   error, although the OCI runtime can create the container. Here such a value is a string, which
 //!   only the runtime checks.
-//! - A process does not shrink again. For one of kubelet's `config.json` files (12.6 kB), the typed
-//!   document adds 984 kB to the shim, `serde_json::Value` 232 kB, and this struct 4 kB.
+//! - The shim would keep memory that it has used once. For one of kubelet's `config.json` files
+//!   (12.6 kB), the typed document adds 984 kB to the shim, `serde_json::Value` 232 kB, and this
+//!   struct 4 kB.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -182,7 +183,7 @@ impl Bundle {
         self.process.as_ref()?.oom_score_adj
     }
 
-    /// The container's requests and limits, as far as set.
+    /// The container's requests and limits. Those that are not set are missing.
     pub fn resources(&self) -> Resources {
         let linux = self.linux.as_ref();
         linux.and_then(|linux| linux.resources).unwrap_or_default()

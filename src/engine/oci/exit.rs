@@ -106,7 +106,7 @@ mod tests {
         at: UNIX_EPOCH,
     };
 
-    /// 2026-11-22 20:38:09.074364123 UTC.
+    /// An exit at 2026-11-22 20:38:09.074364123 UTC.
     fn exited() -> RecordedExit {
         RecordedExit {
             at: UNIX_EPOCH + Duration::new(1_795_379_889, 74_364_123),

@@ -15,9 +15,9 @@ use super::log::last_error_of;
 use super::options::{self, Options};
 use super::state;
 
-/// Bytes that may be allocated at once for each byte of input.
+/// Bytes that may be allocated at the same time for each byte of input.
 const EACH: usize = 96;
-/// Bytes that may be allocated at once in any case.
+/// Bytes that may be allocated at the same time in addition, whatever the size of the input.
 const ANYWAY: usize = 128 * 1024;
 
 /// An OOM score that occurs nowhere else.

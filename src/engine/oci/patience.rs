@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error::Verb;
 
-/// Upper bound of the limit.
+/// Upper bound of the time limit of a deletion.
 const AT_MOST: Duration = Duration::from_secs(100);
 
 /// Number of times that a container's deletion has exceeded its limit.

@@ -181,7 +181,7 @@ impl OciRuntime {
                 && self.reaper.may_claim(pid)
             {
                 let child = expectation.claim(pid);
-                // Fails if the process has exited already.
+                // The kill fails if the process has exited already.
                 let _ = self.reaper.kill(child.pid(), Signal::KILL.number());
             }
             return Err(error);

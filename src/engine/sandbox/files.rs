@@ -302,7 +302,7 @@ mod tests {
         note_cgroup(bundle.path(), &cgroup).unwrap();
         assert!(are_in(bundle.path()));
         assert_eq!(noted_cgroup(bundle.path()), cgroup);
-        // A malformed note.
+        // The note about the cgroup is malformed.
         fs::write(directory(bundle.path()).join(CGROUP), "[").unwrap();
         assert!(noted_cgroup(bundle.path()).is_empty());
         remove(bundle.path());

@@ -89,7 +89,7 @@ impl Holder {
 
     /// Kills the holder, and waits until it is gone.
     pub async fn kill_and_wait(&self) {
-        // Fails if the holder has exited already.
+        // The kill fails if the holder has exited already.
         let _ = self.end();
         let begun = Instant::now();
         while self.reaper.owns(self.pid) {
@@ -154,7 +154,7 @@ impl Init for Holder {
         SignalProgress::Done(match (self.has_no_process(), signal) {
             (false, signal) => oci::kill(&self.reaper, self.pid, signal),
             (true, Signal::KILL | Signal::TERM) => self.end(),
-            // The holder ignores all other signals.
+            // A sandbox without a process ignores all other signals, as a holder does.
             (true, _) => Ok(()),
         })
     }

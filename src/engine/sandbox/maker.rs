@@ -249,7 +249,8 @@ fn confine() -> Result<(), String> {
     )
     .map_err(failed("an empty root"))?;
     chdir(COVERED).map_err(failed("an empty root"))?;
-    // Mounts the old root over the new one, to be unmounted next (`pivot_root(2)`).
+    // This call puts the old root over the new root. The next call unmounts the old root
+    // (`pivot_root(2)`).
     pivot_root(".", ".").map_err(failed("an empty root"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(failed("the node's files"))?;
     chdir("/").map_err(failed("an empty root"))?;

@@ -113,7 +113,7 @@ impl Maker {
     /// kills that process, too.
     async fn end(mut self, reaper: &Reaper) {
         drop(self.leash);
-        // Fails if the maker has exited already.
+        // The kill fails if the maker has exited already.
         let _ = reaper.kill(self.child.pid(), Signal::KILL.number());
         if timeout(GONE_WITHIN, self.child.wait()).await.is_err() {
             let pid = self.child.pid();

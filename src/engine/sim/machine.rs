@@ -212,7 +212,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Returns all that is left: nothing, if everything is deleted.
+    /// Returns all that is left on the machine: nothing if everything was deleted.
     pub fn left(&self) -> Left {
         let alive = self.processes.values().filter(|process| process.is_alive());
         Left {
