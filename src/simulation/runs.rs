@@ -26,9 +26,9 @@ const SOUND: &str = "the simulation goes through";
 /// Seeds that have found bugs, each with its bug. With the bug in the code again, the seed fails.
 /// The tests run these seeds in addition to the first ones.
 ///
-/// A seed leads to another node as soon as the simulation draws one more number, and may then no
-/// longer find its bug; then `scripts/simulate --node` looks for another. So each bug also has a
-/// test of its own, which fails if the bug comes back:
+/// As soon as the simulation draws one more number, a seed leads to another node, and may no longer
+/// find its bug. Then `scripts/simulate --node` looks for another seed. So each bug also has a test
+/// of its own, which fails if the bug comes back:
 ///
 /// | bug | found by | its test |
 /// |---|---|---|
@@ -41,11 +41,11 @@ const SOUND: &str = "the simulation goes through";
 /// | sockets of dead shims, and mounts of a killed create, stay | chaos | `integration/shim_death.rs` |
 /// | a shim whose Create has failed keeps the bundle for five minutes | chaos, its seed 77040 | `pod::shim_end` |
 /// | a panic in an undone creation leaves its mount and its process | reading | `pod::sim`, `integration/engine.rs` |
-/// | a run is taken for complete though its app is wanted in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
+/// | a run counts as complete although its app is to run in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
 /// | a SIGKILL for a container whose Start was never answered is taken for a stop request to the pod | seed 56808 | `lifecycle/tests/found.rs` |
-/// | the same for a container that was started after its caller had gone | seed 71009 | `lifecycle/tests/found.rs` |
+/// | a SIGKILL for a container that was started after its caller had gone is taken for a stop request to the pod | seed 71009 | `lifecycle/tests/found.rs` |
 /// | a dead sandbox is forgotten when it is deleted as the last container of its pod | seed 51017534 | `lifecycle/tests/found.rs` |
-/// | an Update that ends after a later one gives the pod the size from before both | reading | `pod::sim` |
+/// | an Update that ends after a later Update gives the pod the size from before both Updates | reading | `pod::sim` |
 /// | a defer that survives SIGKILL is given up again and again at one moment | seed 2125 | `lifecycle/tests/suspended_rules.rs` |
 /// | the end of a restarted pod does not wait for defers that are not created again | seed 376 | `lifecycle/tests/decided_ends.rs` |
 ///
