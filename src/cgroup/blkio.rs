@@ -1,5 +1,5 @@
-//! Block I/O metrics of cgroup v1, per device and operation. The kernel's version and scheduler
-//! determine which files have them.
+//! Block I/O metrics of cgroup v1, per device and operation. Which files contain the metrics
+//! depends on the kernel's version and I/O scheduler.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use containerd_shim_protos::cgroups::metrics::{BlkIOEntry, BlkIOStat};
 
 use super::read::text;
 
-/// A file, and the list of the message that it fills.
+/// The name of a file, and the list in containerd's message for the entries in that file.
 type List = (&'static str, fn(&mut BlkIOStat) -> &mut Vec<BlkIOEntry>);
 
 /// Files of the CFQ scheduler (kernels before 5.0, and some vendors' later ones).
@@ -54,7 +54,8 @@ const BFQ: [List; 2] = [
     }),
 ];
 
-/// Returns the metrics of the first of these groups of files that has any.
+/// Reads the files of the CFQ scheduler, else those of the throttling layer, else those of BFQ: the
+/// metrics come from the first group that has any.
 pub(super) fn stat(directory: &Path) -> BlkIOStat {
     let mut blkio = BlkIOStat::new();
     for lists in [&CFQ[..], &THROTTLE, &BFQ] {
@@ -73,8 +74,8 @@ pub(super) fn stat(directory: &Path) -> BlkIOStat {
     blkio
 }
 
-/// Parses `8:0 Read 4096`, or `8:0 4096` in files without operations; `None` for the last line, the
-/// total.
+/// Parses a line `8:0 Read 4096`, or `8:0 4096` if the file does not tell operations apart. Returns
+/// `None` for the file's last line, which has the total of all devices.
 pub(super) fn entry(line: &str) -> Option<BlkIOEntry> {
     let (device, rest) = line.split_once(' ')?;
     let (major, minor) = device.split_once(':')?;

@@ -8,7 +8,8 @@ use cgroups_rs::fs::Controllers;
 use cgroups_rs::fs::hierarchies::UNIFIED_MOUNTPOINT;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-/// Controllers of cgroup v1 that are read here. runc looks for processes in `devices`.
+/// Controllers of cgroup v1 whose hierarchies the shim uses. `devices` is one of them because runc
+/// looks there for a container's processes.
 const CONTROLLERS: [Controllers; 9] = [
     Controllers::Devices,
     Controllers::Freezer,
@@ -42,7 +43,7 @@ pub(super) enum Hierarchy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     point: PathBuf,
-    /// The cgroup at the mount point; inside a container it is not the root cgroup.
+    /// The cgroup that the mount point shows. Inside a container this is not the root cgroup.
     root: PathBuf,
     /// Controllers and other mount options, separated by commas.
     options: String,

@@ -8,8 +8,8 @@ use std::path::Path;
 /// large machine, and are far shorter.
 const AT_MOST: u64 = 1 << 20;
 
-/// Initial size of the buffer, in bytes. Most files fit, and are read at once: for a second read
-/// the kernel would generate the text again.
+/// Initial size of the buffer, in bytes. Most files fit into it and need only one read; for a
+/// second read the kernel would generate the text again.
 const USUALLY: usize = 4096;
 
 /// Reads a file; `None` if it does not exist or cannot be read.
