@@ -16,7 +16,8 @@ use crate::plan::Rules;
 /// The default path of the file; [`PATH_VARIABLE`] overrides it.
 pub const PATH: &str = "/etc/usher/config.toml";
 
-/// Environment variable that names another file, which must then exist. For tests.
+/// Environment variable with the path of another configuration file, for tests. If it is set, that
+/// file must exist.
 pub const PATH_VARIABLE: &str = "USHER_CONFIG";
 
 /// Largest size of the file that is read.
@@ -36,7 +37,7 @@ pub fn read() -> Result<Rules, String> {
     }
 }
 
-/// Reads rules from a file at another path.
+/// Reads rules from the configuration file at `path`.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
-//! Fuzz targets for all input from outside: no input causes a panic or a hang, or takes more memory
-//! than its size justifies.
+//! Fuzz targets for all input from outside. They check that no input causes a panic or a hang, or
+//! takes more memory than its size justifies.
 //!
-//! A target is a function that takes any bytes; it stands beside the code that parses them.
-//! `scripts/fuzz` searches for failing inputs, with overflow checks. The tests run each target with
-//! its seeds in `integration/fuzz/seeds`. An input that once failed is kept there, under a name
-//! that describes it.
+//! A target is a function that accepts any bytes. Its implementation stands beside the code that
+//! parses these bytes. `scripts/fuzz` searches for failing inputs, with overflow checks. The tests
+//! run each target with its seeds, which are in `integration/fuzz/seeds`. An input that once failed
+//! becomes a seed, under a name that describes it.
 
 mod annotations;
 pub(crate) mod cost;
@@ -37,92 +37,93 @@ pub const TARGETS: [Target; 21] = [
     ("tls", tls),
 ];
 
-/// The target of `usher-webhook`.
+/// Name of the only target that is in the crate `usher-webhook`.
 #[cfg(test)]
 const OF_WEBHOOK: &str = "reviews";
 
-/// Annotations, in the form of [`annotations::annotations`](self::annotations::annotations).
+/// Fuzzes the annotations of containers.
+/// [`annotations::annotations`](self::annotations::annotations) says how the input encodes them.
 pub fn annotations(input: &[u8]) {
     annotations::annotations(input);
 }
 
-/// A shim's message to `usher`, as each command prints it.
+/// Fuzzes a shim's answer to `usher`: each command prints the answer.
 pub fn answers(input: &[u8]) {
     crate::cli::fuzz::answers(input);
 }
 
-/// containerd's standard input to `start`.
+/// Fuzzes the standard input that containerd gives to `start`.
 pub fn bootstrap(input: &[u8]) {
     crate::shim::fuzz::bootstrap(input);
 }
 
-/// A bundle's `config.json`, and all changes that the shim makes to it.
+/// Fuzzes a bundle's `config.json`, and all changes that the shim makes to it.
 pub fn bundle(input: &[u8]) {
     crate::engine::oci::fuzz::bundle(input);
 }
 
-/// JSON and messages inside calls of the Task service.
+/// Fuzzes the JSON and the nested messages in calls of the Task service.
 pub fn calls(input: &[u8]) {
     crate::pod::fuzz::calls(input);
     crate::engine::oci::fuzz::resources(input);
 }
 
-/// Files of a cgroup.
+/// Fuzzes the parsers of the files of a cgroup.
 pub fn cgroup(input: &[u8]) {
     crate::cgroup::fuzz::files(input);
 }
 
-/// The node's configuration file.
+/// Fuzzes the node's configuration file.
 pub fn config(input: &[u8]) {
     crate::config::fuzz(input);
 }
 
-/// ttrpc on the control socket.
+/// Fuzzes the bytes that a client sends to the control socket.
 pub fn control(input: &[u8]) {
     ttrpc::control(input);
 }
 
-/// A manifest for `usher convert`.
+/// Fuzzes a manifest for `usher convert`.
 pub fn convert(input: &[u8]) {
     crate::cli::fuzz::convert(input);
 }
 
-/// A manifest for `usher explain`.
+/// Fuzzes a manifest for `usher explain`.
 pub fn explain(input: &[u8]) {
     crate::cli::fuzz::explain(input);
 }
 
-/// The response to a gRPC probe.
+/// Fuzzes a server's response to a gRPC probe.
 pub fn grpc(input: &[u8]) {
     crate::probe::fuzz::grpc(input);
 }
 
-/// The JSON of one probe, hook or setting.
+/// Fuzzes the JSON of one probe, hook or setting in an annotation.
 pub fn handlers(input: &[u8]) {
     annotations::handlers(input);
 }
 
-/// The response to an HTTP probe.
+/// Fuzzes a server's response to an HTTP probe.
 pub fn http(input: &[u8]) {
     crate::probe::fuzz::http(input);
 }
 
-/// Options of a root file system's mounts.
+/// Fuzzes the mount options of a root file system.
 pub fn mounts(input: &[u8]) {
     crate::rootfs::fuzz::mounts(input);
 }
 
-/// The options of the OCI runtime.
+/// Fuzzes the options of the OCI runtime.
 pub fn options(input: &[u8]) {
     crate::engine::oci::fuzz::options(input);
 }
 
-/// kubelet's configuration of a sandbox.
+/// Fuzzes kubelet's configuration of a sandbox.
 pub fn sandbox(input: &[u8]) {
     crate::engine::sandbox::fuzz::config(input);
 }
 
-/// Files in `/proc`.
+/// Fuzzes the parsers of files in `/proc`.
 pub fn proc(input: &[u8]) {
     crate::cgroup::fuzz::status(input);
     crate::reaper::fuzz(input);
@@ -131,24 +132,24 @@ pub fn proc(input: &[u8]) {
     crate::linux::fuzz(input);
 }
 
-/// Files written by the OCI runtime, and by a shim that has died.
+/// Fuzzes the files that an OCI runtime, or a shim that has died, left behind.
 pub fn state(input: &[u8]) {
     crate::cgroup::fuzz::notes(input);
     crate::engine::oci::fuzz::files(input);
     crate::engine::oci::fuzz::state(input);
 }
 
-/// The address of a stream.
+/// Fuzzes the address of a standard stream.
 pub fn stdio(input: &[u8]) {
     crate::stdio::fuzz::address(input);
 }
 
-/// ttrpc on the socket for containerd.
+/// Fuzzes the bytes that a client sends to the socket for containerd.
 pub fn task(input: &[u8]) {
     ttrpc::task(input);
 }
 
-/// The response to a TLS handshake.
+/// Fuzzes a server's side of a TLS handshake.
 pub fn tls(input: &[u8]) {
     crate::probe::fuzz::tls(input);
 }

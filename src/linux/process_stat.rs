@@ -1,7 +1,7 @@
 //! `/proc/<pid>/stat` (`proc_pid_stat(5)`).
 //!
-//! The `procfs` crate parses all 52 fields of the file and fails if one of them is unknown to it.
-//! Four are needed here, and these have not changed since Linux 2.6.
+//! The `procfs` crate parses all 52 fields of the file, and fails if it does not know the value of
+//! a field. The shim needs four fields, which have not changed since Linux 2.6.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -48,14 +48,14 @@ impl ProcessStat {
         Some(ProcessStat {
             state: fields.next()?.chars().next()?,
             parent: fields.next()?.parse().ok()?,
-            // pgrp, session, tty and tpgid come before the flags.
+            // The fields pgrp, session, tty and tpgid come before the flags.
             flags: fields.nth(4)?.parse().ok()?,
-            // The 22nd field of the file.
+            // The start time is the 22nd field of the file.
             start_time: fields.nth(12)?.parse().ok()?,
         })
     }
 
-    /// True if the process has exited and waits for its parent to collect it.
+    /// True if the process has exited and its parent has not collected it yet.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }

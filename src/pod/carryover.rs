@@ -7,11 +7,11 @@ use crate::engine::{Init, PidHold};
 /// The part of a task that outlives each of its init processes.
 #[derive(Debug, Default)]
 pub(super) struct RestartCarryover {
-    /// The process id of the first init process, which the caller knows. It is reserved if the task
-    /// may report running while it has no process.
+    /// The process id of the first init process, which is the id that the caller knows. The id is
+    /// reserved if the caller may see the task as running while it has no process.
     first: Option<PidHold>,
-    /// The exec that is taken for the container's postStart handler: the OCI specification's
-    /// process as JSON.
+    /// The exec that the shim assumes to be the container's postStart handler, as the JSON of a
+    /// process in the OCI specification.
     post_start: Option<Vec<u8>>,
     /// All changes that the caller made to the container's resources, merged.
     resources: Option<Value>,
@@ -26,8 +26,8 @@ impl RestartCarryover {
         }
     }
 
-    /// Releases the reservation of `pid` if that is the first process id. The exit of that process
-    /// is published: no restart followed.
+    /// Releases the reservation of `pid` if it is the first process id. Called when the exit of
+    /// that process is published, because then no restart follows.
     pub fn release_pid(&mut self, pid: i32) {
         drop(self.first.take_if(|first| first.pid() == pid));
     }
@@ -37,12 +37,12 @@ impl RestartCarryover {
         self.first.as_ref().map(PidHold::pid)
     }
 
-    /// Keeps the exec that is taken for the container's postStart handler.
+    /// Keeps the exec that the shim assumes to be the container's postStart handler.
     pub fn keep_post_start(&mut self, process: Vec<u8>) {
         self.post_start = Some(process);
     }
 
-    /// The exec that is taken for the container's postStart handler.
+    /// The exec that the shim assumes to be the container's postStart handler.
     pub fn post_start(&self) -> Option<&[u8]> {
         self.post_start.as_deref()
     }

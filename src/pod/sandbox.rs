@@ -68,7 +68,7 @@ impl Actor {
         }
     }
 
-    /// Answers when a killed sandbox is deleted.
+    /// Answers when a sandbox that was killed is deleted.
     pub fn sandbox_gone(&mut self, id: &str, reply: Reply<()>) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
@@ -79,7 +79,7 @@ impl Actor {
         let status = self.core.task_status(&id);
         let can_go = status == Some(TaskStatus::Stopped) || !self.core.is_known(&id);
         let waiting = &mut self.sandbox_end.waiting;
-        // Callers that have given up are dropped.
+        // Drop the callers that no longer wait.
         waiting.retain(|waiting| !waiting.is_closed());
         waiting.push(reply);
         if can_go && !is_going {
@@ -135,7 +135,7 @@ impl Actor {
             created_at: task.created_at,
             exit,
         });
-        // containerd usually asks right after this to remove the sandbox.
+        // The next call of containerd usually removes the sandbox.
         self.shim_end.announce(id.clone());
         self.delete_sandbox(id);
     }

@@ -1,4 +1,4 @@
-//! A simulated node, independent of the machine that runs the test, including its time.
+//! A simulated node, which depends neither on the machine that runs the test nor on its clock.
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +39,8 @@ pub struct Recorder<T> {
 #[derive(Debug)]
 struct SimClock {
     origin: Instant,
-    /// Number of readings of the clock. Each reading costs the thread a microsecond of CPU time.
+    /// Number of readings of the clock. Each reading counts as a microsecond of the thread's CPU
+    /// time.
     looks: AtomicU64,
 }
 

@@ -1,4 +1,5 @@
-//! Start: the core decides when; this module executes the container's program.
+//! The Start call: the core decides when a container's program is executed, and this module
+//! executes it.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ impl Actor {
         let now = self.now();
         self.core.handle_start(now, &id, request, patience);
         let watch = async move {
-            // No value is ever sent: the receiver ends when the sender is dropped.
+            // The receiver ends when the sender is dropped; no value is ever sent.
             let _ = gone.await;
             Ok::<_, Panicked>(())
         };

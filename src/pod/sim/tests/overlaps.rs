@@ -3,11 +3,11 @@
 use super::*;
 use crate::pod::CheckpointCall;
 
-/// The fault of each call, and the calls that have begun.
+/// A fault plan that decides by the calls that have begun, and records them.
 #[derive(Clone)]
 struct Script {
     begun: Arc<Mutex<Vec<(Instant, EngineCall, String)>>>,
-    /// The fault of a call, given the number of equal calls before it.
+    /// Returns the fault of a call, given the number of earlier calls of the same kind.
     fault: fn(EngineCall, usize) -> Fault,
     answers_after: fn(EngineCall) -> Duration,
 }
@@ -215,7 +215,8 @@ async fn update(pod: &Pod, mebibytes: u64) -> Result<(), CallError> {
     updated.await
 }
 
-/// Starts a pod of one app of 100 MiB, sized by the pod's phase, and checks its memory limit.
+/// Starts a pod of one app of 100 MiB, whose cgroup has the size of the current phase. Checks the
+/// pod's memory limit.
 async fn sized(node: &SimNode, pod: &Pod) {
     size(node, pod).await;
     assert_eq!(memory(node), 100);
@@ -342,8 +343,8 @@ fn a_container_is_raised_when_the_kernel_has_lowered_its_pod_and_lowered_at_once
     );
 }
 
-/// A program ends while its release is under way. At the same moment another container is due to
-/// get a signal.
+/// A program ends while its release is under way. At the same moment a signal for another container
+/// is due.
 #[test]
 fn what_is_being_released_is_not_cleared_away_by_a_timer() {
     let mut script = Script::new(|_, _| Fault::none());
