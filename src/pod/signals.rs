@@ -29,7 +29,7 @@ impl Actor {
             return self.signalled(id, order, Err(CallError::not_found(id.as_str(), "")));
         };
         // After SIGKILL all other work for the container is useless, even if its init has exited
-        // before. A cleanup is not canceled, because the runtime must finish writing its state.
+        // before. A cleanup is not canceled, because it must write its state completely.
         if signal == Signal::KILL && !self.core.is_being_cleaned_up(id) {
             task.handles.cancel_token().cancel();
         }

@@ -86,8 +86,8 @@ impl Actor {
     }
 
     /// Handles the exit of a container's init process. If the container shares a PID namespace with
-    /// other containers, its remaining processes are killed first. Later, a new container may have
-    /// the same id, and its processes must not be killed.
+    /// other containers, this function first kills the container's remaining processes. After the
+    /// deletion a new container may get the same id, and these kills must not hit that container.
     pub(super) fn init_ended(&mut self, id: &ContainerId, status: ExitStatus) {
         self.operations.cancel_at_exit(id);
         let Some(task) = self.tasks.get_mut(id) else {

@@ -24,8 +24,8 @@ const SENTENCE_AT_MOST: usize = 4_000;
 
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 80);
 
-/// A server that sends `says` in pieces of `at_once` bytes, and then hangs up. It accepts
-/// everything that the client sends.
+/// A server that sends `says` in pieces of `at_once` bytes, and then closes the connection. The
+/// server accepts everything that the client sends.
 struct Server<'a> {
     says: &'a [u8],
     at_once: usize,
@@ -96,7 +96,8 @@ pub(crate) fn tls(input: &[u8]) {
     judge(input, async { handshake.await.map(drop) });
 }
 
-/// Runs the attempt until it ends. It has to end by itself, because nothing else runs meanwhile.
+/// Runs an attempt until it ends. The attempt has to end by itself, because the runtime here has
+/// neither timers nor other tasks.
 fn judge(input: &[u8], attempt: impl Future<Output = Result<(), String>>) {
     thread_local! {
         static RUNTIME: Runtime = Builder::new_current_thread().build().expect("a runtime");

@@ -173,7 +173,7 @@ fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
         return UNLIMITED;
     };
     if limit == 0 {
-        // The counted containers have no memory limit in all, so there is nothing to limit.
+        // No container is counted, so there is nothing to limit.
         return UNLIMITED;
     }
     let held = u64::try_from(wanted.held.len()).unwrap_or(u64::MAX);
