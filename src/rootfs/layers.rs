@@ -53,7 +53,7 @@ impl Layers {
     ///
     /// # Errors
     ///
-    /// A sentence; then nothing is left mounted.
+    /// A sentence. After an error nothing is left mounted.
     pub fn map(
         options: &mut [String],
         bundle: &Path,

@@ -64,7 +64,7 @@ pub fn of(bundle: &Path) -> PathBuf {
 ///
 /// # Errors
 ///
-/// A sentence that names the mount; then nothing is left mounted.
+/// A sentence that names the mount. After an error nothing is left mounted.
 pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(), String> {
     for mount in mounts {
         if let Err(error) = mount_one(mount, bundle, reaper).await {
