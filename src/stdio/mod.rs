@@ -2,8 +2,8 @@
 //!
 //! containerd passes a FIFO for each stream, and reads or writes the other end. The process itself
 //! gets pipes or a terminal, and the shim moves the bytes. So the process sees no broken pipe when
-//! a reader such as containerd restarts, and the process cannot change the mode of containerd's
-//! FIFOs. Output can also go to a file or a logging program.
+//! a reader such as containerd restarts, and the process has no access to containerd's FIFOs.
+//! Output can also go to a file or a logging program.
 
 mod address;
 mod binary;

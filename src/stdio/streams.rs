@@ -38,8 +38,8 @@ pub struct Streams {
     stdin: Option<File>,
     /// True after CloseIO. The caller may call CloseIO before the FIFO is connected.
     is_closed: bool,
-    /// Senders of `begin`, one for each pump. Until then the pump keeps output back, because the
-    /// OCI runtime still runs.
+    /// Senders of `begin`, one for each pump. A pump keeps output back until it gets `begin`,
+    /// because the OCI runtime still runs.
     silent: Vec<oneshot::Sender<()>>,
     /// A terminal that the OCI runtime has not sent yet, and the destination of its output.
     expected: Option<(ConsoleSocket, Destination, Keep)>,
@@ -467,8 +467,8 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // No process reads stdin anymore. Output that is left was passed on by [`drain`], if at
-        // all.
+        // No process reads stdin anymore. This function does not wait for output that is left;
+        // `drain` does.
         let output = self.output.iter().map(|output| &output.pump);
         self.input.iter().chain(output).for_each(JoinHandle::abort);
         // A logging program may run even if the process was never made.

@@ -46,7 +46,7 @@ pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) -> Option<Rest
         (Some(MessageWriter::Fifo), Address::Path(path)) => append(Path::new(path), &line),
         (None, Address::Path(path)) if !path.is_empty() => return rest(path.into(), line),
         (None, Address::File(path)) => return rest(path, line),
-        // The stream has no destination, or its destination is broken.
+        // The stream has no destination anymore, or never had one.
         _ => return None,
     };
     report(address, written);
