@@ -1,4 +1,4 @@
-//! One mount of a container's root file system.
+//! Makes a single mount of a container's root file system.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
