@@ -1,6 +1,6 @@
-//! Compiles the name of the source's commit into the program. The environment variable
-//! `USHER_REVISION` names the commit; if it is not set, git does. Without both, as in an archive of
-//! the sources, the program contains no commit.
+//! Compiles the name of the source's commit into the program. The name comes from the environment
+//! variable `USHER_REVISION`, or else from git. If both are missing, as in an archive of the
+//! sources, the program contains no commit.
 //!
 //! Also links the program at a fixed address. A position-independent program is relocated when it
 //! starts, and each process gets its own copy of every page that the relocation changes: 0.2 MB for

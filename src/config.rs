@@ -41,7 +41,7 @@ pub fn read() -> Result<Rules, String> {
 ///
 /// # Errors
 ///
-/// As [`read`]; also if the file does not exist.
+/// The same as for [`read`], and also if the file does not exist.
 pub fn read_file(path: &Path) -> Result<Rules, String> {
     read_from(path).map_err(|unread| unread.sentence(path))
 }
@@ -88,7 +88,7 @@ fn read_from(path: &Path) -> Result<Rules, Unread> {
     parse(&text).map_err(Unread::Because)
 }
 
-/// Any content of the file yields either rules or a one-line error.
+/// Checks that any content of the file yields either rules or a one-line error.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {

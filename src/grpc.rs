@@ -13,7 +13,8 @@ use crate::probe::{alongside, causes};
 
 /// Limit for the headers of an answer, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
-/// Bytes of the prefix before a message: a compression flag, and the message's length.
+/// Size in bytes of the prefix before a message, which has a compression flag and the message's
+/// length.
 const PREFIX: usize = 5;
 
 /// Names of the headers in which the server sends its status: a number, and a message.

@@ -11,11 +11,11 @@ use std::thread;
 
 use tokio::sync::{Semaphore, oneshot};
 
-/// Threads that one container may have at a time.
+/// Maximum number of threads that one container may have at a time.
 const AT_ONCE: usize = 4;
 
-/// Stack size: room for paths, mount options and a few pages of text. The kernel allocates only the
-/// pages that are used.
+/// Stack size of a thread in bytes, with room for paths, mount options and a few pages of text. The
+/// kernel allocates only the pages that are used.
 const STACK: usize = 256 * 1024;
 
 /// The limit on the threads of one container. Clones share the limit.

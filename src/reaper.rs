@@ -41,7 +41,8 @@ pub use ending::Waited;
 /// can leave thousands of orphans a second.
 const UNCLAIMED_AT_MOST: usize = 32_768;
 
-/// Exit status of a process whose exit was dropped; containerd uses it for unknown exits.
+/// Exit status of a process whose exit was dropped. containerd uses the same status for unknown
+/// exits.
 const UNKNOWN: ExitStatus = ExitStatus::Code(255);
 
 /// Minimum time between two searches for orphans, if the kernel has no lists of children.
@@ -212,8 +213,8 @@ impl Reaper {
     }
 
     /// Spawns the shim's own program again. Since that program runs already, no disk can stall its
-    /// start. It is spawned on the serving thread, because the program may ask for a signal when
-    /// its parent thread ends (`PR_SET_PDEATHSIG(2const)`).
+    /// start. The serving thread itself spawns the program, because the program may ask for a
+    /// signal when its parent thread ends (`PR_SET_PDEATHSIG(2const)`).
     ///
     /// # Errors
     ///

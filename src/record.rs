@@ -114,9 +114,10 @@ pub enum What {
     OomKilled,
     /// A probe has failed for the first time in a row, or as often as its threshold allows.
     ProbeFailed(Box<FailedProbe>),
-    /// A hook ended. If the hook failed, with the reason.
+    /// A hook ended. The text is the reason if the hook failed.
     HookOver(HookKind, Option<Box<str>>),
-    /// The postStart handler of a restart in place ended. If the handler failed, with the reason.
+    /// The postStart handler of a restart in place ended. The text is the reason if the handler
+    /// failed.
     PostStarted(Option<Box<str>>),
     /// A defer container will not run.
     Skipped,

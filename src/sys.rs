@@ -41,11 +41,11 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 
 /// Spawns a command whose process does not ignore glibc's internal signals.
 ///
-/// std uses glibc's `posix_spawn`, whose child ignores signal 32 (`SIGCANCEL`), and so does each
-/// program that it executes: every container of a pod. With a step before execve(2), std calls
-/// fork(2) instead, whose child ignores no further signals. The step itself stops ignoring the
-/// signals that this process ignores: systemd starts its services with `posix_spawn`, so containerd
-/// and the shim may have inherited this.
+/// std uses glibc's `posix_spawn`. Its child ignores signal 32 (`SIGCANCEL`), and so does each
+/// program that the child executes, in the end every container of a pod. If a command has a step
+/// before execve(2), std calls fork(2) instead, whose child ignores no further signals. The step
+/// here also resets these signals, because this process may have inherited them as ignored: systemd
+/// starts its services with `posix_spawn`, too.
 ///
 /// # Errors
 ///
@@ -68,8 +68,8 @@ fn heed_internal_signals() -> io::Result<()> {
     // The value is the kernel's `struct sigaction`, of at most four words: `SIG_DFL`, and no flags.
     let default = [0_u64; 4];
     for signal in [32, 33] {
-        // Make the system call directly, because glibc's function refuses these signals. SAFETY:
-        // rt_sigaction(2) reads one sigaction, from a variable that outlives the call.
+        // Make the system call directly, because glibc's function refuses these signals.
+        // SAFETY: rt_sigaction(2) reads one sigaction, from a variable that outlives the call.
         let _ = unsafe {
             libc::syscall(
                 libc::SYS_rt_sigaction,
@@ -113,7 +113,7 @@ pub fn hold(pid: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Kills the process of a descriptor from [`hold`](hold). The process may have exited already.
+/// Kills a process [by its descriptor](hold). The process may have exited already.
 pub fn end_held(process: BorrowedFd<'_>) {
     let none: *const libc::siginfo_t = std::ptr::null();
     // SAFETY: with a null pointer pidfd_send_signal(2) reads no memory of this process.

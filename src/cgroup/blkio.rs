@@ -10,7 +10,7 @@ use super::read::text;
 /// The name of a file, and the list in containerd's message for the entries in that file.
 type List = (&'static str, fn(&mut BlkIOStat) -> &mut Vec<BlkIOEntry>);
 
-/// Files of the CFQ scheduler (kernels before 5.0, and some vendors' later ones).
+/// Files of the CFQ scheduler (kernels before 5.0, and later kernels of some vendors).
 const CFQ: [List; 8] = [
     ("io_service_bytes_recursive", |blkio| {
         &mut blkio.io_service_bytes_recursive
@@ -54,8 +54,8 @@ const BFQ: [List; 2] = [
     }),
 ];
 
-/// Reads the files of the CFQ scheduler, else those of the throttling layer, else those of BFQ: the
-/// metrics come from the first group that has any.
+/// Reads the metrics from the files of the CFQ scheduler. If these have none, tries the files of
+/// the throttling layer, and last those of BFQ.
 pub(super) fn stat(directory: &Path) -> BlkIOStat {
     let mut blkio = BlkIOStat::new();
     for lists in [&CFQ[..], &THROTTLE, &BFQ] {
@@ -89,7 +89,7 @@ pub(super) fn entry(line: &str) -> Option<BlkIOEntry> {
     })
 }
 
-/// Adds the names of the devices, if the machine has any.
+/// Adds the names of the block devices that `/proc/partitions` lists.
 fn name(blkio: &mut BlkIOStat) {
     let partitions = text(Path::new("/proc/partitions")).unwrap_or_default();
     for (_, list) in CFQ {

@@ -9,13 +9,13 @@ use std::time::Duration;
 use super::hierarchy::mounted;
 use super::{below, is_named_after, kill};
 
-/// Time for killed processes, and their cgroups, to be gone.
+/// Time limit for killed processes to exit, and for their cgroups to be removed.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Directories of the cgroups that belong to one container. The OCI runtime has recorded `noted` in
 /// the container's state. If the shim died while the container was being created, `wanted` is the
 /// cgroup path in its bundle. A cgroup without the container's ID in its name is left out, because
-/// it may contain processes of others.
+/// it may also contain other processes.
 pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
     let mut cgroups = noted;
     // A path without a leading slash has systemd's form (`slice:prefix:name`); systemd removes such
@@ -31,7 +31,7 @@ pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) ->
     cgroups
 }
 
-/// Kills all processes in these cgroups and those below them, and removes the cgroups.
+/// Kills all processes in these cgroups and in the cgroups below them, and removes the cgroups.
 pub async fn kill_and_remove(cgroups: &BTreeSet<PathBuf>) {
     let roots: Vec<_> = cgroups.iter().cloned().collect();
     let remove = || {

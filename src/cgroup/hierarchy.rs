@@ -34,12 +34,12 @@ pub enum Layout {
 /// The mounted hierarchies, which do not change while the machine runs.
 #[derive(Debug)]
 pub(super) enum Hierarchy {
-    /// Controllers and their mounts.
+    /// The v1 controllers, each with its mount.
     V1(Vec<(Controllers, Mount)>),
     V2,
 }
 
-/// The mount of a hierarchy of either version.
+/// The mount of a cgroup hierarchy, v1 or v2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     point: PathBuf,
@@ -101,7 +101,7 @@ impl Hierarchy {
 }
 
 impl Mount {
-    /// Converts a path from `/proc/<pid>/cgroup` to one relative to the mount point.
+    /// Converts a path in `/proc/<pid>/cgroup` to a path relative to the mount point.
     pub fn below<'a>(&self, path: &'a str) -> &'a Path {
         let path = Path::new(path);
         let below = path.strip_prefix(&self.root);

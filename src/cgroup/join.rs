@@ -11,8 +11,8 @@ use super::hierarchy::mounted;
 ///
 /// # Errors
 ///
-/// If the cgroup does not exist, or the process cannot be moved. The text is the predicate of a
-/// sentence whose subject is the cgroup.
+/// If the cgroup does not exist, or the process cannot be moved. The text continues a sentence that
+/// begins with the cgroup.
 pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
     let below = Path::new(cgroup.trim_start_matches('/'));
     let paths = mounted().into_iter().map(|mount| mount.directory(below));

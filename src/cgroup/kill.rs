@@ -15,11 +15,11 @@ use super::{below, freezer, members};
 /// Pause between two checks: a killed process takes a moment to exit.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Most pidfds open at a time.
+/// Maximum number of pidfds that are open at a time.
 const HELD_AT_ONCE: usize = 64;
 
-/// Kills all processes in these cgroups and those below them, repeatedly, until none is left and
-/// `is_done` returns true. False after the time limit.
+/// Kills all processes in these cgroups and in the cgroups below them. Repeats this until no
+/// process is left and `is_done` returns true. Returns false if the time limit passes before.
 pub(super) async fn until_empty(
     cgroups: &[PathBuf],
     within: Duration,
@@ -42,7 +42,7 @@ pub(super) async fn until_empty(
 
 /// Kills all processes in a cgroup and in the cgroups below it; returns true if there were none.
 fn kill(cgroup: &Path) -> bool {
-    // Frozen processes cannot fork faster than the shim kills them.
+    // Freeze the cgroup, so that its processes cannot fork faster than the shim kills them.
     freezer::freeze(cgroup);
     let mut processes = Vec::new();
     let mut is_known = true;
@@ -64,8 +64,8 @@ fn kill(cgroup: &Path) -> bool {
     if !processes.is_empty() && (is_ours || write(&cgroup.join("cgroup.kill"), "1").is_err()) {
         end_members(cgroup, &processes);
     }
-    // In v1 a frozen process does not even die of SIGKILL. A killed command may also have frozen
-    // the cgroup.
+    // Thaw the cgroup, because in v1 a frozen process does not even die of SIGKILL. A killed
+    // command of the OCI runtime may also have left the cgroup frozen.
     freezer::thaw(cgroup);
     processes.is_empty() && is_known
 }

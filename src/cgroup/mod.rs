@@ -70,7 +70,7 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// A sentence if it cannot be found.
+    /// A sentence if the cgroup cannot be found.
     pub fn of(pid: i32) -> Result<Cgroup, String> {
         let failed = |error: &dyn Display| format!("cgroup of process {pid}: {error}");
         let number = u32::try_from(pid).map_err(|error| failed(&error))?;
@@ -99,7 +99,7 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// A sentence if they cannot be encoded.
+    /// A sentence if the metrics cannot be encoded.
     pub fn metrics(&self) -> Result<Any, String> {
         let metrics = match &self.version {
             Version::V1(cgroup) => cgroup.metrics().pack(),
@@ -113,7 +113,7 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// A sentence if they cannot be read, for example without a free descriptor.
+    /// A sentence if the PIDs cannot be read, for example because no descriptor is free.
     pub fn processes(&self) -> Result<Vec<u32>, String> {
         let mut processes = Vec::new();
         for directory in below(self.directory()) {
@@ -248,7 +248,7 @@ fn path_of(name: &str) -> String {
     slices.map(|words| format!("/{words}.slice")).collect()
 }
 
-/// Iterates over a cgroup's directory and those below it.
+/// Iterates over a cgroup's directory and the directories below it.
 fn below(directory: Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
     let mut coming: Vec<PathBuf> = directory.into_iter().collect();
     let all = std::iter::from_fn(move || {

@@ -32,8 +32,8 @@ pub fn prepare_for_container() {
     prepare();
 }
 
-/// Prepares the kernel for an exec. On cgroup v2 it does nothing: runc 1.4 and crun clone the
-/// process into its cgroup and move none, and a needless move would delay all forks on the node.
+/// Prepares the kernel for an exec. Does nothing on cgroup v2: runc 1.4 and crun create the process
+/// in its cgroup and move no process, and a needless move would delay all forks on the node.
 pub fn prepare_for_exec() {
     if matches!(Hierarchy::get(), Hierarchy::V1(_)) {
         prepare();
@@ -70,8 +70,8 @@ fn stay_in(directory: &Path) -> io::Result<()> {
         Hierarchy::V1(_) => THREADS_V1,
         Hierarchy::V2 => THREADS_V2,
     };
-    // The thread's ID, not 0: a thread that moves itself by writing 0 does not wait, so the kernel
-    // would not be prepared.
+    // Write the thread's ID, not 0: a thread that writes 0 moves itself without waiting, which does
+    // not prepare the kernel.
     fs::write(directory.join(threads), gettid().to_string())
 }
 

@@ -1,11 +1,11 @@
 //! Detects OOM kills in a container.
 //!
-//! The shim compares the kernel's counter of OOM kills; a notification of the kernel only tells
-//! when to read the counter. v1 notifies before it kills, and it notifies all cgroups below the
-//! cgroup whose limit was reached. So when a pod reaches its own limit, v1 notifies all containers
-//! of the pod. v2 notifies when any of several counters has changed. Both versions increase the
-//! counter before the process dies. So when the shim learns of an exit, the counter includes the
-//! OOM kill that caused the exit.
+//! The shim relies only on the kernel's counter of OOM kills. A notification of the kernel merely
+//! tells when to read the counter. v1 notifies before it kills, and it notifies all cgroups below
+//! the cgroup whose limit was reached. So when a pod reaches its own limit, v1 notifies all
+//! containers of the pod. v2 notifies when any of several counters has changed. Both versions
+//! increase the counter before the process dies. So when the shim learns of an exit, the counter
+//! includes the OOM kill that caused the exit.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -55,7 +55,7 @@ pub struct OomWatch {
 
 struct Kills {
     cgroup: Arc<Cgroup>,
-    /// Counter at the last read.
+    /// Value of the counter at the last read.
     seen: AtomicU64,
     tell: Box<dyn Fn() + Send + Sync>,
 }

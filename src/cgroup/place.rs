@@ -2,9 +2,9 @@
 //! pod.
 //!
 //! A move into a cgroup may wait for an RCU grace period (see `moves.rs`). The shim's only thread
-//! must not wait for it. A spawned child must not move before exec either, because the shim's
-//! thread waits for the exec. So the child first executes the shim's own program in another mode,
-//! which moves itself and then executes the command.
+//! must not wait that long. A spawned child must not move before exec either, because the shim's
+//! thread waits for the exec. So the child first executes the shim's own program in another mode.
+//! In this mode the program moves itself, and then executes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ use std::{fs, io};
 
 use super::MEMBERS;
 
-/// First argument of the shim's program for this mode.
+/// First argument of the shim's program that selects this mode.
 pub const MODE: &str = "in-cgroup";
 
 /// Separator of the cgroups and the command.
@@ -48,7 +48,7 @@ impl Place {
         }
     }
 
-    /// Returns the place of a pod on v2: a cgroup below the pod's.
+    /// Returns the place of a pod on v2: a cgroup below the pod's cgroup.
     pub(super) fn below_v2(pod: &Path) -> Place {
         let leaf = pod.join(LEAF);
         Place {

@@ -2,7 +2,7 @@
 //!
 //! It is the parent of the containers' cgroups. The shim changes the cgroup only if the cgroup's
 //! name shows that it belongs to this pod alone. The values that kubelet has set are the ceiling:
-//! the shim never writes more.
+//! the shim never writes a higher value.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use super::{Cgroup, Place};
 /// Lowest quota that the kernel accepts, in microseconds.
 const LEAST_QUOTA: u64 = 1000;
 
-/// Lowest and highest shares, and weights, that the kernel accepts.
+/// Lowest and highest shares that the kernel accepts, and lowest and highest weight.
 const SHARES: (u64, u64) = (2, 262_144);
 const WEIGHTS: (u64, u64) = (1, 10_000);
 
@@ -204,7 +204,7 @@ impl Note {
     ///
     /// # Errors
     ///
-    /// The kernel's error; succeeds if the cgroup is gone.
+    /// The kernel's error. A cgroup that was removed is no error.
     pub fn restore(&self) -> io::Result<bool> {
         match text(&self.file) {
             Some(in_force) if in_force == self.in_force => {
@@ -223,8 +223,8 @@ impl Note {
     }
 }
 
-/// True if a directory has the name that kubelet gives to the cgroup of the pod with this UID, with
-/// the cgroupfs or the systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
+/// True if the directory's name is kubelet's name for the cgroup of the pod with this UID, under
+/// the cgroupfs driver or the systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
 fn is_of_pod(directory: &Path, uid: &str) -> bool {
     let Some(name) = directory.file_name().and_then(OsStr::to_str) else {
         return false;

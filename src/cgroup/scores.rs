@@ -248,7 +248,7 @@ mod tests {
     fn the_score_that_a_container_would_have_anyway_is_allowed() {
         assert_eq!(allowed(1000, 1000), 1000);
         assert_eq!(allowed(own(), 1000), own());
-        // A score that the bundle has already is the caller's responsibility: `allowed` never
+        // A score that the bundle has already is the caller's responsibility, so `allowed` never
         // raises it.
         assert!(allowed(-1000, own()) <= own());
     }

@@ -75,7 +75,7 @@ impl Values {
         (values.memory.is_some() || values.cpu.is_some()).then_some(values)
     }
 
-    /// Values of files in a directory, as in v1.
+    /// The values whose v1 files are all in `directory`, for tests.
     #[cfg(test)]
     pub(super) fn in_directory(directory: &Path) -> Values {
         Values {
@@ -86,7 +86,7 @@ impl Values {
         }
     }
 
-    /// CPU limit in CPUs; `None` without one.
+    /// CPU limit in CPUs; `None` if there is no limit.
     pub fn cpus(&self) -> Option<f64> {
         let quota = self
             .read(Knob::CpuQuota)
@@ -94,7 +94,7 @@ impl Values {
         Some(quota as f64 / self.period()? as f64)
     }
 
-    /// Memory limit in bytes; `None` without one.
+    /// Memory limit in bytes; `None` if there is no limit.
     pub fn memory(&self) -> Option<u64> {
         self.read(Knob::Memory).filter(|bytes| *bytes != UNLIMITED)
     }

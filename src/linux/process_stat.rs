@@ -1,4 +1,4 @@
-//! `/proc/<pid>/stat` (`proc_pid_stat(5)`).
+//! Reads and parses `/proc/<pid>/stat` (`proc_pid_stat(5)`).
 //!
 //! The `procfs` crate parses all 52 fields of the file, and fails if it does not know the value of
 //! a field. The shim needs four fields, which have not changed since Linux 2.6.
@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 
-/// `PF_EXITING` of Linux: set before an exiting process closes its descriptors.
+/// The flag `PF_EXITING`. Linux sets it before an exiting process closes its descriptors.
 const EXITING: u32 = 0x4;
 
 /// The fields of a process's `stat` that the shim needs.
@@ -16,7 +16,7 @@ pub struct ProcessStat {
     pub state: char,
     /// The process id of the parent.
     pub parent: i32,
-    /// `PF_*` flags of the kernel.
+    /// The kernel's flags of the process (`PF_*`).
     flags: u32,
     /// Start time, in clock ticks since boot.
     pub start_time: u64,

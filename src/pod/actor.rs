@@ -27,7 +27,7 @@ use super::sizes::OwnCgroup;
 use super::status::Watchers;
 use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
 
-/// The owner of a pod.
+/// The actor that owns a pod.
 pub struct Actor {
     pub(super) core: lifecycle::Pod,
     time: Timebase,
@@ -171,7 +171,7 @@ impl Actor {
         }
     }
 
-    /// Handles one message. If that panics, the message is lost, and the pod goes on.
+    /// Handles one message. If the handling panics, the message is lost, and the pod goes on.
     fn guarded(&mut self, work: impl FnOnce(&mut Actor)) {
         let before = self.node.clock.cpu();
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
@@ -287,7 +287,7 @@ impl Actor {
     }
 }
 
-/// Waits until `at`; forever if that is `None`.
+/// Waits until `at`; forever if `at` is `None`.
 async fn reach(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

@@ -18,8 +18,8 @@ pub(super) struct RestartCarryover {
 }
 
 impl RestartCarryover {
-    /// Reserves the process id of the first init process if the task may outlive it, so that no
-    /// other process gets that number.
+    /// Reserves the process id of the first init process if the task may outlive that process, so
+    /// that no other process gets the same id.
     pub fn reserve_pid(&mut self, init: &dyn Init, may_outlive: bool) {
         if self.first.is_none() && may_outlive {
             self.first = Some(init.hold_pid());
@@ -59,7 +59,7 @@ impl RestartCarryover {
 }
 
 /// Merges a change of a container's resources (`LinuxResources` of the OCI specification) into the
-/// earlier ones. The recursion is bounded by the depth limit of the JSON parser.
+/// earlier changes. The recursion is bounded by the depth limit of the JSON parser.
 pub(super) fn merge(changed: &mut Option<Value>, change: &[u8]) {
     match serde_json::from_slice(change) {
         Ok(change) => merge_value(changed.get_or_insert(Value::Null), change),

@@ -1,5 +1,5 @@
-//! The Create call: the OCI runtime makes a container from the bundle, whose init process is
-//! parked: its program does not run yet.
+//! The Create call: makes a container from a bundle. The container's init process is parked, which
+//! means that its program does not run yet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Delete: removes a container or an exec.
+//! The Delete call: removes a container or an exec.
 
 use std::{iter, mem};
 

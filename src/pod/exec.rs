@@ -1,4 +1,4 @@
-//! Exec: further processes in a container.
+//! The Exec call: adds further processes to a container.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -115,7 +115,8 @@ impl Actor {
                 let answer = match outcome {
                     Ok(executed) => {
                         if reply.is_closed() {
-                            // The caller is gone, so nothing else would end the process.
+                            // Kill the process: its caller no longer waits, so nothing else would
+                            // end it.
                             kill_executed(&executed.process);
                         }
                         actor.exec_started(id, &key, executed)
@@ -266,7 +267,7 @@ impl Actor {
         process.ended(exit);
     }
 
-    /// Tells the core that an exec ended with `status`; `None` if it never ran.
+    /// Tells the core that an exec ended with `status`; `None` if the exec never ran.
     pub(super) fn exec_over(
         &mut self,
         id: &ContainerId,

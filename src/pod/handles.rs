@@ -30,7 +30,7 @@ pub(super) struct Handles {
     exited_at: Option<SystemTime>,
     /// The last metrics of the container's cgroup, kept because the cleanup removes the cgroup.
     figures: Option<Any>,
-    /// The checkpoint to restore the container from.
+    /// The checkpoint from which the container will be restored.
     restoration: Option<Box<dyn Restoration>>,
     /// Signals to deliver once the container is restored.
     pending_signals: Vec<SignalOrder>,
@@ -163,7 +163,7 @@ impl Handles {
         self.restoration = Some(restoration);
     }
 
-    /// Takes the checkpoint to restore the container from.
+    /// Takes the checkpoint from which the container will be restored.
     pub fn take_restoration(&mut self) -> Option<Box<dyn Restoration>> {
         self.restoration.take()
     }

@@ -93,7 +93,7 @@ pub struct ExecCall {
     pub id: String,
     pub exec_id: String,
     pub paths: Paths,
-    /// The OCI specification's process as JSON.
+    /// The JSON of a process in the OCI specification.
     pub spec: Vec<u8>,
     pub has_deadline: bool,
 }

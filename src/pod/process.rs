@@ -66,7 +66,7 @@ pub(super) struct Facts {
 /// An exec: the command, and later the process.
 #[derive(Debug)]
 pub(super) struct Exec {
-    /// The OCI specification's process as JSON. Empty once a Start took it.
+    /// The JSON of a process in the OCI specification. Empty after a Start has taken it.
     pub spec: Vec<u8>,
     /// The operation that starts the exec, and its cancellation token.
     pub starting: Option<(OperationId, CancelToken)>,
@@ -159,7 +159,7 @@ impl Process {
     pub fn ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
         for reply in self.waiting.drain(..) {
-            // The caller may be gone.
+            // This fails if the caller no longer waits.
             let _ = reply.send(Ok(exit));
         }
     }

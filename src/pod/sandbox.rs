@@ -153,7 +153,7 @@ impl Actor {
                 _ => Ok(()),
             };
             for reply in actor.sandbox_end.waiting.drain(..) {
-                // The caller may be gone.
+                // This fails if the caller no longer waits.
                 let _ = reply.send(outcome.clone());
             }
         });

@@ -1,6 +1,6 @@
 //! Decides when the shim ends: when containerd asks the shim to end and no task is left, or when no
 //! caller has needed the shim for a while. A containerd that died after it had started the shim
-//! never asks.
+//! never asks the shim to end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +36,8 @@ pub(super) struct ShimEnd {
     /// True if containerd has asked the shim to end. The shim then waits only for announced tasks
     /// whose Create has not come, and for failed creations that are being undone.
     is_due: bool,
-    /// Tasks that will be created here, each with the time at which the shim stops expecting it.
+    /// Tasks that will be created here, each with the time at which the shim stops expecting the
+    /// task.
     announced: BTreeMap<ContainerId, Instant>,
     /// Time at which a shim that was asked to end checks again if it can end.
     look_again: Option<Instant>,

@@ -14,7 +14,7 @@ pub(super) struct SignalOrder {
     pub signal: Signal,
     /// True if all processes of the container get the signal, not only its init.
     pub all: bool,
-    /// The Kill that is answered with the outcome.
+    /// The Kill call that gets the outcome as its answer.
     pub request: Option<RequestId>,
     pub why: Why,
 }

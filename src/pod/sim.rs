@@ -56,7 +56,7 @@ impl SimNode {
         }
     }
 
-    /// The surroundings for an actor on this node.
+    /// Everything that an actor on this node uses.
     pub fn node(&self) -> Node {
         Node {
             engine: Arc::new(self.engine.clone()),

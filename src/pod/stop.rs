@@ -155,8 +155,8 @@ impl Actor {
     }
 }
 
-/// The exit status of a process. If waiting for it failed, kills the process: it must not run on
-/// unobserved.
+/// Returns the exit status of a process. If waiting for the process has failed, kills the process,
+/// because it must not run on unobserved.
 pub(super) fn known_end<T>(outcome: io::Result<ExitStatus>, end: impl FnOnce() -> T) -> ExitStatus {
     outcome.unwrap_or_else(|error| {
         tracing::error!(%error, "cannot wait for a process; killing it");

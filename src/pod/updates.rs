@@ -1,8 +1,8 @@
 //! The Update call: changes a container's resources, one call at a time.
 //!
 //! A failed Update restores the size that the container had before. So each Update begins only when
-//! all earlier ones are over. An Update that raises a container's memory limit also waits while the
-//! pod's limit is being lowered. Otherwise the container could get a higher limit than its pod.
+//! all earlier Updates are over. An Update that raises a container's memory limit also waits while
+//! the pod's limit is being lowered. Otherwise the container could get a higher limit than its pod.
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ impl Updates {
         }
     }
 
-    /// Queues an Update behind the earlier ones.
+    /// Queues an Update behind the earlier Updates.
     fn queue(&mut self, id: &str, update: Update) {
         // Drop the Updates whose caller no longer waits.
         self.waiting.retain(|waiting| !waiting.reply.is_closed());

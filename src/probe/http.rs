@@ -158,7 +158,7 @@ fn headers(get: &HttpGet, authority: &str) -> Result<HeaderMap, http::Error> {
 }
 
 /// Sends a request and returns the answer. The connection runs inside this future, and is closed
-/// when it ends.
+/// when the future ends.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<String>,

@@ -1,5 +1,5 @@
-//! A container's network namespace: the calling thread enters it and comes back, or only opens its
-//! descriptor.
+//! A container's network namespace. The calling thread enters the namespace and comes back, or only
+//! opens a descriptor of it.
 //!
 //! A socket stays in the namespace in which it was made. So the thread enters the namespace only to
 //! make the socket, and uses the socket from outside. Inside, the thread must not await anything:
@@ -16,7 +16,7 @@ use crate::reaper::Reaper;
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or the process has ended.
+/// If the namespace cannot be opened, or the process has exited.
 pub(super) fn of(pid: i32, reaper: &Reaper) -> io::Result<File> {
     let theirs = File::open(format!("/proc/{pid}/ns/net"))?;
     // The check comes after the file is opened. So the file belongs to this process, and not to a

@@ -36,7 +36,7 @@ impl Default for Search {
 }
 
 impl Search {
-    /// Uses the kernel's lists if there is one at this path.
+    /// Chooses the kernel's lists if there is a list at this path.
     pub fn by(list: &Path) -> Search {
         match list.exists() {
             true => Search::Lists,

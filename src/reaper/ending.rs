@@ -18,7 +18,7 @@ use super::{Child, Reaper};
 /// Time that a command has to clean up, after its child processes were killed.
 const CLEARS_AWAY_WITHIN: Duration = Duration::from_millis(400);
 
-/// Time for a process to die of SIGKILL.
+/// Time limit for a process to die of SIGKILL.
 const DIES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Maximum number of searches for the processes that a stopped command has started. Several are
@@ -173,7 +173,8 @@ mod tests {
             async |reaper| {
                 let dir = tempfile::tempdir().unwrap();
                 let file = dir.path().join("pids");
-                // Both ignore TERM, and the grandchild has its own session, like runc's init.
+                // Both processes ignore TERM, and the grandchild has its own session, like runc's
+                // init.
                 let script = format!(
                     "trap '' TERM; (trap '' TERM; setsid sleep 1000 & echo $! >> {0}.new; \
                      mv {0}.new {0}; wait) & wait; wait",

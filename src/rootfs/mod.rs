@@ -82,8 +82,8 @@ pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(
     Ok(())
 }
 
-/// Mounts on a thread, because devices, network file systems and the layers of an overlay may
-/// stall.
+/// Makes one of the mounts on a further thread, because devices, network file systems and the
+/// layers of an overlay may stall.
 #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
 async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), String> {
     let rootfs = of(bundle);

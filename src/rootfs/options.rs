@@ -68,7 +68,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// A sentence if it is longer than mount(2) accepts.
+    /// A sentence if the data is longer than mount(2) accepts.
     pub fn data(&self) -> Result<Option<String>, String> {
         let data = self.data.join(",");
         match data.len() {

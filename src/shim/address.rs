@@ -118,9 +118,9 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     let mut was_refused = false;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        // Release the lock before asking the listener. A shim that is about to end first removes
-        // its socket, and then refuses all callers. So a shim that accepts the container stays, and
-        // a shim that refuses the container has removed its socket.
+        // The lock is released before the listener is asked. A shim that is about to end first
+        // removes its socket, and then refuses all callers. So a shim that accepts the container
+        // stays, and a shim that refuses the container has removed its socket.
         let lock = SocketLock::take(path)?;
         let answer = match find_listener(path, &lock)? {
             Listener::None => {

@@ -13,7 +13,7 @@ use crate::sys;
 /// in all.
 const COMMANDS_END_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time for killed processes to be gone.
+/// Time limit for killed commands to exit.
 const PROCESSES_END_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);

@@ -26,7 +26,8 @@ pub(super) struct Starter {
 }
 
 impl Starter {
-    /// The process that ran this process with `start`; `None` if it is not visible from here.
+    /// The process that started this `start` process; `None` if that process is not visible from
+    /// here.
     pub fn of_this_start() -> Option<Starter> {
         Self::parent(parent_id())
     }

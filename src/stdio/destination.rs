@@ -36,7 +36,7 @@ pub(super) enum Destination {
     /// The input of a terminal.
     Terminal(Arc<AsyncFd<OwnedFd>>),
     File(Log),
-    /// No destination, or a broken one.
+    /// There is no destination, or it is broken.
     Nowhere,
 }
 

@@ -28,7 +28,7 @@ pub(super) enum MessageWriter {
     Fifo,
 }
 
-/// A write that has to be done on a thread, because a disk can stall it.
+/// A write that must be done on a further thread, because a disk can stall it.
 pub type Rest = Box<dyn FnOnce() + Send>;
 
 /// Writes a message of the shim to a container's standard error, or to its terminal. Never waits:

@@ -20,8 +20,7 @@ pub(super) struct Setting {
     /// The part of the ceiling that is the pod's overhead. The shim adds the overhead to the size
     /// of the containers.
     pub overhead: u64,
-    /// The value that the shim wrote last. `written` is the same value as the kernel has rounded
-    /// it.
+    /// The value that the shim wrote last. `written` is this value after the kernel has rounded it.
     wanted: u64,
     pub written: u64,
     /// The value that systemd was last told.
@@ -71,8 +70,8 @@ impl Setting {
     }
 
     /// Puts a value plus the overhead in force, but at most the ceiling. The containers account for
-    /// `accounted` of the ceiling. If the ceiling is higher than that plus the overhead, the rest
-    /// belongs to the pod as a whole, and the current value is not lowered.
+    /// `accounted` of the ceiling. If the ceiling is higher than `accounted` plus the overhead, the
+    /// rest belongs to the pod as a whole, and the current value is not lowered.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,

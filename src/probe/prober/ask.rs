@@ -133,8 +133,8 @@ impl Drop for Prober {
     }
 }
 
-/// Sends the order and reads the verdict. The error is the predicate of a sentence whose subject is
-/// the prober.
+/// Sends the order and reads the verdict. The error continues a sentence that begins with the
+/// prober.
 async fn hear(socket: UnixStream, order: &Order) -> Result<Verdict, String> {
     let order = serde_json::to_vec(order).map_err(|error| format!("has no order: {error}"))?;
     if order.len() as u64 > MAX_QUESTION {

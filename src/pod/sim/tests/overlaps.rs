@@ -222,7 +222,8 @@ async fn sized(node: &SimNode, pod: &Pod) {
     assert_eq!(memory(node), 100);
 }
 
-/// Starts the same pod as `sized`, whether or not the kernel has lowered the limit yet.
+/// Starts the same pod as `sized`, without the check: the kernel may not have lowered the limit
+/// yet.
 async fn size(node: &SimNode, pod: &Pod) {
     node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
     let mut bundle = bundle("web", Program::default());
