@@ -144,7 +144,7 @@ impl Meter {
 }
 
 impl Reaper {
-    /// Returns the same reaper, with `meter` to count the CPU time of the commands that it spawns.
+    /// Returns the same reaper, with `meter` for the CPU time of the commands it spawns.
     pub fn metered(&self, meter: &Meter) -> Reaper {
         Reaper {
             table: Arc::clone(&self.table),
@@ -345,7 +345,7 @@ impl Expectation {
             }
             Some(status) => {
                 let (sender, exit) = oneshot::channel();
-                // This succeeds, because the receiver exists.
+                // The receiver exists, so this succeeds.
                 let _ = sender.send(status);
                 Child { pid, exit }
             }

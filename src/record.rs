@@ -91,7 +91,7 @@ pub enum What {
     Ready,
     /// A person released the container before its turn came.
     Released,
-    /// The caller sent a signal. The core decides if the signal is a stop signal.
+    /// The caller sent a signal. The core knows if the signal is a stop signal.
     Asked {
         signal: Signal,
         is_stop: bool,
@@ -119,7 +119,7 @@ pub enum What {
     /// The postStart handler of a restart in place ended. The text is the reason if the handler
     /// failed.
     PostStarted(Option<Box<str>>),
-    /// A defer container will not run.
+    /// A defer container is not run.
     Skipped,
     /// The time of a defer container was extended by this much, beyond the grace period.
     Extended(Duration),
@@ -140,7 +140,7 @@ pub struct FailedProbe {
     /// Number of consecutive failures, and the failure threshold of the probe.
     pub failures: u32,
     pub threshold: u32,
-    /// The reason in a short sentence. The text may come from the container.
+    /// The reason in a short sentence. The text may come from outside.
     pub reason: Box<str>,
 }
 
@@ -321,8 +321,8 @@ impl Record {
         }
     }
 
-    /// Begins a new history: all containers of the pod are gone, and the next container belongs to
-    /// a new run.
+    /// Begins a new history, because all containers of the pod are gone. The next container belongs
+    /// to the new history.
     pub fn begin_anew(&mut self) {
         *self = Record {
             changes: self.changes.wrapping_add(1),
@@ -388,7 +388,7 @@ impl Past {
 
     fn executed(&mut self, now: Time) {
         match self.executed {
-            // The container was restarted in place.
+            // The same container was restarted in place.
             Some(_) => self.restarts = self.restarts.saturating_add(1),
             None => self.held = Some(now.since(self.created)),
         }

@@ -131,8 +131,8 @@ impl Sandboxes {
     }
 }
 
-/// Details that `crictl inspectp` shows beside the status. The value of `info` has the same fields
-/// as for a pause container, because containerd drops all other fields.
+/// Details that `crictl inspectp` shows beside the status. The value of `info` has only fields that
+/// it also has for a pause container, because containerd drops all other fields.
 fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMap<String, String> {
     let info = json!({"pid": said.pid, "processStatus": word, "runtimeSpec": spec});
     let info = [

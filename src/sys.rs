@@ -83,7 +83,7 @@ fn heed_internal_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Kills a process that is not a child. The process may have exited already.
+/// Kills a process that is not a child; it may have exited already.
 pub fn end(pid: u32) {
     let Ok(number) = i32::try_from(pid) else {
         return;
@@ -434,7 +434,7 @@ mod tests {
         let held = hold(child.id()).unwrap();
         end_held(held.as_fd());
         assert!(!child.wait().unwrap().success());
-        // The process was collected already, so this kills nothing.
+        // The process is gone, so this kills nothing.
         end_held(held.as_fd());
         assert_eq!(
             hold(child.id()).unwrap_err().raw_os_error(),

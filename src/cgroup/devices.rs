@@ -44,7 +44,7 @@ pub(super) fn huge_pages() -> Vec<String> {
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
-    // read_dir returns entries in no particular order.
+    // read_dir has no order.
     names.sort_unstable();
     names.iter().filter_map(|name| huge_page(name)).collect()
 }

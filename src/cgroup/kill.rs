@@ -12,7 +12,7 @@ use crate::sys;
 use super::read::write;
 use super::{below, freezer, members};
 
-/// Pause between two checks: a killed process takes a moment to exit.
+/// Pause between two checks: killed processes take a moment to be gone.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// Maximum number of pidfds that are open at a time.

@@ -70,7 +70,7 @@ impl OomWatch {
             tell: Box::new(tell),
         });
         let notices = watch(&kills).inspect_err(|error| {
-            // The shim still reads the counter when the container exits.
+            // The counter is still read at the container's exit.
             tracing::warn!(%error, "cannot watch for OOM kills: they will be noticed at the exit");
         });
         Some(OomWatch {

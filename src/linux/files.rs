@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Attributes of the new file.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
-    /// Permission bits of the new file; the umask does not change them.
+    /// Permission bits of the new file, whatever the umask is.
     pub mode: u32,
     /// User and group ids of the new file; `None` for the ids of this process.
     pub owner: Option<(u32, u32)>,

@@ -1,7 +1,7 @@
 //! Reads and parses `/proc/<pid>/stat` (`proc_pid_stat(5)`).
 //!
-//! The `procfs` crate parses all 52 fields of the file, and fails if it does not know the value of
-//! a field. The shim needs four fields, which have not changed since Linux 2.6.
+//! The `procfs` crate parses all 52 fields of the file, and fails if one of them is unknown to it.
+//! The shim needs four fields, which have not changed since Linux 2.6.
 
 use std::fs;
 use std::io::{self, ErrorKind};

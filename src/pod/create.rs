@@ -66,7 +66,7 @@ impl Actor {
         self.operate_for(&id, Wanted::UntilDeleted, caller, work, Actor::created);
     }
 
-    /// Makes all checks that may refuse a Create. A refused Create changes nothing.
+    /// Makes all checks that may refuse the call. A refused call leaves nothing behind.
     fn begin_create(
         &mut self,
         call: &CreateCall,
@@ -223,7 +223,7 @@ impl Actor {
         );
     }
 
-    /// Removes a container from the pod after its creation was undone.
+    /// Removes a container whose creation was undone.
     pub(super) fn undone(&mut self, id: &ContainerId) {
         self.forget(id);
         self.shim_end.note_failed_creation(self.tasks.is_empty());

@@ -9,7 +9,7 @@ use crate::lifecycle::ContainerId;
 use super::{Actor, CallError, Kind, Reply};
 
 impl Actor {
-    /// Begins the termination of the pod. `grace` replaces the pod's grace period.
+    /// Begins the termination of the pod, within the grace period `grace` if given.
     pub fn stop(&mut self, grace: Option<Duration>, reply: Reply<api::StopResponse>) {
         let now = self.now();
         let mut response = api::StopResponse::new();

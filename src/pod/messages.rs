@@ -26,7 +26,7 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// The state of a task or one of its execs, as the caller sees it.
+    /// The state of a task or one of its execs as the caller reads it.
     pub(super) fn status_of(&self, id: &ContainerId, exec_id: &str, process: &Process) -> Status {
         let of_task = self.core.task_status(id);
         match (process.exit, of_task) {

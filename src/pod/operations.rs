@@ -2,9 +2,9 @@
 //! the actor.
 //!
 //! Work on a container is a numbered [operation](crate::lifecycle::Operations). The number comes
-//! back with the outcome, and shows if the outcome is stale, because the container is gone or
-//! restarted. Only this file drops stale outcomes: it frees the processes in the outcome, and tells
-//! the caller that the container is gone.
+//! back with the outcome, and shows if the outcome is stale, which means that the container no
+//! longer needs it. Only this file drops stale outcomes: it frees the processes in the outcome, and
+//! tells the caller that the container is gone.
 
 use std::pin::pin;
 

@@ -1,4 +1,4 @@
-//! The CPU time that the shim uses for the pod's probes.
+//! The CPU time that the pod's probes cost the shim.
 
 use std::time::Duration;
 

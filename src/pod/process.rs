@@ -85,7 +85,7 @@ pub(super) struct Process {
     /// requests about them.
     pub streams: Streams,
     pub started: bool,
-    /// The exit of an exec that is not published yet.
+    /// The exit of an exec, kept until the exit is published.
     pub untold: Option<Exit>,
     /// The exit, once it is published.
     pub exit: Option<Exit>,

@@ -135,7 +135,7 @@ impl Actor {
             created_at: task.created_at,
             exit,
         });
-        // The next call of containerd usually removes the sandbox.
+        // containerd usually asks right after this to remove the sandbox.
         self.shim_end.announce(id.clone());
         self.delete_sandbox(id);
     }

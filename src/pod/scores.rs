@@ -1,4 +1,4 @@
-//! Sets the OOM scores of sidecars as the core decides.
+//! Gives sidecars the OOM scores that the core wants.
 
 use std::sync::Arc;
 

@@ -156,7 +156,7 @@ impl ShimEnd {
         self.look_again = Instant::now().checked_add(LOOK_AGAIN_AFTER);
     }
 
-    /// Returns true if no task exists and none is expected; otherwise schedules the next check.
+    /// True if no task exists or is expected; otherwise schedules the next check.
     fn check(&mut self, is_empty: bool) -> bool {
         let now = Instant::now();
         self.announced.retain(|_, until| *until > now);

@@ -1,4 +1,4 @@
-//! Delivers signals to processes, and reports the outcomes.
+//! Delivers signals, and reports the outcome.
 
 use tracing::{info, warn};
 

@@ -39,8 +39,7 @@ pub struct Recorder<T> {
 #[derive(Debug)]
 struct SimClock {
     origin: Instant,
-    /// Number of readings of the clock. Each reading counts as a microsecond of the thread's CPU
-    /// time.
+    /// Number of readings of the clock. Each reading costs the thread a microsecond of CPU time.
     looks: AtomicU64,
 }
 

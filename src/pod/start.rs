@@ -32,7 +32,7 @@ impl Actor {
         let now = self.now();
         self.core.handle_start(now, &id, request, patience);
         let watch = async move {
-            // The receiver ends when the sender is dropped; no value is ever sent.
+            // No value is ever sent: the receiver ends when the sender is dropped.
             let _ = gone.await;
             Ok::<_, Panicked>(())
         };

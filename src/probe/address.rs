@@ -1,8 +1,8 @@
 //! Finds the global address of a network namespace, such as that of a pod.
 //!
 //! A container that makes its own network namespace can put any number of addresses and routes into
-//! it. So the shim does not read the kernel's list to its end. Instead, it asks the kernel which
-//! source address it would use.
+//! it. So the shim does not read the kernel's list to its end. Instead, the shim asks the kernel
+//! which source address the kernel would use.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};

@@ -24,8 +24,8 @@ const SENTENCE_AT_MOST: usize = 4_000;
 
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 80);
 
-/// A server that sends `says` in pieces of `at_once` bytes, and then closes the connection. The
-/// server accepts everything that the client sends.
+/// A server that sends `says` in pieces of `at_once` bytes, and then hangs up. It accepts
+/// everything that the client sends.
 struct Server<'a> {
     says: &'a [u8],
     at_once: usize,

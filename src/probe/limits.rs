@@ -1,5 +1,5 @@
-//! Limits on the data that one attempt reads from a server. They bound the cost of an attempt,
-//! whatever the container sends and however long the probe's timeout is.
+//! Limits on data from a server in one attempt. They bound the cost of an attempt, whatever the
+//! container sends and however long the probe's timeout is.
 
 use std::io;
 use std::pin::Pin;

@@ -20,7 +20,7 @@ impl World {
         self.shim.is_finished()
     }
 
-    /// True if `usher` would list the pod.
+    /// True if the pod has a status to show.
     async fn is_listed(&self) -> bool {
         let pod = &self.sandboxes.pod;
         pod.ask(|actor, reply| actor.status(false, reply))
@@ -256,7 +256,7 @@ fn the_shim_of_a_stopped_sandbox_ends_even_if_no_one_removes_it() {
         assert_eq!(state(&world).await, NOT_READY);
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert!(world.has_ended());
-        // Later calls fail, as containerd expects after it has removed a sandbox.
+        // Later calls find no shim, as containerd expects of a removed sandbox.
         ask!(world, shutdown_sandbox, ShutdownSandboxRequest).unwrap_err();
     });
 }

@@ -39,7 +39,7 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// The result of `claim`.
 #[derive(Debug)]
 pub(super) enum Claim {
-    /// The address was free, and this process listens there now.
+    /// The address was free; this process listens there now.
     Ours(UnixListener),
     /// The pod's shim listens at the address.
     Taken,
@@ -73,8 +73,8 @@ pub(super) struct SocketLock {
 }
 
 /// The address of a pod's shim. `containerd` is the address at which containerd listens, and
-/// `group` is the group of the pod's containers. The socket is in `directory`, if containerd has
-/// given a directory.
+/// `group` is the group of the pod's containers. The socket is in `directory` if containerd names
+/// one.
 pub(super) fn of_pod(
     containerd: &str,
     namespace: &str,
@@ -196,7 +196,7 @@ fn ask(
     match tokio.block_on(async { tokio::time::timeout(limit, ask).await }) {
         Ok(Ok(())) => Answer::Heard,
         Ok(Err(ttrpc::Error::RpcStatus(_))) => Answer::Refused,
-        // The shim may have died in the meantime.
+        // The shim may have died just now.
         Ok(Err(_)) | Err(_) => Answer::None,
     }
 }

@@ -1,4 +1,4 @@
-//! Accepts connections, even after the process had no free file descriptor for a while.
+//! Accepts connections, and copes with a lack of file descriptors.
 
 use std::io;
 use std::pin::Pin;

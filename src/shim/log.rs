@@ -45,6 +45,6 @@ pub(super) fn begin(debug: bool) {
         .with_ansi(false)
         .with_target(false)
         .with_writer(Mutex::new(Fifo(fifo)));
-    // This succeeds, because no other subscriber was set before.
+    // This is the first subscriber, so it cannot fail.
     let _ = log.try_init();
 }

@@ -30,10 +30,10 @@ use super::control::ControlSocket;
 use super::starter::Starter;
 use super::{address, kernel, log};
 
-/// Time that containerd has to take the last events before the shim exits.
+/// Time for containerd to take the last events before the shim exits.
 const LAST_EVENTS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time that the shim has to write its last answers before it exits.
+/// Time for the last answers to be written before the shim exits.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The Task service before containerd 2.0; its messages are those of version 3.
@@ -159,7 +159,7 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
     if let Some(path) = &path {
         address::give_up(path);
     }
-    // From now on all calls fail.
+    // Callers are refused from now on.
     drop(actor);
     publisher.flush(LAST_EVENTS_WITHIN).await;
     let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, async {

@@ -109,8 +109,7 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     if !said.ttrpc_address.is_empty() {
         command.env(TTRPC_ADDRESS, &said.ttrpc_address);
     }
-    // systemd gives containerd this variable so that containerd can report that it is ready. The
-    // shim must not report.
+    // systemd gives this variable to containerd, to report readiness. The shim must not use it.
     command.env_remove("NOTIFY_SOCKET");
     if let Some(starter) = Starter::of_this_start() {
         command.env(starter::VARIABLE, starter.to_string());
@@ -134,8 +133,8 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
         return Err(error);
     }
     // The OOM score is just above containerd's, as for containerd's own shim: when memory runs out,
-    // the kernel kills containers first, then shims, then containerd. If the kernel refuses the new
-    // score, the score stays.
+    // the kernel kills containers first, then shims, then containerd. If the change is not allowed,
+    // the score stays.
     let _ = adjust_oom_score(child.id());
     Ok(())
 }

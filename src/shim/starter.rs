@@ -53,7 +53,7 @@ impl Starter {
     pub fn is_there(self) -> bool {
         match began(self.pid) {
             Ok(began) => began == Some(self.since),
-            // The process may have exited while its file was read.
+            // The process may exit while its file is read.
             Err(error) => {
                 let is_gone = error.raw_os_error() == Some(nix::libc::ESRCH);
                 !is_gone && error.kind() != ErrorKind::NotFound

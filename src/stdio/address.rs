@@ -60,7 +60,7 @@ fn is_scheme(text: &str) -> bool {
 
 fn path(hierarchy: &str) -> PathBuf {
     let path = match hierarchy.strip_prefix("//") {
-        // The path follows the host, which is usually empty.
+        // The path begins after the host, which is usually empty.
         Some(rest) => rest
             .find('/')
             .and_then(|begin| rest.get(begin..))

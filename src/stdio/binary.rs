@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A program reads the output on descriptors 3 and 4. When the program is ready, it closes
-//! descriptor 5. A `binary-v2://` program (containerd 2.4) writes a byte to descriptor 5 first
-//! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>).
+//! descriptor 5. A `binary-v2://` program (containerd 2.4 and later) first writes a byte to
+//! descriptor 5 (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>).
 
 use std::io;
 use std::os::fd::OwnedFd;

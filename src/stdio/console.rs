@@ -20,7 +20,7 @@ use crate::sys;
 /// the terminal before they exit.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
 
-/// File name of the console socket.
+/// File name of the socket.
 const NAME: &str = "pty";
 
 /// A socket for one terminal. On drop, the file of the socket is removed.

@@ -21,14 +21,14 @@ const AT_ONCE: usize = 16 * 1024;
 const LAST_AT_MOST: usize = 256 * 1024;
 
 enum Taken {
-    /// The number of bytes that were written, and the bytes that could not be written yet.
+    /// The number of bytes written, and the bytes that could not be written yet.
     Piece(usize, Vec<u8>),
     Nothing,
     End,
 }
 
-/// Copies from `from` until its end. After `last` resolves, copies only the bytes that have already
-/// arrived. `passage` counts the bytes.
+/// Copies from `from` until its end. After `last` resolves, it copies only the bytes that have
+/// already arrived. `passage` counts the bytes.
 ///
 /// # Errors
 ///

@@ -37,13 +37,13 @@ pub(super) struct Passage {
     /// Bytes that the pump has read but does not pass on until the OCI runtime's command has
     /// exited.
     kept_back: AtomicU64,
-    /// True once the pump has ended.
+    /// True if the pump has ended.
     is_over: AtomicBool,
     /// The shim's own reading end of the FIFO, while it is open.
     fifo: Mutex<Weak<File>>,
 }
 
-/// The source of a stream's bytes.
+/// The source of the bytes.
 #[derive(Debug)]
 pub(super) enum Source {
     Pipe(Weak<AsyncFd<OwnedFd>>),

@@ -164,7 +164,7 @@ async fn open_pipes(
         streams.inlet = Inlet::Pipe(write);
     }
     if let Address::Binary(program) = Address::parse(&paths.stdout) {
-        // A logging program gets both streams, whatever the address of stderr is.
+        // A logging program gets both streams, whatever the address of stderr.
         let ready = binary::start(&program, setting).await?;
         streams.logger = Some(ready.logger);
         let failed = |source| StdioError::stream("stderr", &paths.stdout, source);

@@ -26,7 +26,7 @@ use nix::unistd::fexecve;
 /// The process name that `ps` shows.
 pub const NAME: &CStr = c"usher-sandbox";
 
-/// Seals that prevent every change of the program, even through `/proc/<pid>/exe`.
+/// Seals against every change of the program, even through `/proc/<pid>/exe`.
 const SEALS: SealFlag = SealFlag::F_SEAL_SEAL
     .union(SealFlag::F_SEAL_WRITE)
     .union(SealFlag::F_SEAL_SHRINK)

@@ -54,8 +54,8 @@ pub(crate) fn patience(ctx: &TtrpcContext) -> Option<Duration> {
         .map(Duration::from_nanos)
 }
 
-/// Converts an error to a ttrpc status. The message ends with the words for its kind in
-/// containerd's `errdefs`, because some clients of containerd parse these words. Since 2.0,
+/// Converts an error to a ttrpc status. The message ends with the words that containerd's `errdefs`
+/// has for the error's kind, because some clients of containerd parse these words. Since 2.0,
 /// containerd's clients get the kind of an error only by these words.
 pub(crate) fn status(error: CallError) -> ttrpc::Error {
     let (code, words) = match error.kind {

@@ -288,7 +288,7 @@ async fn create_with_scores(node: &SimNode, pod: &Pod, [proxy, web]: [i32; 2]) {
     a_moment().await;
 }
 
-/// Waits until all work is done that takes no simulated time.
+/// Waits long enough for all work that takes no simulated time.
 async fn a_moment() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }

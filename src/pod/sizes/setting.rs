@@ -83,7 +83,7 @@ impl Setting {
             return Outcome::Done;
         }
         let has_failed = matches!(mem::take(&mut self.lowering), Lowering::Failed);
-        // The read fails if the cgroup was removed.
+        // The read fails once the cgroup is gone.
         let Some(now) = cgroup.read(self.knob) else {
             return Outcome::Done;
         };

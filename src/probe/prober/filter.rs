@@ -77,7 +77,7 @@ const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 /// Bits of a socket's type that are not flags.
 const TYPE: u64 = 0xf;
 
-/// Installs the filter. The process cannot remove the filter afterward.
+/// Installs the filter, which the process cannot remove.
 ///
 /// # Errors
 ///

@@ -39,7 +39,7 @@ fn plain() -> HttpGet {
 async fn answered(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<(), String> {
     let serve = async move |mut stream: TcpStream| {
         head_of_request(&mut stream).await;
-        // This fails if the client closes the connection before it has read everything.
+        // Fails if the client has closed the connection before it read everything.
         let _ = stream.write_all(answer.as_ref()).await;
     };
     let (connection, address, _server) = connect(serve).await;

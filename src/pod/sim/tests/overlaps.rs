@@ -344,8 +344,8 @@ fn a_container_is_raised_when_the_kernel_has_lowered_its_pod_and_lowered_at_once
     );
 }
 
-/// A program ends while its release is under way. At the same moment a signal for another container
-/// is due.
+/// A program ends while its release is under way. At the same moment another container is due to
+/// get a signal.
 #[test]
 fn what_is_being_released_is_not_cleared_away_by_a_timer() {
     let mut script = Script::new(|_, _| Fault::none());
