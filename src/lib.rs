@@ -4,12 +4,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`plan`] | reads annotations into a plan: the order that the pod's author wants |
 //! | [`config`] | the node's configuration file: rules for the annotations of all pods |
-//! | [`lifecycle`] | the pure core: makes all decisions, performs no I/O |
-//! | [`manifest`] | Kubernetes objects that contain pods |
-//! | [`judgement`] | predicts from a pod's spec how the shim treats the pod |
-//! | [`sizing`] | the size of a pod at each moment, from its containers' requests and limits |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container |
@@ -33,7 +28,6 @@
 //! | [`shim`] | the shim process: arguments, bootstrap, serving, `delete` |
 //! | [`cli`] | the `usher` command: one file for each subcommand |
 //! | `fuzz` | entry points for untrusted input, for the fuzzer and for tests |
-//! | [`text`] | makes text from others fit to quote in a sentence |
 //! | [`sys`] | system calls without a safe wrapper |
 
 #![cfg_attr(
@@ -57,8 +51,6 @@
 // Code shared with the integration tests refers to this crate by name.
 #[cfg(test)]
 extern crate self as usher;
-
-pub use usher_core::{judgement, lifecycle, manifest, plan, process, share, sizing, text};
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 

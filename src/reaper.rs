@@ -26,8 +26,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::offload::Threads;
-use crate::process::ExitStatus;
 use crate::sys::{self, Exit};
+use usher_core::process::ExitStatus;
 
 use children::Search;
 

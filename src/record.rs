@@ -1,16 +1,16 @@
 //! The history of a pod: only facts, and only a bounded number of them.
 //!
-//! The [lifecycle core](crate::lifecycle) forgets everything that it no longer needs. This module
+//! The [lifecycle core](usher_core::lifecycle) forgets everything that it no longer needs. This module
 //! decides nothing, and keeps the facts that people ask for: when a container was created,
 //! executed, ready, stopped, killed, removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::lifecycle::{
+use usher_core::lifecycle::{
     Cause, ContainerId, HookKind, ProbeKind, Report, RolePolicy, Step, Time, Why,
 };
-use crate::plan::{ContainerKind, Role, Signal};
+use usher_core::plan::{ContainerKind, Role, Signal};
 
 /// Events that are kept. Each takes 48 bytes, plus its text.
 const EVENTS_AT_MOST: usize = 256;

@@ -16,7 +16,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::process::ExitStatus;
+use usher_core::process::ExitStatus;
 
 /// Sends signal number `signal` to process `pid`.
 ///

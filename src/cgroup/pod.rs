@@ -10,8 +10,8 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Allotment;
-use crate::sizing::{Limit, Limits, Millicores, Requests};
+use usher_core::plan::Allotment;
+use usher_core::sizing::{Limit, Limits, Millicores, Requests};
 
 use super::read::text;
 use super::values::{Knob, UNLIMITED, Values};

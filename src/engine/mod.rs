@@ -43,20 +43,20 @@ use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
 use crate::cri::PodSandboxConfig;
-use crate::plan::{Allotment, Hook, Probe, Signal};
-use crate::process::ExitStatus;
-use crate::sizing::{Limits, Requests, Size};
 use crate::stdio::{self, Paths, Streams};
+use usher_core::plan::{Allotment, Hook, Probe, Signal};
+use usher_core::process::ExitStatus;
+use usher_core::sizing::{Limits, Requests, Size};
 
 pub use crate::cgroup::Place;
 pub use crate::cgroup::scores::{Change, Outcome as ScoreOutcome};
 pub use crate::cgroup::values::{Knob, UNLIMITED};
-pub use crate::lifecycle::Deletion;
 pub use crate::probe::Attempted;
 pub use cancel::CancelToken;
 pub use error::EngineError;
 pub use namespaces::{NamespaceError, Namespaces};
 pub use resources::Resources;
+pub use usher_core::lifecycle::Deletion;
 
 /// Work that runs concurrently with everything else.
 pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::sizing::{Bytes, Limit, Millicores, Size};
+use usher_core::sizing::{Bytes, Limit, Millicores, Size};
 
 /// The kernel's default of a quota's period, in microseconds.
 const DEFAULT_PERIOD: u64 = 100_000;

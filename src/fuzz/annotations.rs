@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{ContainerSetting, Identity, KubeletFacts, Plan, Word, identity};
+use usher_core::plan::{ContainerSetting, Identity, KubeletFacts, Plan, Word, identity};
 
 use super::cost;
 

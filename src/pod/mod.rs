@@ -1,6 +1,6 @@
 //! The actor that owns one pod.
 //!
-//! The actor alone holds the [lifecycle core](crate::lifecycle) and the table of tasks and their
+//! The actor alone holds the [lifecycle core](usher_core::lifecycle) and the table of tasks and their
 //! processes. A handler of the Task service sends the actor a message and awaits the answer; if
 //! ttrpc drops the handler, the work goes on. The actor itself never waits: everything that takes
 //! time is a numbered operation (`operations`), which sends a message when it is done.

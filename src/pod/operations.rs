@@ -1,7 +1,7 @@
 //! Work that takes time: each piece runs in a tokio task beside the actor and sends its outcome to
 //! the actor.
 //!
-//! Work on a container is a numbered [operation](crate::lifecycle::Operations). The number comes
+//! Work on a container is a numbered [operation](usher_core::lifecycle::Operations). The number comes
 //! back with the outcome. This file alone drops a stale outcome: it frees the processes that came
 //! with the outcome, and tells the caller that the container is gone.
 
@@ -13,9 +13,9 @@ use crate::catch_panic::{Panicked, catch_panic};
 use crate::engine::{
     Attempted, CancelToken, Created, InitialState, NewExec, NewInit, ScoreOutcome,
 };
-use crate::lifecycle::{ContainerId, OperationId, Wanted};
-use crate::process::ExitStatus;
 use crate::stdio::Streams;
+use usher_core::lifecycle::{ContainerId, OperationId, Wanted};
+use usher_core::process::ExitStatus;
 
 use super::exec::kill_executed;
 use super::handles::kill_init;

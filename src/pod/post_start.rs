@@ -1,7 +1,7 @@
 //! Runs a container's postStart handler again after a restart in place: the shim repeats the exec
 //! with which kubelet ran it after the first start.
 
-use crate::lifecycle::{ContainerId, Wanted};
+use usher_core::lifecycle::{ContainerId, Wanted};
 
 use super::Actor;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::lifecycle::ContainerId;
+use usher_core::lifecycle::ContainerId;
 
 /// Lifetime of an idle shim without a task, even with an open connection: containerd keeps the
 /// connection, and the bundle, after some failed Creates. A Create comes right after the shim's

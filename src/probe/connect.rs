@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::plan::Host;
+use usher_core::plan::Host;
 
 use super::{Target, address, netns};
 

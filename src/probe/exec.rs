@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::process::ExitStatus;
+use usher_core::process::ExitStatus;
 
 use super::Target;
 

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::fuzz::cost::assert_bounded;
-use crate::plan::{HttpGet, Port, Scheme};
+use usher_core::plan::{HttpGet, Port, Scheme};
 
 use super::{grpc, http, tls};
 

@@ -17,7 +17,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::plan::{Host, HttpGet, Port, Scheme};
+use usher_core::plan::{Host, HttpGet, Port, Scheme};
 
 use super::connect::{self, Network};
 use super::{AGENT, alongside, causes, limits, tls};

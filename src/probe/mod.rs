@@ -27,9 +27,9 @@ use std::time::Duration;
 
 use crate::cgroup::Place;
 use crate::engine::oci::OciRuntime;
-use crate::plan::{Check, Hook, HttpGet, Port, Probe};
 use crate::reaper::{Meter, Reaper};
-use crate::text::tame;
+use usher_core::plan::{Check, Hook, HttpGet, Port, Probe};
+use usher_core::text::tame;
 
 pub use cost::thread_time;
 use prober::Question;

@@ -1,6 +1,6 @@
 //! The `tcpSocket` probe: the port accepts a connection.
 
-use crate::plan::{Host, Port};
+use usher_core::plan::{Host, Port};
 
 use super::connect::{self, Network};
 use super::{Target, port_number};

@@ -108,7 +108,7 @@ mod tests {
     use super::super::alone::alone;
     use super::super::{Child, Reaper};
     use super::*;
-    use crate::process::ExitStatus;
+    use usher_core::process::ExitStatus;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -9,8 +9,8 @@ use nix::libc;
 use tokio::time::{sleep, timeout};
 
 use crate::linux::ProcessStat;
-use crate::process::ExitStatus;
 use crate::sys;
+use usher_core::process::ExitStatus;
 
 use super::children::Family;
 use super::{Child, Reaper};

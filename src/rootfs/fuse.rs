@@ -10,8 +10,8 @@ use std::time::Duration;
 use containerd_shim_protos::types::mount::Mount;
 use tokio::net::unix::pipe;
 
-use crate::process::ExitStatus;
 use crate::reaper::{Reaper, Waited};
+use usher_core::process::ExitStatus;
 
 /// Time limit of a helper; kubelet allows two minutes for Create and Start together.
 const MOUNTED_WITHIN: Duration = Duration::from_secs(60);

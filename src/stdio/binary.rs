@@ -18,9 +18,9 @@ use tokio::time::timeout;
 use super::address::Program;
 use super::{Owner, Setting, StdioError, pipe, watch};
 use crate::linux::ProcessStat;
-use crate::plan::Signal;
-use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
+use usher_core::plan::Signal;
+use usher_core::process::ExitStatus;
 
 /// Time limit for a program to be ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);

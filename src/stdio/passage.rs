@@ -18,8 +18,8 @@ use nix::libc;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep};
 
-use crate::lifecycle::READ_WITHIN;
 use crate::sys;
+use usher_core::lifecycle::READ_WITHIN;
 
 /// Longest pause of a reader. After a longer one, the shim reports the process's exit even if
 /// output is unread.

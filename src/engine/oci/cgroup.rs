@@ -16,11 +16,11 @@ use crate::cgroup::pod::Note;
 use crate::cgroup::{self, Place, scores};
 use crate::engine::{Cgroup, Change, Knob, OomWatch, PodCgroup, ScoreOutcome};
 use crate::linux::files::{Replacement, replace};
-use crate::plan::Allotment;
-use crate::process::ExitStatus;
 use crate::reaper::{Reaper, Waited};
-use crate::sizing::{Limits, Requests};
 use crate::sys;
+use usher_core::plan::Allotment;
+use usher_core::process::ExitStatus;
+use usher_core::sizing::{Limits, Requests};
 
 /// Time limit of systemctl.
 const SYSTEMD_ANSWERS_WITHIN: Duration = Duration::from_secs(30);

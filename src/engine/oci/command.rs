@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::cgroup::Place;
-use crate::process::ExitStatus;
 use crate::reaper::Waited;
 use crate::stdio::ProcessStdio;
+use usher_core::process::ExitStatus;
 
 use super::error::{RuntimeError, Verb};
 use super::{OciRuntime, log};

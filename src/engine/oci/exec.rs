@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::cgroup::scores;
 use crate::engine::{EngineError, ExecOrder, ExitFuture, NewExec, Process, SignalProgress};
-use crate::plan::Signal;
 use crate::reaper::{Child, Reaper};
 use crate::stdio::{self, Size, Streams};
+use usher_core::plan::Signal;
 
 use super::OciRuntime;
 use super::container::OciContainer;

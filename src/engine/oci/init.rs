@@ -14,10 +14,10 @@ use crate::engine::{
     Attempted, CancelToken, Cgroup, Checkpoint, EngineError, ExecOrder, ExitFuture, Init,
     Namespaces, NewExec, NewInit, PidHold, PodCgroup, ProbeEnvironment, Sandbox, SignalProgress,
 };
-use crate::plan::{Hook, Probe, Signal};
 use crate::probe::{self, Target};
-use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
+use usher_core::plan::{Hook, Probe, Signal};
+use usher_core::process::ExitStatus;
 
 use super::container::OciContainer;
 use super::exec::{self, Execution};

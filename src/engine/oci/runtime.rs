@@ -14,9 +14,9 @@ use tokio::time::sleep;
 
 use crate::cgroup::{Place, cleanup, moves, scores};
 use crate::engine::{CancelToken, NamespaceError, Namespaces};
-use crate::plan::Signal;
 use crate::reaper::{Child, Expectation, Meter, Reaper};
 use crate::stdio::ProcessStdio;
+use usher_core::plan::Signal;
 
 use super::error::{RuntimeError, Verb};
 use super::options::Options;

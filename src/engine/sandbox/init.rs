@@ -16,9 +16,9 @@ use crate::engine::{
     Namespaces, NewExec, OomWatch, OwnSandbox, PidHold, PodCgroup, ProbeEnvironment, Sandbox,
     ScoreOutcome, SignalProgress,
 };
-use crate::plan::{Hook, Probe, Signal};
-use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
+use usher_core::plan::{Hook, Probe, Signal};
+use usher_core::process::ExitStatus;
 
 /// Time for a killed holder to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);

@@ -31,8 +31,8 @@ use tokio::task::spawn_blocking;
 use crate::catch_panic::catch_panic;
 use crate::cgroup::{self, cleanup, scores};
 use crate::reaper::{Child, Reaper};
-use crate::sizing::Size;
 use crate::stdio::{self, Streams};
+use usher_core::sizing::Size;
 
 use super::oci::exit;
 use super::{

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 
 use crate::cgroup::Place;
 use crate::probe::{Target, netns};
-use crate::process::ExitStatus;
 use crate::reaper::{Child, Reaper};
+use usher_core::process::ExitStatus;
 
 use super::{MAX_QUESTION, MAX_VERDICT, MODE, Order, Question, Verdict};
 
@@ -68,7 +68,7 @@ pub(in crate::probe) async fn ask(
             if let Some(kept) = verdict.kept
                 && !IS_SAID.swap(true, Ordering::Relaxed)
             {
-                let kept = crate::text::tame(&kept);
+                let kept = usher_core::text::tame(&kept);
                 tracing::warn!("probers keep rights that they do not need: {kept}");
             }
             verdict.failure.map_or(Ok(()), Err)

@@ -18,7 +18,7 @@ mod process;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::HttpGet;
+use usher_core::plan::HttpGet;
 
 pub(super) use ask::ask;
 pub use process::main;
@@ -65,7 +65,7 @@ struct Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::SAID_CHARS;
+    use usher_core::text::SAID_CHARS;
 
     #[test]
     fn the_longest_verdict_has_room() {

@@ -13,7 +13,7 @@ use nix::unistd::{alarm, dup2_stderr};
 use crate::probe::connect::Network;
 use crate::probe::{address, grpc, http};
 use crate::sys;
-use crate::text::SAID_CHARS;
+use usher_core::text::SAID_CHARS;
 
 use super::confine::confine;
 use super::{MAX_QUESTION, Order, Question, Verdict, filter};

@@ -5,9 +5,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{PATIENCE, connect, head_of_request, pour};
-use crate::plan::{Check, HttpGet, Plan};
 use crate::probe::http::get_over;
 use crate::probe::within;
+use usher_core::plan::{Check, HttpGet, Plan};
 
 /// More bytes than the kernel buffers for a connection that its client does not read.
 const BUFFERED: usize = 16 * 1024 * 1024;
