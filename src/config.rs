@@ -94,7 +94,7 @@ pub(crate) fn fuzz(input: &[u8]) {
         return;
     };
     let read = || parse(text);
-    match crate::fuzz::cost::assert_bounded(text.len(), 1024, 128 * 1024, read) {
+    match usher_fuzz::cost::assert_bounded(text.len(), 1024, 128 * 1024, read) {
         Ok(rules) => {
             let _ = usher_core::plan::Plan::parse_under(&BTreeMap::new(), &rules);
         }

@@ -11,10 +11,10 @@ use containerd_shim_protos::shim::oci::CheckpointOptions;
 
 use crate::engine::{Checkpoint, EngineError, Init, NewInit};
 use crate::record::What;
-use crate::stdio::Streams;
 use usher_core::lifecycle::{Call, ContainerId, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
+use usher_linux::stdio::Streams;
 
 use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};

@@ -45,7 +45,7 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Order;
-use crate::stdio::Paths;
+use usher_linux::stdio::Paths;
 
 pub use actor::Actor;
 pub use cgroup::{Figures, Members};

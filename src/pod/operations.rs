@@ -13,9 +13,9 @@ use crate::catch_panic::{Panicked, catch_panic};
 use crate::engine::{
     Attempted, CancelToken, Created, InitialState, NewExec, NewInit, ScoreOutcome,
 };
-use crate::stdio::Streams;
 use usher_core::lifecycle::{ContainerId, OperationId, Wanted};
 use usher_core::process::ExitStatus;
+use usher_linux::stdio::Streams;
 
 use super::exec::kill_executed;
 use super::handles::kill_init;
@@ -218,8 +218,8 @@ mod tests {
     use super::*;
     use crate::events::Publisher;
     use crate::pod::CallError;
-    use crate::reaper::Reaper;
     use crate::shim::serve::this_node;
+    use usher_linux::reaper::Reaper;
 
     #[test]
     fn the_outcome_of_work_arrives_even_after_a_panic() {

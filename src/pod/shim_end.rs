@@ -171,8 +171,8 @@ mod tests {
     use super::*;
     use crate::events::Publisher;
     use crate::pod::{Actor, Pod};
-    use crate::reaper::Reaper;
     use crate::shim::serve::this_node;
+    use usher_linux::reaper::Reaper;
 
     /// Runs `this` on a shim without a task, and returns after how many seconds the shim ends.
     fn ends_after_this(this: impl FnOnce(&mut Actor, Pod)) -> u64 {

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::engine::oci::is_command_log;
-use crate::sys;
+use usher_linux::sys;
 
 /// Time for a command of the runtime to exit by itself. containerd gives `delete` five seconds.
 const COMMANDS_END_WITHIN: Duration = Duration::from_secs(2);

@@ -19,10 +19,10 @@ use crate::config;
 use crate::engine::oci::OciEngine;
 use crate::events::Publisher;
 use crate::pod::{Actor, Node};
-use crate::reaper::Reaper;
 use crate::sandbox;
 use crate::task::Service;
 use usher_core::plan::Rules;
+use usher_linux::reaper::Reaper;
 
 use super::bootstrap::TTRPC_ADDRESS;
 use super::callers::Callers;

@@ -1,12 +1,12 @@
 //! The maker: the process that makes a pod's sandbox, and then becomes the
-//! [holder](crate::sys::holder) of its namespaces. It is the shim's own program in another mode;
+//! [holder](usher_linux::sys::holder) of its namespaces. It is the shim's own program in another mode;
 //! the shim cannot do this itself, because a process can only change its own namespaces.
 //!
 //! The maker has one thread, and none of the shim's memory. While it works it has the shim's rights
 //! and access to the node's files; the holder has neither. Its work is charged to the pod's cgroup.
 //! It also writes the pod's files, so that a stalled disk does not stall the shim.
 //!
-//! The standard input of both is the [leash](crate::sys::holder): if the shim dies, the kernel
+//! The standard input of both is the [leash](usher_linux::sys::holder): if the shim dies, the kernel
 //! kills them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +29,8 @@ use nix::unistd::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup;
-use crate::sys;
+use usher_linux::cgroup;
+use usher_linux::sys;
 
 use super::config::{Namespaces, is_usual, swapped};
 use super::files::{self, Files};

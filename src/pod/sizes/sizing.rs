@@ -186,11 +186,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::cgroup;
     use crate::engine::oci::{OciPodCgroup, restore_pod_cgroup};
-    use crate::reaper::Reaper;
     use usher_core::lifecycle::ContainerId;
     use usher_core::sizing::Millicores;
+    use usher_linux::cgroup;
+    use usher_linux::reaper::Reaper;
 
     fn of(bytes: Limit<Bytes>, held: usize) -> PodSize {
         let mut size = Size::exactly(Millicores(1), Bytes(1));

@@ -1,6 +1,6 @@
 //! Fuzz target: addresses of streams.
 
-use crate::fuzz::cost::assert_bounded;
+use usher_fuzz::cost::assert_bounded;
 
 use super::address::{Address, Program};
 

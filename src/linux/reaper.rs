@@ -31,7 +31,7 @@ use usher_core::process::ExitStatus;
 
 use children::Search;
 
-pub(crate) use children::LIST as LIST_OF_CHILDREN;
+pub use children::LIST as LIST_OF_CHILDREN;
 #[cfg(any(test, fuzzing))]
 pub(crate) use children::fuzz;
 pub use ending::Waited;

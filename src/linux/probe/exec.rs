@@ -28,11 +28,10 @@ pub(super) async fn attempt(
     // The time that the OCI runtime takes does not count as the command's time, but it is limited,
     // too.
     let limit = timeout.saturating_add(RUNTIME_TAKES);
-    let executed = target
+    let mut process = target
         .runtime
-        .exec_command(&target.id, command, target.oom_score, limit)
-        .await;
-    let mut process = executed.map_err(|error| error.to_string())?;
+        .execute(&target.id, command, target.oom_score, limit)
+        .await?;
     let deadline = Instant::now().checked_add(timeout);
     let exit = match deadline {
         Some(deadline) => timeout_at(deadline, process.wait()).await,

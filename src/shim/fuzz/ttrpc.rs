@@ -21,11 +21,11 @@ use crate::clock::SystemClock;
 use crate::control::{self, Clients, Meter};
 use crate::events::Publisher;
 use crate::pod::{Actor, Pod};
-use crate::reaper::Reaper;
 use crate::shim::serve::this_node;
 use crate::task;
+use usher_linux::reaper::Reaper;
 
-use super::cost;
+use usher_fuzz::cost;
 
 /// Bytes of a frame's header: payload length, stream, type, flags.
 const HEADER: usize = 10;
@@ -134,7 +134,7 @@ fn assert_frames(mut answers: &[u8]) {
 }
 
 /// The Task service, whose clients have no limits.
-pub(super) fn task(input: &[u8]) {
+pub(crate) fn task(input: &[u8]) {
     thread_local! {
         static PEER: Peer<tokio::io::DuplexStream> = Peer::new(|callers, pod| {
             let service = Arc::new(task::Service::new(pod));
@@ -147,7 +147,7 @@ pub(super) fn task(input: &[u8]) {
 }
 
 /// The Control service behind [`Clients`] and their limits.
-pub(super) fn control(input: &[u8]) {
+pub(crate) fn control(input: &[u8]) {
     thread_local! {
         static PEER: Peer<UnixStream> = Peer::new(|callers, pod| {
             let service = Arc::new(control::Service::new(pod));

@@ -3,7 +3,7 @@
 use containerd_shim_protos::cgroups::metrics::{MemoryOomControl, MemoryStat, Throttle};
 use containerd_shim_protos::cgroups_v2::metrics as v2_metrics;
 
-use crate::fuzz::cost::assert_bounded;
+use usher_fuzz::cost::assert_bounded;
 
 use super::pod::Note;
 use super::{blkio, devices, hierarchy, read, scores, v1, v2, values};

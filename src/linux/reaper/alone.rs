@@ -10,7 +10,7 @@ pub(super) fn alone(path: &str, make: impl FnOnce() -> Reaper, test: impl AsyncF
     const CHOSEN: &str = "USHER_TEST_ALONE";
     if std::env::var_os(CHOSEN).is_none() {
         let program = std::env::current_exe().unwrap();
-        let path = path.trim_start_matches("usher::");
+        let path = path.trim_start_matches("usher_linux::");
         let mut command = Command::new(program);
         command.args(["--exact", path]).env(CHOSEN, "1");
         let output = command.output().unwrap();

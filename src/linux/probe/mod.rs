@@ -20,19 +20,44 @@ mod tls;
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::num::NonZeroU16;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+
 use crate::cgroup::Place;
-use crate::engine::oci::OciRuntime;
-use crate::reaper::{Meter, Reaper};
+use crate::reaper::{Child, Meter, Reaper};
 use usher_core::plan::{Check, Hook, HttpGet, Port, Probe};
 use usher_core::text::tame;
 
 pub use cost::thread_time;
 use prober::Question;
+
+/// Executes commands in containers, as the OCI runtime does.
+#[async_trait]
+pub trait Commands: fmt::Debug + Send + Sync {
+    /// Returns a copy that does its own work in the cgroup `place`. `meter` counts the CPU time of
+    /// that work.
+    fn charged(&self, place: Option<&Place>, meter: &Meter) -> Arc<dyn Commands>;
+
+    /// Executes a command in the container `id`, with an OOM score of at most `oom_score`. `limit`
+    /// is the time until the command runs.
+    ///
+    /// # Errors
+    ///
+    /// Why the command cannot be executed, in one sentence.
+    async fn execute(
+        &self,
+        id: &str,
+        command: &[String],
+        oom_score: Option<i32>,
+        limit: Duration,
+    ) -> Result<Child, String>;
+}
 
 /// Facts of the container that an attempt needs.
 #[derive(Clone, Debug)]
@@ -40,7 +65,7 @@ pub struct Target {
     pub id: String,
     /// Process id of the container's init. Probes go to the network namespace of this process.
     pub pid: i32,
-    pub runtime: OciRuntime,
+    pub runtime: Arc<dyn Commands>,
     pub reaper: Reaper,
     /// Cgroup of the shim's commands for the container.
     pub place: Option<Place>,

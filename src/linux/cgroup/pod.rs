@@ -68,7 +68,7 @@ impl PodCgroup {
     }
 
     /// Makes a v1 cgroup whose files are in `directory`, for tests.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulator"))]
     pub fn in_directory(directory: &Path) -> PodCgroup {
         PodCgroup {
             values: Values::in_directory(directory),

@@ -56,7 +56,7 @@ pub(super) enum Source {
 pub struct Unread {
     /// Passages, each with the number of bytes that have to be read from its FIFO.
     passages: Vec<(Arc<Passage>, u64)>,
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulator"))]
     simulated: Option<Duration>,
 }
 
@@ -144,7 +144,7 @@ impl Unread {
         let passages = passages.map(|passage| (Arc::clone(passage), passage.written()));
         let unread = Unread {
             passages: passages.collect(),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "simulator"))]
             simulated: None,
         };
         (unread.left() > 0).then_some(unread)
@@ -153,7 +153,7 @@ impl Unread {
     /// Waits until clients have read the output. Gives up on a reader that pauses longer than
     /// `STILL_FOR`, and after [`READ_WITHIN`].
     pub async fn is_read(self) {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         if let Some(simulated) = self.simulated {
             return sleep(simulated.min(READ_WITHIN)).await;
         }
@@ -177,7 +177,7 @@ impl Unread {
     }
 
     /// Simulated output, which a client takes this long to read.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulator"))]
     pub fn simulated(lasts: Duration) -> Unread {
         Unread {
             simulated: Some(lasts),

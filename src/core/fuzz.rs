@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use usher_core::plan::{ContainerSetting, Identity, KubeletFacts, Plan, Word, identity};
+use crate::plan::{ContainerSetting, Identity, KubeletFacts, Plan, Word, identity};
 
-use super::cost;
+use usher_fuzz::cost;
 
 /// Limit of an error message about annotations, in characters.
 const MAX_MESSAGE_CHARS: usize = 4_000;
@@ -12,7 +12,7 @@ const MAX_MESSAGE_CHARS: usize = 4_000;
 /// Parses the input as annotations: text in which a form feed ends each annotation, and a tab
 /// separates key and value. No valid key or JSON needs either character, so the fuzzer can reach
 /// all cases.
-pub(crate) fn annotations(input: &[u8]) {
+pub fn annotations(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
     };
@@ -25,7 +25,7 @@ pub(crate) fn annotations(input: &[u8]) {
 }
 
 /// Parses the input as the value of each setting of one container.
-pub(crate) fn handlers(input: &[u8]) {
+pub fn handlers(input: &[u8]) {
     let Ok(value) = std::str::from_utf8(input) else {
         return;
     };
@@ -53,5 +53,15 @@ fn read(annotations: BTreeMap<String, String>) {
             !sentence.contains('\n') && sentence.chars().count() < MAX_MESSAGE_CHARS,
             "{sentence}"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_seed_fails() {
+        usher_fuzz::run_seeds(&[("annotations", annotations), ("handlers", handlers)]);
     }
 }

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::fuzz::cost::assert_bounded;
 use usher_core::plan::{HttpGet, Port, Scheme};
+use usher_fuzz::cost::assert_bounded;
 
 use super::{grpc, http, tls};
 

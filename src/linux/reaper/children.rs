@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::Path;
 
-use crate::linux::ProcessStat;
+use crate::ProcessStat;
 
 /// The list of a thread's children (`proc_tid_children(5)`). Only kernels with
 /// `CONFIG_PROC_CHILDREN` have such lists.
-pub(crate) const LIST: &str = "/proc/thread-self/children";
+pub const LIST: &str = "/proc/thread-self/children";
 
 /// The way to find the children of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ fn all() -> Vec<(i32, i32)> {
 pub(crate) fn fuzz(input: &[u8]) {
     let list = String::from_utf8_lossy(input);
     let read = || pids(&list);
-    crate::fuzz::cost::assert_bounded(input.len(), 16, 1024, read);
+    usher_fuzz::cost::assert_bounded(input.len(), 16, 1024, read);
 }
 
 #[cfg(test)]

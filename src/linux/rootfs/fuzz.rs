@@ -1,6 +1,6 @@
 //! Fuzz targets: mount options and tables of mounts.
 
-use crate::fuzz::cost::assert_bounded;
+use usher_fuzz::cost::assert_bounded;
 
 use super::{below, idmap, layers, options};
 

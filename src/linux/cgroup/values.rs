@@ -1,6 +1,6 @@
 //! The limits of a cgroup, in the files of v1 and v2.
 
-#[cfg(test)]
+#[cfg(any(test, feature = "simulator"))]
 use std::path::Path;
 use std::path::PathBuf;
 use std::{fs, io};
@@ -75,7 +75,7 @@ impl Values {
     }
 
     /// Values of files in a directory, as in v1.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulator"))]
     pub(super) fn in_directory(directory: &Path) -> Values {
         Values {
             memory: Some(directory.to_owned()),

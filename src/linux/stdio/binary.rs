@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::address::Program;
 use super::{Owner, Setting, StdioError, pipe, watch};
-use crate::linux::ProcessStat;
+use crate::ProcessStat;
 use crate::reaper::{Child, Reaper};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::libc;
 use tokio::time::{sleep, timeout};
 
-use crate::linux::ProcessStat;
+use crate::ProcessStat;
 use crate::sys;
 use usher_core::process::ExitStatus;
 

@@ -51,12 +51,12 @@ pub struct Streams {
     messages: Option<MessageWriter>,
     /// Keeps the streams open for a process that may be followed by another.
     spare: Option<Spare>,
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulator"))]
     simulated: Simulated,
 }
 
 /// Behavior of a simulated process and its client.
-#[cfg(test)]
+#[cfg(any(test, feature = "simulator"))]
 #[derive(Debug, Default)]
 struct Simulated {
     /// Time for which the client reads after the exit.
@@ -366,7 +366,7 @@ impl Streams {
     pub fn close_stdin(&mut self) {
         self.is_closed = true;
         self.stdin = None;
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         drop(self.simulated.stdin.take());
     }
 
@@ -377,7 +377,7 @@ impl Streams {
         self.spare = None;
         self.messages = None;
         self.reach(Phase::Ended);
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulator"))]
         if let Some(reads_for) = self.simulated.reads_for {
             return Some(Unread::simulated(reads_for));
         }
@@ -390,7 +390,7 @@ impl Streams {
 
     /// Streams of a simulated process whose client reads for this time after the exit; the receiver
     /// resolves when the client closes stdin.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulator"))]
     pub fn simulated(reads_for: Option<Duration>) -> (Streams, oneshot::Receiver<()>) {
         let (stdin, closed) = oneshot::channel();
         let mut streams = Streams::default();
