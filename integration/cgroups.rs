@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use usher::cgroup::cleanup::kill_and_remove;
+use usher_linux::cgroup::cleanup::kill_and_remove;
 
 /// The mount point of cgroup v2, on a machine with cgroup v2 alone or with both versions.
 fn version_2() -> PathBuf {

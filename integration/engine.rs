@@ -17,7 +17,7 @@ use nix::sys::prctl::set_child_subreaper;
 use serde_json::{Value, json};
 use usher::engine::oci::OciEngine;
 use usher::engine::{CancelToken, CreateOptions, Deletion, Engine, ExecOrder, Order};
-use usher::reaper::Reaper;
+use usher_linux::reaper::Reaper;
 
 use super::harness::{Isolation, oci_runtime, populate};
 use laws::{Runs, Testbed};

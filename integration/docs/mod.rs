@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use usher::plan::reference;
+use usher_core::plan::reference;
 
 pub use self::command::sources;
 use self::command::{commands, exists};

@@ -22,7 +22,7 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use serde_json::json;
 use tokio::net::UnixStream;
 use usher::cri;
-use usher::grpc::Call;
+use usher_linux::grpc::Call;
 
 use super::{
     CgroupFiles, Containerd, Finished, Image, PATIENCE, REFERENCE, Settings, Version, build,

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::plan::{DeferTurn, RestartPolicy, Role, Word};
+use usher_core::plan::{DeferTurn, RestartPolicy, Role, Word};
 
 use super::super::manifest::Node;
 use super::Options;

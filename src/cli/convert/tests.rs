@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::manifest::{parse, pods, print};
 use super::cast::Starting;
 use super::*;
-use crate::plan::{Plan, RestartPolicy, Role, Stage};
+use usher_core::plan::{Plan, RestartPolicy, Role, Stage};
 
 fn options(legacy: bool) -> Options {
     Options {

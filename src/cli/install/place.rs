@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use crate::linux::files::{self, Replacement};
+use usher_linux::files::{self, Replacement};
 
 use super::super::containerd::NAME;
 
