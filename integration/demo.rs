@@ -49,8 +49,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// Keeps the pod running, and prints commands that inspect it, until standard input has a line or
-/// ends.
+/// Prints commands that inspect the running pod. Returns when standard input has a line or ends.
 fn keep(host: &Containerd) {
     println!("\nThe pod runs. In another terminal, as root:\n");
     for (command, comment) in to_try(host) {
@@ -81,7 +80,7 @@ fn print(moments: &[Moment]) {
     println!();
 }
 
-/// Checks the order that the demo promises.
+/// Checks that the containers recorded the order that the demo promises.
 fn judge(record: &Record) -> ExitCode {
     let promises = [
         (

@@ -1,9 +1,10 @@
 //! Releases of held containers while callers give up, pause, stop and kill them at any moment. No
 //! program starts early, no container is lost, and each exit code is right.
 //!
-//! The moments are random; `USHER_TEST_SEED` repeats those of a failed test. The test itself
-//! decides when a gate opens: the sidecar shares the machine's network, and its startup probe
-//! succeeds as soon as the test listens.
+//! The moments are random. The moments of a failed test are repeated if `USHER_TEST_SEED` is set to
+//! the seed that the test printed. All apps are held until the sidecar's startup probe succeeds,
+//! and the test decides when: the sidecar shares the machine's network, and the test itself listens
+//! at the probed address.
 
 use std::fs;
 use std::net::TcpListener;
@@ -28,7 +29,8 @@ const OWN_CODE: u32 = 7;
 /// Run time of an undisturbed app after its release.
 const RUNS_FOR: &str = "40ms";
 
-/// The gate opens, and all disturbances happen, within this time.
+/// Milliseconds from the beginning of a round within which all disturbances happen, and the
+/// sidecar's startup probe begins to succeed.
 const WINDOW_MS: u64 = 120;
 
 /// Pseudorandom numbers by splitmix64 (Steele, Lea, Flood).
@@ -52,7 +54,7 @@ impl Random {
     }
 }
 
-/// An event that happens to an app around the time of its release.
+/// Events that disturb an app around the time of its release.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Disturbance {
     None,
@@ -63,7 +65,8 @@ enum Disturbance {
     PauseAndKill,
 }
 
-/// The time of each event, counted from the beginning of the test.
+/// Random moments of the disturbances and of the first successful probe, counted from the beginning
+/// of the round.
 #[derive(Debug)]
 struct Script {
     mode: &'static str,
@@ -101,12 +104,12 @@ impl Script {
     }
 }
 
-/// The caller's observations of an app.
+/// The exit code of an app, and the times of the caller's calls for it.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Times of the answer to Pause and of the Resume request.
+    /// Times at which Pause was answered and Resume was requested.
     paused: Option<(u64, u64)>,
-    /// Time of the answer to the stop request.
+    /// Time at which the stop request was answered.
     stopped: Option<u64>,
     code: u32,
 }
@@ -120,8 +123,8 @@ fn sleep_until(at: Instant) {
     thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
-/// A pod with one shim. Its sidecar runs, and counts as started when the test listens at the
-/// address.
+/// A pod with one shim. Its sidecar runs. The sidecar's startup probe succeeds once the test
+/// listens at `address`.
 struct Pod<'host> {
     host: &'host Containerd,
     number: usize,
@@ -193,7 +196,7 @@ impl<'host> Pod<'host> {
         self.shim.api().create(&request).expect("create an app");
     }
 
-    /// Starts an app, disturbs it as scripted, and returns the observations.
+    /// Starts an app, disturbs it as planned, and returns the caller's observations.
     fn disturb(&self, number: usize, app: App, begin: Instant) -> Seen {
         let id = self.app(number);
         let mut seen = Seen::default();
@@ -228,8 +231,8 @@ impl<'host> Pod<'host> {
         seen
     }
 
-    /// Calls Start for the app. If the planned disturbance is that the caller gives up, calls Start
-    /// again later.
+    /// Calls Start for the app. If the plan says that the caller gives up, closes the connection
+    /// during the call, and calls Start again later.
     fn ask_for_start(&self, id: &str, app: App) {
         if app.disturbance == Disturbance::GiveUp {
             let request = StartRequest {
@@ -239,7 +242,7 @@ impl<'host> Pod<'host> {
             self.shim.api().call_and_vanish("Start", &request, app.at);
             thread::sleep(app.pause);
         }
-        // The shim may take a moment to notice that the first caller has gone.
+        // The shim may need a moment to notice that the first caller has closed its connection.
         let mut started = self.shim.api().start(id, "");
         eventually("no Start is under way", PATIENCE, || {
             let is_under_way = matches!(&started, Err((_, why)) if why.contains("it is starting"));
@@ -253,7 +256,7 @@ impl<'host> Pod<'host> {
         }
     }
 
-    /// Ends the sidecar, and waits until the shim has no child process.
+    /// Kills and deletes the sidecar, and waits until the shim has no child process.
     fn end(self) {
         let (api, id) = (self.shim.api(), &self.shim.id);
         api.kill(id, "", 9, false).expect("kill the sidecar");
@@ -300,7 +303,8 @@ fn stop(api: &TaskApi, id: &str, signal: u32) -> Option<u64> {
     api.kill(id, "", signal, false).ok().map(|_| now())
 }
 
-/// The violation that the observations of an app prove, or `None`.
+/// Describes the rule that the shim has broken, according to the observations of one app. `None` if
+/// the shim has kept all rules.
 fn judge(record: &Record, id: &str, app: App, opened: u64, seen: &Seen) -> Option<String> {
     let starts: Vec<u64> = record.all(id, "start").map(|event| event.at_ns).collect();
     let held_when_stopped = seen.stopped.is_some_and(|at| at < opened);
