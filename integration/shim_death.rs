@@ -375,7 +375,8 @@ fn a_container_whose_bundle_has_lost_its_files_is_killed() {
     await_no_remains(&host);
 }
 
-/// If containerd gives up a container, it may remove the container's bundle before it runs `delete`.
+/// If containerd gives up a container, it may remove the container's bundle before it runs
+/// `delete`.
 #[test]
 fn delete_removes_the_sockets_of_a_dead_shim_without_a_bundle() {
     let in_pod = |config: &mut Value| {

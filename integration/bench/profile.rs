@@ -1,6 +1,6 @@
-//! Attributes the time of a run, an exec and a pod to programs: which program worked at each moment
-//! from a client's start to the client's exit, according to [the kernel](super::processes). In the
-//! remaining time the client, containerd and the serving shim wait for one another in turns.
+//! Divides the duration of a run, of an exec and of a pod among programs. [The
+//! kernel](super::processes) tells which program worked at each moment between a client's start and
+//! exit. In the remaining time the client, containerd and the serving shim take turns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -15,8 +15,8 @@ use super::report::machine;
 use super::walltime::{BRIEF, exec_command, quiet_host, run_command, side_by_side};
 use super::{Effort, LASTING, progress};
 
-/// The kinds of work, in the order in which they begin. If several programs work at the same time,
-/// the time counts for the kind that is listed first.
+/// The kinds of work, in the order in which they begin. While several programs work at the same
+/// time, the time is added to the kind that is listed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     ShimStart,
@@ -31,16 +31,16 @@ enum Work {
     End,
 }
 
-/// A part of a client's time: either the time in which a program of this kind works, or the time
-/// before this program starts, in which client, containerd and serving shim work. Sorted in order
-/// of occurrence.
+/// A part of a client's run time. `is_at_work` is true for the time in which a program of this kind
+/// works. It is false for the time before, in which the client, containerd and the serving shim
+/// work. Values are ordered as they occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     work: Work,
     is_at_work: bool,
 }
 
-/// Milliseconds by kind of work.
+/// Milliseconds of each part of a client's run time.
 pub type Shares = BTreeMap<Share, f64>;
 
 /// A period of work by one program.
@@ -56,7 +56,7 @@ struct Bench {
     host: Containerd,
 }
 
-/// Divides the time of a client among programs.
+/// Divides a client's run time among programs.
 pub struct Profiler(Processes);
 
 pub fn print(runtimes: [&str; 2], effort: &Effort) {
@@ -98,7 +98,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
     println!("\nA client that asks for nothing: {}.", idle.text("ms"));
 }
 
-/// Prints the shares, with a column for each kind of client.
+/// Prints a table of the shares, with one column for each kind of client.
 fn table(heads: &[String], columns: &[Vec<Shares>]) {
     println!("| median, ms | {} |", heads.join(" | "));
     println!("|---|{}", "--:|".repeat(heads.len()));
@@ -109,7 +109,7 @@ fn table(heads: &[String], columns: &[Vec<Shares>]) {
     row("all", columns, |shares| Some(whole(shares)));
 }
 
-/// Prints a row. A cell is empty if the share never occurred.
+/// Prints a row. The cell of a column in which the share never occurred is empty.
 fn row(what: &str, columns: &[Vec<Shares>], value: impl Fn(&Shares) -> Option<f64>) {
     let cell = |column: &Vec<Shares>| {
         let all: Vec<_> = column.iter().map(&value).collect();
@@ -163,7 +163,7 @@ impl Profiler {
     }
 }
 
-/// Divides the time of a client among the programs that worked.
+/// Divides a client's run time among the programs that worked.
 fn shares(events: &[Event], client: u32) -> Shares {
     let own = |event: &&Event| event.pid == client;
     let (Some(first), Some(last)) = (events.iter().find(own), events.iter().rfind(own)) else {
@@ -194,7 +194,8 @@ fn shares(events: &[Event], client: u32) -> Shares {
     shares
 }
 
-/// The periods in which programs worked. A program that still runs ends with the last event.
+/// The periods in which programs worked. For a program that has not exited, the period ends with
+/// the last event.
 fn spans(events: &[Event]) -> Vec<Span> {
     let last = events.last().map_or(Duration::ZERO, |event| event.at);
     let mut inits = HashSet::new();

@@ -1,4 +1,4 @@
-//! A stop request for one container of a pod with a defer; the pod continues.
+//! Stop requests for a single container of a pod with a defer. The pod goes on.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,8 +22,8 @@ fn running() -> Kubelet {
     pod
 }
 
-/// Stops a container and creates it again, as kubelet does after a failed liveness probe. The shim
-/// must wait for the termination window, and must not stop any other container.
+/// Stops a container and creates it again, as kubelet does after a failed liveness probe. Checks
+/// that the shim waits for the termination window, and stops no other container.
 #[track_caller]
 fn assert_stopped_alone(pod: &Kubelet, name: &str, other: &str) {
     let asked = SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
@@ -80,7 +80,7 @@ fn a_single_stop_request_ends_a_defer_without_running_it() {
     assert_eq!(pod.starts("before"), 1, "{record}");
 }
 
-/// The time from `asked` to the last signal that the container got.
+/// The time from `asked` until the container got its last signal.
 fn signal_delay(pod: &Kubelet, name: &str, asked: Duration) -> Duration {
     let record = pod.host.record();
     let last = record.all(name, "signal").last();
@@ -104,8 +104,8 @@ fn a_sidecar_stopped_alone_keeps_half_its_grace_period_despite_an_apps_pre_stop(
     let wait = signal_delay(&pod, "proxy", asked);
     assert!(wait >= Duration::from_millis(3_900), "{wait:?}");
     assert!(wait < Duration::from_millis(5_500), "{wait:?}");
-    // At a termination kubelet would stop `api` at once, because `api` has no handler. So while
-    // `api` runs, usher waits only for the termination window.
+    // `api` has no handler, so kubelet would stop `api` immediately if the pod terminated. That is
+    // why usher waits only for the termination window while `api` runs.
     pod.run("proxy.1", &[]);
     pod.run("api", &[]);
     pod.host.await_event("api", "start");
@@ -128,7 +128,7 @@ fn other_signals_are_delivered_unchanged_and_a_stop_uses_the_annotated_signal() 
     pod.run("web", &["--ignore-term"]);
     pod.host.await_event("web", "start");
     for signal in ["SIGUSR1", "SIGHUP"] {
-        // `ctr` sends its request without a deadline.
+        // The calls of `ctr` have no deadline, so these signals are no stop signals.
         pod.host.kill("web", signal);
     }
     pod.host.await_record("both signals", |record| {
@@ -138,6 +138,6 @@ fn other_signals_are_delivered_unchanged_and_a_stop_uses_the_annotated_signal() 
     pod.delete(&["proxy", "web"]);
     let record = pod.host.record();
     let signals: Vec<_> = record.all("web", "signal").map(|e| &*e.detail).collect();
-    // The app's stop signal is SIGQUIT (3). usher sends SIGQUIT a second time before SIGKILL.
+    // SIGQUIT (3) is the app's stop signal. usher sends it again before SIGKILL.
     assert_eq!(signals, ["10", "1", "3", "3"], "{record}");
 }
