@@ -117,7 +117,8 @@ impl Kind {
         (Kind::CallerStopped, "caller stopped"),
     ];
 
-    /// How often each kind of fault is chosen. Killing containerd disturbs all pods, so it is rare.
+    /// Relative frequencies of the kinds of faults. Killing containerd disturbs all pods, so it is
+    /// rare.
     const WEIGHTS: [(Kind, usize); 10] = [
         (Kind::ShimKilled, 14),
         (Kind::ShimStopped, 12),

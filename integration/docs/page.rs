@@ -25,7 +25,8 @@ pub struct Page {
 /// A block of code.
 pub struct Block {
     pub at: Place,
-    /// The language that follows the fence of a block; `None` for an indented block.
+    /// The language that the first line of a block names after the backquotes. `None` for an
+    /// indented block.
     pub language: Option<String>,
     pub text: String,
 }
@@ -129,7 +130,8 @@ impl Page {
     }
 }
 
-/// The anchor of a heading: lower case, without punctuation, dashes for spaces.
+/// The anchor of a heading: the heading in lower case, without punctuation, and with dashes for
+/// spaces.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept = kept
@@ -140,18 +142,18 @@ fn anchor(heading: &str) -> String {
 
 /// The purpose of a code block.
 pub enum Use<'a> {
-    /// Commands at a prompt, each with its output.
+    /// Commands at a prompt, each with the output that follows it.
     Transcript(Vec<(&'a str, String)>),
     Commands,
-    /// A block in a language: `yaml`, `toml`, `rust`.
+    /// Text in a language: `yaml`, `toml`, `rust`.
     Language(&'a str),
     Output,
 }
 
-/// A prompt at the beginning of a line.
+/// Prompts with which a line can begin.
 const PROMPTS: [&str; 2] = ["# ", "$ "];
 
-/// Beginnings of a line of commands.
+/// Words with which a line of commands can begin.
 const PROGRAMS: [&str; 16] = [
     "scripts/",
     "usher ",
@@ -174,7 +176,7 @@ const PROGRAMS: [&str; 16] = [
 impl Block {
     pub fn is_for(&self) -> Use<'_> {
         match self.language.as_deref() {
-            // Blocks of `text` are drawings and output.
+            // Blocks of the language `text` are drawings or output.
             Some("text") => return Use::Output,
             Some("sh" | "console") | None => {}
             Some(language) => return Use::Language(language),
@@ -201,7 +203,8 @@ impl Block {
         }
     }
 
-    /// The block's first line without a prompt, by which tests in `scenes.rs` refer to the block.
+    /// The block's first line, without the prompt. Tests in `scenes.rs` refer to the block by this
+    /// line.
     pub fn title(&self) -> &str {
         let line = self.text.lines().next().unwrap_or_default();
         let bare = PROMPTS.iter().find_map(|prompt| line.strip_prefix(prompt));

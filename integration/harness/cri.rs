@@ -33,18 +33,18 @@ mod pod;
 
 pub use pod::{Container, Pod, PodSpec};
 
-/// The containerd namespace of kubelet's pods.
+/// The containerd namespace in which kubelet's pods are.
 pub const NAMESPACE: &str = "k8s.io";
 /// The directory name of the CRI plugin's files.
 pub const PLUGIN: &str = "io.containerd.grpc.v1.cri";
 
-/// The image of the pause container, which holds a pod's namespaces if the shim does not make the
-/// sandbox.
+/// The image of the pause container. A pause container holds a pod's namespaces, if the shim does
+/// not make the sandbox.
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
-/// An image with busybox and the witness.
+/// An image that contains busybox and the witness.
 const WITNESS: &str = "localhost/usher-it/witness:1";
 
-/// The runtime type of our shim; containerd derives the shim's file name from it.
+/// The runtime type of our shim. containerd derives the name of the shim's program from it.
 const OURS: &str = "io.containerd.usher.v2";
 
 /// The directory of Debian's network plugins.
@@ -53,20 +53,20 @@ const PLUGINS: &str = "/usr/lib/cni";
 const PAUSE_SOURCE: &str = include_str!("pause.rs");
 const UNLIMITED_SOURCE: &str = include_str!("unlimited.rs");
 
-/// Longest accepted answer, in bytes.
+/// Maximum length of an answer in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 
-/// Maximum time that traces of a removed pod remain.
+/// Maximum time for which traces of a removed pod may remain.
 const SETTLING: Duration = Duration::from_secs(5);
 
 /// The runtime handler of a pod, which decides whether containerd or the shim makes the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handler {
-    /// Our shim, with a pause container made by containerd.
+    /// Our shim, in a pod whose pause container containerd makes.
     Usher,
-    /// Our shim, which also makes the sandbox.
+    /// Our shim, in a pod whose sandbox the shim makes.
     Pauseless,
-    /// containerd's own shim, with a pause container.
+    /// containerd's own shim, in a pod with a pause container.
     Runc,
 }
 
@@ -75,11 +75,12 @@ pub enum Handler {
 pub struct CriSettings {
     /// containerd's log level.
     pub log_level: &'static str,
-    /// True if pods' annotations are passed on, as `usher install` configures it.
+    /// True if containerd passes the annotations of pods to the shim. `usher install` configures
+    /// this.
     pub passes_annotations: bool,
-    /// True if there is a pause image.
+    /// True if containerd has an image for pause containers.
     pub has_pause: bool,
-    /// The OCI runtime, if the shims do not use their default.
+    /// The OCI runtime of all shims. `None` leaves the choice to the shims.
     pub oci_runtime: Option<PathBuf>,
 }
 
@@ -94,10 +95,10 @@ impl Default for CriSettings {
     }
 }
 
-/// A containerd with the CRI plugin. The test acts as kubelet.
+/// A containerd with the CRI plugin. The test calls it as kubelet does.
 pub struct Cri {
     host: Containerd,
-    /// Counter for unique names.
+    /// Number of names made so far. It makes each name unique.
     names: AtomicUsize,
 }
 
@@ -109,7 +110,7 @@ impl Deref for Cri {
     }
 }
 
-/// The uid of a pod, unique among pods of the same name.
+/// The uid of the pod with this name.
 fn uid_of(pod: &str) -> String {
     format!("uid-of-{pod}")
 }
@@ -126,7 +127,8 @@ impl Handler {
 }
 
 impl CriSettings {
-    /// The tables for the CRI plugin in the configuration of the containerd in `dir`.
+    /// The part of containerd's configuration for the CRI plugin. `dir` is the directory of this
+    /// containerd.
     pub(super) fn tables(&self, dir: &Path) -> String {
         let mut text = format!(
             r#"
@@ -150,7 +152,8 @@ impl CriSettings {
             let cri = "plugins.\"io.containerd.cri.v1.runtime\"";
             let table = format!("{cri}.containerd.runtimes.{}", handler.name());
             let kind = match handler {
-                // If the shim makes the sandbox, containerd ignores a path to the shim.
+                // The shim's path cannot be configured here: if the shim makes the sandbox,
+                // containerd ignores the path.
                 Handler::Pauseless => OURS,
                 Handler::Usher | Handler::Runc => REFERENCE,
             };
@@ -172,8 +175,9 @@ impl CriSettings {
                     text.push_str("  disable_pause_image_pull = true\n");
                 }
             }
-            // Without the controllers, an OCI runtime refuses the CPU shares that containerd sets
-            // for each pause container. containerd 2 has no setting that omits the shares.
+            // containerd sets CPU shares for each pause container, and containerd 2 cannot be told
+            // to omit them. Without the CPU controller, an OCI runtime refuses CPU shares. So a
+            // program removes them.
             let unlimited = || build("unlimited", UNLIMITED_SOURCE);
             let needed = (!has_controllers()).then(unlimited);
             if let Some(runtime) = self.oci_runtime.as_ref().or(needed.as_ref()) {
@@ -190,7 +194,7 @@ pub(super) fn pause_program() -> PathBuf {
     build("pause", PAUSE_SOURCE)
 }
 
-/// Writes the pods' network: a bridge in containerd's network namespace.
+/// Writes the configuration of the pods' network: a bridge in containerd's network namespace.
 pub(super) fn write_network(dir: &Path) {
     let network = json!({
         "cniVersion": "0.4.0",
@@ -234,7 +238,8 @@ impl Cri {
         node
     }
 
-    /// True if the network plugins are installed, so that a pod can have a network of its own.
+    /// True if the network plugins are installed. Without them all pods have to use the node's
+    /// network.
     pub fn has_networks() -> bool {
         ["bridge", "host-local", "loopback"]
             .iter()
@@ -249,7 +254,8 @@ impl Cri {
         self.await_runtime();
     }
 
-    /// Swaps our two handlers in the configuration, which containerd reads at its next start.
+    /// Gives each of our two handlers the configuration of the other handler. containerd reads the
+    /// configuration when it starts again.
     pub fn exchange_handlers(&self) {
         let path = self.dir().join("config.toml");
         let text = fs::read_to_string(&path).expect("a configuration");
@@ -298,7 +304,7 @@ impl Cri {
         });
     }
 
-    /// The names of all images, as kubelet would see them.
+    /// The names of all images that containerd reports to kubelet.
     #[track_caller]
     pub fn images(&self) -> Vec<String> {
         let request = cri::ListImagesRequest::new();
@@ -308,7 +314,7 @@ impl Cri {
         names.collect()
     }
 
-    /// Calls a method of the runtime service. Returns the error's message if the call fails.
+    /// Calls a method of CRI's runtime service. Returns the error message if the call fails.
     pub fn call<A: Message>(&self, method: &str, question: &impl Message) -> Result<A, String> {
         self.ask(&format!("RuntimeService/{method}"), question)
     }
@@ -359,14 +365,14 @@ impl Cri {
             .containers
     }
 
-    /// The path of the cgroup that kubelet would make for a pod.
+    /// The path of the cgroup that kubelet would make for the pod.
     fn cgroup_of(&self, pod: &str) -> String {
         format!("/{}/pod{}", self.name, uid_of(pod))
     }
 
-    /// Removes all pods, as kubelet removes pods that it does not know, and returns the problems.
-    /// Retries like kubelet, because containerd refuses a removal while it cleans up after a dead
-    /// shim.
+    /// Removes all pods as kubelet removes pods that it does not know, and returns the problems.
+    /// Repeats failed removals as kubelet does: containerd refuses a removal while it cleans up
+    /// after a dead shim.
     pub fn remove_pods(&self) -> Vec<String> {
         let mut problems = Vec::new();
         poll(PATIENCE, || {
@@ -411,7 +417,7 @@ impl Cri {
 }
 
 impl Drop for Cri {
-    /// Removes the pods before `Containerd` is dropped and looks for leaks.
+    /// Removes the pods and looks for leaks, while `Containerd` still exists.
     fn drop(&mut self) {
         if self.pid().is_none() {
             let again = || self.restart();
