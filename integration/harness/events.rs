@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use super::{Containerd, PATIENCE, poll};
 
-/// An event in the test's namespace.
+/// An event of the test's containerd namespace.
 #[derive(Clone, Debug)]
 pub struct CtrEvent {
-    /// Time of publication by the shim or containerd, in nanoseconds since 1970.
+    /// Time at which the shim or containerd published the event, in nanoseconds since 1970.
     pub at_ns: u64,
     pub topic: String,
     pub data: Value,
 }
 
-/// Collects the events, also across restarts of containerd.
+/// Collects events, and goes on collecting when containerd is restarted.
 #[derive(Default)]
 pub struct Recorder {
     seen: Arc<Mutex<Vec<CtrEvent>>>,
@@ -36,13 +36,13 @@ impl CtrEvent {
         self.data[field].as_str().unwrap_or_default()
     }
 
-    /// True if the event is about the container's first process, or the container itself.
+    /// True if the event is about the container or its first process, and not about an exec.
     pub fn is_init(&self) -> bool {
         self.data.get("exec_id").is_none()
             && self.data.get("id").is_none_or(|id| id == self.container())
     }
 
-    /// The exit status of an exit or delete event; JSON omits 0.
+    /// The exit status in an exit or delete event. The JSON text leaves out a status of 0.
     pub fn exit_status(&self) -> u32 {
         self.data["exit_status"].as_u64().unwrap_or(0) as u32
     }
@@ -70,7 +70,8 @@ impl fmt::Display for CtrEvent {
 fn unix_ns(date: &str, time: &str) -> Option<u64> {
     let mut date = date.split('-').map(|part| part.parse::<u64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    // Days since 1970 in the proleptic Gregorian calendar, with years that begin in March.
+    // Computes the days since 1970. In this calculation a year begins in March, so that a leap day
+    // is the last day of its year.
     let (year, month) = if month > 2 {
         (year, month - 3)
     } else {
@@ -86,7 +87,7 @@ fn unix_ns(date: &str, time: &str) -> Option<u64> {
 }
 
 impl Recorder {
-    /// Begins to collect events. Returns once the subscription is active, so that no later event is
+    /// Starts to collect events. Returns when the subscription is active. No event after this is
     /// missed.
     #[track_caller]
     pub fn follow(&self, host: &Containerd) {
@@ -101,8 +102,8 @@ impl Recorder {
         std::thread::spawn(move || collect(output, &seen));
         *self.child.lock().unwrap() = Some(child);
 
-        // `ctr events` does not say when it has subscribed: change a label again and again until it
-        // prints the change.
+        // `ctr events` does not say when it has subscribed. So the test changes a label repeatedly,
+        // until `ctr events` prints a change.
         let mut attempt = 0;
         let subscribed = poll(PATIENCE, || {
             attempt += 1;
@@ -144,7 +145,7 @@ impl Drop for Recorder {
 }
 
 impl Containerd {
-    /// All events so far, in the order of their arrival.
+    /// All events up to now, in the order of their arrival.
     pub fn events(&self) -> Vec<CtrEvent> {
         let seen = self.events.seen.lock().unwrap();
         seen.iter()
@@ -153,7 +154,8 @@ impl Containerd {
             .collect()
     }
 
-    /// The topics of a container's events in order, with the exit status if there is one.
+    /// The topics of a container's events in order. If an event has an exit status, the status
+    /// follows its topic.
     pub fn topics(&self, id: &str) -> Vec<String> {
         let concerned = self.events().into_iter().filter(|e| e.container() == id);
         let text = |e: CtrEvent| match e.topic.as_str() {
@@ -163,7 +165,7 @@ impl Containerd {
         concerned.map(text).collect()
     }
 
-    /// Waits until the events so far meet a condition.
+    /// Waits until all events up to then meet a condition.
     #[track_caller]
     pub fn await_events(&self, what: &str, condition: impl Fn(&[CtrEvent]) -> bool) {
         if poll(PATIENCE, || condition(&self.events()).then_some(())).is_none() {
@@ -171,16 +173,17 @@ impl Containerd {
         }
     }
 
-    /// The number of times that a task of this container was created, according to the events so
-    /// far.
+    /// The number of create events for tasks of this container.
     pub fn creations(&self, id: &str) -> usize {
         let topics = self.topics(id);
         topics.iter().filter(|t| *t == "/tasks/create").count()
     }
 
-    /// If `before` is not 0, waits until the events show more than `before` creations, because an
-    /// event may arrive later than the answer to its call. Otherwise a later check might find the
-    /// events of an earlier creation.
+    /// Waits until the container has more than `before` create events. An event may arrive after
+    /// the answer to the call. Without the wait, the test might take the events of an earlier task
+    /// for those of this one.
+    ///
+    /// Returns at once if `before` is 0: then there is no earlier task.
     #[track_caller]
     pub(super) fn await_creation(&self, id: &str, before: usize) {
         if before > 0 {
@@ -190,13 +193,14 @@ impl Containerd {
         }
     }
 
-    /// Waits for the exit event of a container's first process, and returns the exit status.
+    /// Waits for the exit of a container's first process, and returns its exit status.
     #[track_caller]
     pub fn wait_exit(&self, id: &str) -> u32 {
         self.wait_exit_event(id).exit_status()
     }
 
-    /// Waits for the exit event of a container's first process since its latest creation.
+    /// Waits for the exit event of a container's first process. Events before the latest create
+    /// event do not count.
     #[track_caller]
     pub fn wait_exit_event(&self, id: &str) -> CtrEvent {
         let find = || {

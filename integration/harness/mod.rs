@@ -76,14 +76,15 @@ pub use rootfs::{build, populate};
 pub use shim::{Answer, Endpoint, Service, Shim, TaskApi};
 pub use spec::ContainerSpec;
 
-/// Timeout for anything that finishes within a short time even on two busy cores. Like all timeouts
-/// it is scaled by [`time_scale`].
+/// Timeout for anything that takes only a short time, even on two busy cores. It is multiplied by
+/// [`time_scale`], as all timeouts are.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// containerd's own shim, with which ours is compared.
+/// The runtime type of containerd's own shim, with which tests compare our shim.
 pub const REFERENCE: &str = "io.containerd.runc.v2";
 
-/// A number of repetitions: `long` if `USHER_TEST_LONG` asks for the long run, else `short`.
+/// A number of repetitions: `long` if `USHER_TEST_LONG` is set to ask for a long test run,
+/// otherwise `short`.
 pub fn times(short: usize, long: usize) -> usize {
     match std::env::var_os("USHER_TEST_LONG").is_some_and(|value| value == "1") {
         true => long,
@@ -91,12 +92,12 @@ pub fn times(short: usize, long: usize) -> usize {
     }
 }
 
-/// The runtime under test.
+/// The runtime type under test.
 pub fn runtime_under_test() -> String {
     std::env::var("USHER_TEST_RUNTIME").unwrap_or_else(|_| "io.containerd.usher.v2".to_owned())
 }
 
-/// Polls until `probe` returns a value, for at most `deadline`.
+/// Calls `probe` repeatedly until it returns a value, for at most `deadline`.
 pub fn poll<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + scaled(deadline);
     loop {
@@ -110,7 +111,7 @@ pub fn poll<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Opti
     }
 }
 
-/// Waits for a condition, and fails the test after `deadline`.
+/// Waits until a condition is met. Fails the test after `deadline`.
 #[track_caller]
 pub fn eventually(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     if poll(deadline, || condition().then_some(())).is_none() {
@@ -118,8 +119,8 @@ pub fn eventually(what: &str, deadline: Duration, mut condition: impl FnMut() ->
     }
 }
 
-/// Moves a process to cgroups below its own, as an init system with cgroups of its own does.
-/// Returns false if that failed, for example because the process has exited.
+/// Moves a process to new cgroups below its cgroups, as an init system in a container does. Returns
+/// false if the move failed, for example because the process has exited.
 pub fn move_below(pid: u32) -> bool {
     let paths = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let on_v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();

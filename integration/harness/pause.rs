@@ -1,5 +1,5 @@
-//! A pause container's program, as small as Rust makes it: it collects orphans, and exits on SIGINT
-//! or SIGTERM.
+//! The program of a pause container: it collects orphans, and exits on SIGINT or SIGTERM. The
+//! program is as small as Rust makes it.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,7 +16,7 @@ const CHILD: c_int = 17;
 const NO_HANG: c_int = 1;
 
 extern "C" fn leave(_signal: c_int) {
-    // SAFETY: _exit(2) may be called in a signal handler, like everything here.
+    // SAFETY: a signal handler may call _exit(2).
     unsafe { _exit(0) }
 }
 

@@ -1,10 +1,10 @@
-//! A container for `ctr` to run, as its arguments.
+//! A container that `ctr` runs, described by the arguments of `ctr`.
 
 use std::process::Command;
 
 use super::{Containerd, has_controllers, runtime_under_test};
 
-/// A container; its methods add to it.
+/// A container. The methods change its arguments.
 #[derive(Clone, Debug)]
 pub struct ContainerSpec {
     pub id: String,
@@ -16,7 +16,7 @@ pub struct ContainerSpec {
 }
 
 impl ContainerSpec {
-    /// A container of the runtime under test that runs a witness named like its id.
+    /// A container of the runtime under test. It runs a witness whose name is the container's id.
     pub fn new(id: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -29,7 +29,7 @@ impl ContainerSpec {
         .witness(&[])
     }
 
-    /// A witness in a pod. The container's id is `POD-NAME`.
+    /// A container of a pod that runs a witness. The id of the container is `POD-NAME`.
     pub fn witness_of(
         pod: &str,
         name: &str,
@@ -47,8 +47,8 @@ impl ContainerSpec {
         self
     }
 
-    /// Puts the container into a pod under a container name, with the annotations of CRI. The
-    /// witness records under that name.
+    /// Makes the container part of a pod, with this container name and the annotations that the CRI
+    /// plugin sets. The witness records its events under this name.
     pub fn in_pod(mut self, pod: &str, name: &str) -> Self {
         if self
             .args
@@ -73,15 +73,15 @@ impl ContainerSpec {
         self
     }
 
-    /// Runs the witness with these options; see `integration/witness.rs`.
+    /// Runs the witness with these options, which `integration/witness.rs` lists.
     pub fn witness(self, options: &[&str]) -> Self {
         let name = self.name.clone();
         let listens = ["--listen", "--http", "--grpc"]
             .iter()
             .any(|option| options.contains(option));
         let spec = self.args(&[&["/bin/witness", &name], options].concat());
-        // In a container made by `ctr`, the loopback interface is down. The witness has to bring it
-        // up, for which it needs a capability.
+        // `ctr` leaves the loopback interface of a container down. The witness has to bring it up,
+        // and needs a capability for this.
         if listens {
             spec.option(&["--cap-add", "CAP_NET_ADMIN"])
         } else {
@@ -89,18 +89,19 @@ impl ContainerSpec {
         }
     }
 
-    /// Runs another program.
+    /// Runs another program than the witness.
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args = args.iter().map(|&arg| arg.to_owned()).collect();
         self
     }
 
-    /// Runs a script by busybox's shell.
+    /// Runs a script with busybox's shell.
     pub fn script(self, script: &str) -> Self {
         self.args(&["/bin/sh", "-c", script])
     }
 
-    /// Uses an image in containerd's store as the root file system instead of the test's own.
+    /// Uses an image of containerd's store as the root file system, and not the test's own root
+    /// file system.
     pub fn image(mut self, image: &str) -> Self {
         self.image = Some(image.to_owned());
         self
@@ -118,7 +119,7 @@ impl ContainerSpec {
         self
     }
 
-    /// A `ctr` command (`run --rm`, …) for this container.
+    /// A `ctr` command for this container. `command` is for example `run --rm`.
     pub fn ctr_command(&self, host: &Containerd, command: &[&str]) -> Command {
         let line = self.command_line(host, command);
         host.ctr_command(&line.iter().map(String::as_str).collect::<Vec<_>>())
@@ -128,15 +129,16 @@ impl ContainerSpec {
     fn command_line(&self, host: &Containerd, command: &[&str]) -> Vec<String> {
         let mut line: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
         line.extend(["--runtime".to_owned(), self.runtime.clone()]);
-        // youki needs `PATH`, which every image sets and the test's root file system does not set.
+        // youki needs the variable `PATH`. Every image sets this variable, but the test's root file
+        // system sets no variables.
         let shared = self
             .clone()
             .mount(&host.shared_dir().display().to_string(), "/shared")
             .option(&["--env", "PATH=/bin"]);
         line.extend(shared.options);
         if !has_controllers() {
-            // Without this option ctr 2 gives CPU shares, which an OCI runtime refuses if there is
-            // no CPU controller.
+            // Without this option, ctr 2 asks for CPU shares. If there is no CPU controller, the
+            // OCI runtime refuses CPU shares.
             line.extend(["--cpu-shares", "0"].map(str::to_owned));
         }
         let rootfs = || host.dir().join("rootfs").display().to_string();

@@ -1,13 +1,14 @@
-//! Removes a pause container's CPU shares from its bundle, and then executes the OCI runtime.
+//! A wrapper of an OCI runtime: removes the CPU shares of a pause container from its bundle, and
+//! then executes the OCI runtime.
 //!
-//! Used on machines without the CPU controller, where OCI runtimes refuse CPU shares.
+//! Tests use it on machines without the CPU controller, where OCI runtimes refuse CPU shares.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// The CPU shares in a bundle's JSON, in the form in which containerd writes them.
+/// The CPU shares in the JSON of a bundle, exactly as containerd writes them.
 const SHARES: &str = r#""cpu":{"shares":2}"#;
 
 fn main() {
