@@ -94,8 +94,8 @@ fn forks() -> ! {
     ignore_stop_signals();
     loop {
         if try_fork() < 0 {
-            // The limit of processes is reached. Wait only briefly, so that a killed process is
-            // soon replaced.
+            // There may be no more processes. Wait only briefly, so that a new process soon
+            // replaces a killed one.
             thread::sleep(Duration::from_micros(100));
         }
     }
@@ -106,8 +106,8 @@ fn orphans() -> ! {
     loop {
         match try_fork() {
             0 => {
-                // Whichever of both processes this is: it exits, and the grandchild becomes an
-                // orphan.
+                // The child has forked too. Child and grandchild both exit, and the grandchild
+                // becomes an orphan.
                 try_fork();
                 exit(0);
             }
@@ -156,7 +156,7 @@ fn half(mut stream: TcpStream) -> std::io::Result<()> {
     let length = stream.read(&mut question)?;
     let by_http2 = question[..length].starts_with(b"PRI * HTTP/2");
     let answer: &[u8] = match by_http2 {
-        // Empty SETTINGS, then the header of a frame of 100 bytes.
+        // An empty SETTINGS frame, and the header of another frame of 100 bytes.
         true => &[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 100, 4, 0, 0, 0],
         false => b"HTTP/1.1 200 OK\r\nContent-Le",
     };
@@ -173,8 +173,8 @@ fn endless(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 fn settings(mut stream: TcpStream) -> std::io::Result<()> {
-    // Reads what the client sends; otherwise the flood would stop when the buffers in both
-    // directions are full.
+    // Another thread reads what the client sends. Otherwise the buffers of both directions would
+    // fill, and the flood would stop.
     let reader = stream.try_clone()?;
     thread::spawn(move || silent(reader));
     let frames = [0, 0, 0, 4, 0, 0, 0, 0, 0].repeat(1000);
@@ -187,7 +187,7 @@ fn goaway(mut stream: TcpStream) -> std::io::Result<()> {
     const LENGTH: usize = 16_000;
     let mut answer = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
     answer.extend([0, (LENGTH >> 8) as u8, LENGTH as u8, 7, 0, 0, 0, 0, 0]);
-    // Last stream 0; ENHANCE_YOUR_CALM.
+    // The last stream is 0, and the error code is ENHANCE_YOUR_CALM.
     answer.extend([0, 0, 0, 0, 0, 0, 0, 11]);
     answer.extend(b"\x1b[2J\n".iter().cycle().take(LENGTH - 8));
     stream.write_all(&answer)?;
@@ -238,7 +238,7 @@ fn addresses(count: u32) -> ! {
     bring_lo_up();
     const NETLINK: c_int = 16;
     const RAW: c_int = 3;
-    // SAFETY: plain numbers.
+    // SAFETY: all arguments are numbers.
     let socket = unsafe { socket(NETLINK, RAW, 0) };
     if socket < 0 {
         fail("a socket of netlink");
@@ -267,10 +267,10 @@ fn new_address(address: u32) -> Vec<u8> {
     message.extend(NEW.to_ne_bytes());
     message.extend(REQUEST_CREATE_EXCLUSIVE.to_ne_bytes());
     message.extend([0; 8]);
-    // IPv4, all 32 bits, no flags, scope universe, the first interface.
+    // IPv4, a prefix of 32 bits, no flags, scope universe, the first interface.
     message.extend([2, 32, 0, 0]);
     message.extend(1_u32.to_ne_bytes());
-    // IFA_LOCAL and IFA_ADDRESS.
+    // The attributes IFA_LOCAL and IFA_ADDRESS.
     for attribute in [2_u16, 1] {
         message.extend(8_u16.to_ne_bytes());
         message.extend(attribute.to_ne_bytes());

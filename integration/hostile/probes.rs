@@ -1,4 +1,4 @@
-//! Servers and commands that misbehave as much as they can when they are probed.
+//! Servers and commands that misbehave in every possible way when a probe calls them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,9 +23,9 @@ const PORT: u16 = 8080;
 /// Duration of a measurement.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// Tolerance in ticks of 10 ms: the CPU time that the shim may use with a server, in addition to
-/// twice the time without one. A thirtieth of a processor, for the test's own calls and for busy
-/// machines.
+/// CPU time, in ticks of 10 ms, that the shim may use while a server runs, in addition to twice its
+/// CPU time without a server. It is a thirtieth of a CPU, and allows for the test's own calls and
+/// for busy machines.
 const SPARE_TICKS: u64 = 10;
 
 /// A probe that runs ten times a second, with a failure threshold that is never reached.
@@ -49,12 +49,12 @@ struct Probed<'host> {
     shim: u32,
 }
 
-/// Observations of a shim.
+/// What the test observed of a shim.
 #[derive(Debug)]
 struct Seen {
-    /// The shim's own processor time.
+    /// CPU time that the shim itself used.
     ticks: u64,
-    /// The slowest answer to a caller.
+    /// The longest time in which the shim answered a State.
     slowest_state: Duration,
 }
 
@@ -117,7 +117,7 @@ impl<'host> Probed<'host> {
         Server::start(listener.expect("a listener"), serve)
     }
 
-    /// Process ids of the shim's probers.
+    /// Process ids of the prober processes that the shim has started.
     fn probers(&self) -> Vec<u32> {
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.shim));
         let children = children.unwrap_or_default();
@@ -127,8 +127,8 @@ impl<'host> Probed<'host> {
         pids.filter(|pid| is_prober(*pid)).collect()
     }
 
-    /// Observes the shim, first while the container has no server and then while it has one. The
-    /// server may neither cost the shim much CPU time nor delay the shim's answers.
+    /// Observes the shim twice: while the container has no server, and while it has one. Checks
+    /// that the server neither costs the shim much CPU time nor delays the shim's answers.
     #[track_caller]
     fn compare<T>(&self, name: &str, containers: usize, serve: impl FnOnce() -> T) -> T {
         let before = self.watch(name, containers);
@@ -176,8 +176,8 @@ impl<'host> Probed<'host> {
         }
     }
 
-    /// Returns the log's lines about a container. Checks that every line of the log is short and
-    /// printable.
+    /// Returns the lines of the log that are about a container. Checks that every line of the log
+    /// is short and printable.
     #[track_caller]
     fn said_of(&self, name: &str) -> Vec<String> {
         let log = self.host.log_tail(usize::MAX);
@@ -272,7 +272,7 @@ fn flood_with_settings(stream: TcpStream) -> std::io::Result<()> {
     pour(stream, SETTINGS, &SETTINGS.repeat(1000))
 }
 
-/// Sends several GOAWAY frames of the greatest size that a client accepts. Their text clears a
+/// Sends several GOAWAY frames, as large as a client accepts them. The text in them clears a
 /// screen, reverses the writing direction, and imitates a line of the log.
 fn go_away_with_words(mut stream: TcpStream) -> std::io::Result<()> {
     let words = "\x1b[2J\u{202e}\r\n\0time=\"now\" level=info msg=forged\n\u{9b}";
@@ -421,8 +421,8 @@ fn a_prober_has_no_privileges_and_ends_with_its_shim() {
     let (init, _) = host.pids("proxy")[0];
     let link = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("the process runs");
     assert_eq!(link(prober), link(init));
-    // The prober has only these files open: its standard streams, what its async runtime needs to
-    // wait, and a connection. It has none of the shim's descriptors.
+    // The prober has only its standard streams, a connection, and the descriptors that its async
+    // runtime needs for waiting. It has none of the shim's descriptors.
     let mut open = Vec::new();
     for entry in fs::read_dir(format!("/proc/{prober}/fd")).expect("the prober runs") {
         let target = fs::read_link(entry.expect("a descriptor").path()).expect("a descriptor");
@@ -487,10 +487,10 @@ fn add_addresses(count: u32) {
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
         let mut message = Vec::new();
         message.extend(32_u32.to_ne_bytes());
-        // RTM_NEWADDR; NLM_F_REQUEST, NLM_F_CREATE.
+        // The message type RTM_NEWADDR, and the flags NLM_F_REQUEST and NLM_F_CREATE.
         message.extend([20_u16.to_ne_bytes(), 0x401_u16.to_ne_bytes()].concat());
         message.extend([0; 8]);
-        // IPv4, a prefix of 32 bits, scope universe, interface 1; then IFA_LOCAL.
+        // IPv4, a prefix of 32 bits, scope universe, interface 1, and then the attribute IFA_LOCAL.
         message.extend([2, 32, 0, 0]);
         message.extend(1_u32.to_ne_bytes());
         message.extend([8_u16.to_ne_bytes(), 2_u16.to_ne_bytes()].concat());
@@ -510,7 +510,7 @@ fn a_server_outside_loopback_is_found_with_and_without_a_default_route() {
     ];
     let pod = Probed::start(&host, &probes);
     for (name, _) in &probes {
-        // The first of the two interfaces stays down.
+        // Make two interfaces, and bring up only the second.
         for interface in ["a0", "b0"] {
             pod.busybox(name, &["ip", "link", "add", interface, "type", "bridge"]);
         }

@@ -1,4 +1,4 @@
-//! The caller has paused one container when the pod ends; the other stops itself.
+//! When the pod ends, its caller has paused one container. The other container has stopped itself.
 
 use std::time::Duration;
 
