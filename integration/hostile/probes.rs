@@ -49,7 +49,7 @@ struct Probed<'host> {
     shim: u32,
 }
 
-/// What the test observed of a shim.
+/// Observations of a shim.
 #[derive(Debug)]
 struct Seen {
     /// CPU time that the shim itself used.

@@ -1,4 +1,5 @@
-//! When the pod ends, its caller has paused one container. The other container has stopped itself.
+//! At the end of the pod, its caller has paused one container. The other container has stopped
+//! itself.
 
 use std::time::Duration;
 

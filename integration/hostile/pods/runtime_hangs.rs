@@ -1,4 +1,4 @@
-//! When the pod ends, the OCI runtime begins to hang at one of its commands, for each container.
+//! From the end of the pod on, the OCI runtime hangs at one of its commands, for each container.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! The admission webhook, called by a real API server. Its image, replicas, account and certificate
-//! are as `scripts/kubernetes/webhook.yaml` says.
+//! The admission webhook, called by a real API server. `scripts/kubernetes/webhook.yaml` determines
+//! its image, replicas, account and certificate.
 
 mod failures;
 mod injector;
@@ -14,7 +14,7 @@ pub use failures::*;
 pub use proxies::*;
 use webhook::{NAME, Webhook, dry_run, wrong};
 
-/// A Job's pod with the only annotation that its author has to write.
+/// A Job's pod. Its author has written only the annotation that is required.
 fn job() -> Pod {
     let probe = json!({
         "exec": { "command": ["test", "-e", "/shared/ready-proxy"] },

@@ -14,12 +14,13 @@ pub const MANIFEST: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/webhook.yaml"
 );
-/// The kinds of the webhook's two configurations.
+/// Kinds of the webhook's configurations. There is one configuration of each kind.
 pub const CONFIGURATIONS: [&str; 2] = [
     "mutatingwebhookconfiguration",
     "validatingwebhookconfiguration",
 ];
-/// The repository in the image's name; nothing is pulled from it.
+/// The repository in the name of the webhook's image. The image is imported, and not pulled from
+/// there.
 const REPOSITORY: &str = "registry.example.com/usher-webhook";
 
 /// The installed webhook. Removed with all its objects on drop.
@@ -28,7 +29,7 @@ pub struct Webhook<'a> {
 }
 
 impl<'a> Webhook<'a> {
-    /// Installs the webhook as the head of the manifest says.
+    /// Installs the webhook by the commands at the head of the manifest.
     pub fn install(cluster: &'a Cluster) -> Self {
         let webhook = Self::prepare(cluster);
         let file = cluster.path("tmp/webhook.yaml").display().to_string();
@@ -63,16 +64,16 @@ impl<'a> Webhook<'a> {
         assert!(finished.ok(), "{}\n{}", finished.err(), self.diagnosis());
     }
 
-    /// Waits until the API server calls the webhook, for which it has to trust the webhook's
-    /// certificate.
+    /// Waits until the API server calls the webhook successfully. It can do so when it trusts the
+    /// webhook's certificate.
     pub fn await_answers(&self) {
         let answers = || self.refuses(&wrong()).then_some(());
         let found = poll(PATIENCE, answers);
         assert!(found.is_some(), "it is not asked:\n{}", self.diagnosis());
     }
 
-    /// True if the webhook refuses the object; false if the API server accepts it or refuses it for
-    /// another reason. Creates nothing.
+    /// True if the webhook refuses the object. False if the API server accepts the object, or
+    /// refuses it for another reason. Does not create the object.
     pub fn refuses(&self, object: &Value) -> bool {
         let said = dry_run(self.cluster, object);
         !said.ok() && said.err().contains("denied the request")
@@ -175,7 +176,7 @@ pub fn dry_run(cluster: &Cluster, object: &Value) -> Finished {
     )
 }
 
-/// A pod of the default namespace with these annotations.
+/// A pod with these annotations in the namespace `default`.
 pub fn pod(annotations: Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -189,6 +190,6 @@ pub fn wrong() -> Value {
     pod(json!({ "usher/sidecars": "proxy, proxy" }))
 }
 
-/// Maximum time until kubelet has written a changed Secret into a pod's files and the webhook has
-/// read them.
+/// Maximum time until the webhook has read a changed Secret. kubelet has to write the Secret into
+/// the pod's files first.
 pub const SEEN_WITHIN: Duration = Duration::from_secs(180);

@@ -18,8 +18,8 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes(BTreeMap<String, Outcome>);
 
-/// Names of tests, each with a reason. In the file, a name is on a line of its own, and its reason
-/// on the indented lines below. `#` begins a comment.
+/// Names of tests, each with a reason. In the file, a line contains the name, and the indented
+/// lines below it contain the reason. `#` begins a comment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Named(BTreeMap<String, String>);
 
@@ -31,7 +31,7 @@ pub struct Difference {
     pub ours: Option<Outcome>,
 }
 
-/// Numbers of tests by outcome.
+/// Numbers of tests for each outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub passed: usize,
@@ -40,8 +40,8 @@ pub struct Count {
 }
 
 impl Outcome {
-    /// Parses a spec of the report; `None` if the test was not selected. ginkgo gives a message
-    /// only for tests that ran.
+    /// Parses a test of the report. `None` if the test was not selected. A skipped test without a
+    /// message was not selected, because ginkgo writes a message only for tests that ran.
     fn of(spec: &Value) -> Option<Self> {
         let words = spec["Failure"]["Message"].as_str().unwrap_or_default();
         match spec["State"].as_str()? {
@@ -54,8 +54,8 @@ impl Outcome {
         }
     }
 
-    /// True if both outcomes are of the same kind. Messages contain times and names, so they may
-    /// differ.
+    /// True if both outcomes are of the same kind. Their messages may differ, because messages
+    /// contain times and names.
     fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
@@ -123,7 +123,7 @@ impl Outcomes {
         all.filter(Difference::is_one).collect()
     }
 
-    /// Replaces outcomes by those of a later run in which the same tests ran again.
+    /// Replaces the outcomes of tests that ran again by their later outcomes.
     pub fn replace_by(&mut self, later: &Self) {
         for (name, outcome) in &later.0 {
             self.0.insert(name.clone(), outcome.clone());
@@ -184,7 +184,7 @@ impl Named {
     }
 }
 
-/// A Go regular expression that matches texts containing this text.
+/// A Go regular expression that matches every text that contains this text.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::new();
     for c in text.chars() {
