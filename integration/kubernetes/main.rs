@@ -55,7 +55,7 @@ struct Named {
     needs: Needs,
 }
 
-/// What the cluster must have, so that a case can run.
+/// Requirements that the cluster must meet, so that a case can run.
 enum Needs {
     Nothing,
     /// A feature that Kubernetes has since this version.

@@ -1,6 +1,6 @@
-//! What the kernel and kubelet kill when a pod or the node runs out of memory. Also kubelet's
-//! memory settings other than limits. Most cases need cgroup v2. They also need privileges that
-//! root has only on a separate node.
+//! Processes that the kernel or kubelet kills when a pod or the node runs out of memory. Also
+//! kubelet's memory settings other than limits. Most cases need cgroup v2. They also need
+//! privileges that root has only on a separate node.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Reports about a pod: kubelet gets them by the CRI, people by `usher`.
+//! Reports about a pod: kubelet gets them through the CRI, and people through `usher`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -75,7 +75,7 @@ fn the_verbose_status_names_the_process_that_holds_the_pod() {
     });
 }
 
-/// NRI plugins and scripts that read `crictl inspectp` use these fields.
+/// NRI plugins use these fields, and so do scripts that read the output of `crictl inspectp`.
 #[test]
 fn the_verbose_status_has_the_spec_with_the_pods_network() {
     with_each_in_a_network(|node, spec| {
@@ -120,7 +120,7 @@ fn only_the_programs_the_shim_and_the_holder_run_for_a_pod() {
         let all = node.commands().into_iter();
         all.filter(|(pid, _)| !expected.contains(pid)).collect()
     };
-    // Wait until commands of the OCI runtime have exited.
+    // Commands of the OCI runtime may still run. Wait for their exits.
     let alone = poll(PATIENCE, || others().is_empty().then_some(()));
     assert!(alone.is_some(), "{:?}", others());
     assert_eq!(expected.len(), 3);
@@ -180,7 +180,7 @@ fn usher_lists_a_pod_by_name() {
     });
 }
 
-/// The shim makes the sandbox, so it knows the pod before its first container.
+/// The shim itself makes the sandbox. So it knows the pod before the pod has containers.
 #[test]
 fn usher_lists_a_pod_without_containers() {
     if !is_known() {
@@ -193,7 +193,7 @@ fn usher_lists_a_pod_without_containers() {
     pod.end();
 }
 
-/// kubelet's `/checkpoint` endpoint makes the same call.
+/// For its endpoint `/checkpoint`, kubelet makes the same call as this test.
 #[test]
 fn a_container_continues_after_its_checkpoint() {
     if !criu_works() {
@@ -223,7 +223,7 @@ fn a_container_continues_after_its_checkpoint() {
     });
 }
 
-/// Before containerd deletes a task that has ended, it sends SIGKILL to the task. `usher` must not
+/// containerd sends SIGKILL to a task that has ended, before it deletes the task. `usher` must not
 /// report this SIGKILL.
 #[test]
 fn a_container_that_ended_by_itself_was_not_killed_by_its_caller() {
