@@ -31,8 +31,8 @@ fn of_the_holders_user<'a>(pod: &Pod<'a>) -> Container<'a> {
     })
 }
 
-/// When a pause process gets SIGTERM, it exits. The kernel then sends SIGKILL to all processes of
-/// its PID namespace. They get no other signal.
+/// A pause process exits on SIGTERM. The kernel then sends SIGKILL to all processes of its PID
+/// namespace, which get no other signal.
 #[test]
 fn the_holder_treats_signals_from_inside_like_a_pause_process() {
     with_each(|node, handler| {
