@@ -72,7 +72,7 @@ fn slow_is_done(host: &Containerd) -> std::path::PathBuf {
     host.dir().join("slow-is-done")
 }
 
-/// The container writes more output than a pipe can hold.
+/// The container's output exceeds the capacity of a pipe.
 #[test]
 fn an_oci_runtime_with_much_output_does_not_block() {
     let host = Containerd::start();
@@ -278,8 +278,7 @@ fn unread_output_delays_a_delete_once_not_per_stream() {
     let (request, _output) = shim.create_request_with_stdio();
     api.create(&request).expect("create");
     api.start("a", "").expect("start");
-    // The container writes more output than the FIFOs can hold, and no client reads the FIFOs. So
-    // the rest of the output stays in the pipes.
+    // The output exceeds the capacity of the unread FIFOs, so the rest stays in the pipes.
     host.await_event("a", "full");
     api.kill("a", "", 9, false).expect("kill");
     api.wait("a", "").expect("wait");
@@ -338,8 +337,8 @@ fn the_error_names_a_missing_oci_runtime() {
     eventually("the shim ends", PATIENCE, || host.shims().is_empty());
 }
 
-/// In the format of crun 1.28, the runtime's log contains the reason, and so the error gives the
-/// reason. In other formats the reason is only in the container's stderr.
+/// If the runtime's log contains the reason, the error gives it. (The log has the format of crun
+/// 1.28.) Otherwise the reason is only in the container's stderr.
 #[test]
 fn a_failed_runtime_gives_its_reason_exactly_once() {
     let logged = r#"printf '{\n  "msg": "out of order",\n  "level": "error"\n}\n' > "$4"; "#;

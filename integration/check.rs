@@ -326,7 +326,7 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
         "{findings:#?}"
     );
     node.install(0);
-    // containerd 2 reports the features of its runtimes, containerd 1 does not.
+    // containerd 1 does not report the features of its runtimes.
     let told = match Version::of_containerd() {
         Version(..2, _) => "none",
         _ => "ok",

@@ -70,7 +70,7 @@ fn task_events(host: &Containerd) -> Vec<String> {
     tasks.map(topic_and_id).collect()
 }
 
-/// Adds execs without starting them. Returns the events that the shim sends because of this.
+/// Adds execs without starting them. Returns the events that this causes.
 fn add_execs(shim: &BareShim<'_>, api: &TaskApi, prefix: &str, count: usize) -> Vec<String> {
     let add = |number| {
         let id = format!("{prefix}{number}");
@@ -183,8 +183,9 @@ fn a_containerd_killed_repeatedly_gets_all_events() {
         });
     }
     let mut seen = task_events(&host);
-    // The shim cannot prevent the loss of an event that containerd accepts just before it dies. But
-    // events that happened while containerd was down must all arrive, in order and once.
+    // An event is lost if containerd accepts the event and dies before a client subscribes. The
+    // shim cannot prevent this. Events that happened while containerd was down must all arrive, in
+    // order and once.
     seen.retain(|event| event.contains("kept"));
     expected.retain(|event| event.contains("kept"));
     assert_eq!(seen, expected);

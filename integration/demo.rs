@@ -80,7 +80,7 @@ fn print(moments: &[Moment]) {
     println!();
 }
 
-/// Checks that the containers recorded the order that the demo promises.
+/// Checks the order that the demo promises.
 fn judge(record: &Record) -> ExitCode {
     let promises = [
         (

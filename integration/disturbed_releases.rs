@@ -29,8 +29,8 @@ const OWN_CODE: u32 = 7;
 /// Run time of an undisturbed app after its release.
 const RUNS_FOR: &str = "40ms";
 
-/// Milliseconds from the beginning of a round within which all disturbances happen, and the
-/// sidecar's startup probe begins to succeed.
+/// Time in milliseconds, from the beginning of a round. All disturbances happen within this time.
+/// The sidecar's startup probe begins to succeed within this time, too.
 const WINDOW_MS: u64 = 120;
 
 /// Pseudorandom numbers by splitmix64 (Steele, Lea, Flood).
@@ -107,9 +107,9 @@ impl Script {
 /// The exit code of an app, and the times of the caller's calls for it.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Times at which Pause was answered and Resume was requested.
+    /// Times of the answer to Pause and of the Resume request.
     paused: Option<(u64, u64)>,
-    /// Time at which the stop request was answered.
+    /// Time of the answer to the stop request.
     stopped: Option<u64>,
     code: u32,
 }
@@ -196,7 +196,7 @@ impl<'host> Pod<'host> {
         self.shim.api().create(&request).expect("create an app");
     }
 
-    /// Starts an app, disturbs it as planned, and returns the caller's observations.
+    /// Starts an app, disturbs it as scripted, and returns the observations.
     fn disturb(&self, number: usize, app: App, begin: Instant) -> Seen {
         let id = self.app(number);
         let mut seen = Seen::default();
@@ -242,7 +242,7 @@ impl<'host> Pod<'host> {
             self.shim.api().call_and_vanish("Start", &request, app.at);
             thread::sleep(app.pause);
         }
-        // The shim may need a moment to notice that the first caller has closed its connection.
+        // The shim may take a moment to notice that the first caller has gone.
         let mut started = self.shim.api().start(id, "");
         eventually("no Start is under way", PATIENCE, || {
             let is_under_way = matches!(&started, Err((_, why)) if why.contains("it is starting"));
@@ -256,7 +256,7 @@ impl<'host> Pod<'host> {
         }
     }
 
-    /// Kills and deletes the sidecar, and waits until the shim has no child process.
+    /// Ends the sidecar, and waits until the shim has no child process.
     fn end(self) {
         let (api, id) = (self.shim.api(), &self.shim.id);
         api.kill(id, "", 9, false).expect("kill the sidecar");

@@ -262,8 +262,7 @@ fn an_extension_by_probe_lets_a_defer_run_while_its_probe_succeeds() {
         .collect();
     host.await_event("before", "start");
     std::thread::sleep(Duration::from_secs(7));
-    // The grace period ended long ago. The defer still runs, and the shim has answered no stop
-    // request.
+    // Long after its grace period the defer still runs, and no stop request has been answered.
     assert!(calls.iter().all(|call| !call.is_finished()));
     assert!(!host.record().has("before", "signal"), "{}", host.record());
     let unwell = Instant::now();

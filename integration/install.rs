@@ -131,7 +131,7 @@ fn containerd() -> PathBuf {
     installed_program("containerd")
 }
 
-/// The names of the files in a directory. Empty if the directory does not exist.
+/// The names in a directory; empty if there is no such directory.
 fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else {
         return Vec::new();
@@ -263,8 +263,8 @@ fn the_runtime_becomes_a_file_in_an_import_directory_of_containerd_2() {
     fs::create_dir(node.path("etc/conf.d")).expect("a directory");
     let other = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.other]\n  \
         runtime_type = \"io.containerd.other.v2\"\n";
-    // The test writes a second imported file only with containerd 2. In containerd 1, an imported
-    // file would replace the whole section of the CRI plugin.
+    // In containerd 1, an imported file replaces the whole section of the CRI plugin, so the test
+    // writes a second file only with containerd 2.
     let on_2 = Version::of_containerd() >= Version(2, 0);
     if on_2 {
         fs::write(node.path("etc/conf.d/other.toml"), other).expect("a part");
@@ -538,7 +538,7 @@ fn programs_that_do_not_run_on_the_node_are_never_installed() {
     assert_eq!(node.text(), USUAL);
     assert!(!node.path("usr").exists());
 
-    // The installer also copies files that are not executable.
+    // The files that the installer copies need not be executable.
     fs::copy(shim_dir().join("containerd-shim-usher-v2"), &shim).expect("a program");
     for program in ["usher", "containerd-shim-usher-v2"] {
         let mode = fs::Permissions::from_mode(0o644);
@@ -574,8 +574,8 @@ fn an_option_that_needs_systemd_changes_nothing_without_it() {
         assert!(!node.path("usr/bin").exists());
     }
     node.must(&[]);
-    // The first run has changed the configuration. This run changes nothing, so it does not restart
-    // containerd.
+    // The first run has changed the configuration. Nothing changes in this run, so containerd is
+    // not restarted.
     node.must(&["--restart"]);
     let said = node.must_fail(&["--restart", "--remove"]);
     assert!(said.contains("--restart needs systemd"), "{said}");

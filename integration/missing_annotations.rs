@@ -23,7 +23,7 @@ const NEVER_READY: Pod = Pod(&[
     ),
 ]);
 
-/// Runs a container whose output goes to a file. Returns a function that reads the file.
+/// Runs a container with its output in a file. Returns a function that reads the file.
 fn logged(host: &Containerd, spec: ContainerSpec) -> impl Fn() -> String {
     let log = host.dir().join(format!("{}.log", spec.id));
     let uri = format!("file://{}", log.display());

@@ -142,14 +142,13 @@ fn all_processes_of_a_forking_sidecar_get_the_lower_score() {
     });
     let first = host.pids("proxy");
     eventually("the proxy forks", PATIENCE, || host.pids("proxy") != first);
-    // A single list of the container's processes misses some of them, because they are replaced all
-    // the time. So read the list several times.
+    // A list of the container's processes misses some of them, so read the list several times.
     let looks = || {
         let looks = (0..5).flat_map(|_| scores(&host, "proxy"));
         looks.collect::<std::collections::BTreeSet<_>>()
     };
-    // When an app starts, the shim sets the score of most processes of the sidecar, sometimes of
-    // all. So start three apps.
+    // When an app starts, the shim sets the score of most processes, sometimes of all. So start
+    // three apps.
     for _ in 0..3 {
         pod.run("web", SLEEPER, with_score(300));
         await_value("the score", &[300].into(), looks);

@@ -164,7 +164,7 @@ fn a_limit_written_by_another_process_becomes_the_new_ceiling() {
     let pod = running(&host);
     await_memory(&pod, 64 + 48);
     await_value("the quota", &Some(400), || pod.cpu_limit());
-    // kubelet gives the pod more memory and less CPU than before.
+    // The pod gets more memory and less CPU than before.
     pod.limit_memory(700 * MI);
     pod.limit_cpu(300);
     // When a container gets an Update, the shim reads the pod's limits again. The Update sets the
@@ -189,7 +189,7 @@ fn an_update_of_a_container_resizes_its_pod() {
     let host = Containerd::start();
     let pod = running(&host);
     await_value("the quota", &Some(400), || pod.cpu_limit());
-    // One container gets a larger quota than its pod has at the moment.
+    // One container gets a larger quota than its pod has now.
     let update = |millis: u64| {
         let cpu = json!({ "quota": millis * 100, "period": 100_000, "shares": millis });
         let json = json!({ "cpu": cpu }).to_string();

@@ -411,7 +411,7 @@ fn the_next_container_removes_the_sockets_of_an_abandoned_shim() {
     let other = bare(&host, &args, |_| ());
     let (api, _) = create_and_start(&other);
     let socket = |what: &&String| what.contains("/run/s/") || what.contains("/run/usher/");
-    // The test may have killed the shim before the shim made its second control socket.
+    // The shim may have died before it made the second of its control sockets.
     let left = host.remains();
     let counted = left.iter().filter(socket).count();
     assert!((5..=6).contains(&counted), "{left:#?}");
@@ -567,8 +567,8 @@ fn a_caller_that_dies_while_its_shim_starts_leaves_nothing() {
         drop(ctr);
     }
     host.delete_all();
-    // A shim that gets no calls exits after at most ten seconds. Other leftovers that containerd
-    // does not know are removed by the shim of the next container.
+    // A shim that gets no calls checks every ten seconds whether it has to stay. Other leftovers
+    // that containerd does not know are removed by the shim of the next container.
     let next = || {
         host.run(&ContainerSpec::new("next"));
         host.delete_all().is_empty()

@@ -308,7 +308,7 @@ fn a_slow_kill_delays_no_other_call() {
         assert_eq!(api.wait("a", "e").expect("Wait").exit_status, 0);
         freeze(&api, "Pause", "a").expect("Pause");
         freeze(&api, "Resume", "a").expect("Resume");
-        // The shim sends SIGKILL to the first process without the OCI runtime.
+        // For SIGKILL to the first process, the shim does not need the OCI runtime.
         api.kill("a", "", 9, false).expect("Kill");
         assert_eq!(api.wait("a", "").expect("Wait").exit_status, 137);
     });

@@ -329,8 +329,8 @@ impl Comment {
     }
 }
 
-/// Paragraphs and list items, without tables, headings and code blocks. A code span or a link is
-/// replaced by one word.
+/// Paragraphs and list items, without tables, headings and code blocks; a code span or a link
+/// becomes one word.
 fn paragraphs(lines: &[String]) -> Vec<String> {
     let mut paragraphs = vec![String::new()];
     let mut is_code = false;
@@ -378,7 +378,7 @@ fn without_code(text: &str) -> String {
     plain
 }
 
-/// The sentences of a paragraph. A period inside a word or a number does not end a sentence.
+/// The sentences of a paragraph. A period inside of a word or a number ends none.
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = vec![Vec::new()];
     for word in text.split_whitespace() {
@@ -392,7 +392,7 @@ fn sentences(text: &str) -> Vec<String> {
     sentences.iter().map(|words| words.join(" ")).collect()
 }
 
-/// The words of a text. Punctuation is left out.
+/// The words of a text, without punctuation.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric())
         .filter(|word| !word.is_empty())

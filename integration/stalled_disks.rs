@@ -195,7 +195,7 @@ fn stalled<'host>(
     })
 }
 
-/// Waits until a thread of the shim is blocked in the kernel (state D in `/proc`).
+/// Waits until a thread of the shim blocks in the kernel (state D).
 #[track_caller]
 fn await_stall(pid: u32) {
     let is_stalled = |thread: fs::DirEntry| {

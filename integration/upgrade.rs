@@ -131,7 +131,7 @@ fn old_shims_keep_running_and_the_new_usher_talks_to_them() {
     assert!(must(&host, &["inspect", "pod2"]).contains("waiting for sidecar gate"));
     assert!(must(&host, &["timeline", "pod1"]).contains("web"));
 
-    // The app is still held by the pod's old shim.
+    // The pod's old shim still holds the app.
     assert!(!host.record().has("late", "start"));
     fs::write(host.shared_dir().join("open"), "").expect("the mark");
     host.await_event("late", "start");

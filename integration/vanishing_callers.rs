@@ -30,7 +30,7 @@ fn created<'host>(host: &'host Containerd, annotations: &[(&str, &str)]) -> Bare
     shim
 }
 
-/// True if the container has no cgroup, no state in the OCI runtime and no process.
+/// True if the container has no cgroup, runtime state or process left.
 fn no_trace(host: &Containerd, id: &str) -> bool {
     let own = format!("/{id}");
     !host.remains().iter().any(|trace| trace.ends_with(&own))
@@ -198,7 +198,7 @@ fn end(shim: &BareShim<'_>) {
     api.kill(&shim.id, "", 9, false).expect("kill");
     api.wait(&shim.id, "").expect("wait");
     api.delete(&shim.id, "").expect("delete");
-    // The shim may have exited already, after an earlier Shutdown.
+    // The shim may have exited already, because of an earlier Shutdown.
     let _ = api.shutdown(&shim.id);
 }
 
@@ -225,7 +225,7 @@ fn a_shim_exits_when_a_container_directed_to_it_never_arrives() {
     a.api().create(&a.create_request()).expect("create");
     let mut never = joined(&host, "never");
     let gone = joined(&host, "gone");
-    // From now on, no call for `never` reaches the shim, neither a Create nor a Delete.
+    // From now on, no call about `never` reaches the shim, neither a Create nor a Delete.
     never.address.clear();
     gone.api().shutdown("gone").expect("shutdown");
     a.api().delete("a", "").expect("delete");

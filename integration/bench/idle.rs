@@ -1,4 +1,4 @@
-//! Costs of the shim of an idle pod: memory, threads and wake-ups.
+//! Costs of an idle pod's shim: memory, threads, wake-ups.
 
 use std::fs;
 use std::thread::sleep;
@@ -10,7 +10,7 @@ use super::{Effort, LASTING};
 
 pub const CONTAINERS: usize = 5;
 
-/// Measurements of the shims of one runtime.
+/// Figures of the shims of one runtime.
 pub struct Pods {
     /// Proportional memory in MB of a shim whose pod runs alone.
     pub alone: f64,

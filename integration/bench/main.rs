@@ -44,7 +44,7 @@ pub struct Effort {
     pods: usize,
     /// Observation time of an idle pod.
     idle: std::time::Duration,
-    /// Number of measured releases of a held container, and of measured starts of a whole pod.
+    /// Number of releases of a held container, and of starts of a whole pod.
     releases: usize,
     /// For `--scale`: the number of pods on one node, and of containers in one pod.
     many_pods: usize,

@@ -60,7 +60,7 @@ impl Processes {
         Ok(Self(receiver))
     }
 
-    /// All events since this method was last called, up to the exit of the process `pid`.
+    /// All events since the last call of this method, up to the exit of the process `pid`.
     pub fn until_end_of(&self, pid: u32) -> Vec<Event> {
         let mut events = Vec::new();
         loop {

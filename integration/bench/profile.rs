@@ -15,8 +15,8 @@ use super::report::machine;
 use super::walltime::{BRIEF, exec_command, quiet_host, run_command, side_by_side};
 use super::{Effort, LASTING, progress};
 
-/// The kinds of work, in the order in which they begin. While several programs work at the same
-/// time, the time is added to the kind that is listed first.
+/// The kinds of work, in the order in which they begin. If several programs work at the same time,
+/// the time counts for the kind that is listed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     ShimStart,
@@ -56,7 +56,7 @@ struct Bench {
     host: Containerd,
 }
 
-/// Divides a client's run time among programs.
+/// Divides the time of a client among programs.
 pub struct Profiler(Processes);
 
 pub fn print(runtimes: [&str; 2], effort: &Effort) {
@@ -98,7 +98,7 @@ pub fn print(runtimes: [&str; 2], effort: &Effort) {
     println!("\nA client that asks for nothing: {}.", idle.text("ms"));
 }
 
-/// Prints a table of the shares, with one column for each kind of client.
+/// Prints the shares, with a column for each kind of client.
 fn table(heads: &[String], columns: &[Vec<Shares>]) {
     println!("| median, ms | {} |", heads.join(" | "));
     println!("|---|{}", "--:|".repeat(heads.len()));
@@ -109,7 +109,7 @@ fn table(heads: &[String], columns: &[Vec<Shares>]) {
     row("all", columns, |shares| Some(whole(shares)));
 }
 
-/// Prints a row. The cell of a column in which the share never occurred is empty.
+/// Prints a row. A cell is empty if the share never occurred.
 fn row(what: &str, columns: &[Vec<Shares>], value: impl Fn(&Shares) -> Option<f64>) {
     let cell = |column: &Vec<Shares>| {
         let all: Vec<_> = column.iter().map(&value).collect();
@@ -163,7 +163,7 @@ impl Profiler {
     }
 }
 
-/// Divides a client's run time among the programs that worked.
+/// Divides the time of a client among the programs that worked.
 fn shares(events: &[Event], client: u32) -> Shares {
     let own = |event: &&Event| event.pid == client;
     let (Some(first), Some(last)) = (events.iter().find(own), events.iter().rfind(own)) else {

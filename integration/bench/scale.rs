@@ -1,5 +1,5 @@
-//! Many pods on a node, and many containers in a pod. The cost of each pod and of each container
-//! must not grow with their number.
+//! Many pods on a node, and many containers in a pod: the cost of each must not grow with their
+//! number.
 
 use std::slice;
 use std::thread::sleep;
@@ -29,8 +29,8 @@ struct Node {
 struct Containers {
     started: Figures,
     ended: Figures,
-    /// CPU time of the shim per container, in milliseconds: for the start of a container, and for
-    /// its end.
+    /// CPU time of the shim per container, in milliseconds: for the container's start, and for its
+    /// end.
     work: [f64; 2],
 }
 

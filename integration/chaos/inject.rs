@@ -11,7 +11,7 @@ use crate::node;
 use crate::plan::{During, Fault, Kind, PodPlan, What};
 use crate::round::{Done, Round, Wrong};
 
-/// Maximum time for which the search for the victim process of a fault lasts.
+/// Maximum time to search for the process that the fault hits.
 const LOOKS_FOR: Duration = Duration::from_millis(400);
 
 /// Time limits for a fault that is to hit a container's start. The first limit is for the container

@@ -10,8 +10,8 @@ use crate::plan::{Kind, Member, PodPlan, Role};
 use crate::play;
 use crate::round::{Done, Finding, Round, State, Wrong};
 
-/// Time for usual cleanups after a round. containerd cleans up after a dead shim within five
-/// seconds, and a shim exits a little later.
+/// Time for the cleanup after a round: containerd cleans up after a dead shim within five seconds,
+/// and a shim exits a little later.
 const SETTLING: Duration = Duration::from_secs(8);
 
 /// Time for slow cleanups after a round. A shim without containers exits within 20 s. If a fault
@@ -19,7 +19,8 @@ const SETTLING: Duration = Duration::from_secs(8);
 /// shim of the node's next container.
 const SETTLING_LATE: Duration = Duration::from_secs(40);
 
-/// Exit codes: 137 if a container was killed, 143 if it was stopped before its program ran.
+/// Exit codes of a container that was killed (137), and of a container that was stopped before its
+/// program ran (143).
 const KILLED: u32 = 137;
 const STOPPED: u32 = 143;
 
@@ -106,7 +107,7 @@ fn names_in(path: Option<&Path>) -> Vec<OsString> {
     entries.map(|entry| entry.file_name()).collect()
 }
 
-/// Completes a text that names a directory with the names of the files in the directory.
+/// Appends the names of the files in a directory to the text that names the directory.
 fn with_content(text: String) -> String {
     let names = names_in(text.strip_prefix("file ").map(Path::new));
     match names.is_empty() {
@@ -210,7 +211,7 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     codes
 }
 
-/// Records which pod a socket belongs to, so that the report of a leftover socket can name the pod.
+/// Records which pod owns each socket, so that the report of a leftover socket can name the pod.
 pub fn note_sockets(round: &Round, pod: &PodPlan) {
     for member in &pod.members {
         let file = round.host.bundle_dir(&member.id).join("address");

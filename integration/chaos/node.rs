@@ -1,4 +1,4 @@
-//! Finds the processes of a pod in the node's `/proc`.
+//! Finds a pod's processes on the node by `/proc`.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 
 use crate::harness::Containerd;
 
-/// True if the id is the pod's id, or the id of one of the pod's containers.
+/// True if the id is that of the pod or of one of its containers.
 pub fn is_of(id: &str, pod: &str) -> bool {
     let rest = id.strip_prefix(pod);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -20,7 +20,7 @@ fn words(pid: u32) -> Vec<String> {
 }
 
 /// The process id of the shim that serves a pod. Processes of the shim's `start` and `delete`
-/// commands are left out.
+/// commands do not count.
 pub fn shim(host: &Containerd, pod: &str) -> Option<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -39,7 +39,7 @@ pub fn is_shim(host: &Containerd, pid: u32, pod: &str) -> bool {
             .any(|pair| pair[0] == "-id" && is_of(&pair[1], pod))
 }
 
-/// The process id of an OCI runtime command that the shim is running.
+/// The process id of an OCI runtime's command that the shim has started.
 pub fn runtime_of(shim: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{shim}/task/{shim}/children"));
     let children = children.unwrap_or_default();

@@ -42,7 +42,7 @@ pub enum Role {
     Defer,
 }
 
-/// A step of a pod, with the faults that are injected during the step.
+/// A step of a pod, with the faults during it.
 pub struct Step {
     pub what: What,
     pub faults: Vec<Fault>,

@@ -17,7 +17,7 @@ use crate::round::Round;
 /// Time between the stop requests and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Maximum time until containerd runs again after a fault.
+/// Maximum downtime of containerd.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
 
 /// Plays the pods of a round side by side.

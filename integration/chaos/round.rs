@@ -1,4 +1,4 @@
-//! State of the current round.
+//! State of the round that is running.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -9,8 +9,8 @@ use crate::harness::{Background, Containerd, poll};
 use crate::node;
 use crate::plan::{During, Kind};
 
-/// Timeout of a call. No call takes this long: a Start may block for 10 s, and each fault stops a
-/// process for up to 1.5 s.
+/// Timeout of a call, longer than any call takes: a Start may block for 10 s, and each fault stops
+/// a process for up to 1.5 s.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Pods that run side by side on one containerd.
@@ -55,7 +55,7 @@ pub struct Done {
     pub lived: bool,
 }
 
-/// A violation of the rules that the test checks.
+/// A violation of what the test expects.
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub pod: Option<String>,

@@ -162,7 +162,7 @@ fn under_on_failure_a_defer_that_runs_when_the_sandbox_dies_does_not_exit_with_0
     pod.host.await_event("web", "start");
     pod.crash(SANDBOX);
     pod.host.wait_exit(SANDBOX);
-    // kubelet stops the other containers of the old sandbox before it creates a new sandbox.
+    // kubelet stops the remaining containers of the old sandbox before it creates a new one.
     let stopped = pod.stop(&["setup", "proxy", "before", "web"]);
     let record = pod.host.record();
     assert!(record.has("before", "exit"), "{record}");

@@ -5,7 +5,7 @@ use crate::harness::{Stopped, times};
 
 use super::kubelet::{CRASHES, Kubelet, QUICK, WINDOW};
 
-/// A pod whose app has crashed. The other containers run or are held.
+/// A pod whose app has crashed; the other containers run or are held.
 #[track_caller]
 fn in_crash_loop(annotations: &'static [(&'static str, &'static str)], others: &[&str]) -> Kubelet {
     let pod = Kubelet::run_pod(annotations, 20);

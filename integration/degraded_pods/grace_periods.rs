@@ -1,5 +1,5 @@
 //! Time that containers get under each policy if they ignore SIGTERM. The caller kills a container
-//! one grace period after the shim's answer to the stop request. The sidecars run until then.
+//! one grace period after the shim's answer to the stop request. The sidecars run during this time.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use crate::harness::{ContainerSpec, Containerd, PATIENCE, Stopped, eventually};
 
-/// Time between two consecutive stop requests of a pod's deletion.
+/// Time between two consecutive stop requests when a pod is deleted.
 const APART: Duration = Duration::from_millis(10);
 
 /// Options of a container that fails soon after its start, as in a crash loop.
@@ -36,7 +36,7 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// Starts a pod by running its sandbox. `grace` is the pod's grace period in seconds.
+    /// Runs the sandbox of a pod with a grace period of `grace` seconds.
     #[track_caller]
     pub fn run_pod(annotations: Annotations, grace: u64) -> Self {
         let host = Containerd::start();

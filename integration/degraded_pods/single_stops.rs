@@ -1,4 +1,4 @@
-//! Stop requests for a single container of a pod with a defer. The pod goes on.
+//! A stop request for one container of a pod with a defer; the pod continues.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,8 +22,8 @@ fn running() -> Kubelet {
     pod
 }
 
-/// Stops a container and creates it again, as kubelet does after a failed liveness probe. Checks
-/// that the shim waits for the termination window, and stops no other container.
+/// Stops a container and creates it again, as kubelet does after a failed liveness probe. The shim
+/// must wait for the termination window, and must not stop any other container.
 #[track_caller]
 fn assert_stopped_alone(pod: &Kubelet, name: &str, other: &str) {
     let asked = SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
@@ -80,7 +80,7 @@ fn a_single_stop_request_ends_a_defer_without_running_it() {
     assert_eq!(pod.starts("before"), 1, "{record}");
 }
 
-/// The time from `asked` until the container got its last signal.
+/// The time from `asked` to the last signal that the container got.
 fn signal_delay(pod: &Kubelet, name: &str, asked: Duration) -> Duration {
     let record = pod.host.record();
     let last = record.all(name, "signal").last();
@@ -138,6 +138,6 @@ fn other_signals_are_delivered_unchanged_and_a_stop_uses_the_annotated_signal() 
     pod.delete(&["proxy", "web"]);
     let record = pod.host.record();
     let signals: Vec<_> = record.all("web", "signal").map(|e| &*e.detail).collect();
-    // SIGQUIT (3) is the app's stop signal. usher sends it again before SIGKILL.
+    // The app's stop signal is SIGQUIT (3). usher sends SIGQUIT a second time before SIGKILL.
     assert_eq!(signals, ["10", "1", "3", "3"], "{record}");
 }

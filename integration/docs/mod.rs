@@ -122,7 +122,7 @@ fn every_output_is_compared_or_listed() {
     assert_none(&problems);
 }
 
-/// Texts that look like commands, but are output of programs.
+/// Texts that look like a command, but are a program's output.
 const SENTENCES: [&str; 1] = ["run usher as root"];
 
 #[test]

@@ -130,8 +130,7 @@ impl Page {
     }
 }
 
-/// The anchor of a heading: the heading in lower case, without punctuation, and with dashes for
-/// spaces.
+/// The anchor of a heading: lower case, without punctuation, dashes for spaces.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept = kept
@@ -142,18 +141,18 @@ fn anchor(heading: &str) -> String {
 
 /// The purpose of a code block.
 pub enum Use<'a> {
-    /// Commands at a prompt, each with the output that follows it.
+    /// Commands at a prompt, each with its output.
     Transcript(Vec<(&'a str, String)>),
     Commands,
-    /// Text in a language: `yaml`, `toml`, `rust`.
+    /// A block in a language: `yaml`, `toml`, `rust`.
     Language(&'a str),
     Output,
 }
 
-/// Prompts with which a line can begin.
+/// A prompt at the beginning of a line.
 const PROMPTS: [&str; 2] = ["# ", "$ "];
 
-/// Words with which a line of commands can begin.
+/// Beginnings of a line of commands.
 const PROGRAMS: [&str; 16] = [
     "scripts/",
     "usher ",
@@ -176,7 +175,7 @@ const PROGRAMS: [&str; 16] = [
 impl Block {
     pub fn is_for(&self) -> Use<'_> {
         match self.language.as_deref() {
-            // Blocks of the language `text` are drawings or output.
+            // Blocks of `text` are drawings and output.
             Some("text") => return Use::Output,
             Some("sh" | "console") | None => {}
             Some(language) => return Use::Language(language),
@@ -203,8 +202,7 @@ impl Block {
         }
     }
 
-    /// The block's first line, without the prompt. Tests in `scenes.rs` refer to the block by this
-    /// line.
+    /// The block's first line without a prompt, by which tests in `scenes.rs` refer to the block.
     pub fn title(&self) -> &str {
         let line = self.text.lines().next().unwrap_or_default();
         let bare = PROMPTS.iter().find_map(|prompt| line.strip_prefix(prompt));

@@ -28,13 +28,13 @@ static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
         ),
         (regex(r"\b([3-9][0-9]{2}|[0-9]{4,})\b"), "NUMBER"),
         (regex(r"\b[0-9]+ of ([0-9]+ times)"), "N of $1"),
-        // The axis of a timeline, and the line of times under the axis.
+        // The axis of a timeline, and the times below it.
         (regex(r"^ \+[-+]+$|^( 0| TIME)+$"), ""),
         (regex(r"\s+"), " "),
     ]
 });
 
-/// Rules for the comparison of a block.
+/// The rules that apply to the comparison of a block.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Rules {
     /// The second rule only: for output that is the same in each run.
@@ -119,7 +119,7 @@ fn fits(line: &str, other: &str) -> bool {
             None => return false,
         }
     }
-    // The output must end with the text that follows the last `…` of the pattern.
+    // The output has to end with the text that follows the last `…`.
     rest.is_empty() || (is_open && (line.ends_with('…') || other.ends_with(last(line))))
 }
 

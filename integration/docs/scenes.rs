@@ -285,7 +285,7 @@ scenes! {
         (ANNOTATIONS, "Pod shop  shop.yaml"),
         (CONFIGURATION, "usher explain --config config.toml pod.yaml    # judges a pod by these rules, as this node would"),
     ] => |stage| {
-        // The test takes the pod's manifest and the configuration from the pages.
+        // The pod's manifest and the configuration are taken from the pages.
         let pages = all();
         let of = |file: &str, language: &str| {
             let page = pages.iter().find(|page| page.file == file).expect("a page");

@@ -16,7 +16,7 @@ use crate::harness::{
     shim_dir,
 };
 
-/// The file of a page, and the first line of a block on this page.
+/// A page's file, and the first line of a block on it.
 pub type Title = (&'static str, &'static str);
 
 pub struct Stage {
@@ -55,8 +55,8 @@ pub fn play(titles: &[Title], scene: fn(&mut Stage)) {
 }
 
 impl Stage {
-    /// Runs a line of the page in the test's directory, and in the mount namespace of the test's
-    /// containerd.
+    /// Runs a line of the page in the test's directory, in the mount namespace of the test's
+    /// containerd and shims.
     pub fn type_in(&self, line: &str) -> Finished {
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.directory());
@@ -142,8 +142,7 @@ impl Stage {
         }
     }
 
-    /// Checks that a program's output contains the text of the page, either line by line or as one
-    /// sentence.
+    /// Checks that the page's text appears in a program's output: line by line, or as one sentence.
     #[track_caller]
     pub fn says(&mut self, title: &str, printed: impl Fn(&Stage) -> String) {
         self.blocks(title);
@@ -164,7 +163,7 @@ impl Stage {
         }
     }
 
-    /// Checks that the block of the page and the printed text are equal under these rules.
+    /// Checks that the page's block equals the printed text.
     #[track_caller]
     pub fn compares(&mut self, title: &str, printed: &str, rules: Rules) {
         for block in self.blocks(title) {
@@ -249,7 +248,7 @@ impl Stage {
             .find(|block| block.text.starts_with("version = 2"))
             .expect("the runtime's table");
         // The page tells administrators to add this table: containerd 1.x forgets its built-in
-        // runtime if the configuration contains another runtime.
+        // runtime if the configuration names another one.
         let runc = r#"[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2""#;
         let config = self.directory().join("containerd.toml");

@@ -5,7 +5,7 @@
 use std::arch::x86_64::_rdtsc;
 use std::time::{Duration, Instant};
 
-/// Time between two readings. It is so long that an interruption of one reading does not matter.
+/// Interval between two readings, so long that an interruption of one reading does not matter.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 fn main() {

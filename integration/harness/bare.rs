@@ -29,8 +29,8 @@ pub struct BareShim<'host> {
 }
 
 impl<'host> BareShim<'host> {
-    /// Writes a bundle that runs `args`, and starts the shim. `edit` changes the bundle's
-    /// configuration before.
+    /// Writes a bundle that runs `args`, and starts the shim. Before the start, `edit` can change
+    /// the bundle's configuration.
     #[track_caller]
     pub fn start(
         host: &'host Containerd,
@@ -45,8 +45,8 @@ impl<'host> BareShim<'host> {
         shim
     }
 
-    /// Starts the shim with this command. Passes the options of the OCI runtime to the shim as
-    /// containerd does. Returns the shim's error output if the start fails.
+    /// Starts the shim by this command, and passes the options of the OCI runtime as containerd
+    /// does. Returns the shim's error output if the start fails.
     pub fn try_start(&mut self, mut command: Command, options: &Any) -> Result<(), String> {
         let containerd = Version::of_containerd();
         if let Some(version) = containerd.max_shim_version() {
@@ -268,7 +268,7 @@ pub fn add_user_namespace(config: &mut Value, uid: u32, gid: u32) {
     namespaces
         .expect("namespaces")
         .push(json!({"type": "user"}));
-    // A user namespace does not allow a container to mount these file systems.
+    // These file systems of the host cannot be mounted from a user namespace.
     let mounts = config["mounts"].as_array_mut().expect("mounts");
     mounts.retain(|mount| mount["type"] != "cgroup" && mount["type"] != "mqueue");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::poll;
 
-/// A process that has exited.
+/// A process that has ended.
 #[derive(Debug)]
 pub struct Finished {
     /// Exit code; `None` if a signal ended the process.
@@ -101,8 +101,7 @@ impl Background {
         self.try_wait().is_none()
     }
 
-    /// Waits for the exit of the process. When the deadline is over, kills the process and fails
-    /// the test.
+    /// Waits for the exit. After the deadline it kills the process and fails the test.
     #[track_caller]
     pub fn finish(mut self, deadline: Duration) -> Finished {
         self.stdin = None;

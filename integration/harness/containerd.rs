@@ -22,8 +22,7 @@ use super::{PATIENCE, poll, rootfs};
 pub struct Containerd {
     /// The name of the directory and cgroups of this containerd.
     pub name: String,
-    /// The containerd namespace of the test's containers. It is equal to `name`, or `k8s.io` if the
-    /// test acts as kubelet.
+    /// The test's containerd namespace: equal to `name`, or `k8s.io` in tests that act as kubelet.
     pub namespace: String,
     pub(super) mount_ns: MountNs,
     pub(super) events: Recorder,
@@ -41,8 +40,8 @@ pub struct Settings {
     /// too.
     pub log_level: &'static str,
     pub shims: Shims,
-    /// Enables the CRI plugin, through which kubelet calls containerd, and makes a network
-    /// namespace for the pods.
+    /// Enables the CRI plugin, by which kubelet calls containerd, and makes a network namespace for
+    /// the pods.
     pub cri: Option<CriSettings>,
 }
 
@@ -104,7 +103,7 @@ impl Containerd {
         let path = search_path(dir.path(), settings.shims);
 
         let mut command = daemon_command(dir.path(), &path);
-        // crun fails on a machine that has cgroup v1 and v2. So the test hides v2 from crun.
+        // crun fails on a machine with cgroup v1 and v2, so v2 is hidden from it.
         let hides_unified = oci_runtime() == "crun";
         let isolation = Isolation {
             state: dir.path().join("run"),
@@ -168,7 +167,7 @@ impl Containerd {
         tasks.join(&self.namespace).join(id)
     }
 
-    /// True if this containerd uses containerd's own shims only.
+    /// True if this containerd has only containerd's own shims.
     pub fn is_reference(&self) -> bool {
         self.shims == Shims::Reference
     }
@@ -203,7 +202,7 @@ impl Containerd {
         self.daemon.lock().unwrap().as_ref().map(Child::id)
     }
 
-    /// Stops containerd as an upgrade does. Shims and containers go on running.
+    /// Stops containerd as an upgrade does; shims and containers continue.
     pub fn stop(&self) {
         self.end_daemon(Signal::SIGTERM);
     }
@@ -246,7 +245,7 @@ impl Containerd {
     pub fn log_tail(&self, lines: usize) -> String {
         let log = fs::read(self.dir().join("containerd.log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log).into_owned();
-        // containerd logs these lines whenever it starts.
+        // Every start of containerd logs these lines.
         let noise = |line: &&str| !line.contains("loading plugin");
         let all: Vec<&str> = log.lines().filter(noise).collect();
         all[all.len().saturating_sub(lines)..].join("\n")

@@ -34,7 +34,7 @@ pub fn processor_ticks(pid: u32) -> u64 {
         .sum()
 }
 
-/// The number that follows `key` in the text of a file in `/proc`.
+/// The number after `key` in a file of /proc.
 pub fn number_of(text: &str, key: &str) -> u64 {
     let value = text
         .lines()

@@ -33,7 +33,7 @@ mod pod;
 
 pub use pod::{Container, Pod, PodSpec};
 
-/// The containerd namespace in which kubelet's pods are.
+/// The containerd namespace of kubelet's pods.
 pub const NAMESPACE: &str = "k8s.io";
 /// The directory name of the CRI plugin's files.
 pub const PLUGIN: &str = "io.containerd.grpc.v1.cri";
@@ -41,10 +41,10 @@ pub const PLUGIN: &str = "io.containerd.grpc.v1.cri";
 /// The image of the pause container. A pause container holds a pod's namespaces, if the shim does
 /// not make the sandbox.
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
-/// An image that contains busybox and the witness.
+/// An image with busybox and the witness.
 const WITNESS: &str = "localhost/usher-it/witness:1";
 
-/// The runtime type of our shim. containerd derives the name of the shim's program from it.
+/// The runtime type of our shim; containerd derives the shim's file name from it.
 const OURS: &str = "io.containerd.usher.v2";
 
 /// The directory of Debian's network plugins.
@@ -53,20 +53,20 @@ const PLUGINS: &str = "/usr/lib/cni";
 const PAUSE_SOURCE: &str = include_str!("pause.rs");
 const UNLIMITED_SOURCE: &str = include_str!("unlimited.rs");
 
-/// Maximum length of an answer in bytes.
+/// Longest accepted answer, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 
-/// Maximum time for which traces of a removed pod may remain.
+/// Maximum time that traces of a removed pod remain.
 const SETTLING: Duration = Duration::from_secs(5);
 
 /// The runtime handler of a pod, which decides whether containerd or the shim makes the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handler {
-    /// Our shim, in a pod whose pause container containerd makes.
+    /// Our shim, with a pause container made by containerd.
     Usher,
-    /// Our shim, in a pod whose sandbox the shim makes.
+    /// Our shim, which also makes the sandbox.
     Pauseless,
-    /// containerd's own shim, in a pod with a pause container.
+    /// containerd's own shim, with a pause container.
     Runc,
 }
 
@@ -78,7 +78,7 @@ pub struct CriSettings {
     /// True if containerd passes the annotations of pods to the shim. `usher install` configures
     /// this.
     pub passes_annotations: bool,
-    /// True if containerd has an image for pause containers.
+    /// True if there is a pause image.
     pub has_pause: bool,
     /// The OCI runtime of all shims. `None` leaves the choice to the shims.
     pub oci_runtime: Option<PathBuf>,
@@ -95,10 +95,10 @@ impl Default for CriSettings {
     }
 }
 
-/// A containerd with the CRI plugin. The test calls it as kubelet does.
+/// A containerd with the CRI plugin. The test acts as kubelet.
 pub struct Cri {
     host: Containerd,
-    /// Number of names made so far. It makes each name unique.
+    /// Counter for unique names.
     names: AtomicUsize,
 }
 
@@ -194,7 +194,7 @@ pub(super) fn pause_program() -> PathBuf {
     build("pause", PAUSE_SOURCE)
 }
 
-/// Writes the configuration of the pods' network: a bridge in containerd's network namespace.
+/// Writes the pods' network: a bridge in containerd's network namespace.
 pub(super) fn write_network(dir: &Path) {
     let network = json!({
         "cniVersion": "0.4.0",
@@ -238,8 +238,7 @@ impl Cri {
         node
     }
 
-    /// True if the network plugins are installed. Without them all pods have to use the node's
-    /// network.
+    /// True if the network plugins are installed, so that a pod can have a network of its own.
     pub fn has_networks() -> bool {
         ["bridge", "host-local", "loopback"]
             .iter()
@@ -314,7 +313,7 @@ impl Cri {
         names.collect()
     }
 
-    /// Calls a method of CRI's runtime service. Returns the error message if the call fails.
+    /// Calls a method of the runtime service. Returns the error's message if the call fails.
     pub fn call<A: Message>(&self, method: &str, question: &impl Message) -> Result<A, String> {
         self.ask(&format!("RuntimeService/{method}"), question)
     }
@@ -365,7 +364,7 @@ impl Cri {
             .containers
     }
 
-    /// The path of the cgroup that kubelet would make for the pod.
+    /// The path of the cgroup that kubelet would make for a pod.
     fn cgroup_of(&self, pod: &str) -> String {
         format!("/{}/pod{}", self.name, uid_of(pod))
     }
@@ -417,7 +416,7 @@ impl Cri {
 }
 
 impl Drop for Cri {
-    /// Removes the pods and looks for leaks, while `Containerd` still exists.
+    /// Removes the pods before `Containerd` is dropped and looks for leaks.
     fn drop(&mut self) {
         if self.pid().is_none() {
             let again = || self.restart();

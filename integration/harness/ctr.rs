@@ -1,4 +1,4 @@
-//! Operations on containers, carried out by the real `ctr`.
+//! Container operations by the real `ctr`.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Background, ContainerSpec, Containerd, Finished, PATIENCE, eventually, run};
 
-/// A task, as `ctr task ls` lists it.
+/// A line of `ctr task ls`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
     pub id: String,
@@ -31,7 +31,7 @@ impl Containerd {
         let mut command = Command::new("ctr");
         command
             .env("PATH", &self.path)
-            // Warnings about the machine would be mixed with the output of containers.
+            // Warnings about the machine would mix with the output of containers.
             .env("CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS", "1")
             .arg("--address")
             .arg(self.socket())
@@ -135,7 +135,7 @@ impl Containerd {
         self.must(&["tasks", "kill", "--signal", signal, id]);
     }
 
-    /// Sends a signal to several containers at the same time, as kubelet does at the end of a pod.
+    /// Signals several containers at once, as kubelet does at the end of a pod.
     #[track_caller]
     pub fn kill_all(&self, ids: &[&str], signal: &str) {
         let kill = |id: &&str| {
@@ -170,7 +170,7 @@ impl Containerd {
         table.lines().skip(1).filter_map(Task::parse).collect()
     }
 
-    /// The state of a task. `None` if there is no such task.
+    /// The state of a task; `None` if there is no such task.
     #[track_caller]
     pub fn status(&self, id: &str) -> Option<Status> {
         self.tasks()

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use super::{PATIENCE, REFERENCE, copy_program, run, runtime_under_test};
 
-/// Major and minor version number of a containerd.
+/// Major and minor version of a containerd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32);
 
-/// Shims that containerd can start.
+/// The shims that a containerd finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shims {
     /// Our shim, under each name by which a test may call it. Its directory comes first in the
@@ -79,7 +79,7 @@ pub fn oci_runtime() -> String {
     std::env::var("USHER_TEST_OCI_RUNTIME").unwrap_or_else(|_| "runc".to_owned())
 }
 
-/// The beginning of the OCI runtime's error message if the container has no such program.
+/// The OCI runtime's error message for a program that is missing in the container.
 pub fn words_for_missing(program: &str) -> String {
     match oci_runtime().as_str() {
         "crun" => format!("executable file `{program}` not found"),
@@ -137,14 +137,13 @@ pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
 /// Installs a program as a separate file. With a symbolic link, the program could find out its
 /// original name.
 fn install(program: &Path, name: &Path) {
-    // A hard link serves the same purpose within one file system.
+    // A hard link suffices within one file system.
     if fs::hard_link(program, name).is_err() {
         copy_program(program, name);
     }
 }
 
-/// The file name of a runtime type's program: for `io.containerd.usher.v2` it is
-/// `containerd-shim-usher-v2`.
+/// The program of a runtime type: `io.containerd.usher.v2` is `containerd-shim-usher-v2`.
 pub fn shim_program(runtime: &str) -> String {
     let name = runtime.rsplitn(3, '.').take(2).collect::<Vec<_>>();
     format!("containerd-shim-{}-{}", name[1], name[0])
@@ -176,7 +175,7 @@ fn find(name: &str, path: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not on PATH: apt-get install {name}"))
 }
 
-/// The directory that contains the shim under test, as cargo has built it.
+/// The directory of the shim under test, built by cargo for this target.
 pub fn shim_dir() -> PathBuf {
     let built = option_env!("CARGO_BIN_EXE_containerd-shim-usher-v2").map(PathBuf::from);
     let built = built.filter(|program| program.exists());
@@ -202,7 +201,7 @@ pub fn time_scale() -> u32 {
     })
 }
 
-/// A timeout, multiplied by the factor for this machine.
+/// A timeout, scaled for this machine.
 pub fn scaled(duration: Duration) -> Duration {
     duration * time_scale()
 }

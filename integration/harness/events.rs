@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use super::{Containerd, PATIENCE, poll};
 
-/// An event of the test's containerd namespace.
+/// An event in the test's namespace.
 #[derive(Clone, Debug)]
 pub struct CtrEvent {
-    /// Time at which the shim or containerd published the event, in nanoseconds since 1970.
+    /// Time of publication by the shim or containerd, in nanoseconds since 1970.
     pub at_ns: u64,
     pub topic: String,
     pub data: Value,
 }
 
-/// Collects events, and goes on collecting when containerd is restarted.
+/// Collects the events, also across restarts of containerd.
 #[derive(Default)]
 pub struct Recorder {
     seen: Arc<Mutex<Vec<CtrEvent>>>,
@@ -145,7 +145,7 @@ impl Drop for Recorder {
 }
 
 impl Containerd {
-    /// All events up to now, in the order of their arrival.
+    /// All events so far, in the order of their arrival.
     pub fn events(&self) -> Vec<CtrEvent> {
         let seen = self.events.seen.lock().unwrap();
         seen.iter()
@@ -165,7 +165,7 @@ impl Containerd {
         concerned.map(text).collect()
     }
 
-    /// Waits until all events up to then meet a condition.
+    /// Waits until the events so far meet a condition.
     #[track_caller]
     pub fn await_events(&self, what: &str, condition: impl Fn(&[CtrEvent]) -> bool) {
         if poll(PATIENCE, || condition(&self.events()).then_some(())).is_none() {
@@ -173,7 +173,8 @@ impl Containerd {
         }
     }
 
-    /// The number of create events for tasks of this container.
+    /// The number of times that a task of this container was created, according to the events so
+    /// far.
     pub fn creations(&self, id: &str) -> usize {
         let topics = self.topics(id);
         topics.iter().filter(|t| *t == "/tasks/create").count()
@@ -193,7 +194,7 @@ impl Containerd {
         }
     }
 
-    /// Waits for the exit of a container's first process, and returns its exit status.
+    /// Waits for the exit event of a container's first process, and returns the exit status.
     #[track_caller]
     pub fn wait_exit(&self, id: &str) -> u32 {
         self.wait_exit_event(id).exit_status()

@@ -1,4 +1,4 @@
-//! Readers of FIFOs, which take the place of containerd's clients.
+//! Readers of FIFOs, in the role of containerd's clients.
 
 use std::fs::File;
 use std::io::Read;
@@ -59,7 +59,7 @@ impl Reader {
         });
     }
 
-    /// The text that was read up to now.
+    /// Everything read so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
     }
@@ -68,7 +68,7 @@ impl Reader {
         self.thread.is_finished()
     }
 
-    /// Waits for the end of the FIFO, and returns the whole text.
+    /// Waits for the end of the FIFO, and returns everything read.
     #[track_caller]
     pub fn finish(self) -> String {
         if poll(PATIENCE, || self.is_over().then_some(())).is_none() {

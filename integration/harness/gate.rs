@@ -94,7 +94,7 @@ impl Gates {
         fs::rename(unfinished, self.dir.join(verb)).expect("a gate");
     }
 
-    /// Opens a gate. Commands that wait at it continue.
+    /// Opens a gate, and lets the waiting commands continue.
     pub fn open(&self, verb: &str) {
         let _ = fs::remove_file(self.dir.join(verb));
     }
@@ -111,7 +111,7 @@ impl Gates {
 
 impl Drop for Gates {
     fn drop(&mut self) {
-        // The script is not removed: shims still need it to delete containers.
+        // The script itself stays: shims still use it to delete containers.
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.path() != self.binary() {
                 let _ = fs::remove_file(entry.path());

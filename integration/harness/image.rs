@@ -1,4 +1,4 @@
-//! Images that the test makes itself, so that it needs no registry.
+//! Images made by the test, without a registry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Containerd, run};
 
-/// Timeout of an import. A large layer takes long on a busy disk.
+/// Timeout of an import, long enough for a large layer on a busy disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An image in an archive: its reference, and its configuration in the format of the OCI image

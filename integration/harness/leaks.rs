@@ -1,4 +1,4 @@
-//! Finds and removes everything that a shim has left on the machine.
+//! Finds what a shim leaves behind, and removes it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use nix::unistd::Pid;
 
 use super::{Containerd, Status, cri, poll, run};
 
-/// Time within which a shim has to exit after its last task is deleted.
+/// Time that a shim may take to exit after its last task is deleted.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// Mounts that already existed before the test's first container, and leaks that the test accepts.
+/// Mounts that existed before the test's first container, and leaks that the test tolerates.
 pub struct Leftovers {
     mounts: BTreeSet<String>,
     tolerated: Mutex<Vec<String>>,
@@ -102,8 +102,7 @@ pub fn clean(host: &Containerd) -> Vec<String> {
         }
     }
     let mut problems = Vec::new();
-    // A destructor calls this function. If the function panicked, all tests of the process could
-    // end.
+    // This runs in a destructor, where a second panic would end all tests.
     for look in [await_no_zombies, Containerd::delete_all] {
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(host)));
         problems.extend(found.unwrap_or_else(|_| vec!["containerd does not answer".to_owned()]));
@@ -143,7 +142,7 @@ fn reserved_pids(host: &Containerd) -> Vec<u32> {
     pids.collect()
 }
 
-/// Child processes of a shim that have exited, and whose exits the shim has not collected.
+/// Children of a shim that have exited and were not collected.
 pub fn zombies(shim: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{shim}/task/{shim}/children"));
     let children = children.unwrap_or_default();
@@ -162,7 +161,7 @@ pub fn process_state(pid: u32) -> Option<char> {
     fields.chars().next()
 }
 
-/// Removes all traces of the test, after containerd has exited.
+/// Removes all traces of the test by force, after containerd has exited.
 pub fn raze(host: &Containerd) {
     for _ in 0..50 {
         let alive = processes(host);
@@ -285,13 +284,13 @@ fn cgroups(namespace: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Files that shims and runc make outside of containerd's directories: sockets, states, bundles,
-/// working directories, temporary files.
+/// Files that shims and runc make outside of containerd's own directories: sockets, states,
+/// bundles, working directories, temporary files.
 fn files(host: &Containerd) -> Vec<PathBuf> {
     let (dir, namespace) = (host.dir(), &host.namespace);
     let mut found = Vec::new();
     let runc = dir.join("run/runc");
-    // The history of terminated pods. The shims keep it for an hour.
+    // History of pods that have ended, kept for an hour.
     let ended = dir.join("run/usher/ended");
     // Directories that remain when they are empty. The first two also remain with containerd's own
     // shim.

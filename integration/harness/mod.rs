@@ -76,15 +76,14 @@ pub use rootfs::{build, populate};
 pub use shim::{Answer, Endpoint, Service, Shim, TaskApi};
 pub use spec::ContainerSpec;
 
-/// Timeout for anything that takes only a short time, even on two busy cores. It is multiplied by
-/// [`time_scale`], as all timeouts are.
+/// Timeout for anything that finishes within a short time even on two busy cores. Like all timeouts
+/// it is scaled by [`time_scale`].
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The runtime type of containerd's own shim, with which tests compare our shim.
 pub const REFERENCE: &str = "io.containerd.runc.v2";
 
-/// A number of repetitions: `long` if `USHER_TEST_LONG` is set to ask for a long test run,
-/// otherwise `short`.
+/// A number of repetitions: `long` if `USHER_TEST_LONG` asks for the long run, else `short`.
 pub fn times(short: usize, long: usize) -> usize {
     match std::env::var_os("USHER_TEST_LONG").is_some_and(|value| value == "1") {
         true => long,
@@ -92,12 +91,12 @@ pub fn times(short: usize, long: usize) -> usize {
     }
 }
 
-/// The runtime type under test.
+/// The runtime under test.
 pub fn runtime_under_test() -> String {
     std::env::var("USHER_TEST_RUNTIME").unwrap_or_else(|_| "io.containerd.usher.v2".to_owned())
 }
 
-/// Calls `probe` repeatedly until it returns a value, for at most `deadline`.
+/// Polls until `probe` returns a value, for at most `deadline`.
 pub fn poll<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + scaled(deadline);
     loop {
@@ -111,7 +110,7 @@ pub fn poll<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Opti
     }
 }
 
-/// Waits until a condition is met. Fails the test after `deadline`.
+/// Waits for a condition, and fails the test after `deadline`.
 #[track_caller]
 pub fn eventually(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     if poll(deadline, || condition().then_some(())).is_none() {

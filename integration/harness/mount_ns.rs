@@ -18,7 +18,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::chdir;
 
-/// The directory for the files that shims and runc keep outside of containerd's directories.
+/// The directory of shims and runc for files outside containerd's directories.
 pub const SHARED_STATE: &str = "/run/containerd";
 
 /// The mount point of cgroup v2 on machines that also have v1.
@@ -91,7 +91,7 @@ impl Isolation {
 /// cargo starts the tests like this. Without the reset, a test could not tell whether the shim
 /// itself ignores the signal.
 fn reset_glibc_signals() {
-    /// Size of the kernel's `sigset_t` in bytes.
+    /// The kernel's `sizeof(sigset_t)`.
     const SET_SIZE: usize = 8;
     let default = [0_u64; 4];
     for signal in [32, 33] {
@@ -114,7 +114,7 @@ fn reset_glibc_signals() {
 fn raise_loopback() -> io::Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
-    // SAFETY: a request of zeros is valid.
+    // SAFETY: all zeros are a valid request.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = from.cast_signed();
@@ -147,7 +147,7 @@ impl MountNs {
             reset_glibc_signals();
             setns(network.as_fd(), CloneFlags::CLONE_NEWNET)?;
             setns(file.as_fd(), CloneFlags::CLONE_NEWNS)?;
-            // setns(2) has changed the working directory to the root directory.
+            // setns has changed the working directory to the root.
             dir.as_deref().map_or(Ok(()), chdir)?;
             Ok(())
         };

@@ -11,7 +11,7 @@ use super::{Containerd, installed_program};
 pub struct OciRuntime<'host> {
     host: &'host Containerd,
     program: PathBuf,
-    /// The directory in which the OCI runtime keeps the state of its containers.
+    /// The directory in which the runtime keeps the state of its containers.
     pub root: PathBuf,
 }
 

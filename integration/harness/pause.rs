@@ -1,5 +1,5 @@
-//! The program of a pause container: it collects orphans, and exits on SIGINT or SIGTERM. The
-//! program is as small as Rust makes it.
+//! A pause container's program, as small as Rust makes it: it collects orphans, and exits on SIGINT
+//! or SIGTERM.
 
 use std::ffi::{c_int, c_void};
 

@@ -25,7 +25,7 @@ pub fn has_controllers() -> bool {
     list.map_or(true, |list| has(&list, "cpu") && has(&list, "memory"))
 }
 
-/// The cgroup of a pod. Either the test or another program has made it.
+/// The cgroup of a pod, made by the test or by another program.
 pub struct CgroupFiles {
     /// The cgroup's path, of the form `/<namespace>/<name>`.
     pub path: String,
@@ -73,11 +73,11 @@ impl CgroupFiles {
         fs::write(&file, value).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     }
 
-    /// The memory limit in bytes. `None` if the pod has no limit.
+    /// The memory limit in bytes; `None` if there is none.
     #[track_caller]
     pub fn memory_limit(&self) -> Option<u64> {
         let text = self.read("memory.limit_in_bytes", "memory.max");
-        // If there is no limit, v1 shows a number that is larger than the memory of any machine.
+        // Without a limit, v1 reports a number that exceeds every machine's memory.
         text.parse().ok().filter(|limit| *limit < 1 << 60)
     }
 
@@ -93,7 +93,7 @@ impl CgroupFiles {
         text.parse().expect("a number")
     }
 
-    /// The CPU limit in thousandths of a CPU. `None` if the pod has no limit.
+    /// The CPU limit in thousandths of a CPU; `None` if there is none.
     #[track_caller]
     pub fn cpu_limit(&self) -> Option<u64> {
         let (quota, period) = match on_v2() {
@@ -122,7 +122,7 @@ impl CgroupFiles {
 }
 
 impl<'host> PodCgroup<'host> {
-    /// The cgroup of a pod that another program has made.
+    /// A pod's cgroup that another program made.
     pub fn at(host: &'host Containerd, path: &str) -> Self {
         let path = path.to_owned();
         let files = CgroupFiles { path };

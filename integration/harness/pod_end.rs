@@ -16,13 +16,13 @@ use super::{Answer, Containerd, PATIENCE};
 /// (`runtimeRequestTimeout`).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Result of stopping one container.
+/// Outcome of the stop of one container.
 #[derive(Clone, Debug)]
 pub struct Stopped {
     pub id: String,
     /// Time from the stop request to its answer.
     pub answered: Duration,
-    /// True if the container had to be killed by SIGKILL.
+    /// True if the caller had to send SIGKILL.
     pub killed: bool,
     pub code: u32,
 }

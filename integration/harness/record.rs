@@ -10,17 +10,17 @@ use super::{Containerd, PATIENCE, poll};
 /// A line of the record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Nanoseconds since 1970. All containers use the machine's clock.
+    /// Nanoseconds since 1970 by the machine's clock, which all containers share.
     pub at_ns: u64,
-    /// Name of the witness that has written the line.
+    /// The witness's name.
     pub name: String,
-    /// The kind of the event: `start`, `ready`, `accepted`, `signal`, `beat`, `exit`, or a word
-    /// that the test has chosen.
+    /// The kind of event: `start`, `ready`, `accepted`, `signal`, `beat`, `exit`, or a word of the
+    /// test's choice.
     pub what: String,
     pub detail: String,
 }
 
-/// All events up to now, in the order of their times.
+/// All events so far, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Record(pub Vec<Event>);
 
@@ -37,7 +37,7 @@ impl Event {
 }
 
 impl Record {
-    /// Reads the record from a directory that the containers share.
+    /// Reads the record in a directory shared by containers.
     pub fn read(shared_dir: &Path) -> Self {
         let text = std::fs::read_to_string(shared_dir.join("record")).unwrap_or_default();
         let mut events: Vec<Event> = text.lines().filter_map(Event::parse).collect();
@@ -61,7 +61,7 @@ impl Record {
         self.first(name, what).is_some()
     }
 
-    /// The time of this container's first event of this kind, in nanoseconds since 1970.
+    /// The time of the first event of this kind by this container, in nanoseconds since 1970.
     #[track_caller]
     pub fn at(&self, name: &str, what: &str) -> u64 {
         let event = self.first(name, what);

@@ -1,5 +1,4 @@
-//! The root file system of containers. It is made without an image, from a static busybox and the
-//! witness.
+//! The root file system of containers: a static busybox and the witness, without an image.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -59,7 +58,7 @@ pub fn populate(root: &Path) {
     }
 }
 
-/// The path of the witness, compiled as a static program.
+/// The witness as a static program.
 fn witness() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build("witness", WITNESS))

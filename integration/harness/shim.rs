@@ -23,7 +23,7 @@ pub struct Shim {
     pub endpoint: Endpoint,
 }
 
-/// The address of a shim, and the API version that the shim serves there.
+/// The address of a shim, and the API that it serves there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
     /// The address of the shim's socket, as the shim and containerd write it.
@@ -51,7 +51,7 @@ pub struct TaskApi {
     deadline: Duration,
 }
 
-/// An answer. On an error, the error's code and message.
+/// An answer, or the code and message of an error.
 pub type Answer<T> = Result<T, (Code, String)>;
 
 impl Containerd {
@@ -107,7 +107,7 @@ impl Containerd {
         found.unwrap_or_else(|| panic!("{} holds no address", bundle.display()))
     }
 
-    /// A connection to the shim that listens at this address.
+    /// A connection to a shim's address.
     #[track_caller]
     pub fn connect(&self, address: &str, service: Service) -> TaskApi {
         // The socket's path exists only in the shims' mount namespace (see `mount_ns`). So the test
@@ -130,8 +130,7 @@ impl Containerd {
 }
 
 impl Endpoint {
-    /// Parses the output of a shim's `start`. The output is an address, or JSON with an address and
-    /// a version.
+    /// Parses the output of a shim's `start`: an address, or JSON with an address and a version.
     pub fn parse(said: &[u8]) -> Option<Endpoint> {
         let (address, version) = match serde_json::from_slice::<serde_json::Value>(said) {
             Ok(json) => (
@@ -166,7 +165,7 @@ impl TaskApi {
         self
     }
 
-    /// Calls the method of this name.
+    /// Makes any call by name.
     pub fn call<T: Message>(&self, method: &str, request: &impl Message) -> Answer<T> {
         let request = self.request(method, request);
         match self.runtime.block_on(self.client.request(request)) {
@@ -209,8 +208,8 @@ impl TaskApi {
         self.call("Create", request)
     }
 
-    /// Starts a task or an exec. In this method and those below, an empty `exec_id` stands for the
-    /// task's first process.
+    /// Starts a task or an exec. In this call and those below, an empty `exec_id` means the task's
+    /// first process.
     pub fn start(&self, id: &str, exec_id: &str) -> Answer<StartResponse> {
         let (id, exec_id) = (id.into(), exec_id.into());
         self.call(
@@ -314,7 +313,7 @@ impl TaskApi {
         )
     }
 
-    /// Sets the size of the terminal in columns and lines.
+    /// Sets the terminal's size in columns and lines.
     pub fn resize(&self, id: &str, exec_id: &str, width: u32, height: u32) -> Answer<Empty> {
         let request = ResizePtyRequest {
             id: id.into(),

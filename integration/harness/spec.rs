@@ -16,7 +16,7 @@ pub struct ContainerSpec {
 }
 
 impl ContainerSpec {
-    /// A container of the runtime under test. It runs a witness whose name is the container's id.
+    /// A container of the runtime under test that runs a witness named like its id.
     pub fn new(id: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -73,15 +73,15 @@ impl ContainerSpec {
         self
     }
 
-    /// Runs the witness with these options, which `integration/witness.rs` lists.
+    /// Runs the witness with these options; see `integration/witness.rs`.
     pub fn witness(self, options: &[&str]) -> Self {
         let name = self.name.clone();
         let listens = ["--listen", "--http", "--grpc"]
             .iter()
             .any(|option| options.contains(option));
         let spec = self.args(&[&["/bin/witness", &name], options].concat());
-        // `ctr` leaves the loopback interface of a container down. The witness has to bring it up,
-        // and needs a capability for this.
+        // In a container made by `ctr`, the loopback interface is down. The witness has to bring it
+        // up, for which it needs a capability.
         if listens {
             spec.option(&["--cap-add", "CAP_NET_ADMIN"])
         } else {
@@ -95,13 +95,12 @@ impl ContainerSpec {
         self
     }
 
-    /// Runs a script with busybox's shell.
+    /// Runs a script by busybox's shell.
     pub fn script(self, script: &str) -> Self {
         self.args(&["/bin/sh", "-c", script])
     }
 
-    /// Uses an image of containerd's store as the root file system, and not the test's own root
-    /// file system.
+    /// Uses an image in containerd's store as the root file system instead of the test's own.
     pub fn image(mut self, image: &str) -> Self {
         self.image = Some(image.to_owned());
         self
@@ -137,8 +136,8 @@ impl ContainerSpec {
             .option(&["--env", "PATH=/bin"]);
         line.extend(shared.options);
         if !has_controllers() {
-            // Without this option, ctr 2 asks for CPU shares. If there is no CPU controller, the
-            // OCI runtime refuses CPU shares.
+            // Without this option ctr 2 gives CPU shares, which an OCI runtime refuses if there is
+            // no CPU controller.
             line.extend(["--cpu-shares", "0"].map(str::to_owned));
         }
         let rootfs = || host.dir().join("rootfs").display().to_string();

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// The CPU shares in the JSON of a bundle, exactly as containerd writes them.
+/// The CPU shares in a bundle's JSON, in the form in which containerd writes them.
 const SHARES: &str = r#""cpu":{"shares":2}"#;
 
 fn main() {

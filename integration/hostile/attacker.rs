@@ -94,8 +94,8 @@ fn forks() -> ! {
     ignore_stop_signals();
     loop {
         if try_fork() < 0 {
-            // There may be no more processes. Wait only briefly, so that a new process soon
-            // replaces a killed one.
+            // The limit of processes is reached. Wait only briefly, so that a killed process is
+            // soon replaced.
             thread::sleep(Duration::from_micros(100));
         }
     }
@@ -156,7 +156,7 @@ fn half(mut stream: TcpStream) -> std::io::Result<()> {
     let length = stream.read(&mut question)?;
     let by_http2 = question[..length].starts_with(b"PRI * HTTP/2");
     let answer: &[u8] = match by_http2 {
-        // An empty SETTINGS frame, and the header of another frame of 100 bytes.
+        // Empty SETTINGS, then the header of a frame of 100 bytes.
         true => &[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 100, 4, 0, 0, 0],
         false => b"HTTP/1.1 200 OK\r\nContent-Le",
     };
@@ -267,7 +267,7 @@ fn new_address(address: u32) -> Vec<u8> {
     message.extend(NEW.to_ne_bytes());
     message.extend(REQUEST_CREATE_EXCLUSIVE.to_ne_bytes());
     message.extend([0; 8]);
-    // IPv4, a prefix of 32 bits, no flags, scope universe, the first interface.
+    // IPv4, all 32 bits, no flags, scope universe, the first interface.
     message.extend([2, 32, 0, 0]);
     message.extend(1_u32.to_ne_bytes());
     // The attributes IFA_LOCAL and IFA_ADDRESS.

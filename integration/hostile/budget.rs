@@ -16,7 +16,7 @@ const POD: &str = "pod7c0f-14";
 /// Duration of a measurement.
 const WHILE: Duration = Duration::from_secs(20);
 
-/// Annotations of three sidecars that are never ready. Each has an exec probe every millisecond.
+/// Three sidecars that are never ready, with an exec probe each millisecond.
 const GREEDY: &[(&str, &str)] = &[
     ("usher/sidecars", "one two three"),
     ("usher/start-mode", "Hold"),
@@ -61,7 +61,8 @@ fn cpu_time(directory: &Path) -> Duration {
     }
 }
 
-/// A cgroup for containerd, its shims, and all processes that they start outside of the containers.
+/// A cgroup that contains containerd, its shims, and everything that they start outside of the
+/// containers.
 struct Outside(PathBuf);
 
 impl Outside {

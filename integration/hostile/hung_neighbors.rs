@@ -40,7 +40,7 @@ fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid as i32), signal).expect("a process");
 }
 
-/// The path of a shim's socket, as processes outside of the shims' mount namespace see it.
+/// The path of a shim's socket, outside of the shims' mount namespace.
 fn outside(host: &Containerd, path: &str) -> PathBuf {
     let run = host.dir().join("run").display().to_string();
     PathBuf::from(
@@ -98,7 +98,7 @@ impl Drop for Hung<'_> {
     }
 }
 
-/// Runs the shim's `start` for another container of the same pod in the background.
+/// Calls the shim's `start` for another container of the same pod, and does not wait for its end.
 fn want(shim: &BareShim<'_>) -> Background {
     let mut command = shim.command("start");
     command.env_remove("MAX_SHIM_VERSION");
@@ -226,7 +226,7 @@ fn a_hundred_clients_that_send_one_byte_block_no_other_client() {
     drop(clients);
 }
 
-/// Checks that each command of `usher` reports a shim that does not answer.
+/// Checks that every command reports a shim that does not answer.
 #[track_caller]
 fn check_silent_shim_is_reported(host: &Containerd, why: &str) {
     let commands: [&[&str]; 9] = [
@@ -358,7 +358,7 @@ fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
     host.crash();
     drop(ctr);
     let died = Instant::now();
-    // The shim has to exit within half a minute. An earlier version took five minutes.
+    // The shim has half a minute to exit; an earlier version took five minutes.
     let ended = poll(Duration::from_secs(30), || {
         (!is_running(shim)).then_some(())
     });

@@ -1,4 +1,4 @@
-//! Servers and commands that misbehave in every possible way when a probe calls them.
+//! Servers and commands that misbehave as much as they can when they are probed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -52,7 +52,7 @@ struct Probed<'host> {
 /// Observations of a shim.
 #[derive(Debug)]
 struct Seen {
-    /// CPU time that the shim itself used.
+    /// The shim's own processor time.
     ticks: u64,
     /// The longest time in which the shim answered a State.
     slowest_state: Duration,
@@ -117,7 +117,7 @@ impl<'host> Probed<'host> {
         Server::start(listener.expect("a listener"), serve)
     }
 
-    /// Process ids of the prober processes that the shim has started.
+    /// Process ids of the shim's probers.
     fn probers(&self) -> Vec<u32> {
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.shim));
         let children = children.unwrap_or_default();
@@ -176,8 +176,8 @@ impl<'host> Probed<'host> {
         }
     }
 
-    /// Returns the lines of the log that are about a container. Checks that every line of the log
-    /// is short and printable.
+    /// Returns the log's lines about a container. Checks that every line of the log is short and
+    /// printable.
     #[track_caller]
     fn said_of(&self, name: &str) -> Vec<String> {
         let log = self.host.log_tail(usize::MAX);
@@ -272,7 +272,7 @@ fn flood_with_settings(stream: TcpStream) -> std::io::Result<()> {
     pour(stream, SETTINGS, &SETTINGS.repeat(1000))
 }
 
-/// Sends several GOAWAY frames, as large as a client accepts them. The text in them clears a
+/// Sends several GOAWAY frames of the greatest size that a client accepts. Their text clears a
 /// screen, reverses the writing direction, and imitates a line of the log.
 fn go_away_with_words(mut stream: TcpStream) -> std::io::Result<()> {
     let words = "\x1b[2J\u{202e}\r\n\0time=\"now\" level=info msg=forged\n\u{9b}";

@@ -56,7 +56,7 @@ pub const POLICIES: [Policy; 5] = [
 /// The shim that runs a pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Side {
-    /// The shim under test, with this grace policy.
+    /// The shim under test, with a policy.
     Ours(&'static Policy),
     /// containerd's own shim, which has no policies.
     Reference,
@@ -74,7 +74,7 @@ pub struct Outcome {
     /// last process. If the pod did not end, the time for which it was observed.
     pub took: Duration,
     pub has_ended: bool,
-    /// Time from the start of the last container to the end of the pod.
+    /// Time from the start of the last container to the end.
     pub lived: Duration,
     /// Delay caused by the machine. During the termination, a program that does nothing is run
     /// repeatedly. The delay is the longest time that one run took.
@@ -83,7 +83,7 @@ pub struct Outcome {
     pub cpu: Duration,
     /// Time that the deletion of all containers took. `None` if a deletion was not answered.
     pub deleted: Option<Duration>,
-    /// A problem that no other field describes.
+    /// Any other problem.
     pub problem: Option<String>,
 }
 
@@ -162,7 +162,7 @@ pub fn worst_overrun(outcomes: &[Outcome]) -> Option<&Outcome> {
     outcomes.iter().max_by_key(|outcome| outcome.overrun())
 }
 
-/// The pod that cost the most CPU time per second outside of its cgroup.
+/// The pod that used the most CPU time per second outside of its cgroup.
 pub fn costliest(outcomes: &[Outcome]) -> Option<&Outcome> {
     outcomes
         .iter()
@@ -296,15 +296,15 @@ fn act(stage: &Stage, pod: &Pod, life: Duration, outcome: &mut Outcome) {
     stage.signal_containerd(nix::sys::signal::Signal::SIGCONT);
     let answered = delete(stage, &ids, outcome.has_ended);
     stage.unblock();
-    // A deletion may fail while the OCI runtime hangs. When the OCI runtime works again, a second
-    // deletion must succeed.
+    // While the OCI runtime hangs, a deletion may fail. When the hang is over, a second deletion
+    // must succeed.
     outcome.deleted = answered.and_then(|Answered { after, refused }| {
         let hung = refused && !pod.hangs.is_empty();
         let is_gone = !refused || hung && delete(stage, &ids, false).is_some_and(|a| !a.refused);
         is_gone.then_some(after)
     });
     if outcome.deleted.is_none() {
-        // A failed deletion leaves traces. Ignore these.
+        // A deletion that failed leaves traces, so ignore them.
         stage.host.tolerate("");
         stage.kill_shims();
     }
@@ -325,7 +325,7 @@ fn annotations(pod: &Pod, policy: &Policy) -> Vec<(String, String)> {
     all.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Measures for how long the machine delays programs.
+/// Measures how much the machine itself delays programs.
 struct DelayMeter {
     longest: Arc<Mutex<Duration>>,
 }
@@ -421,8 +421,8 @@ struct Answered {
     refused: bool,
 }
 
-/// Deletes all containers at the same time, by force if they have not ended. Returns `None` if a
-/// deletion is not answered.
+/// Deletes all containers at once, by force if they have not ended. Returns `None` if a deletion
+/// got no answer.
 fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Answered> {
     let begun = Instant::now();
     let command: &[&str] = match has_ended {

@@ -29,8 +29,7 @@ fn commands(host: &Containerd, word: &str) -> Vec<u32> {
     with.map(|(pid, _)| pid).collect()
 }
 
-/// The sidecar has replaced `/etc/passwd` by a FIFO. The OCI runtime reads this file to restart the
-/// sidecar, and hangs.
+/// The sidecar replaces `/etc/passwd` by a FIFO, and the OCI runtime hangs when it reads the file.
 #[test]
 fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
     let host = Containerd::start();
@@ -220,7 +219,7 @@ fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
     });
 }
 
-/// containerd gives up if all work after an exit takes longer than ten seconds.
+/// containerd allows ten seconds for all work after an exit.
 #[test]
 fn a_delete_that_hangs_is_answered_and_can_be_repeated() {
     let host = Containerd::start();

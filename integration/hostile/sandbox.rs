@@ -1,4 +1,4 @@
-//! A sandbox that has died, and a process of the host that has got the sandbox's process id.
+//! A sandbox that has died, and another process that has got its process id.
 
 use std::fs;
 use std::process::{Child, Command};

@@ -224,7 +224,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Gives a container a separate root file system. All users in the container may change it.
+/// Gives a container its own root file system, which all of the container's users may change.
 pub fn own_root(stage: &Stage, config: &mut Value) {
     let name = config["annotations"]["io.kubernetes.cri.container-name"].as_str();
     let root = stage
@@ -317,7 +317,7 @@ impl NodeCgroup {
 
 impl Drop for NodeCgroup {
     fn drop(&mut self) {
-        // containerd has exited, but the last processes in its cgroup may still be zombies.
+        // containerd has exited by now, but its last processes may still be zombies.
         crate::harness::poll(Duration::from_secs(5), || fs::remove_dir(&self.dir).ok());
     }
 }

@@ -25,8 +25,8 @@ use super::images;
 use super::machine::{CABLE, Machine};
 use super::settings::{self, Programs};
 
-/// Timeout for anything that the cluster does on two busy cores, such as the start of a pod or the
-/// completion of a Job.
+/// Timeout for anything that the cluster does on two busy cores: a pod that starts, a Job that
+/// completes.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The cluster's programs, in the order of their start.
@@ -77,7 +77,7 @@ pub struct Cluster {
     pub programs: Programs,
     pub node: Node,
     dir: TempDir,
-    /// The virtual machine that is the node. `None` if the machine is the node.
+    /// The virtual machine that is the node; `None` if the machine itself is the node.
     guest: Option<Guest>,
     machine: Mutex<Option<Machine>>,
     parts: Mutex<BTreeMap<&'static str, Child>>,
@@ -130,7 +130,7 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// The path of the cluster's directory, as text.
+    /// The cluster's directory, as an argument.
     pub fn directory(&self) -> &str {
         self.dir.path().to_str().expect("plain text")
     }
@@ -162,7 +162,7 @@ impl Cluster {
         *held(&self.machine) = Some(machine);
     }
 
-    /// Ends all processes at once, as a power failure does. Files remain, and memory is lost.
+    /// Ends everything at once, as when the power fails. Files stay; memory is lost.
     pub fn switch_off(&self) {
         let machine = held(&self.machine).take();
         if let Some(machine) = machine {
@@ -306,7 +306,7 @@ impl Cluster {
         self.await_part(name);
     }
 
-    /// Starts the machine and all programs of the cluster. The machine must be switched off.
+    /// Starts the machine and all programs, after the machine was switched off.
     pub fn boot(&self) {
         self.switch_on();
         self.start_stopped_parts();
@@ -378,7 +378,7 @@ impl Cluster {
     }
 
     pub fn ctr<'a>(&self, words: &[&'a str]) -> Vec<&'a str> {
-        // In the machine's `/run`, containerd's socket is at the path that `ctr` uses by default.
+        // In the machine's `/run`, containerd's socket has the path that `ctr` uses by default.
         let mut all = vec!["ctr", "--namespace", "k8s.io"];
         all.extend(words);
         all
@@ -473,7 +473,7 @@ impl Cluster {
         self.give(&["apply"], objects)
     }
 
-    /// Runs a `kubectl` command, and passes these objects to it in a file.
+    /// Runs a `kubectl` command to which these objects are passed as a file.
     pub fn give(&self, words: &[&str], objects: &[Value]) -> Finished {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         let file = tempfile::NamedTempFile::new_in(self.path("tmp")).expect("a file");
@@ -536,8 +536,8 @@ impl Drop for OtherKubelet<'_> {
     }
 }
 
-/// Locks data that cases use at the same time. A poisoned lock is no error, because a case that
-/// panics leaves the data consistent.
+/// Locks data that parallel cases share. A case that panics leaves the data consistent, so a
+/// poisoned lock is no error.
 pub fn held<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

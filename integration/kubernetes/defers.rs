@@ -130,7 +130,7 @@ pub fn defers_run_when_a_stateful_set_is_updated(case: &Case) {
     assert!(again < record.at("pod-0.rebalance", "start"), "{record}");
 }
 
-/// A failed defer does not prevent the other defers from running, and does not fail the pod.
+/// A failed defer neither keeps the others from running nor fails the pod.
 pub fn a_failed_defer_does_not_stop_the_sequence(case: &Case) {
     let flush = witness("flush", &["--run-for", "500ms", "--exit", "9"]);
     run(case, &with_containers(pod(), flush));
@@ -269,8 +269,8 @@ pub fn a_job_runs_its_defers_after_its_app(case: &Case) {
     assert_eq!(exit_code(&pods[0], "clean-up"), Some(0));
 }
 
-/// Deletes a pod with a short grace period, and waits until this period is long over. Checks that
-/// the defer container still runs.
+/// Deletes a pod with a short grace period, and waits until long after the end of that period. The
+/// defer container must still run.
 fn run_beyond_its_time(case: &Case, pod: Pod, flush: Value) {
     let pod = pod
         .annotation("usher/sidecars", "proxy")

@@ -1,4 +1,4 @@
-//! Start and termination times of the same pod in two ways: with native sidecars on plain runc, and
+//! Start and termination times of the same pod, once with native sidecars on plain runc and once
 //! with usher's sidecars.
 
 use std::process::Command;

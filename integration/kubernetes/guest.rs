@@ -140,8 +140,8 @@ impl Guest {
         panic!("the guest does not start:\n{qemu}\n{console}");
     }
 
-    /// True once the virtual machine answers. False if it has exited. `None` while it may still be
-    /// booting.
+    /// True once the virtual machine answers, false if it has exited, `None` while it may still
+    /// boot.
     fn has_answered(&self, cluster: &Cluster, machine: &Machine) -> Option<bool> {
         std::thread::sleep(Duration::from_millis(500));
         let is_there = matches!(

@@ -13,7 +13,7 @@ use super::cluster::{Cluster, PATIENCE};
 
 /// The pause container's image.
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
-/// The image that contains busybox and the witness.
+/// The image with busybox and the witness.
 pub const WITNESS: &str = "localhost/usher-it/witness:1";
 /// The same image as `WITNESS`, with USR1 as its stop signal.
 pub const STOPPED_BY_USR1: &str = "localhost/usher-it/witness-usr1:1";

@@ -120,13 +120,13 @@ pub fn the_container_that_stays_on_a_node_has_no_privileges(case: &Case) {
     for shared in ["hostPID", "hostNetwork", "hostIPC"] {
         assert_eq!(spec[shared], Value::Null, "{spec:#}");
     }
-    // Only the installer's container mounts the node's /proc. No container gets a token.
+    // Only the installer mounts the node's /proc, and no container gets a token.
     let volumes = spec["volumes"].as_array().expect("volumes");
     let names: Vec<&Value> = volumes.iter().map(|volume| &volume["name"]).collect();
     assert_eq!(names, ["node"]);
     assert_eq!(spec["containers"][0]["volumeMounts"], Value::Null);
 
-    // The container's first process has no capabilities, nor has a process that is executed later.
+    // Both the container's first process and one executed later have no capabilities.
     for process in ["1", "self"] {
         let status = in_staying_container(case, &format!("cat /proc/{process}/status"));
         let field = |name: &str| {
@@ -422,7 +422,7 @@ fn assert_first_process_is_the_nodes(case: &Case) {
     case.await_gone("look");
 }
 
-/// Imports the image. The bytes `more` are appended to the shim. Returns the name of the image.
+/// Imports the image, with the bytes `more` appended to the shim, and returns the image's name.
 fn import(cluster: &Cluster, more: &[u8]) -> String {
     own_images::import(cluster, "usher", REPOSITORY, |parts| {
         let shim = parts.join("containerd-shim-usher-v2");
@@ -440,7 +440,7 @@ fn files_of_node(cluster: &Cluster) -> BTreeSet<String> {
     finished.out().lines().map(str::to_owned).collect()
 }
 
-/// Names of the files that the installer has left on the node.
+/// The installer's files left on the node.
 fn left_in_run(case: &Case) -> String {
     let words = ["find", "/run", "-maxdepth", "1", "-name", "usher*"];
     run(case.cluster.on_node(&words), PATIENCE).out()
@@ -474,7 +474,7 @@ fn pod(name: &str) -> Pod {
         .spec("automountServiceAccountToken", false)
 }
 
-/// Waits for the service account. Kubernetes creates it a moment after the namespace.
+/// Waits for the service account, which a new namespace gets only after a moment.
 fn await_account(case: &Case) {
     let words = [
         "--namespace",

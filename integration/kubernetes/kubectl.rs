@@ -195,7 +195,7 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     assert_eq!(words, ["Node", NODE], "{text}");
     let container = row(&text, &["app", "app", "list"]).unwrap_or_else(|| panic!("{text}"));
     assert_eq!(container[3], "running", "{text}");
-    // 1000 is the OOM score that kubelet gives to a pod without requests.
+    // The OOM score that kubelet gives to a pod without requests.
     assert_eq!(container.last(), Some(&"1000"), "{text}");
     assert!(row(&text, &["(pod)"]).is_some(), "{text}");
     let facts = says(cluster, &["inspect", "-n", here, "shop", "-o", "json"]);
@@ -329,7 +329,7 @@ pub fn the_role_suffices_and_without_it_the_error_names_the_missing_permission(c
     refuses(&["ps"], list);
     refuses(&["timeline", "shop"], list);
 
-    // `kubectl usher` needs two permissions. The account gets one of them.
+    // The account gets one of the two permissions that the command needs.
     let user = format!("{}:developer", case.namespace);
     let rules = ["create", "role", "lists", "--verb=list", "--resource=pods"];
     view.must(&rules);
@@ -394,7 +394,7 @@ pub fn a_silent_node_does_not_hide_the_others(case: &Case) {
     );
     cluster.must(&["delete", "node", OTHER]);
 
-    // kubelet is stopped. It still accepts the request, but does not answer.
+    // The node's kubelet is stopped: it accepts the request and does not answer.
     let paused = cluster.pause_part("kubelet");
     let listed = ask_once(cluster, &["ps", "-A"]);
     drop(paused);
@@ -432,8 +432,8 @@ pub fn commands_executed_on_a_node_are_read_only(case: &Case) {
         assert!(of_node.starts_with(kind), "{of_node}");
         assert_ne!(ok(&format!("readlink {link}")), of_node);
     }
-    // The container sees only two directories of the node: one with the shims' control sockets, and
-    // one with the history of ended pods. The container can write no file.
+    // The container sees only two directories of the node: the shims' control sockets, and the
+    // history of ended pods. It can write no file.
     assert_eq!(ok("ls /run/containerd"), "usher\n");
     let writable = "$file != /proc/* && $file != /dev && $file != /dev/* && ! -L $file && ! -S $file && -w $file";
     // The container can write two other things, which are its own. One is `/etc/hosts`, which a
@@ -445,7 +445,7 @@ pub fn commands_executed_on_a_node_are_read_only(case: &Case) {
     assert_eq!(ok(&find("/dev", "-b $file")), "");
     ok("test ! -e /run/secrets && test ! -e /node");
 
-    // A client in this container can read the states of pods. The shims refuse its commands.
+    // A client in this container can read pods' states, but its commands are refused.
     assert!(ok("/usher/usher ps").contains("shop"));
     for command in ["stop shop", "stop --all", "release shop app"] {
         let refused = view.script(&format!("/usher/usher {command}"));

@@ -23,10 +23,10 @@ const ROUNDS: usize = 4;
 /// The number of idle pods on the node; kubelet accepts 110.
 const MANY: usize = 100;
 
-/// Time for which idle pods are measured.
+/// Measurement time of idle pods.
 const REST: Duration = Duration::from_secs(20);
 
-/// The title of each runtime in the table, and its runtime class.
+/// Both runtimes: the title in the table, and the runtime class.
 const WAYS: [(&str, Option<&str>); 2] = [("usher", Some("usher")), ("runc.v2", None)];
 
 /// The cost of many pods.
@@ -40,7 +40,7 @@ struct ManyPods {
     at_rest: f64,
 }
 
-/// Makes all measurements, and prints the results as Markdown.
+/// Measures everything, and prints it as Markdown.
 pub fn print(cluster: &Cluster) {
     println!(
         "\n| pods of one container | {} | {} |",
@@ -134,8 +134,7 @@ fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
 struct Burst {
     /// Time until the last pod's program has started.
     running: Duration,
-    /// Time until the API reports all pods as ready. kubelet updates this status about once a
-    /// second.
+    /// Time until the API reports every pod as ready; kubelet updates this about once a second.
     ready: Duration,
 }
 
@@ -159,7 +158,7 @@ fn burst(case: &Case, count: usize, class: Option<&str>) -> Burst {
 
 fn all_gone(case: &Case) -> Duration {
     let deleted = Instant::now();
-    // The command returns only when the pods are deleted.
+    // The command returns when the pods are deleted.
     case.kubectl_waits(&["delete", "pod", "--all"]);
     deleted.elapsed()
 }

@@ -70,7 +70,7 @@ while :; do sleep 3600 & wait; done
 "#;
 
 pub struct Machine {
-    /// The program `unshare`, a child process of the test.
+    /// `unshare`, a child of the test.
     outer: Child,
     /// Process id of the child of `unshare`. On the machine this process has the id 1. This field
     /// is its id outside of the machine.
@@ -78,8 +78,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts a machine on which nothing runs yet. `dir` is the cluster's directory. Errors are
-    /// written to `log`. `cable` is the network device of the virtual machine, if there is one.
+    /// Starts an empty machine. `dir` is the cluster's directory; errors go to `log`. `cable` is
+    /// the network device of the virtual machine, if there is one.
     pub fn switch_on(dir: &Path, cable: Option<&str>, log: impl Fn() -> File) -> Self {
         let booted = dir.join("booted");
         let _ = fs::remove_file(&booted);
@@ -99,7 +99,7 @@ impl Machine {
         Self { outer, init }
     }
 
-    /// Ends all processes at once, as a power failure does. Files remain, and memory is lost.
+    /// Ends everything at once, as when the power fails. Files stay; memory is lost.
     pub fn switch_off(mut self) {
         let init = i32::try_from(self.init).expect("a PID");
         let _ = kill(Pid::from_raw(init), Signal::SIGKILL);

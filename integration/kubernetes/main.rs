@@ -55,7 +55,7 @@ struct Named {
     needs: Needs,
 }
 
-/// Requirements that the cluster must meet, so that a case can run.
+/// Requirements that the cluster has to meet for a case.
 enum Needs {
     Nothing,
     /// A feature that Kubernetes has since this version.

@@ -11,8 +11,8 @@ use crate::cluster::PATIENCE;
 use crate::harness::{Finished, run};
 use crate::pod::{Case, Pod, restarts, script, status_of, with, witness};
 
-/// A command that allocates this many mebibytes as one endless line, keeps them, and then runs
-/// `then`.
+/// A command that allocates this many mebibytes as one endless line, and keeps them. It runs `then`
+/// once they are allocated.
 fn taking(mebibytes: u64, then: &str) -> String {
     let bytes = mebibytes << 20;
     format!("{{ head -c {bytes} /dev/zero; {then}; exec sleep 100000; }} | tail >/dev/null")
@@ -52,8 +52,8 @@ fn scores(case: &Case, container: &str) -> BTreeSet<i64> {
     numbers.collect::<Result<_, _>>().expect("scores")
 }
 
-/// Waits until the kernel has killed the app for lack of memory and the app runs again. Checks that
-/// the kernel killed no other container.
+/// Waits until the app was killed for lack of memory and runs again. Checks that no other container
+/// was killed.
 fn assert_only_the_app_was_killed(case: &Case) {
     let pod = case.await_pod("pod", "seen to have lost its app", |pod| {
         restarts(pod, "app") == 1
@@ -224,7 +224,7 @@ pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     assert_eq!(of_proxy(), first);
     reload_systemd(case);
     assert_eq!((of_proxy(), of_pod()), (first, pods));
-    // The kernel kills only the process that allocated too much memory.
+    // Only the process that allocated too much memory is killed.
     case.touch("go");
     case.await_event("app", "survives");
 }

@@ -15,7 +15,7 @@ fn pod() -> Pod {
         .container(witness("proxy", &["--ready-after", "500ms"]))
 }
 
-/// A static pod starts before the API server knows of it. It ends when its file is removed.
+/// A static pod starts before the API server knows it, and ends when its file is removed.
 pub fn a_static_pod_starts_and_ends_in_order(case: &Case) {
     let file = case.create_static(&pod());
     let record = case.await_event("app", "start");

@@ -1,5 +1,5 @@
-//! Images of this project. They are made as for a release (`scripts/lib/image`), from the static
-//! programs that were built for the tests.
+//! Images of this project, made as for a release (`scripts/lib/image`) from the static programs
+//! built for the tests.
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +13,9 @@ const TOP: &str = env!("CARGO_MANIFEST_DIR");
 
 const PROGRAMS: [&str; 3] = ["containerd-shim-usher-v2", "usher", "usher-webhook"];
 
-/// Makes the image `usher` or `usher-webhook`, and imports it into containerd as if it had been
-/// pulled by its digest. Returns its name. `change` can modify the programs before they are put
-/// into the image.
+/// Makes the image `usher` or `usher-webhook`, imports it into containerd as if it were pulled by
+/// its digest, and returns its name. `change` can modify the programs before they are put into the
+/// image.
 pub fn import(
     cluster: &Cluster,
     kind: &str,
@@ -71,8 +71,8 @@ fn collect(cluster: &Cluster, parts: &Path) {
     }
 }
 
-/// A script that prints each file below `top` that meets `test`. It replaces find(1), which our
-/// image does not have.
+/// A script that prints each file below `top` for which `test` is true. It replaces find(1), which
+/// our image does not have.
 pub fn find(top: &str, test: &str) -> String {
     format!(
         "shopt -s globstar dotglob nullglob

@@ -29,7 +29,7 @@ pub struct Pod {
     spec: Map<String, Value>,
 }
 
-/// A static pod. Dropping the value removes the pod's file, and so ends the pod.
+/// A static pod. Dropping it removes the file, which ends the pod.
 pub struct StaticPod {
     pub name: String,
     file: PathBuf,
@@ -101,7 +101,7 @@ impl Pod {
         self
     }
 
-    /// Adds a startup probe for a sidecar. The probe succeeds once the sidecar's witness is ready.
+    /// Adds a startup probe for a sidecar that succeeds once its witness is ready.
     pub fn probed(self, name: &str) -> Self {
         self.annotation(&format!("startup-probe.usher/{name}"), ready_probe(name))
     }
@@ -380,7 +380,7 @@ impl<'a> Case<'a> {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Deletes a pod. Does not wait until the pod is gone.
+    /// Deletes a pod, and does not wait until it is gone.
     pub fn delete(&self, name: &str, options: &[&str]) {
         let mut words = vec!["delete", "pod", name, "--wait=false"];
         words.extend(options);
@@ -405,7 +405,7 @@ impl<'a> Case<'a> {
         ]);
     }
 
-    /// Evicts a pod through the API, which respects disruption budgets.
+    /// Evicts a pod by the API, which respects disruption budgets.
     pub fn evict(&self, name: &str) {
         let version = if self.cluster.programs.version >= (1, 22) {
             "policy/v1"
@@ -495,7 +495,7 @@ impl<'a> Case<'a> {
 
 impl Drop for Case<'_> {
     fn drop(&mut self) {
-        // Remove all pods, so that the next case has the whole machine for itself.
+        // All pods are removed, because the next case needs the whole machine.
         let all = [
             "--namespace",
             &self.namespace,

@@ -130,8 +130,8 @@ fn sized() -> Pod {
         .container(limited(witness("app", &[]), 350, 48))
 }
 
-/// systemd has made the pod's cgroup. Each time systemd reloads its configuration, it sets its own
-/// values again.
+/// systemd made the pod's cgroup, and sets its own values again whenever it reloads its
+/// configuration.
 pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
     case.create(&sized());
     let pod = case.await_ready("pod");

@@ -14,15 +14,15 @@ use super::cluster::{Cluster, NODE, Node};
 /// The paths of the programs that a cluster needs. `scripts/test-kubernetes` sets the variables
 /// that contain them.
 pub struct Programs {
-    /// The directory whose subdirectory `bin` contains Kubernetes' programs.
+    /// The directory of Kubernetes' programs, which are in its subdirectory `bin`.
     pub kubernetes: PathBuf,
     /// Kubernetes' version, like `1.34`.
     pub version: (u32, u32),
-    /// The directory of etcd and of the CNI plugins. They are from Debian packages.
+    /// The directory of etcd and the CNI plugins, from their Debian packages.
     pub parts: PathBuf,
     /// The directory of containerd and ctr.
     pub containerd: PathBuf,
-    /// The directory of usher's programs. They are linked statically, as in images.
+    /// The directory of usher's programs, statically linked as in images.
     pub statically_linked: PathBuf,
     /// The directory of the other programs in the DaemonSet's image.
     pub image_tools: PathBuf,

@@ -357,7 +357,7 @@ pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
     let map = in_app(&["cat", "/proc/self/uid_map"]);
     let map: Vec<&str> = map.split_whitespace().collect();
     assert!(map[0] == "0" && map[1] != "0", "{map:?}");
-    // The record is in a volume of the pod. Copy it to the case's shared directory.
+    // The records are in a volume of the pod, so they are copied to the case's shared directory.
     std::fs::write(
         case.shared_dir().join("record"),
         in_app(&["cat", "/shared/record"]),

@@ -58,7 +58,7 @@ pub fn a_shorter_grace_period_is_kept(case: &Case) {
     let record = case.record();
     let last = record.all("proxy", "beat").last().expect("a beat").at_ns;
     let took = Duration::from_nanos(last.saturating_sub(record.at("app", "signal")));
-    // The termination took much less than the ten minutes that the pod's spec allows.
+    // The termination took far less than the ten minutes in the spec.
     assert!(took < Duration::from_secs(120), "{record}");
     // The proxy gets its signal after six seconds. The app runs during this time.
     let (from, to) = (record.at("app", "signal"), record.at("proxy", "signal"));

@@ -95,7 +95,7 @@ pub fn a_sidecar_that_is_not_ready_has_no_endpoint(case: &Case) {
     await_endpoints(case, 1);
 }
 
-/// containerd enters the network namespace of the pod's sandbox to forward a port.
+/// To forward a port, containerd enters the network namespace of the pod's sandbox.
 pub fn ports_of_a_pod_can_be_forwarded(case: &Case) {
     run(case);
     let words = ["kubectl", "--namespace", &case.namespace];

@@ -1,4 +1,4 @@
-//! The Task API itself: error codes, and states that `ctr` cannot bring about.
+//! The Task API itself: states that `ctr` cannot bring about, and error codes.
 
 use std::time::Duration;
 
@@ -175,7 +175,7 @@ fn every_wait_gets_the_exit_even_a_later_one() {
             .into_iter()
             .map(|api| std::thread::spawn(move || api.wait("a", "").expect("Wait")))
             .collect();
-        // The pending Waits do not block other calls.
+        // While the Waits are pending, other calls are answered.
         api.state("a", "").expect("State");
         api.kill("a", "", 9, false).expect("Kill");
         let mut answers: Vec<_> = waiting

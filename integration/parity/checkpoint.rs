@@ -229,7 +229,7 @@ const RUN: [&str; 4] = [
     "/tasks/delete 137",
 ];
 
-/// The events of a task, after the task was deleted `times` times.
+/// The events of a task, once it was deleted `times` times.
 #[track_caller]
 fn topics(host: &Containerd, id: &str, times: usize) -> Vec<String> {
     host.await_events("the task is deleted", |events| {
@@ -257,7 +257,7 @@ fn a_failed_restore_gives_its_reason_and_the_task_can_be_deleted() {
         let again = api.start("a", "").is_err();
         let waits = state(&api, "a");
         let deleted = api.delete("a", "").expect("Delete").pid;
-        // The error says that the image is empty, or that criu is missing.
+        // The error says either that the image is empty or that criu is missing.
         let reason = ["open", "CRIU version check failed"]
             .iter()
             .any(|reason| message.contains(&format!("OCI runtime restore failed: {reason}")));

@@ -8,7 +8,7 @@ use crate::harness::{Containerd, PATIENCE, Status, Version, eventually};
 
 pub(super) fn kill_shim(host: &Containerd, id: &str) {
     if host.is_reference() {
-        // containerd leaves the socket of its own shim behind.
+        // containerd does not remove the socket of its own shim.
         host.tolerate("/run/s/");
     }
     let pid = host.shim(id).pid;

@@ -130,8 +130,7 @@ fn a_logging_program_gets_the_output_of_a_terminal() {
     assert!(seen == format!("out\r\n{expected}"), "{}", seen.len());
 }
 
-/// Creates a container with this logging program. Returns the result, and the time that Create
-/// took.
+/// Creates a container with this logging program. Returns the result and how long it took.
 #[track_caller]
 fn create(host: &Containerd, uri: &str) -> (Result<(), String>, Duration) {
     let shim = bare(host, &runtime_under_test(), "echo words");
@@ -178,7 +177,7 @@ fn a_logging_program_that_exits_before_it_is_ready_is_an_error_and_leaves_nothin
 
 #[test]
 fn a_binary_v2_logging_program_must_report_that_it_is_ready() {
-    // Only our shim is tested, because containerd supports such programs only since 2.4.
+    // Only our shim is tested: containerd supports this kind of program since 2.4.
     let host = Containerd::start();
     for (says, is_created) in [("exec 5>&-\n", false), ("echo >&5\n", true)] {
         let uri = format!("binary-v2://{}", program(&host, &format!("{says}{KEEPS}")));
@@ -197,7 +196,7 @@ fn a_binary_v2_logging_program_must_report_that_it_is_ready() {
 
 #[test]
 fn a_logging_program_that_is_never_ready_is_killed_and_an_error() {
-    // Only our shim is tested, because containerd's own shim waits forever.
+    // Only our shim is tested: containerd's own shim waits forever.
     let host = Containerd::start();
     let uri = format!("binary://{}", program(&host, "exec sleep 1000\n"));
     let (created, took) = create(&host, &uri);

@@ -100,8 +100,8 @@ fn an_oom_event_of_an_exec_precedes_its_exit() {
     assert_eq!(host.status("a"), Some(Status::Running));
 }
 
-/// With cgroup v1, the kernel does not tell the shim of a kill in a cgroup below the container's
-/// own. The shim learns of the kill when the container exits, at the latest.
+/// With cgroup v1 the kernel does not notify the shim of a kill in a cgroup below the container's
+/// own. The shim detects the kill when the container ends, at the latest.
 #[test]
 fn an_oom_event_of_a_cgroup_below_the_containers_precedes_the_exit() {
     let host = Containerd::start();
@@ -195,8 +195,8 @@ impl Pod {
             .option(&["--cgroup", &format!("{}/{id}", self.path)])
     }
 
-    /// Limits the memory of all containers together. The cgroup exists when the first container is
-    /// created.
+    /// Limits the memory of all containers together. The cgroup exists since the first container
+    /// was created.
     fn limit(&self) {
         let below = self.path.trim_start_matches('/');
         let v1 = Path::new("/sys/fs/cgroup/memory").join(below);

@@ -44,7 +44,7 @@ fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
         });
         scenario(&host, REFERENCE)
     };
-    // The scenario may also panic if the reference loses output.
+    // If the reference loses output, its scenario may also panic.
     for _ in 1..REFERENCE_TRIES {
         if catch_unwind(AssertUnwindSafe(show_reference)).is_ok_and(|seen| seen == ours) {
             return ours;

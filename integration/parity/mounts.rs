@@ -1,4 +1,4 @@
-//! Mounts of the root file system, of every kind that a snapshotter of containerd returns.
+//! Mounts of the root file system, of every kind that containerd's snapshotters return.
 
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
@@ -55,7 +55,7 @@ fn seen_by(host: &Containerd, shim: &BareShim<'_>, request: &CreateTaskRequest) 
     (seen, code)
 }
 
-/// The mount points that remain in the bundle.
+/// The mount points that are left in the bundle.
 fn mounts_of(host: &Containerd) -> Vec<String> {
     let bundle = format!("mount {}", host.dir().join("bundles").display());
     let remains = host.remains().into_iter();
@@ -221,7 +221,7 @@ fn mount_options_that_exceed_a_page_are_refused_in_one_line() {
 
 #[test]
 fn a_mount_target_stays_below_the_root_despite_symbolic_links() {
-    // Only our shim is tested, because the shim of containerd 1.6 ignores the target of a mount.
+    // Only our shim is tested: the shim of containerd 1.6 ignores a mount's target.
     let host = Containerd::start();
     let outside = host.dir().join("outside");
     fs::create_dir(&outside).unwrap();

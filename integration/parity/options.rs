@@ -23,8 +23,7 @@ fn any(options: &Options) -> Any {
     }
 }
 
-/// A command that runs `program` with these arguments. It has the environment and the directory of
-/// `command`.
+/// A command for `program` with these arguments, in the environment and directory of `command`.
 fn instead_of(command: &Command, host: &Containerd, program: &OsStr, words: &[&OsStr]) -> Command {
     let mut other = Command::new(program);
     let set = command.get_envs();

@@ -1,4 +1,4 @@
-//! Signals, and the processes that get them.
+//! Signals, and which processes get them.
 
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ fn without_a_pid_namespace_all_processes_end_with_an_init_that_exits() {
 #[test]
 fn without_a_pid_namespace_all_processes_end_even_in_cgroups_below() {
     let move_all = |api: &TaskApi| {
-        // In the meantime, the short `sleep` of the script may have exited.
+        // The script's short `sleep` may have ended meanwhile.
         let processes = api.pids("a").expect("Pids").processes;
         let moved = processes.iter().filter(|process| move_below(process.pid));
         assert!(moved.count() >= 4, "init, what it started, an exec");

@@ -18,7 +18,7 @@ use crate::harness::{
     BareShim, Containerd, PATIENCE, REFERENCE, TaskApi, eventually, oci_runtime, runtime_under_test,
 };
 
-/// The fields that are set: their paths and values.
+/// Each field that is set: path and value.
 type Fields = BTreeMap<String, String>;
 
 const MEMORY_LIMIT: u64 = 64 << 20;
@@ -28,7 +28,7 @@ const WORK: &str = "dd if=/dev/zero of=/shared/block bs=65536 count=64 conv=fsyn
     i=0; while test $i -lt 100000; do i=$((i+1)); done; \
     touch /shared/up; exec sleep 1000";
 
-/// Fields that may be zero, depending on the run.
+/// Fields that are zero in some runs.
 const VARYING: &[&str] = &[
     // Fields of cgroup v1.
     "rss",
@@ -95,11 +95,11 @@ const STATIC: &[&str] = &[
     "op",
 ];
 
-/// Disk operations that cgroup v1 certainly counts for the container. Other operations may not be
-/// counted: reads may be served from memory, and writes may reach the disk later.
+/// Disk operations that cgroup v1 certainly counts for the container. Counts of others may be
+/// missing: reads may come from memory, and writes may reach the disk later.
 const SURE_OPERATIONS: [&str; 2] = ["[Write]", "[Total]"];
 
-/// True if the field may be zero, depending on the run.
+/// True if the field is zero in some runs.
 fn is_varying(field: &str) -> bool {
     let of_operation = field.strip_suffix(".value");
     VARYING.contains(&name(field))
@@ -168,8 +168,7 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
     fields
 }
 
-/// Sets limits for all resources. Because of the limit for the disk, the kernel counts disk
-/// operations.
+/// Sets a limit for every resource. The limit for the disk makes the kernel count disk operations.
 fn limits(host: &Containerd, config: &mut Value) {
     let resources = &mut config["linux"]["resources"];
     resources["memory"] = json!({ "limit": MEMORY_LIMIT });
@@ -201,7 +200,7 @@ fn figures_of_work(runtime: &str) -> (String, Fields) {
     api.start("a", "").expect("Start");
     let up = host.shared_dir().join("up");
     eventually("the program has done its work", PATIENCE, || up.exists());
-    // After the work, the only remaining process is `sleep`.
+    // After the work only the final `sleep` remains.
     eventually("only one process is left", PATIENCE, || {
         stats(&api).1.get("pids.current").is_some_and(|n| n == "1")
     });

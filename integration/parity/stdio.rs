@@ -177,7 +177,7 @@ fn output_can_go_to_a_file() {
     assert_eq!(seen, format!("out\n{expected}"));
 }
 
-/// The number of lines in which the missing program is named.
+/// The number of lines that name the missing program.
 fn namings(said: &str) -> usize {
     said.lines()
         .filter(|line| line.contains("/bin/nope"))

@@ -97,8 +97,8 @@ fn record_runc_calls(host: &Containerd) -> PathBuf {
 }
 
 /// A scope without processes stops by itself. So the shim need not call `runc delete`, which would
-/// start a process and ask systemd again to stop the scope. If systemd is too busy to stop the
-/// scope soon, the shim calls `runc delete` nevertheless.
+/// start a process and request the stop from systemd again. If systemd is too busy to stop the
+/// scope soon, the shim calls runc after all.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
 fn runc_does_not_stop_a_scope_that_has_stopped_by_itself() {

@@ -278,10 +278,10 @@ fn the_last_output_in_a_terminal_waits_for_a_slow_reader() {
     let host = Containerd::start();
     let (shim, api) = sleeping(&host, &runtime_under_test());
     let request = exec_in_terminal(&shim, "one", "seq 1 10000");
-    // The client starts to read only when the exit has been reported.
+    // The client reads nothing until the exit is reported.
     let (told, is_told) = mpsc::channel::<()>();
     let output = Reader::with(&request.stdout, move |_| {
-        // No message is ever sent. `recv` returns when the sender is dropped.
+        // No message is sent: `recv` returns when the sender is dropped.
         let _ = is_told.recv();
     });
     api.exec(&request).expect("Exec");
@@ -376,7 +376,7 @@ fn no_console_is_left_when_the_runtime_fails() {
         let refused = api.start("a", "one").expect_err("no such program").1;
         api.delete("a", "one").expect("Delete");
         let after = fs::read_dir(shim.bundle()).expect("the bundle").count();
-        // containerd's own shim leaves a log file behind.
+        // containerd's own shim leaves a log file.
         let named = refused.contains(&words_for_missing("/bin/nope"));
         (named, after <= before + 1)
     });

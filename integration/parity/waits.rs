@@ -1,4 +1,4 @@
-//! Calls of Wait at different times, and pauses.
+//! Wait calls at any time, and pauses.
 
 use std::time::Duration;
 

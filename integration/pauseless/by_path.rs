@@ -49,7 +49,7 @@ fn config() -> Any {
 }
 
 /// Makes a sandbox for a caller that uses paths. Returns the process id and the spec that the shim
-/// has reported.
+/// reports.
 fn make(sandboxes: &TaskApi, bundle: &Path) -> (u32, Value) {
     let request = CreateSandboxRequest {
         sandbox_id: POD.to_owned(),

@@ -54,7 +54,7 @@ fn a_pod_whose_holder_dies_is_not_ready_and_can_be_recreated() {
             let (pod, containers) = step.of(node, handler);
             destroy(pod.pid());
             pod.await_not_ready();
-            // kubelet stops and removes the containers, too.
+            // kubelet also stops and removes the containers.
             for container in &containers {
                 container.stop(1);
             }
@@ -287,7 +287,8 @@ fn a_dead_pod_is_cleaned_up_by_its_own_kind_of_shim() {
     });
 }
 
-/// Times at which the shim or containerd is killed, in milliseconds after the shim's start.
+/// Times in milliseconds, counted from the start of the shim, at which the shim or containerd is
+/// killed.
 const MOMENTS: [u64; 5] = [0, 3, 8, 15, 40];
 
 /// Maximum time until a shim exits whose containerd has died without requesting a pod. Before the

@@ -1,5 +1,5 @@
-//! Attacks on the process that holds a pod's namespaces. The attacks come from containers that
-//! share the pod's PID namespace.
+//! Attacks on the process that holds the pod's namespaces, from containers that share the pod's PID
+//! namespace.
 
 use std::fs;
 
@@ -104,7 +104,7 @@ fn the_holder_gives_no_access_to_the_node() {
     let open = curious.sh("for fd in /proc/1/fd/*; do readlink $fd; done");
     let shims = node.shims();
     for file in open.lines() {
-        // All open files are pipes. Their other ends are open in the shim only.
+        // All open files are pipes, and only the shim has their other ends.
         assert!(file.starts_with("pipe:["), "{open}");
         let mut others = holders_of(file);
         others.retain(|holder| *holder != pod.pid() && !shims.contains(holder));

@@ -55,7 +55,7 @@ fn a_pod_can_use_the_nodes_pid_and_ipc_namespaces() {
         for kind in ["pid", "ipc", "net"] {
             assert_eq!(of(&app, kind), of_node(node, kind), "{kind}");
         }
-        // A pod that uses the node's IPC namespace also uses the node's shared memory.
+        // A pod in the node's IPC namespace also has the node's shared memory.
         let device = app.sh("stat -c %d /dev/shm");
         let of_node = fs::metadata("/dev/shm").expect("the node's");
         assert_eq!(device, of_node.dev().to_string());

@@ -75,7 +75,7 @@ fn the_verbose_status_names_the_process_that_holds_the_pod() {
     });
 }
 
-/// NRI plugins use these fields, and so do scripts that read the output of `crictl inspectp`.
+/// NRI plugins and scripts that read `crictl inspectp` use these fields.
 #[test]
 fn the_verbose_status_has_the_spec_with_the_pods_network() {
     with_each_in_a_network(|node, spec| {
@@ -120,7 +120,7 @@ fn only_the_programs_the_shim_and_the_holder_run_for_a_pod() {
         let all = node.commands().into_iter();
         all.filter(|(pid, _)| !expected.contains(pid)).collect()
     };
-    // Commands of the OCI runtime may still run. Wait for their exits.
+    // Wait until commands of the OCI runtime have exited.
     let alone = poll(PATIENCE, || others().is_empty().then_some(()));
     assert!(alone.is_some(), "{:?}", others());
     assert_eq!(expected.len(), 3);
@@ -180,7 +180,7 @@ fn usher_lists_a_pod_by_name() {
     });
 }
 
-/// The shim itself makes the sandbox. So it knows the pod before the pod has containers.
+/// The shim makes the sandbox, so it knows the pod before its first container.
 #[test]
 fn usher_lists_a_pod_without_containers() {
     if !is_known() {
@@ -223,7 +223,7 @@ fn a_container_continues_after_its_checkpoint() {
     });
 }
 
-/// containerd sends SIGKILL to a task that has ended, before it deletes the task. `usher` must not
+/// Before containerd deletes a task that has ended, it sends SIGKILL to the task. `usher` must not
 /// report this SIGKILL.
 #[test]
 fn a_container_that_ended_by_itself_was_not_killed_by_its_caller() {

@@ -128,7 +128,7 @@ fn containers_share_only_the_pods_namespaces() {
                 "{kind}"
             );
         }
-        // The list of System V shared memory segments has a header line and nothing else.
+        // The list of System V shared memory segments has only its header line.
         assert_eq!(a.sh("wc -l </proc/sysvipc/shm"), "1");
     });
 }
@@ -168,7 +168,7 @@ fn output_is_logged_and_execs_report_their_exit_codes() {
 #[test]
 fn no_pause_image_is_needed() {
     use crate::harness::{CriSettings, Version};
-    // Before 2.4, containerd needs the pause image, although no pod uses the image.
+    // Before 2.4, containerd requires the pause image although no pod uses it.
     if Version::of_containerd() < Version(2, 4) {
         return;
     }

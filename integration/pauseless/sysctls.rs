@@ -1,4 +1,4 @@
-//! Kernel settings (sysctls) that apply to the namespaces of a pod.
+//! Kernel settings that belong to a pod's namespaces.
 
 use super::{with_each, with_each_in_a_network};
 use crate::harness::PodSpec;

@@ -1,4 +1,4 @@
-//! Pods in a user namespace: root in the pod is a user without privileges on the node.
+//! Pods in a user namespace: root in the pod is an unprivileged user on the node.
 
 use std::process::Command;
 

@@ -63,19 +63,19 @@ impl PodSpec {
         self
     }
 
-    /// Limits the memory of the pod's cgroup to `bytes`.
+    /// Limits the memory of the pod's cgroup, in bytes.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// Changes the configuration of the pod that kubelet sends.
+    /// Changes kubelet's configuration of the pod.
     pub fn with(mut self, edit: impl FnOnce(&mut cri::PodSandboxConfig)) -> Self {
         edit(&mut self.config);
         self
     }
 
-    /// Changes the namespace options of the pod.
+    /// Changes the pod's namespaces.
     pub fn namespaces(mut self, edit: impl FnOnce(&mut cri::NamespaceOption)) -> Self {
         edit(namespaces(&mut self.config));
         self
@@ -230,7 +230,7 @@ impl<'a> Pod<'a> {
         self.node.call("PodSandboxStatus", &request)
     }
 
-    /// The pod's cgroup. It exists as long as the pod.
+    /// The pod's cgroup, which exists as long as the pod.
     pub fn cgroup(&self) -> CgroupFiles {
         let path = self.node.cgroup_of(&self.spec.config.metadata.name);
         CgroupFiles { path }
@@ -257,7 +257,7 @@ impl<'a> Pod<'a> {
     #[track_caller]
     pub fn await_not_ready(&self) {
         let not_ready = cri::PodSandboxState::SANDBOX_NOTREADY.into();
-        // containerd does not answer until it has noticed that the shim has exited.
+        // containerd gives no answer until it has noticed that the shim is gone.
         eventually("the pod is not ready", PATIENCE, || {
             let answer = self.try_told(false);
             answer.is_ok_and(|answer| answer.status.state == not_ready)
@@ -420,7 +420,7 @@ impl Container<'_> {
         })
     }
 
-    /// Runs a shell script in the container, and returns the script's output.
+    /// The output of a shell script in the container.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         let finished = self.exec(&["/bin/sh", "-c", script]);

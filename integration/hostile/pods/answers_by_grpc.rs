@@ -1,5 +1,5 @@
-//! Servers that are probed by gRPC every millisecond. They answer in different ways: not at all,
-//! with half of an answer, with SETTINGS frames without end, or with the longest possible GOAWAY.
+//! Servers probed by gRPC every millisecond. Each answers in another way: not at all, with half of
+//! an answer, with endless SETTINGS, or with the longest possible GOAWAY.
 
 use super::super::stage::may;
 use super::{Container, Pod, sleeper};

@@ -1,5 +1,5 @@
-//! Servers that are probed by HTTP every millisecond. They answer in different ways: not at all,
-//! with half of an answer, or without end. One server is probed by HTTPS and does not answer.
+//! Servers probed by HTTP every millisecond. Each answers in another way: not at all, with half of
+//! an answer, or without end. One server is probed by HTTPS and does not answer.
 
 use super::super::stage::may;
 use super::{Container, Pod, sleeper};

@@ -1,4 +1,4 @@
-//! A process on the node freezes the containers when they get their stop requests.
+//! Another process freezes the containers when they get their stop requests.
 
 use super::{Pod, sleeper};
 

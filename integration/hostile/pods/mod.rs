@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::stage::Stage;
 
-/// Declares a module for each file, and makes a list of the pods in these modules.
+/// Declares a module for each file, and lists their pods.
 macro_rules! pods {
     ($($file:ident),* $(,)?) => {
         $(mod $file;)*
@@ -62,12 +62,12 @@ pub struct Pod {
     /// CPU limit in thousandths of a CPU. A low limit allows several pods to run at the same time
     /// without overloading the machine.
     pub cpu_millis: u64,
-    /// A further attack, which is carried out once while the pod runs.
+    /// An attack made once while the pod runs.
     pub meanwhile: fn(&Stage),
     /// A further attack, which is carried out right before the pod ends. The file `/shared/end` is
     /// made at this time.
     pub at_its_end: fn(&Stage),
-    /// Commands of the OCI runtime that hang from the moment at which the pod begins to end.
+    /// The commands of the OCI runtime that hang from the beginning of the pod's termination.
     pub hangs: &'static [&'static str],
     /// Additional time that our shim may take to report an exit, because a client still reads the
     /// output.
@@ -87,7 +87,7 @@ pub struct Container {
 /// The receiver of a container's output.
 #[derive(Clone, Copy)]
 pub enum Stdio {
-    /// FIFOs that no process reads.
+    /// FIFOs without a reader.
     Unread,
     /// A logging program.
     Logger(&'static str),
@@ -128,7 +128,7 @@ impl Container {
     }
 }
 
-/// A container that only sleeps and ignores stop signals.
+/// A container that does nothing, and ignores stop signals.
 const fn sleeper(name: &'static str) -> Container {
     Container::new(name, &["/bin/sleep", "100000"])
 }

@@ -1,6 +1,6 @@
-//! Exec probes every millisecond in containers that may use a twentieth of a CPU. The OCI runtime
-//! needs many times as much CPU time for a probe. In one container, each probe attempt runs until
-//! its timeout.
+//! Exec probes every millisecond in containers that are limited to a twentieth of a CPU. The OCI
+//! runtime needs many times that for a probe. In one container, a probe attempt ends only by its
+//! timeout.
 
 use super::super::stage::limit_cpu;
 use super::{Container, Pod, sleeper};

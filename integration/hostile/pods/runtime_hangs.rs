@@ -1,12 +1,11 @@
-//! From the end of the pod on, the OCI runtime hangs at one of its commands, for each container.
+//! From the pod's end on, the OCI runtime hangs at one of its commands, in every container.
 
 use serde_json::Value;
 
 use super::{Container, Pod, Stage, sleeper};
 use crate::harness::add_poststart_hook;
 
-/// Adds a hook to the configuration. Because of the hook, the shim has to call the OCI runtime's
-/// `start` to release the container.
+/// Adds a hook, so that the shim has to call the OCI runtime's `start` to release the container.
 fn with_a_hook(_: &Stage, config: &mut Value) {
     add_poststart_hook(config);
 }

@@ -124,7 +124,7 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     }
 }
 
-/// The webhook answers all requests during a rollout: a replica exits only after all API servers
+/// During a rollout every single request is answered: a replica exits only after all API servers
 /// have noticed that it stops.
 pub fn a_rollout_of_the_webhook_refuses_no_pod(case: &Case) {
     let webhook = Webhook::install(case.cluster);
@@ -162,8 +162,7 @@ fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
     taken
 }
 
-/// Waits until each replica serves a new certificate. All requests must be answered during this
-/// time.
+/// Waits until each replica serves a new certificate. Meanwhile every request must be answered.
 fn await_renewal(webhook: &Webhook, before: &BTreeMap<String, usize>) {
     let is_renewed = || {
         assert!(webhook.refuses(&wrong()), "{}", webhook.diagnosis());
@@ -279,8 +278,7 @@ fn apply_kustomization(webhook: &Webhook) -> Wanted {
 pub fn a_certificate_by_cert_manager_is_served_and_renewed(case: &Case) {
     let webhook = Webhook::prepare(case.cluster);
     let wanted = apply_kustomization(&webhook);
-    // The webhook's pods cannot start before the Secret exists. This is the same with a real
-    // cert-manager.
+    // The webhook's pods cannot start before the Secret exists, as with a real cert-manager.
     issue(&webhook, &wanted);
     inject_authority(&webhook, &wanted);
     webhook.await_rollout();

@@ -28,8 +28,7 @@ impl<'a> Injector<'a> {
         fs::create_dir_all(&directory).expect("a directory");
         let _ = fs::remove_file(directory.join("authority.json"));
         let program = shim_dir().join("examples/injector").display().to_string();
-        // The child process of the test is nsenter, so the program itself writes its process id to
-        // a file.
+        // The child of the test is nsenter, so the program writes its own process id to a file.
         let script = "echo $$ >\"$1/pid\"; exec \"$2\" \"$3\" \"$1\"";
         let words = ["sh", "-c", script, "sh"];
         let path = directory.display().to_string();

@@ -1,5 +1,5 @@
-//! The admission webhook, called by a real API server. `scripts/kubernetes/webhook.yaml` determines
-//! its image, replicas, account and certificate.
+//! The admission webhook, called by a real API server. Its image, replicas, account and certificate
+//! are as `scripts/kubernetes/webhook.yaml` says.
 
 mod failures;
 mod injector;

@@ -10,8 +10,8 @@ use crate::cluster::PATIENCE;
 use crate::harness::{eventually, run};
 use crate::pod::{Case, Pod, exit_code, restarts, with, witness};
 
-/// A proxy that runs until it is stopped, and is ready after a second. If the proxy is a native
-/// sidecar, only kubelet probes it.
+/// A proxy that runs until it is stopped, and is ready after a second. If it is a native sidecar,
+/// only kubelet probes it.
 fn proxy(name: &str) -> Value {
     let probe = json!({
         "exec": { "command": ["test", "-e", format!("/shared/ready-{name}")] },
@@ -83,8 +83,8 @@ pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
         let annotated = format!("proxy-{name}?");
         case.create_job(&job(name).annotation("usher/sidecars", annotated), 0);
     }
-    // Without the question mark, usher orders the native sidecar like a sidecar of usher. The order
-    // is the same as with the question mark.
+    // Without the question mark, usher treats the native sidecar as one of its own sidecars. The
+    // order is the same.
     injector.inject("named", "initContainers", &native(proxy("proxy-named")));
     case.create_job(&job("named").annotation("usher/sidecars", "proxy-named"), 0);
     await_complete(case, &["named"]);
@@ -144,8 +144,8 @@ pub fn native_init_containers_and_sidecars_work_beside_ushers(case: &Case) {
         (("second", "exit"), ("ours", "start")),
         (("ours", "ready"), ("app-mixed", "start")),
         (("app-mixed", "exit"), ("ours", "signal")),
-        // kubelet stops native sidecars after all ordinary containers. For kubelet, usher's sidecar
-        // is an ordinary container.
+        // kubelet stops native sidecars after all ordinary containers, and usher's sidecar is an
+        // ordinary container for kubelet.
         (("ours", "exit"), ("theirs", "signal")),
     ] {
         record.assert_before(earlier, later);

@@ -14,7 +14,7 @@ pub const MANIFEST: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/webhook.yaml"
 );
-/// Kinds of the webhook's configurations. There is one configuration of each kind.
+/// The kinds of the webhook's two configurations.
 pub const CONFIGURATIONS: [&str; 2] = [
     "mutatingwebhookconfiguration",
     "validatingwebhookconfiguration",
@@ -72,8 +72,8 @@ impl<'a> Webhook<'a> {
         assert!(found.is_some(), "it is not asked:\n{}", self.diagnosis());
     }
 
-    /// True if the webhook refuses the object. False if the API server accepts the object, or
-    /// refuses it for another reason. Does not create the object.
+    /// True if the webhook refuses the object; false if the API server accepts it or refuses it for
+    /// another reason. Creates nothing.
     pub fn refuses(&self, object: &Value) -> bool {
         let said = dry_run(self.cluster, object);
         !said.ok() && said.err().contains("denied the request")
@@ -176,7 +176,7 @@ pub fn dry_run(cluster: &Cluster, object: &Value) -> Finished {
     )
 }
 
-/// A pod with these annotations in the namespace `default`.
+/// A pod of the default namespace with these annotations.
 pub fn pod(annotations: Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -34,7 +34,7 @@ const LEFT_OUT: &str = include_str!("left-out");
 const USUAL: &str = "!Serial && !Slow && !Flaky && !Disruptive && !Alpha && !BetaOffByDefault \
     && !(Feature: containsAny {CriProxy, KubeletCredentialProviders, NodeProblemDetector, StandaloneMode})";
 
-/// The runtime that all pods use.
+/// The runtime of all pods.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runtime {
     Runc,
@@ -175,7 +175,7 @@ impl Parts {
         }
     }
 
-    /// The name of the pause image for kubelet and the tests.
+    /// The name by which kubelet and the tests know the pause image.
     fn name_of_pause(&self) -> String {
         let names = self.images.join("names");
         let names = fs::read_to_string(names).expect("the names of images");
@@ -183,8 +183,8 @@ impl Parts {
         found.next().expect("an image of that name").to_owned()
     }
 
-    /// Runs the tests whose names match one of the words, or all tests if there are no words. Keeps
-    /// the report in a file. The file's name contains the runtime and `mark`.
+    /// Runs the tests whose names match one of the words, or all tests. Keeps the report in a file
+    /// whose name contains the runtime and `mark`.
     fn run(&self, runtime: Runtime, words: &[String], mark: &str) -> Result<Outcomes, String> {
         let begin = Instant::now();
         let name = runtime.name();
@@ -307,7 +307,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
         self.machine.as_ref().expect("the machine is on")
     }
 
-    /// Runs the tests, which write their outcomes to a report.
+    /// Runs the tests. Their report contains the outcomes.
     fn run(&self, words: &[String]) {
         let node = concat!(
             env!("CARGO_MANIFEST_DIR"),

@@ -18,8 +18,8 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes(BTreeMap<String, Outcome>);
 
-/// Names of tests, each with a reason. In the file, a line contains the name, and the indented
-/// lines below it contain the reason. `#` begins a comment.
+/// Names of tests, each with a reason. In the file, a name is on a line of its own, and its reason
+/// on the indented lines below. `#` begins a comment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Named(BTreeMap<String, String>);
 
@@ -31,7 +31,7 @@ pub struct Difference {
     pub ours: Option<Outcome>,
 }
 
-/// Numbers of tests for each outcome.
+/// Numbers of tests by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub passed: usize,
@@ -54,8 +54,8 @@ impl Outcome {
         }
     }
 
-    /// True if both outcomes are of the same kind. Their messages may differ, because messages
-    /// contain times and names.
+    /// True if both outcomes are of the same kind. Messages contain times and names, so they may
+    /// differ.
     fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
@@ -184,7 +184,7 @@ impl Named {
     }
 }
 
-/// A Go regular expression that matches every text that contains this text.
+/// A Go regular expression that matches texts containing this text.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::new();
     for c in text.chars() {
