@@ -307,8 +307,8 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
     let stale = finding(&findings, "containerd-stale").unwrap();
     let says = stale["says"].as_str().unwrap();
     assert!(says.contains("it lacks the runtime usher"), "{says}");
-    // With `--restart` the installer calls systemctl, and notices that this fake one restarts
-    // nothing.
+    // With `--restart` the installer calls systemctl. The fake systemctl does not restart
+    // containerd, and the installer notices this.
     node.place_systemctl();
     let finished = node.install_with(&["--restart"]);
     let said = finished.err();

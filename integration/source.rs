@@ -378,7 +378,7 @@ fn without_code(text: &str) -> String {
     plain
 }
 
-/// The sentences of a paragraph. A period inside of a word or a number ends none.
+/// The sentences of a paragraph. A period inside a word or a number does not end a sentence.
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = vec![Vec::new()];
     for word in text.split_whitespace() {

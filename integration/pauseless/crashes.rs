@@ -143,8 +143,8 @@ fn deaths_while_containerd_is_down_are_known_afterwards() {
     });
 }
 
-/// Any process can give itself the holder's name. So the shim identifies the holder by facts from
-/// the kernel.
+/// Any process can give itself the name of the process that holds a pod's namespaces. So the shim
+/// identifies the holder by facts from the kernel.
 #[test]
 fn a_process_with_the_holders_name_is_not_killed_with_the_pod() {
     if !is_known() {
@@ -232,7 +232,7 @@ fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
 }
 
 /// kubelet uses the same cgroup for the pod's next sandbox. Without the original size, this sandbox
-/// would have to live with the size of the old one.
+/// would be limited to the needs of the old one.
 #[test]
 fn the_size_of_a_pods_cgroup_is_restored_after_its_shim_dies() {
     with_each(|node, handler| {
