@@ -24,7 +24,8 @@ use super::{Actor, CallError, Message, Reply};
 
 /// The result of an operation.
 pub(super) trait Outcome: Send + 'static {
-    /// Ends the processes in a stale outcome, because their container no longer needs them.
+    /// Drops a stale result. If a process came with the result, the process is killed, because its
+    /// container no longer needs it.
     fn discard(self)
     where
         Self: Sized,

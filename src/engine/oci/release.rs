@@ -25,8 +25,7 @@ use super::{OciRuntime, state};
 /// Name of runc's processes until they execute the program (`libcontainer/nsenter`).
 const PARKED: &[u8] = b"runc:[2:INIT]";
 
-/// The first checks whether the program was executed: their number, and the sleep between two
-/// checks. An execution takes a fraction of a millisecond, which is shorter than a tick of tokio's
+/// Number of the first checks if the program was executed, and the pause between two checks. An execution takes a fraction of a millisecond, which is shorter than a tick of tokio's
 /// timer.
 const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
 

@@ -195,7 +195,7 @@ impl SimEngine {
         pod.values.insert(index(knob), value);
     }
 
-    /// Current value of a pod's cgroup.
+    /// Current value of the setting `knob` in a pod's cgroup.
     pub fn pod_size(&self, uid: &str, knob: Knob) -> u64 {
         let machine = self.lock();
         let pod = machine.pods.get(uid);
