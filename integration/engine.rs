@@ -1,9 +1,6 @@
 //! Tests the laws that every engine has to keep, here with real OCI runtimes. The simulated engine
 //! passes the same tests.
 
-#[path = "../src/engine/laws.rs"]
-mod laws;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,12 +12,12 @@ use containerd_shim_protos::shim::oci::Options;
 use containerd_shim_protos::types::mount::Mount;
 use nix::sys::prctl::set_child_subreaper;
 use serde_json::{Value, json};
-use usher::engine::oci::OciEngine;
-use usher::engine::{CancelToken, CreateOptions, Deletion, Engine, ExecOrder, Order};
+use usher_engine::{CancelToken, CreateOptions, Deletion, Engine, ExecOrder, Order};
 use usher_linux::reaper::Reaper;
+use usher_oci::OciEngine;
 
 use super::harness::{Isolation, oci_runtime, populate};
-use laws::{Runs, Testbed};
+use usher_engine::laws::{Runs, Testbed};
 
 /// Name of the variable that tells a child process to run the test, and in which directory.
 const DIRECTORY: &str = "USHER_TEST_LAWS";
@@ -73,7 +70,7 @@ fn try_in(directory: PathBuf) {
         reaper.start().expect("SIGCHLD");
         let engine = OciEngine::new(NAMESPACE, reaper);
         let real = Real { directory, engine };
-        laws::check_all(&real).await;
+        usher_engine::laws::check_all(&real).await;
         a_panic_in_a_deletion_leaves_no_mount(&real).await;
     });
 }

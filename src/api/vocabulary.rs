@@ -1,7 +1,7 @@
 //! Conversions between the core's types and the messages: each type has one counterpart. `usher`
 //! puts the messages into sentences.
 
-use crate::api;
+use crate as api;
 use usher_core::lifecycle::{
     Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, Remedy, StateSummary, Status, Step, Then,
     Why,

@@ -5,7 +5,7 @@
 use protobuf::reflect::EnumDescriptor;
 use protobuf::{Enum, EnumFull, EnumOrUnknown};
 
-use crate::api;
+use usher_api as api;
 use usher_core::plan::Signal;
 
 /// The suffix in the name of every enum's value 0. The rest of that name is the prefix of all names

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use usher_core::simulator::chance::Dice;
 
-use crate::engine::EngineError;
-use crate::engine::sim::{EngineCall, Fault, FaultPlan};
+use usher_engine::EngineError;
+use usher_engine::sim::{EngineCall, Fault, FaultPlan};
 
 /// Prefix of a panic that the seed injects; any other panic is a fault of the shim.
 pub const SIMULATED: &str = "simulated: ";

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::EngineError;
+use crate::EngineError;
 
 /// A call of the engine, or an action of the machine itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +44,7 @@ pub enum EngineCall {
 /// Delay and outcome of a call.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Delay, which a [`CancelToken`](crate::engine::CancelToken) may cut short.
+    /// Delay, which a [`CancelToken`](crate::CancelToken) may cut short.
     pub after: Duration,
     pub outcome: Result<(), EngineError>,
 }
