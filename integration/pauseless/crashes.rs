@@ -15,7 +15,7 @@ use super::{is_known, with_each};
 use crate::harness::{
     Container, Cri, Handler, PATIENCE, Pod, PodSpec, await_value, eventually, poll, write_program,
 };
-use usher::cri::{ContainerState, NamespaceMode, PodSandboxState};
+use usher_api::cri::{ContainerState, NamespaceMode, PodSandboxState};
 
 const STEPS: [Step; 3] = [Step::Empty, Step::Created, Step::Running];
 

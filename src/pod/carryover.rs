@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::engine::{Init, PidHold};
+use usher_engine::{Init, PidHold};
 
 /// The part of a task that outlives each of its init processes.
 #[derive(Debug, Default)]

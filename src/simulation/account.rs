@@ -8,7 +8,7 @@ use usher_core::lifecycle::{READ_WITHIN, Report, Time};
 use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
-use crate::engine::sim::{EngineCall, Happening, Left};
+use usher_engine::sim::{EngineCall, Happening, Left};
 
 use super::containerd::Called;
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::engine::{Cgroup, Change, Knob, OomWatch, Place, PodCgroup, ScoreOutcome, UNLIMITED};
+use crate::{Cgroup, Change, Knob, OomWatch, Place, PodCgroup, ScoreOutcome, UNLIMITED};
 use usher_core::plan::Allotment;
 use usher_core::sizing::{Limit, Limits, Millicores, Requests};
 
