@@ -1,7 +1,7 @@
 //! Runs a container's postStart handler again after a restart in place: the shim repeats the exec
 //! with which kubelet ran it after the first start.
 
-use crate::lifecycle::{ContainerId, Wanted};
+use crate::lifecycle::{ActionError, ContainerId, Wanted};
 
 use super::Actor;
 
@@ -29,6 +29,7 @@ impl Actor {
             run,
             move |actor, id, outcome| {
                 let now = actor.now();
+                let outcome = outcome.map_err(ActionError::Reported);
                 actor.core.handle_post_started(now, id, execution, outcome);
             },
         );

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::catch_panic::Panicked;
 use crate::engine::{NewInit, PreviousInit};
-use crate::lifecycle::{ContainerId, Wanted};
+use crate::lifecycle::{ActionError, ContainerId, Wanted};
 
 use super::Actor;
 use super::handles::kill_init;
@@ -45,9 +45,9 @@ impl Actor {
                     if let Some(task) = actor.tasks.get_mut(id) {
                         task.init.take_streams(streams);
                     }
-                    actor.created_again(id, created.map_err(|error| error.to_string()));
+                    actor.created_again(id, created.map_err(ActionError::reported));
                 }
-                Err(panicked) => actor.created_again(id, Err(panicked.to_string())),
+                Err(panicked) => actor.created_again(id, Err(ActionError::reported(panicked))),
             },
         );
     }
@@ -64,7 +64,7 @@ impl Actor {
     }
 
     /// Handles the outcome of a creation: the next init process is parked, or the creation failed.
-    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, String>) {
+    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, ActionError>) {
         let new_init = match created {
             Ok(new_init) => new_init,
             Err(error) => return self.restarted(id, Err(error)),
@@ -82,7 +82,7 @@ impl Actor {
         });
     }
 
-    fn restarted(&mut self, id: &ContainerId, outcome: Result<(), String>) {
+    fn restarted(&mut self, id: &ContainerId, outcome: Result<(), ActionError>) {
         self.core.handle_restarted(self.now(), id, outcome);
     }
 }

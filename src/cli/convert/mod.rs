@@ -137,7 +137,7 @@ pub(super) fn is_of_proposals(pod: &Node) -> bool {
 
 /// Judges the converted pod: fails if the shim would refuse it, and returns warnings.
 fn judged(owner: &Owner, pod: &Node, rules: &Rules) -> Result<Vec<String>, String> {
-    let pod = Pod::read(owner, &pod.json())?;
+    let pod = Pod::read(owner, &pod.json()).map_err(|error| error.to_string())?;
     let judgement = Judgement::of(&pod, rules);
     if let Some(error) = judgement.refused {
         return Err(format!("the shim would refuse the converted pod: {error}"));
