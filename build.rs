@@ -1,6 +1,6 @@
-//! Tells the program from which commit it is built: `USHER_REVISION` if that is set in the
-//! environment, else the commit that git reports, else none. An archive of the sources has no
-//! history.
+//! Compiles the name of the source's commit into the program. The name comes from the environment
+//! variable `USHER_REVISION`, or else from git. If both are missing, as in an archive of the
+//! sources, the program contains no commit.
 //!
 //! Also links the program at a fixed address. A position-independent program is relocated when it
 //! starts, and each process gets its own copy of every page that the relocation changes: 0.2 MB for
@@ -17,16 +17,16 @@ use std::process::Command;
 use ttrpc_codegen::{Codegen, Customize};
 
 fn main() {
-    // The generator makes a second module for a service.
+    // For a service the generator makes a second module, `control_ttrpc`.
     generate(
         "usher/v1/control.proto",
         "protos",
         &["control", "control_ttrpc"],
     );
     generate("runtime/v1/cri.proto", "cri", &["cri"]);
-    // For musl, rustc passes this flag itself where it links at a fixed address. Elsewhere its
-    // startup code expects a position-independent program, and a program at a fixed address crashes
-    // at once.
+    // Not for musl: on some platforms rustc passes this flag itself. On the others musl's startup
+    // code expects a position-independent program, and a program with this flag would crash at its
+    // start.
     if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("musl") {
         println!("cargo::rustc-link-arg-bins=-no-pie");
     }
@@ -53,7 +53,8 @@ fn generate(proto: &str, directory: &str, modules: &[&str]) {
         .out_dir(&into)
         .run()
         .expect("what is in protos can be parsed");
-    // Removes the attributes of the generated file: a file that is included cannot have any.
+    // Removes the inner attributes and doc comments (`#!…`, `//!`) of the generated files: rustc
+    // refuses them in these modules.
     for file in std::fs::read_dir(&into).expect("just written").flatten() {
         let text = std::fs::read_to_string(file.path()).expect("just written");
         let is_code = |line: &&str| !line.starts_with("#!") && !line.starts_with("//!");

@@ -1,16 +1,16 @@
-//! Fuzz targets for all input from outside: no input causes a panic or a hang, or takes more memory
-//! than its size justifies.
+//! Fuzz targets for all input from outside. No input may cause a panic or a hang, or take more
+//! memory than its size justifies.
 //!
-//! A target is a function that takes any bytes; it stands beside the code that parses them.
+//! A target is a function that takes any bytes. It stands beside the code that parses the bytes.
 //! `scripts/fuzz` searches for failing inputs, with overflow checks. The tests run each target with
 //! its seeds in `integration/fuzz/seeds`. An input that once failed is kept there, under a name
-//! that describes it.
+//! that describes the input.
 
 mod annotations;
 pub(crate) mod cost;
 mod ttrpc;
 
-/// A target with its name, which is also the name of its directory of seeds.
+/// The name and the function of a target. The directory with the target's seeds has the same name.
 pub type Target = (&'static str, fn(&[u8]));
 
 pub const TARGETS: [Target; 21] = [
@@ -37,92 +37,92 @@ pub const TARGETS: [Target; 21] = [
     ("tls", tls),
 ];
 
-/// The target of `usher-webhook`.
+/// Name of the target that belongs to `usher-webhook`.
 #[cfg(test)]
 const OF_WEBHOOK: &str = "reviews";
 
-/// Annotations, in the form of [`annotations::annotations`](self::annotations::annotations).
+/// Parses annotations, in the form of [`annotations::annotations`](self::annotations::annotations).
 pub fn annotations(input: &[u8]) {
     annotations::annotations(input);
 }
 
-/// A shim's message to `usher`, as each command prints it.
+/// Prints a shim's message to `usher` as each command does.
 pub fn answers(input: &[u8]) {
     crate::cli::fuzz::answers(input);
 }
 
-/// containerd's standard input to `start`.
+/// Parses the standard input that containerd gives to the shim's command `start`.
 pub fn bootstrap(input: &[u8]) {
     crate::shim::fuzz::bootstrap(input);
 }
 
-/// A bundle's `config.json`, and all changes that the shim makes to it.
+/// Reads a bundle's `config.json`, and makes all changes to it that the shim makes.
 pub fn bundle(input: &[u8]) {
     crate::engine::oci::fuzz::bundle(input);
 }
 
-/// JSON and messages inside calls of the Task service.
+/// Parses the JSON and the messages inside calls of the Task service.
 pub fn calls(input: &[u8]) {
     crate::pod::fuzz::calls(input);
     crate::engine::oci::fuzz::resources(input);
 }
 
-/// Files of a cgroup.
+/// Parses the files of a cgroup.
 pub fn cgroup(input: &[u8]) {
     crate::cgroup::fuzz::files(input);
 }
 
-/// The node's configuration file.
+/// Parses the node's configuration file.
 pub fn config(input: &[u8]) {
     crate::config::fuzz(input);
 }
 
-/// ttrpc on the control socket.
+/// Sends the input to the control socket, as ttrpc.
 pub fn control(input: &[u8]) {
     ttrpc::control(input);
 }
 
-/// A manifest for `usher convert`.
+/// Converts a manifest as `usher convert` does.
 pub fn convert(input: &[u8]) {
     crate::cli::fuzz::convert(input);
 }
 
-/// A manifest for `usher explain`.
+/// Explains a manifest as `usher explain` does.
 pub fn explain(input: &[u8]) {
     crate::cli::fuzz::explain(input);
 }
 
-/// The response to a gRPC probe.
+/// Parses the response to a gRPC probe.
 pub fn grpc(input: &[u8]) {
     crate::probe::fuzz::grpc(input);
 }
 
-/// The JSON of one probe, hook or setting.
+/// Parses the JSON of one probe, hook or setting.
 pub fn handlers(input: &[u8]) {
     annotations::handlers(input);
 }
 
-/// The response to an HTTP probe.
+/// Parses the response to an HTTP probe.
 pub fn http(input: &[u8]) {
     crate::probe::fuzz::http(input);
 }
 
-/// Options of a root file system's mounts.
+/// Parses the options of a root file system's mounts.
 pub fn mounts(input: &[u8]) {
     crate::rootfs::fuzz::mounts(input);
 }
 
-/// The options of the OCI runtime.
+/// Parses the options of the OCI runtime.
 pub fn options(input: &[u8]) {
     crate::engine::oci::fuzz::options(input);
 }
 
-/// kubelet's configuration of a sandbox.
+/// Reads kubelet's configuration of a sandbox.
 pub fn sandbox(input: &[u8]) {
     crate::engine::sandbox::fuzz::config(input);
 }
 
-/// Files in `/proc`.
+/// Parses files in `/proc`.
 pub fn proc(input: &[u8]) {
     crate::cgroup::fuzz::status(input);
     crate::reaper::fuzz(input);
@@ -131,24 +131,24 @@ pub fn proc(input: &[u8]) {
     crate::linux::fuzz(input);
 }
 
-/// Files written by the OCI runtime, and by a shim that has died.
+/// Parses files that the OCI runtime, or a shim that has died, has written.
 pub fn state(input: &[u8]) {
     crate::cgroup::fuzz::notes(input);
     crate::engine::oci::fuzz::files(input);
     crate::engine::oci::fuzz::state(input);
 }
 
-/// The address of a stream.
+/// Parses the address of a stream.
 pub fn stdio(input: &[u8]) {
     crate::stdio::fuzz::address(input);
 }
 
-/// ttrpc on the socket for containerd.
+/// Sends the input to the shim's socket for containerd, as ttrpc.
 pub fn task(input: &[u8]) {
     ttrpc::task(input);
 }
 
-/// The response to a TLS handshake.
+/// Parses the response to a TLS handshake.
 pub fn tls(input: &[u8]) {
     crate::probe::fuzz::tls(input);
 }

@@ -51,7 +51,7 @@
     )
 )]
 #![deny(unsafe_code)]
-// Tests may block; only the serving thread must not.
+// Only the thread that serves a pod must not block, so tests may use blocking calls.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
 // Code shared with the integration tests refers to this crate by name.

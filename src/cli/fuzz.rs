@@ -79,7 +79,7 @@ pub(crate) fn convert(input: &[u8]) {
             Ok(again) => again,
             Err(error) => panic!("{error}:\n{text}"),
         };
-        // Texts are compared, since NaN differs from itself.
+        // The texts are compared instead of the values, since NaN differs from itself.
         assert_eq!(manifest::print(&again).as_deref(), Ok(&*text));
         for document in &again {
             for explanation in explained(document) {
@@ -142,7 +142,7 @@ pub(crate) fn answers(input: &[u8]) {
     };
     assert!(metrics::text(&seen, &pods).is_ok(), "{pods:?}");
     let [pod] = pods;
-    // Some times have no form in JSON.
+    // Not every protobuf timestamp or duration has a form in JSON.
     if let Ok(printed) = json::json(&pod) {
         let _ = json::message::<api::Pod>(printed);
     }

@@ -13,8 +13,8 @@ use crate::api;
 pub(super) fn json<M: MessageFull>(message: &M) -> Result<Value, Failure> {
     let options = PrintOptions {
         always_output_default_values: true,
-        // All enum values come as numbers. With names, values unknown to this version would be
-        // numbers among names.
+        // All enum values come as numbers. If values came as names, a value that this version does
+        // not know would still come as a number.
         enum_values_int: true,
         ..PrintOptions::default()
     };
@@ -37,12 +37,12 @@ pub(super) fn json_on(pod: &api::Pod, node: Option<&str>) -> Result<Value, Failu
     Ok(value)
 }
 
-/// Parses the output of `json`, from this or another version of usher: drops unknown fields, and
-/// reads unknown words as the unknown value.
+/// Parses the output of `json`, which may come from another version of usher. Drops unknown fields,
+/// and reads unknown words as the unknown value.
 ///
 /// # Errors
 ///
-/// A sentence, if it is not such a message.
+/// A sentence, if the value is not such a message.
 pub fn message<M: MessageFull>(mut value: Value) -> Result<M, String> {
     unword_message(&mut value, &M::descriptor());
     let options = ParseOptions {

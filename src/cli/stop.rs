@@ -38,8 +38,8 @@ pub(super) struct Stop {
     no_wait: bool,
 }
 
-/// The time after the end of the grace period at which a pod counts as stuck. It is long enough for
-/// every grace policy on a busy machine.
+/// The time that a pod may take after the end of its grace period before it counts as stuck. Under
+/// every grace policy a pod needs less, even on a busy machine.
 const BEYOND_GRACE: Duration = Duration::from_secs(30);
 
 fn grace(text: &str) -> Result<Duration, String> {
@@ -51,7 +51,7 @@ struct Stopping {
     title: String,
     began: Instant,
     gives_up: Instant,
-    /// The containers' kills before the stop.
+    /// The kills of each container before the stop began.
     kills: BTreeMap<String, Vec<api::Kills>>,
     /// The last printed state of each container.
     states: BTreeMap<String, String>,
@@ -126,7 +126,7 @@ impl Stops<'_> {
         for (socket, answer) in self.node.stop(sockets, &self.request) {
             match answer {
                 Ok(asked) => self.asked(socket, asked, stdout)?,
-                // The pod has ended or its shim was killed, so there is nothing to stop.
+                // The pod has ended, or its shim was killed, so no pod is left to stop.
                 Err(NoAnswer::Ended | NoAnswer::Died) => {}
                 Err(NoAnswer::Unresponsive(why)) if gives_up => {
                     self.is_well = false;
@@ -190,7 +190,7 @@ impl Stops<'_> {
                     one.show(&pod, stdout)?;
                     pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATED)
                 }
-                // The shim exits after its last container.
+                // The shim exits after its last container, so the pod has stopped.
                 Err(NoAnswer::Ended) => true,
                 Err(NoAnswer::Died) => {
                     self.is_well = false;
@@ -219,7 +219,7 @@ impl Stops<'_> {
 }
 
 impl Stopping {
-    /// The record of a pod's stop, which takes at most `limit` on an idle machine.
+    /// The record of a pod that is being stopped. On an idle machine the pod stops within `limit`.
     fn new(pod: api::Pod, limit: Duration) -> Stopping {
         let began = Instant::now();
         let limit = limit.saturating_add(BEYOND_GRACE);

@@ -12,7 +12,7 @@ pub const SAID_CHARS: usize = 200;
 #[derive(Clone, Copy, Debug)]
 pub struct Shortened<'a> {
     pub text: &'a str,
-    /// Most characters shown; `…` stands for the rest.
+    /// Maximum number of characters shown; `…` stands for the rest.
     pub chars: usize,
     /// True if the text will stand in quotes, so that its own quotes are escaped.
     pub quotes: bool,
@@ -55,7 +55,7 @@ pub fn with_causes(error: &dyn Error) -> String {
     let mut next = error.source();
     while let Some(cause) = next {
         let said = cause.to_string();
-        // Many errors repeat their cause.
+        // The text of many errors already contains the text of their cause.
         if !text.contains(&said) {
             text = format!("{text}: {said}");
         }

@@ -123,7 +123,7 @@ mod tests {
             else {
                 panic!("{words}")
             };
-            // -A is kubectl's --all-namespaces, -a usher's --all.
+            // `-A` is kubectl's `--all-namespaces`, and `-a` is usher's `--all`.
             assert_eq!((all_namespaces, list.all()), (true, false), "{words}");
         }
     }

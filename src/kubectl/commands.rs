@@ -98,7 +98,7 @@ async fn ps(
     list.show(&pods, listing.unanswered, &if_none, stdout)
 }
 
-/// Lists the pods of nodes, sorted by name; with `all`, also those that have ended.
+/// Lists the pods of nodes, sorted by name; with `all`, also the pods that have ended.
 async fn list_pods(view: &View, nodes: Vec<Node>, all: bool) -> Result<Listing, Failure> {
     let words: &[&str] = match all {
         true => &["ps", "-o", "json", "--all"],
@@ -190,7 +190,8 @@ async fn find(options: &ClusterOptions, which: &str) -> Result<Placed, Failure> 
     let Listing { pods, unanswered } = list_pods(&view, nodes, true).await?;
     let found = match choose(&full, pods.clone(), |(pod, _)| pod)? {
         Some(found) => Some(found),
-        // Search by id. A pod whose bare name matches does not count: it is in another namespace.
+        // Searches by id. A pod whose name matches does not count, because it is in another
+        // namespace.
         None => {
             let by_id = |(pod, _): &Placed| pod.name != which;
             let pods = pods.into_iter().filter(by_id).collect();

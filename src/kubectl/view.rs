@@ -27,7 +27,7 @@ const CONTAINER: &str = "view";
 /// Path of `usher` in that container.
 const USHER: &str = "/usher/usher";
 
-/// Most nodes asked at the same time.
+/// Maximum number of nodes on which `usher` runs at the same time.
 const CONCURRENT: usize = 16;
 
 /// Time limit for listing the DaemonSet's pods.
@@ -35,12 +35,12 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the answer of a node.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pods in a page of the list.
+/// Number of pods in one page of the list.
 const PAGE: u32 = 500;
 /// Maximum number of pages read. Together they hold more nodes than Kubernetes supports.
 const MAX_PAGES: usize = 20;
 
-/// Largest answer of a node. The answer of a full node has some megabytes.
+/// Maximum size of a node's answer, in bytes. The answer of a full node has some megabytes.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
 /// Maximum number of bytes read from a node's standard error.
@@ -49,11 +49,11 @@ const MAX_WARNINGS_BYTES: u64 = 64 << 10;
 /// Size of the buffer of each stream.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The nodes that can be asked.
+/// The nodes on which `usher` can be run.
 pub struct View {
     pods: Api<Pod>,
     namespace: String,
-    /// Sorted by name.
+    /// The nodes, sorted by name.
     pub nodes: Vec<Node>,
     /// True if the cluster has more nodes than these.
     pub is_truncated: bool,
@@ -72,7 +72,7 @@ pub struct Node {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answer<T> {
     pub value: T,
-    /// Lines of standard error.
+    /// Lines that `usher` wrote to standard error.
     pub warnings: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ pub enum NoAnswer {
 }
 
 impl View {
-    /// Finds the nodes that can be asked.
+    /// Finds the nodes on which `usher` can be run.
     ///
     /// # Errors
     ///
@@ -148,8 +148,8 @@ impl View {
                     let why = format!("no answer within {ANSWER_TIMEOUT:?}");
                     Err(NoAnswer::Other(why))
                 });
-                // Parsed here, so that not all texts are in memory at once: a text is much larger
-                // than what is parsed from it.
+                // Each answer is parsed as soon as it arrives, so that the texts of all answers are
+                // never in memory together. A text is much larger than the parsed result.
                 (node, answer.and_then(|answer| answer.parse(parse)))
             });
         }
@@ -294,7 +294,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, at_most: u64) -> Result<St
         return Ok(String::new());
     };
     let mut bytes = Vec::new();
-    // One byte more, to notice that the limit is exceeded.
+    // Reads one byte more than allowed, to notice that the limit is exceeded.
     let mut stream = stream.take(at_most.saturating_add(1));
     let read = stream.read_to_end(&mut bytes).await;
     read.map_err(|error| NoAnswer::Other(format!("cannot read its answer: {error}")))?;
@@ -306,7 +306,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, at_most: u64) -> Result<St
 }
 
 /// Judges the exit status and output of a command. If a shim does not answer, `usher` exits with 1
-/// but prints the other pods: that counts as an answer with warnings.
+/// but prints the other pods. Such an output counts as an answer with warnings.
 fn judge(
     status: Option<Status>,
     answer: String,

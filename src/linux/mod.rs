@@ -1,4 +1,4 @@
-//! Files as Linux has them: `/proc/<pid>/stat`, and the replacement of a file in one step.
+//! Functions for files on Linux: parsing `/proc/<pid>/stat`, and replacing a file in one step.
 
 pub mod files;
 mod process_stat;

@@ -54,15 +54,15 @@ impl Actor {
         });
     }
 
-    /// The container's init, the origin of an attempt of a probe or hook, and its cancellation
-    /// token.
+    /// Returns what an attempt of a probe or hook needs: the container's init, the facts of the pod
+    /// and the container, and the token that cancels the attempt.
     fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, ProbeEnvironment, CancelToken)> {
         let task = self.tasks.get(id)?;
         let from = ProbeEnvironment {
             place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
             ports: task.facts.ports.clone(),
-            // If the OOM killer kills the attempt's process, it may kill the whole container as
-            // well.
+            // The attempt's process gets the container's OOM score: if the OOM killer kills this
+            // process, it may kill the whole container as well.
             oom_score: self.core.oom_score(id),
         };
         let (init, token) = task.handles.init_and_cancel_token().ok()?;

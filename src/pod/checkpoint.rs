@@ -19,11 +19,11 @@ use crate::stdio::Streams;
 use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
 
-/// A restored container, with its streams if they come from a terminal.
+/// The init process of a restored container, and its streams if the container has a terminal.
 type Restored = (NewInit, Option<Streams>);
 
 impl Actor {
-    /// Writes a running container to files; stops it if the options say so.
+    /// Writes a running container to files, and stops the container if the options say so.
     pub fn checkpoint(&mut self, call: CheckpointCall, reply: Reply<()>) {
         let (init, checkpoint) = match self.begin_checkpoint(&call) {
             Ok(begun) => begun,
@@ -60,7 +60,7 @@ impl Actor {
         Ok((init, checkpoint(call.path.clone(), options)))
     }
 
-    /// Restores a container that the core releases.
+    /// Restores a container from its checkpoint, when the core releases the container.
     pub(super) fn restore(&mut self, id: &ContainerId) {
         let now = self.now();
         let is_first = self.core.handle_restore_begun(id);
@@ -166,7 +166,8 @@ pub(super) fn options(options: Option<&Any>) -> Result<CheckpointOptions, String
         .map_err(|error| format!("checkpoint options cannot be decoded: {error}"))
 }
 
-/// The path is a field of the call: containerd copies the path from the options into that field.
+/// Converts the options of a Checkpoint. `path` comes from the call's own field: containerd has
+/// copied the path from the options into that field.
 fn checkpoint(path: String, options: CheckpointOptions) -> Checkpoint {
     let given = |path: String| (!path.is_empty()).then(|| PathBuf::from(path));
     Checkpoint {

@@ -28,13 +28,13 @@ impl Actor {
             oom_score,
         };
         let (container, token) = (task.container.clone(), task.handles.renew_cancel_token());
-        // Until the new process exists, stand-ins remember requests about the streams.
+        // Until the new process exists, stand-ins remember the caller's requests about the streams.
         let mut streams = mem::take(&mut task.init.streams);
         let work = async move {
             let created = container.create_again(last, &mut streams, &token).await;
             Ok::<_, Panicked>((created, streams))
         };
-        // Work for the last process is of no use anymore.
+        // Cancel the work for the process that has exited, because the next process replaces it.
         self.operations.cancel_at_replacement(id);
         self.operate(
             id,
@@ -52,7 +52,7 @@ impl Actor {
         );
     }
 
-    /// Cancels a restart in place: ends the work for it, and the new process if there is one.
+    /// Cancels a restart in place: cancels its operations, and ends the new process if it exists.
     pub(super) fn cancel_restart(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -63,7 +63,8 @@ impl Actor {
         }
     }
 
-    /// Handles the outcome of a creation: the next init process is parked, or the creation failed.
+    /// Handles the outcome of a creation for a restart in place: the next init process is parked,
+    /// or the creation failed.
     fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, ActionError>) {
         let new_init = match created {
             Ok(new_init) => new_init,
@@ -75,7 +76,7 @@ impl Actor {
         self.watch_cgroup(id);
         self.execute(id, move |actor, id, outcome| {
             if outcome.is_err() {
-                // The new process would stay parked, because nothing would release it.
+                // Kill the new process: it is parked, and nothing will release it.
                 kill_init(&*init);
             }
             actor.restarted(id, outcome);

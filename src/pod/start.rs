@@ -1,4 +1,5 @@
-//! Start: the core decides when; this module executes the container's program.
+//! The Start call: the core decides when a container's program is executed, and this module
+//! executes it.
 
 use std::time::Duration;
 

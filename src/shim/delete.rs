@@ -24,8 +24,8 @@ const DELETED_WITHIN: Duration = Duration::from_secs(2);
 /// Exit code of leftover processes, which `delete` kills: 128 + SIGKILL.
 const KILLED: u32 = 137;
 
-/// Removes the leftovers, and returns the answer for containerd. containerd calls this after every
-/// container; usually there are no leftovers.
+/// Removes the leftovers, and returns the answer for containerd. containerd runs `delete` after
+/// every container, and usually there are no leftovers.
 ///
 /// # Errors
 ///
@@ -35,13 +35,13 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         return Err("no -id is given, expected the container's".to_owned());
     }
     let bundle = start::bundle_directory(flags)?;
-    // Read this first: containerd may remove the bundle of a container whose creation it gives up
-    // meanwhile. If the bundle is gone already, this was the first container of its pod, and the
-    // container's id names the pod's socket.
+    // Read the address first: if containerd gives up a container's creation, it may remove the
+    // bundle at any moment. If the bundle is gone already, the container was the first of its pod,
+    // and the container's id names the pod's socket.
     let address = address::of_bundle(&bundle);
     let address = address
         .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));
-    // Read the exit early for the same reason.
+    // Read the recorded exit early, too, because containerd may remove the bundle.
     let exit = exit::recorded(&bundle);
     let reaper = Reaper::default();
     let mut options = options::load(&bundle);
@@ -63,7 +63,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     }
     restore_pod_cgroup(&bundle);
     rootfs::unmount_all(&bundle);
-    // Remove the sockets late: a shim that was just killed may still hold them.
+    // Remove the sockets late, because a shim that was just killed may still have them open.
     let socket = address::path(&address);
     address::remove_dead(&socket);
     control::remove_dead(&socket);
@@ -77,7 +77,8 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
         .map_err(|error| format!("the answer cannot be encoded: {error}"))
 }
 
-/// The exit that the shim recorded. Without a record, the exit of a process killed just now.
+/// Builds the answer from the exit that the shim recorded. Without a record, the process counts as
+/// killed just now.
 fn answer(bundle: &Path, exit: Option<RecordedExit>) -> DeleteResponse {
     let mut answer = DeleteResponse::new();
     let (pid, code, at) = match exit {
@@ -101,7 +102,7 @@ fn force_delete(
             .start()
             .map_err(|error| format!("SIGCHLD: {error}"))?;
         let deleted = runtime.delete(id, true).await;
-        // Whatever the runtime has done, no process of the container may run on.
+        // Whether or not the runtime has succeeded, no process of the container may go on running.
         cleanup::kill_and_remove(cgroups).await;
         deleted.map_err(|error| error.to_string())
     })

@@ -45,7 +45,7 @@ use crate::probe::prober;
 /// The commit of this build; empty if unknown.
 pub const REVISION: &str = env!("USHER_REVISION");
 
-/// Name of this binary if the arguments lack it.
+/// Name of this binary, used if the arguments do not have the name.
 const PROGRAM: &str = "containerd-shim-usher-v2";
 
 /// Arguments that ask for help.
@@ -63,8 +63,8 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         .unwrap_or(PROGRAM);
     let outcome = match arguments.unwrap_or_default() {
         [mode, command @ ..] if mode == place::MODE => {
-            // Returns only if the command cannot be executed. The exit code tells this to the
-            // process that waits for the command.
+            // This call returns only if the command cannot be executed. The exit code tells this to
+            // the process that waits for the command.
             let _ = place::enter(command);
             return ExitCode::from(COMMAND_NOT_RUN);
         }

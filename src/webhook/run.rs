@@ -29,7 +29,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // `--help` comes here too; clap prints it to standard output, with exit code 0.
+            // clap reports `--help` as an error, too: it prints the help to standard output, and
+            // the exit code is 0.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -94,7 +95,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// Path of the configuration on nodes, used if no other is named.
 const CONFIG: &str = "/etc/usher/config.toml";
 
-/// Reads the nodes' rules. A file that the user names has to exist; [`CONFIG`] need not.
+/// Reads the nodes' rules. If the user names a file, the file has to exist; [`CONFIG`] need not
+/// exist.
 fn rules(named: Option<&Path>) -> anyhow::Result<Rules> {
     let path = named.unwrap_or(Path::new(CONFIG));
     match std::fs::read_to_string(path) {
@@ -138,7 +140,7 @@ pub struct Program {
     pub reviews: TcpListener,
     /// Listener for health and metrics.
     pub health: TcpListener,
-    /// Time for which new connections are still accepted after `end`.
+    /// Time for which new connections are still accepted after the shutdown has begun.
     pub drain: Duration,
 }
 

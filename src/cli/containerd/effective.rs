@@ -25,7 +25,7 @@ impl Effective {
         }
     }
 
-    /// A configuration without its text.
+    /// An effective configuration with this table and an empty text.
     #[cfg(test)]
     pub(in crate::cli) fn of(table: Table) -> Effective {
         Effective {
@@ -80,7 +80,7 @@ impl Effective {
         })
     }
 
-    /// The configuration without one runtime and without the names of the imported files.
+    /// The configuration's table without this runtime and without the names of the imported files.
     pub(in crate::cli) fn without(&self, runtime: &str) -> Table {
         let mut rest = self.table.clone();
         rest.remove("imports");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a program that prints a few lines.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Interval at which such a program's exit is polled.
+/// Interval at which this command polls the exit of a program that prints a few lines.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The first program `name` in the directories of `path`; `name` itself if it is a path.
@@ -19,7 +19,7 @@ pub(in crate::cli) fn find(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, is_program)
 }
 
-/// As [`find`], but the file need not be executable.
+/// Finds a file like [`find`], but the file need not be executable.
 pub(in crate::cli) fn find_file(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, Path::is_file)
 }
@@ -69,7 +69,7 @@ fn output_within(command: &mut Command, patience: Duration) -> Result<String, St
             Err(error) => return Err(error.to_string()),
         }
     };
-    // A child of the program can hold the pipes open longer.
+    // A child of the program can hold the pipes open after the program has exited.
     let rest = |stream: Receiver<Vec<u8>>| {
         let bytes = stream.recv_timeout(patience.saturating_sub(begin.elapsed()));
         bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -109,7 +109,7 @@ mod tests {
         };
         let expected = Err("it does not answer within 0.3 s".to_owned());
         assert_eq!(hangs("exec sleep 600"), expected);
-        // The program's child keeps the pipe open.
+        // A child of the program keeps the pipe open.
         assert_eq!(hangs("timeout 5 sleep 600 &"), expected);
         let mut fails = Command::new("/bin/sh");
         let said = output(fails.args(["-c", "echo one >&2; echo two >&2; exit 3"]));

@@ -87,7 +87,7 @@ impl Convert {
     }
 }
 
-/// Converts all pods of the documents and returns notes and warnings about them.
+/// Converts all pods of the documents and returns notes and warnings about the pods.
 ///
 /// # Errors
 ///
@@ -118,8 +118,8 @@ pub(super) fn convert(documents: &mut [Node], options: &Options) -> Result<Vec<S
     }
 }
 
-/// A sentence about a field that was discussed for Kubernetes and that nothing supports, if the pod
-/// has one.
+/// If a pod has a field that was discussed for Kubernetes and that nothing supports, returns a
+/// sentence about the field.
 pub(super) fn unknown_form(pod: &Node) -> Option<String> {
     unknown::in_spec(pod.get("spec")?)
 }

@@ -60,7 +60,7 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> Result<Vec<String>, 
                 .to_owned(),
         );
     }
-    // The API server refuses other words.
+    // The default replaces words that the API server refuses anyway.
     let of_pod = RestartPolicy::from_word(policy(spec)).unwrap_or_default();
     rewrite_containers(&mut cast, of_pod, &mut rewrite);
     let settings = settings(spec, &cast, &mut rewrite);
@@ -81,7 +81,7 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> Result<Vec<String>, 
     Ok(rewrite.notes)
 }
 
-/// Fails unless each container has a unique name, since lists contain names.
+/// Fails unless each container has a unique name, since the annotations list containers by name.
 fn check_names(cast: &Cast) -> Result<(), String> {
     let all: Vec<_> = cast.all().map(|it| it.text_of("name")).collect();
     if all.contains(&None) {
@@ -117,7 +117,7 @@ fn lists(cast: &Cast) -> Vec<(&'static str, Vec<String>)> {
     ]
 }
 
-/// The pod's restart policy, with the API server's default.
+/// The pod's restart policy. If the spec has none, the default of the API server.
 fn policy(spec: &Node) -> &str {
     spec.text_of("restartPolicy").unwrap_or("Always")
 }
@@ -163,7 +163,8 @@ fn rewrite_containers(cast: &mut Cast, of_pod: RestartPolicy, rewrite: &mut Rewr
 fn settings(spec: &Node, cast: &Cast, rewrite: &mut Rewrite) -> Vec<(&'static str, String)> {
     let mut settings = vec![("restart-policy", policy(spec).to_owned())];
     if cast.serial.is_empty() && cast.sidecars.len() > 1 {
-        // The draft stops them in parallel; KEP-753 as built stops them one after another.
+        // The draft of KEP-753 stops the sidecars in parallel. KEP-753 as built stops them one
+        // after another.
         settings.push(("sidecar-stop-order", "Parallel".to_owned()));
     }
     let field = |names: &[&str]| {
@@ -245,7 +246,7 @@ fn write_spec(spec: &mut Node, cast: Cast, options: &Options, rewrite: &mut Rewr
     if let Some(period) = spec.take("terminationGracePeriod")
         && spec.get("terminationGracePeriodSeconds").is_none()
     {
-        // The defer proposal's examples use this name.
+        // The examples in the defer proposal use the name `terminationGracePeriod`.
         spec.set("terminationGracePeriodSeconds", period);
     }
     match cast.native.is_empty() {

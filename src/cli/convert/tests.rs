@@ -182,7 +182,8 @@ fn a_containers_restart_policy_and_rules_become_annotations() {
         let fields = ["restartPolicy", "restartPolicyRules"];
         fields.map(|field| container.get(field).is_some())
     };
-    // An ordinary container keeps its own policy, and keeps rules that stand beside a policy.
+    // An ordinary container keeps its own restart policy. It keeps restart rules only if it has a
+    // policy.
     assert_eq!(of("migrate"), [true, true]);
     assert_eq!(of("app"), [true, true]);
     for name in ["proxy", "odd", "other"] {
@@ -370,7 +371,7 @@ fn unknown_forms_are_refused() {
             "kind: Job\nspec: {primaryContainer: a, template: {spec: {containers: [{name: a}]}}}",
             ["primaryContainer", "lifecycle.type: Sidecar"],
         ),
-        // An unknown field beside a known one.
+        // The container has an unknown field beside a field that can be converted.
         (
             "kind: Pod\nspec: {containers: [{name: a, dependsOn: b}, {name: b, lifecycle: {type: \
              Sidecar}}]}",
@@ -478,7 +479,8 @@ fn a_quantity_that_kubernetes_refuses_is_an_error() {
 struct Model {
     init: usize,
     serial: Vec<Starting>,
-    /// True for a sidecar, in the order of the manifest.
+    /// An item for each container in the order of the manifest: true for a sidecar, false for an
+    /// app.
     containers: Vec<bool>,
     defers: usize,
     policy: RestartPolicy,
@@ -618,7 +620,7 @@ proptest! {
         prop_assert_eq!(plan.settings().restart_policy, model.policy);
         prop_assert_eq!(plan.settings().essential.len(), usize::from(model.essential));
 
-        // Each container comes after those that it waits for. No warnings but two kinds are
+        // Each container comes after those that it waits for. Only two kinds of warnings are
         // expected: about essential containers, and about init containers before sidecars.
         let order = [serial, sidecars, apps, defers].concat();
         prop_assert_eq!(names(&document, "containers"), order);

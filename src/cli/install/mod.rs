@@ -171,8 +171,8 @@ impl Installer {
         let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
         // Links are followed, so that the installer changes the file and does not replace the link.
         let found = find_texts(place::resolve(&node.config), &containerd)?;
-        // If the configuration imports a directory, our own file goes there, even if the
-        // configuration is generated.
+        // If the configuration imports a directory, the installer writes its own file there. It
+        // does so even if the configuration itself is generated.
         let source = node.flavor.source(&node.config, found.layout());
         let found = match source.filter(|_| found.part_file.is_none()) {
             Some(source) => {
@@ -225,7 +225,8 @@ impl Installer {
                  with systemctl edit usher-stop.service",
             );
         }
-        // A generated configuration contains the runtime after a restart of containerd, not before.
+        // Only a restart of containerd adds the runtime to a generated configuration. Before the
+        // restart, the checks would not find the runtime.
         let is_generated_later = self.is_changed() || self.found.awaits_generation();
         if self.found.source.is_none() || self.wanted.restart || !is_generated_later {
             self.check()?;
@@ -244,7 +245,8 @@ impl Installer {
         let shims = programs::running_shims(&shim).all;
         units::remove(&self.wanted.units, shims > 0)?;
         self.configure()?;
-        // Without the shim containerd would drop the pods, while their processes keep running.
+        // The shim stays while pods run under it. Without the shim, containerd would drop these
+        // pods, but their processes would go on running.
         let is_needed = |program: &Path| shims > 0 && program == shim;
         if shims > 0 {
             note(&format!(
@@ -300,7 +302,7 @@ impl Installer {
         self.planned.texts != self.found.texts
     }
 
-    /// The file to change, and its new text.
+    /// The file that the installer changes, and its new text.
     fn file(&self) -> (&Path, Option<&str>) {
         let (old, new) = (&self.found.texts, &self.planned.texts);
         let (file, text) = match (&self.found.source, &self.found.part_file) {
@@ -322,8 +324,8 @@ impl Installer {
         }
     }
 
-    /// Writes the planned configuration. If containerd does not start again with it, although it
-    /// did in the trial, restores the old one.
+    /// Writes the planned configuration. If containerd started with it in the trial but does not
+    /// start with it now, restores the old configuration.
     fn configure(&self) -> Result<(), String> {
         let restart_marker = self.restart_marker();
         if !self.is_changed() {
@@ -449,7 +451,7 @@ fn note_on_old_shims(shims: &[u32]) -> String {
     )
 }
 
-/// The directories to create for the programs and the files.
+/// The directories that do not exist yet and that the programs and the files need.
 fn missing_directories(found: &Found, bin: &Path) -> Vec<PathBuf> {
     let source = found.source.as_ref().map(|source| &source.file);
     let files = [Some(&found.config), found.part_file.as_ref(), source];
@@ -497,7 +499,7 @@ fn find_ctr(containerd: &Path, node: &Node) -> Result<PathBuf, String> {
 }
 
 /// Restarts containerd, then removes the marker file. If this command dies before the restart, the
-/// next one finds the marker and restarts containerd.
+/// marker stays, and the next `usher install` restarts containerd.
 fn restart(unit: &str, marker: &Path) -> bool {
     note("restarting containerd; pods keep running");
     systemctl(&["restart", unit]) && place::remove(marker).is_ok()

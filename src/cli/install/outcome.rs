@@ -37,13 +37,14 @@ impl Installer {
         ExitCode::SUCCESS
     }
 
-    /// The process of the running containerd, if the user still has to restart it.
+    /// The process id of the running containerd, if the user still has to restart containerd.
     fn awaits_restart(&self) -> Option<u32> {
         if self.wanted.restart {
             return None;
         }
         let node = self.look_again();
-        // The flavor generates the configuration from the source when containerd starts.
+        // When containerd starts, the distribution generates the configuration from the source
+        // file.
         let is_generated_later = self.found.source.is_some()
             && (self.is_changed() || !self.wanted.remove && self.found.awaits_generation());
         let is_unloaded = match node.cri_status.as_ref()? {

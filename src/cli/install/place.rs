@@ -12,7 +12,7 @@ use super::super::containerd::NAME;
 /// The mode of a new file.
 const MODE: u32 = 0o644;
 
-/// The path of a file of ours beside another file.
+/// The path of one of usher's files beside another file, for example `config.toml.usher-restart`.
 pub(super) fn beside(file: &Path, what: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(format!(".{NAME}-{what}"));
@@ -32,7 +32,7 @@ pub(super) fn read(file: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Replaces a file's text and keeps its mode and owner; removes the file if there is no text.
+/// Replaces a file's text and keeps the file's mode and owner. If `text` is None, removes the file.
 ///
 /// # Errors
 ///
@@ -45,7 +45,8 @@ pub(super) fn put(file: &Path, text: Option<&str>) -> Result<(), String> {
     done.map_err(|error| format!("{} cannot be changed: {error}", file.display()))
 }
 
-/// The directories to create so that this one exists, the outermost first.
+/// Returns the missing directories among this directory and its parents. The outermost one comes
+/// first.
 pub(super) fn missing_directories(directory: &Path) -> Vec<PathBuf> {
     let missing = directory.ancestors().take_while(|it| !it.exists());
     let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
@@ -53,7 +54,8 @@ pub(super) fn missing_directories(directory: &Path) -> Vec<PathBuf> {
     missing
 }
 
-/// Removes the empty ones of the directories, the innermost first, and returns them.
+/// Removes those of the directories that are empty, the innermost first. Returns the removed
+/// directories.
 pub(super) fn remove_empty(mut directories: Vec<PathBuf>) -> Vec<PathBuf> {
     directories.sort();
     directories.dedup();
@@ -95,7 +97,7 @@ pub(super) fn copy_program(from: &Path, to: &Path) -> io::Result<PathBuf> {
     Ok(new)
 }
 
-/// The path without links, also of a file that does not exist yet.
+/// The path with all symbolic links resolved. The file need not exist.
 pub(super) fn resolve(file: &Path) -> PathBuf {
     const MOST_LINKS: usize = 40;
     let mut rest = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());

@@ -10,15 +10,15 @@ use super::imports;
 use super::ours::{self, Bare, without_ours};
 use super::source::SourceText;
 
-/// The texts of the files that can have lines of ours; None if a file does not exist.
+/// The texts of the files in which the installer writes lines. None for a file that does not exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Texts {
     /// containerd's configuration file.
     pub(super) main: Option<String>,
-    /// Our own file in the directory that the configuration imports.
+    /// The installer's own file, in the directory that the configuration imports.
     pub(super) part: Option<String>,
-    /// The file from which a distribution generates the configuration. If there is one, the
-    /// installer never writes the configuration itself.
+    /// The file from which a distribution generates containerd's configuration. If there is such a
+    /// file, the installer never writes the configuration itself.
     pub(super) source: Option<String>,
 }
 
@@ -26,8 +26,8 @@ pub(super) struct Texts {
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) texts: Texts,
-    /// The texts for the trial: with a [source](Texts::source), the configuration that the
-    /// distribution will generate.
+    /// The texts with which the trial starts containerd. With a [source](Texts::source), these
+    /// contain the configuration that the distribution will generate.
     pub(super) tried: Texts,
 }
 
@@ -36,37 +36,40 @@ pub(super) struct Planned {
 pub(super) struct Found {
     /// containerd's configuration file.
     pub(super) config: PathBuf,
-    /// The path of our own file, if the configuration imports a directory.
+    /// The path of the installer's own file, if the configuration imports a directory.
     pub(super) part_file: Option<PathBuf>,
     pub(super) texts: Texts,
-    /// The configuration file without our lines; only a `version` if the file does not exist.
+    /// The configuration file without the installer's lines. If the file does not exist, the text
+    /// has only a `version`.
     bare: Bare,
     /// The other imported files and their texts.
     pub(super) imported: Vec<(PathBuf, String)>,
     pub(super) source: Option<SourceText>,
-    /// Directories to create, and those that an earlier installation created.
+    /// Directories that this installation has to create, and directories that an earlier
+    /// installation created.
     directories: Vec<PathBuf>,
 }
 
 /// The wanted state of containerd's configuration.
 #[derive(Debug)]
 pub(super) enum Goal {
-    /// The configuration has our runtime with this registration.
+    /// The configuration has usher's runtime with this registration.
     Installed(Registration),
-    /// The configuration has no lines of ours.
+    /// The configuration has no lines of the installer.
     Removed,
 }
 
-/// A function that asks containerd for the effective configuration of texts. Its error is
-/// containerd's reason to reject them.
+/// A function that asks containerd which effective configuration results from these texts. If
+/// containerd rejects the texts, the error gives containerd's reason.
 pub(super) type Ask<'a> = dyn FnMut(&Found, &Texts) -> Result<Effective, String> + 'a;
 
 impl Found {
-    /// Takes the configuration file's text, or the `version` for a new file.
+    /// Takes the text of containerd's configuration file. If there is no file, takes the `version`
+    /// that a new file gets.
     ///
     /// # Errors
     ///
-    /// A sentence, if it is unclear which lines are ours.
+    /// A sentence, if it is unclear which lines are the installer's.
     pub(super) fn new(
         config: PathBuf,
         main: Option<String>,
@@ -97,7 +100,7 @@ impl Found {
         })
     }
 
-    /// Adds the text at the path of our own file.
+    /// Adds the present text of the installer's own file.
     ///
     /// # Errors
     ///
@@ -116,7 +119,7 @@ impl Found {
         version(&self.bare.text)
     }
 
-    /// The texts without our lines.
+    /// The texts without the installer's lines.
     fn without_ours(&self) -> Texts {
         Texts {
             main: Some(self.bare.text.clone()),
@@ -131,7 +134,8 @@ impl Found {
         self
     }
 
-    /// Adds directories to create to those that an earlier installation created.
+    /// Adds missing directories. The result also contains the directories that an earlier
+    /// installation created.
     pub(super) fn with_directories(mut self, missing: Vec<PathBuf>) -> Found {
         self.directories = self.made_directories();
         self.directories.extend(missing);
@@ -145,7 +149,7 @@ impl Found {
         texts.flat_map(|text| ours::directories(text)).collect()
     }
 
-    /// The runtime's table, below the lines that name created directories.
+    /// The runtime's table. Lines that name the created directories come before it.
     fn tables(&self, cri: &str, registration: &Registration) -> String {
         ours::with_directories(&self.directories, &entry(cri, NAME, registration))
     }
@@ -165,8 +169,8 @@ impl Found {
     ///
     /// # Errors
     ///
-    /// A sentence: containerd rejects the present configuration, or the new one, or the new one
-    /// would change more than our runtime.
+    /// A sentence, if containerd rejects the present configuration or the new one, or if the new
+    /// configuration would change more than usher's runtime.
     pub(super) fn plan(&self, goal: &Goal, ask: &mut Ask) -> Result<Planned, String> {
         let Some(source) = &self.source else {
             let texts = self.plan_configuration(goal, ask)?;
@@ -180,7 +184,8 @@ impl Found {
         let layout = self.layout();
         let (text, tried) = match goal {
             Goal::Removed => (source.without_ours(), None),
-            // The generated configuration has the runtime already, maybe without our comments.
+            // The generated configuration has the runtime already, but may lack the installer's
+            // comments around it.
             Goal::Installed(registration) if source.has_ours() => {
                 let mut tables = self.tables(cri_of_layout(layout), registration);
                 tables.push_str(&built_in_of(&source.tables()));
@@ -273,8 +278,9 @@ impl Found {
         ))
     }
 
-    /// The texts to try, the best first: our own file; lines in the configuration; these lines with
-    /// the built-in runtime, which containerd 1 drops if the configuration names another runtime.
+    /// The texts to try, the best first. The runtime's lines go into the installer's own file, or
+    /// else into the configuration. The last text also has the built-in runtime, which containerd 1
+    /// drops if the configuration names another runtime.
     fn candidates(&self, before: &Effective, registration: &Registration) -> Vec<Texts> {
         let version = version(&self.bare.text);
         let cri = cri_of_layout(version);
@@ -294,8 +300,9 @@ impl Found {
         all.chain(with_built_in).collect()
     }
 
-    /// Keeps the text that a file has now if the new text has the same values. So no containerd
-    /// restarts for a changed comment, or for lines that the administrator added below ours.
+    /// If the planned text of a file has the same values as the present text, keeps the present
+    /// text. So containerd does not restart for a changed comment, or for lines that the
+    /// administrator added below the installer's.
     fn keep_equal_texts(&self, planned: Texts) -> Texts {
         type Alike = fn(&str, &str) -> bool;
         let either = |old: &Option<String>, new: Option<String>, alike: Alike| match (old, new) {
@@ -309,7 +316,8 @@ impl Found {
         }
     }
 
-    /// The line and the name of the first inline table among the tables that contain the runtimes.
+    /// If the table of all runtimes is an inline table, or is within one, returns the line and the
+    /// name of the outermost inline table.
     fn inline_table(&self) -> Option<(usize, String)> {
         let document = Document::parse(self.bare.text.as_str()).ok()?;
         let mut item = document.as_item();
@@ -325,7 +333,7 @@ impl Found {
     }
 }
 
-/// The line with the table of a runtime of our name.
+/// The number of the line with the table of the runtime `usher`.
 fn line_of_runtime(text: &str) -> Option<usize> {
     let document = Document::parse(text).ok()?;
     let mut path = runtimes(text).into_iter().chain([NAME]);
@@ -333,7 +341,7 @@ fn line_of_runtime(text: &str) -> Option<usize> {
     line(text, item)
 }
 
-/// The path of keys to the table of all runtimes.
+/// The keys that lead to the table of all runtimes.
 fn runtimes(text: &str) -> [&'static str; 4] {
     [
         "plugins",
@@ -355,7 +363,7 @@ fn version(text: &str) -> i64 {
     version.unwrap_or(1)
 }
 
-/// True if two texts have the same values, and the same lines outside the installer's.
+/// True if both texts have the same values and differ only in the installer's lines.
 fn are_alike(old: &str, new: &str) -> bool {
     without_ours(old) == without_ours(new) && have_the_same_values(old, new)
 }
@@ -389,7 +397,7 @@ fn built_in(cri: &str, before: &Effective) -> Option<String> {
     Some(document.to_string())
 }
 
-/// The tables of the built-in runtime among ours.
+/// The tables of the built-in runtime, from the tables that the installer wrote.
 fn built_in_of(ours: &str) -> String {
     let runc = ours.find(".containerd.runtimes.runc]");
     let begin = runc.and_then(|runc| ours.get(..runc)?.rfind('\n'));
@@ -404,14 +412,14 @@ fn flush_left(item: &mut Item) {
     };
     table.decor_mut().clear();
     for (mut key, value) in table.iter_mut() {
-        // A table's key is part of its heading.
+        // The key of a table stands in its heading, so the key gets no indentation.
         key.leaf_decor_mut()
             .set_prefix(if value.is_table() { "" } else { "  " });
         flush_left(value);
     }
 }
 
-/// Checks that `after` is `before` plus our runtime.
+/// Checks that `after` is `before` with usher's runtime added, and differs in nothing else.
 fn adds_usher(before: &Effective, after: &Effective) -> Result<(), String> {
     let (old, new) = (before.without(NAME), after.without(NAME));
     if let Some(difference) = difference("", &Value::Table(old), &Value::Table(new)) {

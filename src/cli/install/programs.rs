@@ -75,7 +75,7 @@ pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<
     }
 }
 
-/// The programs found by a removal.
+/// The result of removing the programs.
 #[derive(Debug, Default)]
 pub(super) struct Removal {
     pub removed: Vec<PathBuf>,
@@ -83,7 +83,7 @@ pub(super) struct Removal {
     pub of_packages: Vec<PathBuf>,
 }
 
-/// Removes the programs that are neither needed nor part of a package.
+/// Removes the programs. A program stays if `is_needed` says so, or if it belongs to a package.
 pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Removal, String> {
     let files = PROGRAMS.map(|program| bin.join(program));
     let there = files
@@ -101,7 +101,7 @@ pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Re
     })
 }
 
-/// True if a Debian package owns the file; its removal then removes the file.
+/// True if a Debian package owns the file. The file is then removed together with the package.
 pub(super) fn is_of_package(file: &Path) -> bool {
     let mut asking = Command::new("dpkg-query");
     asking.arg("--search").arg(file);
@@ -114,12 +114,12 @@ pub(super) fn is_of_package(file: &Path) -> bool {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Shims {
     pub all: usize,
-    /// The processes whose program was replaced or removed since they started.
+    /// The process ids of shims whose program file was replaced or removed after their start.
     pub outdated: Vec<u32>,
 }
 
-/// Counts the shims that run this program. After a replacement they go on running the old program,
-/// but need the file to clean up after their pods.
+/// Counts the shims that run the program at this path. After a replacement of the file they go on
+/// running the old program, but they need the file to clean up after their pods.
 pub(super) fn running_shims(shim: &Path) -> Shims {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = processes.filter_map(|process| {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::super::containerd::{Source, SourceForm};
 use super::ours::{self, Bare, without_ours};
 
-/// A new template, which includes the distribution's own.
+/// A new template. Its only line includes the distribution's own template.
 const TEMPLATE: &str = "{{ template \"base\" . }}\n";
 
 /// A [`Source`] and its text.
@@ -20,8 +20,8 @@ pub(super) struct SourceText {
 impl SourceText {
     /// # Errors
     ///
-    /// A sentence, if it is unclear which lines are ours, or if a file of ours has another author,
-    /// or if a file that always exists is missing.
+    /// A sentence, if it is unclear which lines are the installer's, if the installer's own file
+    /// has another author, or if a file is missing that the distribution always has.
     pub(super) fn new(source: Source, text: Option<String>) -> Result<SourceText, String> {
         let Source { file, form } = source;
         let place = file.display();
@@ -61,7 +61,7 @@ impl SourceText {
         self.text().is_some_and(ours::has_written)
     }
 
-    /// Our tables in the text.
+    /// The installer's tables in the text.
     pub(super) fn tables(&self) -> String {
         let text = self.text().unwrap_or_default();
         match self.form {
@@ -70,7 +70,7 @@ impl SourceText {
         }
     }
 
-    /// The text with our tables, for a configuration of this layout.
+    /// The text with the installer's tables, for a configuration of this layout.
     pub(super) fn with_ours(&self, layout: i64, tables: &str) -> String {
         match self.form {
             SourceForm::OwnFile => ours::own_file(layout, tables),
@@ -78,7 +78,7 @@ impl SourceText {
         }
     }
 
-    /// The text without our lines, or None to remove the file.
+    /// The text without the installer's lines. None if the file is to be removed.
     pub(super) fn without_ours(&self) -> Option<String> {
         let is_empty = match self.form {
             SourceForm::OwnFile => true,

@@ -22,7 +22,7 @@ pub(super) fn scratch() -> Result<Scratch, String> {
     })
 }
 
-/// Reads the files that can have lines of ours.
+/// Reads the files in which the installer writes lines.
 pub(super) fn find_texts(config: PathBuf, containerd: &Path) -> Result<Found, String> {
     let main = place::read(&config)?;
     let found = Found::new(config, main, || layout(containerd))?;
@@ -49,7 +49,7 @@ fn layout(containerd: &Path) -> Result<i64, String> {
     })
 }
 
-/// Asks containerd for the effective configuration of texts.
+/// Asks containerd which effective configuration results from these texts.
 pub(super) fn ask(
     containerd: &Path,
     scratch: &Scratch,
@@ -58,7 +58,7 @@ pub(super) fn ask(
 ) -> Result<Effective, String> {
     let config = stage(scratch.path(), found, texts)
         .map_err(|error| format!("cannot write it to a temporary directory: {error}"))?;
-    // containerd's errors name the temporary files.
+    // Errors of containerd name the temporary files, so their paths are replaced by the real ones.
     dump(containerd, &config).map_err(|error| {
         let tried = |path: &Path| path.to_string_lossy().into_owned();
         let error = error.replace(&tried(&config), &tried(&found.config));
@@ -69,8 +69,8 @@ pub(super) fn ask(
     })
 }
 
-/// Writes texts to a configuration in the temporary directory. It imports the same files, except
-/// for those in the directory of our own file, of which it imports copies.
+/// Writes the texts to configuration files in the temporary directory. The main file imports the
+/// same files as the original. From the directory with the installer's own file it imports copies.
 fn stage(scratch: &Path, found: &Found, texts: &Texts) -> std::io::Result<PathBuf> {
     let main = texts.main.clone().unwrap_or_default();
     let file = scratch.join("config.toml");

@@ -1,5 +1,5 @@
-//! Plans for configurations of any form. The effective configuration is here the texts' own values;
-//! the integration tests ask containerd itself.
+//! Plans for configurations of any form. In these tests the values in the texts count as the
+//! effective configuration. The integration tests ask containerd itself.
 
 use std::path::PathBuf;
 
@@ -54,7 +54,7 @@ fn installed() -> Goal {
     Goal::Installed(Registration::Path("/opt/it's \"here\"/shim".into()))
 }
 
-/// The merged values of the files.
+/// The effective configuration: the values of all files, merged.
 fn says(_: &Found, texts: &Texts) -> Result<Effective, String> {
     let parse = |text: &Option<String>| text.clone().unwrap_or_default().parse::<Table>();
     let both = parse(&texts.main).and_then(|main| Ok((main, parse(&texts.part)?)));
@@ -78,7 +78,8 @@ fn plan(texts: &Texts, goal: &Goal) -> Result<Texts, String> {
     Ok(planned.texts)
 }
 
-/// Random configurations: some parts in any order, with either line ending, or none at the end.
+/// Random configurations: some parts in any order, with one of the two line endings. The last line
+/// may lack its line ending.
 fn configuration() -> impl Strategy<Value = String> {
     let others = subsequence(&OTHERS[..], 0..=OTHERS.len()).prop_shuffle();
     let ends = (any::<bool>(), any::<bool>());
@@ -118,7 +119,7 @@ proptest! {
     fn an_installation_and_its_removal_restore_every_byte(text in configuration()) {
         let before = main_only(&text);
         let with = match plan(&before, &installed()) {
-            // An inline table in the text cannot get further keys from other lines.
+            // If the text has an inline table, other lines cannot add keys to that table.
             Err(error) => {
                 prop_assert!(error.contains("is an inline table"), "{}", error);
                 return Ok(());
@@ -228,7 +229,7 @@ fn another_authors_runtime_is_refused_with_its_place() {
         error.starts_with("/etc/containerd/config.toml, line 5, already has a runtime usher"),
         "{error}"
     );
-    // An imported file already has a runtime usher.
+    // A file that the configuration imports already has a runtime named usher.
     let imported = (PathBuf::from("/x/theirs.toml"), theirs.clone());
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{}", RUNTIMES[0]);
     let mut found = found(&main_only(&text));
@@ -264,7 +265,7 @@ fn an_inline_table_that_cannot_be_extended_is_named() {
         "/etc/containerd/config.toml, line 5: plugins.\"{CRI}\".containerd is an inline table"
     );
     assert!(error.starts_with(&expected), "{error}");
-    // If our lines go into our own file, the inline table can stay.
+    // The installer's lines go into its own file, so the inline table can stay.
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{IN_BRACES}");
     assert!(
         plan(&main_only(&text), &installed())
@@ -328,7 +329,8 @@ fn a_generated_configuration_is_tried_and_only_its_source_is_changed() {
             written.awaits_generation(),
             "it has not been generated since"
         );
-        // The generated configuration can lack the comments around our lines.
+        // The distribution may leave out the comments around the installer's lines when it
+        // generates the configuration.
         let mut made = planned.texts.clone();
         made.main = made
             .main
@@ -336,8 +338,8 @@ fn a_generated_configuration_is_tried_and_only_its_source_is_changed() {
         let made_of = with_source(&made, form);
         assert!(!made_of.awaits_generation());
         assert_eq!(made_of.plan(&installed(), &mut says).unwrap().texts, made);
-        // Our lines about the built-in runtime stay, since containerd 1 would drop the runtime
-        // without them.
+        // The installer's lines about the built-in runtime stay. Without them containerd 1 would
+        // drop that runtime.
         let built_in = "\n[plugins.x.containerd.runtimes.runc]\n  a = 1\n# <<< usher";
         if form == SourceForm::Template {
             let text = made.source.take().unwrap();

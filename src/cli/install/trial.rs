@@ -1,5 +1,5 @@
-//! The trial: starts a containerd with the new configuration, but with other directories and
-//! sockets than the node's.
+//! The trial: starts a containerd with the new configuration, but with directories and sockets that
+//! differ from those of the node's containerd.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,8 +26,8 @@ pub(super) struct Programs<'a> {
     pub(super) ctr: &'a Path,
 }
 
-/// Changes a dumped configuration so that its containerd shares nothing with a running one and
-/// keeps its files in `directory`.
+/// Changes a dumped configuration. A containerd with the result shares nothing with a running
+/// containerd, and keeps its files in `directory`.
 ///
 /// # Errors
 ///
@@ -44,8 +44,8 @@ pub(super) fn private(dump: &str, directory: &Path) -> Result<String, String> {
     }
     set(top, "temp", "");
     if let Some(score) = top.get_mut("oom_score") {
-        // containerd sets the score of its own PID through /proc. In a /proc of another PID
-        // namespace, that PID is another process.
+        // containerd writes its OOM score to `/proc/PID` with its own PID. If this /proc belongs to
+        // another PID namespace, that PID is another process.
         *score = value(0);
     }
     let mut listeners = |name: &str, address: &str| {
@@ -154,8 +154,8 @@ pub(super) fn starts(programs: &Programs, dump: &str, scratch: &Scratch) -> Resu
     }
 }
 
-/// Starts a command in a new mount namespace, so that its mounts go with it. A new thread enters
-/// the namespace, and its children inherit it.
+/// Starts a command in a new mount namespace, so that the command's mounts end with it. The
+/// namespace is that of a new thread, whose children inherit it.
 fn in_mounts_of_its_own(mut command: Command) -> std::io::Result<std::process::Child> {
     let start = move || {
         unshare(CloneFlags::CLONE_NEWNS)?;

@@ -1,4 +1,4 @@
-//! The systemd units by which the pods stop in their order when the node shuts down.
+//! The systemd units that stop the pods in their order when the node shuts down.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::place;
 
 const UNIT: &str = "usher-stop.service";
 
-/// The files' paths below systemd's directory, and their texts.
+/// The paths of the unit files below systemd's directory, and the files' texts.
 const FILES: [(&str, &str); 2] = [
     (
         UNIT,
@@ -21,7 +21,8 @@ const FILES: [(&str, &str); 2] = [
     ),
 ];
 
-/// The programs' directory in the texts.
+/// The directory of the programs in the texts of the units. The installer replaces it by the real
+/// directory.
 const BIN: &str = "/usr/local/bin/";
 
 /// The files that are missing or different, with their new texts.
@@ -52,13 +53,14 @@ pub(super) fn install(outdated: &[(PathBuf, String)]) -> Result<(), String> {
     }
 }
 
-/// The existing files.
+/// The paths of the unit files that exist.
 pub(super) fn installed(units: &Path) -> Vec<PathBuf> {
     let files = FILES.into_iter().map(|(name, _)| units.join(name));
     files.filter(|file| file.exists()).collect()
 }
 
-/// Disables and removes the units. Stops the unit only if no pod runs, as its stop stops all pods.
+/// Disables and removes the units. Stops the unit only if no pod runs, because stopping the unit
+/// stops all pods.
 pub(super) fn remove(units: &Path, has_pods: bool) -> Result<(), String> {
     if !units.join(UNIT).exists() {
         return Ok(());
@@ -72,7 +74,7 @@ pub(super) fn remove(units: &Path, has_pods: bool) -> Result<(), String> {
     for file in installed(units) {
         place::put(&file, None)?;
         if let Some(directory) = file.parent().filter(|directory| *directory != units) {
-            // The directory stays if it has another file.
+            // If the directory has another file, it cannot be removed, and stays.
             let _ = fs::remove_dir(directory);
         }
     }

@@ -63,7 +63,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
     parse(&text).map_err(|error| Failure::because(format!("{shown}: {error}")))
 }
 
-/// Parses documents as kubectl does: YAML 1.1 applies if it differs from 1.2.
+/// Parses documents as kubectl does. Where YAML 1.1 and YAML 1.2 differ, YAML 1.1 applies.
 pub(super) fn parse(text: &str) -> Result<Vec<Node>, String> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,

@@ -1,7 +1,8 @@
 //! The configuration of a node, whose administrator overrules pod authors.
 //!
-//! The configuration applies to all pods that start on the node. The caller reads the file. It
-//! decides where the file is, and what happens to pods that start while the file cannot be read.
+//! The configuration applies to all pods that start on the node. The caller of this module reads
+//! the file, and decides where the file is. If the file cannot be read, the caller decides what
+//! happens to pods that start.
 
 pub mod reference;
 #[cfg(test)]
@@ -48,7 +49,7 @@ pub enum ConfigError {
 struct Raw {
     enabled: Option<bool>,
     unknown_keys: Option<RawUnknownKeys>,
-    /// Settings and their values, as in annotations.
+    /// Defaults of pod settings: the setting's name, and a value as in annotations.
     defaults: BTreeMap<String, String>,
     limits: RawLimits,
     minimums: RawMinimums,
@@ -98,7 +99,7 @@ struct RawMinimums {
 ///
 /// # Errors
 ///
-/// The first mistake.
+/// The first mistake in the file.
 pub fn parse(text: &str) -> Result<Rules, ConfigError> {
     let raw: Raw = toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
@@ -154,7 +155,7 @@ impl RawMinimums {
     }
 }
 
-/// Refuses a minimum above its limit.
+/// Refuses a minimum that is above its limit, because no value could satisfy both.
 fn contradict(limits: &Limits, minimums: &Minimums) -> Result<(), ConfigError> {
     for (name, minimum, limit) in [
         ("grace-period", minimums.grace_period, limits.grace_period),

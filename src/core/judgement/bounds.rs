@@ -9,7 +9,7 @@ use crate::cost;
 use crate::manifest::Owner;
 use crate::plan::Roles;
 
-/// Longest answer about one pod, in bytes of JSON.
+/// Maximum size of the answer about one pod, in bytes of JSON.
 const SAID_AT_MOST: usize = 8 << 20;
 
 fn pod(annotations: &[(&str, String)], spec: &Value) -> Pod {
@@ -55,7 +55,8 @@ fn spec(init: usize) -> Value {
     })
 }
 
-/// Completes and judges the pod, and makes the whole answer of `usher explain`. Returns its size.
+/// Completes and judges the pod, and makes the whole answer of `usher explain`. Returns the size of
+/// the answer.
 #[track_caller]
 fn said(pod: &Pod, rules: &Rules) -> usize {
     let said = cost::assert_cheap(1 << 20, || {

@@ -22,11 +22,11 @@ const PROBE_FIELDS: [&str; 9] = [
 
 /// Maximum number of unknown fields of a probe that a message names.
 const MAX_UNKNOWN: usize = 8;
-/// Most characters shown of a text from the spec.
+/// Maximum number of characters shown of a text from the spec.
 const MAX_KEY_CHARS: usize = 64;
 
-/// Converts a probe to the shim's form, and returns a sentence for each part that is lost. `field`
-/// is the name of the probe's field in the spec.
+/// Converts a probe to the shim's form. Also returns a sentence for each part of the probe that the
+/// shim's form cannot express. `field` is the name of the probe's field in the spec.
 pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     let mut lost = Vec::new();
     let Value::Object(mut fields) = probe else {

@@ -1,4 +1,4 @@
-//! Names in lists that only a reader of the whole pod can resolve: patterns, and names of optional
+//! Resolves names in lists for which the whole pod has to be known: patterns, and names of optional
 //! containers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use crate::plan::{
 /// The annotations of a pod by key.
 pub(super) type Annotations = BTreeMap<String, String>;
 
-/// Most comparisons of a name with a pattern for one pod.
+/// Maximum number of comparisons of a name with a pattern, for one pod.
 const MAX_COMPARISONS: usize = 1 << 16;
 
 /// Lists whose patterns are not replaced, because they would cost too much.
@@ -27,8 +27,8 @@ pub enum PatternsError {
     TooCostly { key: String, comparisons: usize },
 }
 
-/// The readable lists of a pod, as words. A list that is too long is left out, because the parser
-/// of the plan refuses it.
+/// The lists in a pod's annotations, split into words. A list that is too long is left out, because
+/// the parser of the plan refuses it.
 pub(super) fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
     plan::lists().filter_map(|setting| {
         let value = annotations.get(&setting.key())?;
@@ -49,7 +49,8 @@ pub(super) fn with_patterns(
 ///
 /// # Errors
 ///
-/// If a list has too many names and patterns, or the pod has too many containers for its patterns.
+/// If a list has too many names and patterns, or if the pod has too many containers for
+/// its patterns.
 pub(super) fn without_patterns(
     annotations: &Annotations,
     pod: &Pod,
@@ -76,7 +77,8 @@ pub(super) fn without_patterns(
                     true => named.contains(name),
                     false => own.contains(name),
                 };
-                // One name more than allowed is enough for the error message.
+                // Collects at most one name more than allowed. That is enough to cause the error
+                // later.
                 if !is_said && names.len() <= MAX_NAMES && is_there.insert(name) {
                     names.push(name);
                 }
@@ -156,8 +158,8 @@ fn pattern(word: &str) -> Option<Pattern> {
     Pattern::new(word).ok().filter(|_| Pattern::is_one(word))
 }
 
-/// The names that a pattern may match: only a list of native init containers can name the pod's own
-/// init containers, which kubelet handles.
+/// The names that a pattern in this list may match. For `usher/native-init` they are the names of
+/// the pod's own init containers, for all other lists those of the other containers.
 fn candidates(setting: PodSetting, pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = match setting {
         PodSetting::NativeInit => &pod.spec.init_containers,

@@ -51,7 +51,7 @@ impl ContainerContext<'_> {
                     termination.note_hook(&name, self.now);
                     HookState::Over
                 }
-                // The termination was disproved: the hook runs again in the real one.
+                // The termination was disproved: the hook runs again in the real termination.
                 None => HookState::Pending,
             };
             self.container.termination_work = TerminationWork::Hook(state);

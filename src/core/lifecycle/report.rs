@@ -38,7 +38,7 @@ pub enum Report {
         name: String,
         outcome: Result<(), ActionError>,
     },
-    /// The probes of the pod would exceed their CPU time: attempts for this container, and for
+    /// The probes of the pod would use too much CPU time. Attempts for this container, and for
     /// others, are made less often than their periods say.
     Stretched {
         name: String,
@@ -59,7 +59,8 @@ pub enum Report {
     /// The inferred termination is disproved: the caller has created a container.
     NotTerminating { disproved_by: String },
     /// The caller has created a container after the end of the pod, or restarts the whole pod
-    /// (`from_the_start`): order, defers and completion start again as in a new sandbox.
+    /// (`from_the_start`). The start order, the defer containers and the completion begin anew, as
+    /// in a new sandbox.
     StartsOver { with: String, from_the_start: bool },
     /// The sandbox is killed so that its caller starts the whole pod again.
     SandboxKilled,
@@ -96,7 +97,7 @@ pub enum Report {
     Extended { name: String, by: Duration },
     /// The grace period is over, and containers are still alive.
     GraceOver { alive: Vec<String> },
-    /// All known apps are done, and unlisted ones may still come.
+    /// All known apps are done, and unlisted apps may still be created.
     Late { wait: Duration, remedy: String },
     /// The run is over, and these containers keep the pod alive.
     Kept { by: Vec<String> },

@@ -1,4 +1,5 @@
-//! A streaming reader for pods: it keeps only what matters, and no more than Kubernetes can run.
+//! A streaming reader for pods. It keeps only the fields that usher needs, and at most as many
+//! containers as Kubernetes can run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +15,8 @@ use crate::plan::{Amounts, ExitCodes, MAX_NAME_CHARS, Object, Resources};
 use super::Owner;
 use super::pod::{Container, Pod, Requirements, Spec};
 
-/// Most containers of one pod, init containers included. A kubelet runs some hundred on a node.
+/// Maximum number of containers of one pod, init containers included. A kubelet runs some hundred
+/// containers on a node.
 pub const MAX_CONTAINERS: usize = 1000;
 
 /// Kubernetes' own limit for the annotations of an object, keys and values together.
@@ -217,7 +219,7 @@ impl<'de> Deserialize<'de> for Containers {
     }
 }
 
-/// Kubernetes' `restartPolicyRules`, combined.
+/// Kubernetes' `restartPolicyRules`, combined into one set of exit codes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RestartRules {
     pub are_there: bool,
@@ -311,7 +313,7 @@ trait Fold: Default {
 
     const EXPECTED: &str;
 
-    /// False if further items are only counted.
+    /// False if further items are counted but not kept.
     fn keeps_more(&self) -> bool {
         true
     }

@@ -100,7 +100,8 @@ impl Roles {
     ///
     /// # Errors
     ///
-    /// An invalid pattern, a duplicate, or too many of them.
+    /// If a pattern is invalid, if a name or pattern is listed twice, or if there are
+    /// too many of them.
     ///
     /// ```
     /// use usher_core::plan::Roles;

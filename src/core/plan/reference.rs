@@ -24,13 +24,13 @@ pub struct Entry {
     pub key: String,
     /// The roles of the containers that may have the annotation; empty for a setting of the pod.
     pub roles: Vec<&'static str>,
-    /// The form of its value.
+    /// The form of the annotation's value.
     pub value: Text,
     /// The value that applies if the annotation is missing.
     pub default: Text,
-    /// The effect, in whole sentences.
+    /// The effect of the annotation, in whole sentences.
     pub about: &'static str,
-    /// The Kubernetes proposal that the setting is from, as the pages name it.
+    /// The Kubernetes proposal that the setting is from, as the reference pages name the proposal.
     pub source: &'static str,
     /// Annotations of an example pod; the last one is the annotation described here.
     pub example: &'static [(&'static str, &'static str)],
@@ -60,7 +60,7 @@ fn word(default: impl Display) -> Text {
     format!("`{default}`").into()
 }
 
-/// A duration as in an annotation.
+/// A duration in the form that annotations use.
 fn time(default: Duration) -> Text {
     match default.as_secs() {
         seconds if seconds >= 60 && seconds % 60 == 0 => format!("`{}m`", seconds / 60).into(),

@@ -32,8 +32,8 @@ const USUAL_CONTAINERS: usize = 64;
 pub enum Webhook {
     /// Completes pods that have usher annotations.
     Mutate,
-    /// As `Mutate`, and sets the RuntimeClass of all other pods. Meant for namespaces whose pods
-    /// all run under usher.
+    /// Does the same as `Mutate`, and sets the RuntimeClass of all other pods. Meant for namespaces
+    /// whose pods all run under usher.
     MutateNamespace,
     /// Refuses pods and pod templates that the shim would refuse.
     Validate,
@@ -279,8 +279,9 @@ impl Admission {
         self.complete(&mut pod, |_| ())
     }
 
-    /// Judges a change by what is new. A refusal or warning that also applies to the old object is
-    /// left out: a client that removes a finalizer or scales the object has not caused it.
+    /// Judges the change of an object by its new problems. A refusal or warning that also applies
+    /// to the old object is left out. For example, a client that only scales the object, or removes
+    /// a finalizer, has not caused the problem.
     fn validate_change(&self, old: Subject, new: Subject) -> Verdict {
         if old == new {
             return Verdict::default();

@@ -27,7 +27,7 @@ impl Files {
         }
     }
 
-    /// Reads the files, and serves their certificate; true if it has changed.
+    /// Reads the files, and serves their certificate. Returns true if the certificate has changed.
     ///
     /// # Errors
     ///

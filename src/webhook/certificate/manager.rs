@@ -2,8 +2,8 @@
 //!
 //! The certificate in the Secret is the one to use. If a replica finds no certificate there, or one
 //! that expires soon, it makes a new one and writes it to the Secret. If another replica was
-//! faster, the API server rejects the write as a conflict, and the replica takes the other's
-//! certificate. Then the replica writes the authority of the certificate into the webhook
+//! faster, the API server rejects the write as a conflict, and the replica uses the certificate of
+//! the other replica. Then the replica writes the authority of the certificate into the webhook
 //! configurations. Replicas start using the certificate at their next check, when every API server
 //! has had time to see the new authority. The previous authority stays in the configurations, so
 //! that the API server still trusts a replica that has not switched yet.
@@ -82,8 +82,8 @@ impl Manager {
         }
     }
 
-    /// Checks the Secret, the webhook configurations and the certificate in use, and corrects them;
-    /// true if the certificate in use has changed.
+    /// Checks the Secret, the webhook configurations and the certificate in use, and corrects them.
+    /// Returns true if the certificate in use has changed.
     ///
     /// # Errors
     ///
@@ -137,7 +137,8 @@ impl Manager {
         Ok(pair)
     }
 
-    /// Writes the authorities into the webhook configurations; true if that changed any.
+    /// Writes the authorities into the webhook configurations. Returns true if a configuration has
+    /// changed.
     async fn publish_authorities(&self, pair: &Pair) -> anyhow::Result<bool> {
         let mut changed = false;
         for (kind, api) in &self.configurations {
@@ -212,7 +213,8 @@ fn put_pair(secret: &mut Secret, pair: &Pair) {
     }
 }
 
-/// Writes the authorities into all webhooks of a configuration; true if that changes it.
+/// Writes the authorities into all webhooks of a configuration. Returns true if this changes the
+/// configuration.
 fn put_authorities(configuration: &mut Value, authorities: &[u8]) -> bool {
     let Ok(authorities) = serde_json::to_value(ByteString(authorities.to_vec())) else {
         return false;

@@ -1,9 +1,9 @@
 //! The webhook's certificate, which the API server verifies.
 //!
-//! [`CurrentCertificate`] holds the certificate in use; each handshake takes the latest one.
+//! [`CurrentCertificate`] holds the certificate in use; each handshake uses the latest certificate.
 //! [`Manager`] sets it: it makes certificates, agrees on one with the other replicas, and gives its
 //! authority to the API server. If cert-manager or a similar program does all that, [`Files`] sets
-//! the certificate. [`ClientAuthorities`] verify the certificates of clients.
+//! the certificate instead. [`ClientAuthorities`] verify the certificates of clients.
 
 mod client_authorities;
 mod current;

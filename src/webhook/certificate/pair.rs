@@ -16,7 +16,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 
-/// Validity of a certificate that we make.
+/// Validity of a certificate that the webhook makes.
 pub(super) const VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// Largest difference of clocks in a cluster: a certificate is valid from this long before it is
@@ -26,7 +26,7 @@ const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 /// A certificate with its key, all in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pair {
-    /// The certificate, followed by intermediate ones.
+    /// The certificate, followed by intermediate certificates.
     pub certificate: Vec<u8>,
     pub key: Vec<u8>,
     /// Trusted authorities; the one that has signed the certificate comes first.
@@ -83,7 +83,7 @@ impl Pair {
         Ok(chain)
     }
 
-    /// Converts it to the form that rustls serves.
+    /// Converts the pair to the form that rustls serves.
     ///
     /// # Errors
     ///

@@ -201,7 +201,7 @@ impl Fork {
                 self.left.failures -= 1;
                 self.under_way.remove(&Effect::Create);
                 self.init = Init::Parked;
-                self.pod.handle_create_abandoned(now, &id, true);
+                self.pod.handle_create_abandoned(now, &id);
             }
             Event::InitDies => {
                 self.left.deaths -= u8::from(!self.is_killed);
