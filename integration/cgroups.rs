@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use usher::cgroup::cleanup::kill_and_remove;
+use usher_linux::cgroup::cleanup::kill_and_remove;
 
 /// The mount point of cgroup v2, on a machine with cgroup v2 alone or with both versions.
 fn version_2() -> PathBuf {
@@ -38,7 +38,7 @@ fn processes_in_threaded_cgroups_are_killed_and_the_cgroups_removed() {
     runtime.block_on(kill_and_remove(&BTreeSet::from([cgroup.clone()])));
     let is_left = cgroup.exists();
     if is_left {
-        // Clean up after a failure.
+        // The test has failed: kill the remaining processes, so that the cgroups can be removed.
         let _ = fs::write(cgroup.join("cgroup.kill"), "1");
     }
     let status = collected.join().expect("a thread").expect("a child");

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use crate::lifecycle::Time;
-use crate::probe::thread_time;
+use usher_core::lifecycle::Time;
+use usher_linux::probe::thread_time;
 
 /// Reads the time. Tests set a clock of their own.
 pub trait Clock: fmt::Debug + Send + Sync {

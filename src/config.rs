@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use usher_core::config::parse;
 
-use crate::plan::Rules;
+use usher_core::plan::Rules;
 
 /// The default path of the file; [`PATH_VARIABLE`] overrides it.
 pub const PATH: &str = "/etc/usher/config.toml";
@@ -95,9 +95,9 @@ pub(crate) fn fuzz(input: &[u8]) {
         return;
     };
     let read = || parse(text);
-    match crate::fuzz::cost::assert_bounded(text.len(), 1024, 128 * 1024, read) {
+    match usher_fuzz::cost::assert_bounded(text.len(), 1024, 128 * 1024, read) {
         Ok(rules) => {
-            let _ = crate::plan::Plan::parse_under(&BTreeMap::new(), &rules);
+            let _ = usher_core::plan::Plan::parse_under(&BTreeMap::new(), &rules);
         }
         Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
     }

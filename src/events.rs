@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use ttrpc::Code;
 use ttrpc::r#async::transport::Socket;
 
-use crate::any::Pack;
+use usher_linux::any::Pack;
 
 /// Converts a point in time to the protobuf type of the messages.
 pub fn timestamp(at: SystemTime) -> Timestamp {

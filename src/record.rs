@@ -1,16 +1,16 @@
 //! The history of a pod, as a bounded number of facts.
 //!
-//! The [lifecycle core](crate::lifecycle) forgets everything that it no longer needs. This module
+//! The [lifecycle core](usher_core::lifecycle) forgets everything that it no longer needs. This module
 //! decides nothing. It keeps the facts that `usher` shows to people: when a container was created,
 //! executed, ready, stopped, killed and removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::lifecycle::{
+use usher_core::lifecycle::{
     Cause, ContainerId, HookKind, ProbeKind, Report, RolePolicy, Step, Time, Why,
 };
-use crate::plan::{ContainerKind, Role, Signal};
+use usher_core::plan::{ContainerKind, Role, Signal};
 
 /// Maximum number of events that are kept. Each takes 48 bytes, plus its text.
 const EVENTS_AT_MOST: usize = 256;
@@ -449,7 +449,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lifecycle::ActionError;
+    use usher_core::lifecycle::ActionError;
 
     const SECOND: Duration = Duration::from_secs(1);
 

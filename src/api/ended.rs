@@ -12,8 +12,8 @@ use protobuf::Message;
 
 use super::{directory, make_directory};
 use crate::api;
-use crate::lifecycle::Report;
-use crate::linux::files::{Replacement, replace};
+use usher_core::lifecycle::Report;
+use usher_linux::files::{Replacement, replace};
 
 /// Subdirectory of the sockets' directory.
 const ENDED: &str = "ended";

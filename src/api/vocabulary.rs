@@ -2,11 +2,11 @@
 //! in the messages. `usher` makes sentences from the messages.
 
 use crate::api;
-use crate::lifecycle::{
+use usher_core::lifecycle::{
     Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, Remedy, StateSummary, Status, Step, Then,
     Why,
 };
-use crate::plan::{ContainerKind, DeferTurn, Origin, Role};
+use usher_core::plan::{ContainerKind, DeferTurn, Origin, Role};
 
 impl From<Phase> for api::Phase {
     fn from(phase: Phase) -> api::Phase {

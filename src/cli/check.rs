@@ -18,9 +18,9 @@ use serde::Serialize;
 
 use super::containerd::{self, Node};
 use super::output::{self, Failure, Output, Stdout, styled};
-use crate::reaper::LIST_OF_CHILDREN;
 use cures::Cures;
 use finding::{Code, Finding, Group, Subject};
+use usher_linux::reaper::LIST_OF_CHILDREN;
 
 const OWN_CONFIG: Subject = Subject::new(Group::Configuration, "usher's configuration");
 const KERNEL: Subject = Subject::new(Group::Node, "kernel");

@@ -3,10 +3,10 @@
 use protobuf::Message;
 
 use crate::api;
-use crate::fuzz::cost::{assert_bounded, assert_cheap};
-use crate::judgement::{Judgement, complete};
-use crate::manifest::Pod;
-use crate::plan::Rules;
+use usher_core::judgement::{Judgement, complete};
+use usher_core::manifest::Pod;
+use usher_core::plan::Rules;
+use usher_fuzz::cost::{assert_bounded, assert_cheap};
 
 use super::convert::{Options, convert as convert_all};
 use super::explain::explain as explain_one;

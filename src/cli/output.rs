@@ -12,7 +12,7 @@ use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Padding, Style as Borders};
 
-use crate::text::with_causes;
+use usher_core::text::with_causes;
 
 /// Style of headings and names.
 pub(super) const BOLD: Style = Style::new().bold();

@@ -6,7 +6,7 @@ use protobuf::reflect::EnumDescriptor;
 use protobuf::{Enum, EnumFull, EnumOrUnknown};
 
 use crate::api;
-use crate::plan::Signal;
+use usher_core::plan::Signal;
 
 /// The suffix that the name of value 0 has in every enum. The rest of that name is the prefix of
 /// all names in the enum.
@@ -273,7 +273,7 @@ pub(super) fn hook(hook: EnumOrUnknown<api::Hook>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lifecycle::Step;
+    use usher_core::lifecycle::Step;
 
     /// The words of all values of an enum except the unknown one.
     fn words<E: EnumFull>() -> Vec<String> {

@@ -8,8 +8,8 @@
 use protobuf::MessageField;
 
 use crate::api;
-use crate::cgroup::Cgroup;
-use crate::cgroup::values::Values;
+use usher_linux::cgroup::Cgroup;
+use usher_linux::cgroup::values::Values;
 
 /// Adds OOM scores and cgroup values to a pod, except for containers without a process.
 pub(super) fn add_values(pod: &mut api::Pod) {

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
 use crate::clock::{Clock, Timebase};
-use crate::lifecycle::Time;
-use crate::share::Share;
+use usher_core::lifecycle::Time;
+use usher_core::share::Share;
 
 /// Seconds until a debt of one second of CPU time is paid off: clients get a thirtieth of a core.
 /// The documented limit is a twentieth. The difference covers costs that no task sees, such as

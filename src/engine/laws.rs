@@ -12,9 +12,9 @@ use usher::engine::{
     CancelToken, Container, CreateOptions, Deletion, Engine, EngineError, ExecOrder, ExitFuture,
     Facts, Init, InitialState, NewExec, NewInit, Order, PreviousInit, SignalProgress,
 };
-use usher::plan::Signal;
-use usher::process::ExitStatus;
-use usher::stdio::Streams;
+use usher_core::plan::Signal;
+use usher_core::process::ExitStatus;
+use usher_linux::stdio::Streams;
 
 /// Generous time limit for anything that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);

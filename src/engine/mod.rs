@@ -43,20 +43,20 @@ use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
 use crate::cri::PodSandboxConfig;
-use crate::plan::{Allotment, Hook, Probe, Signal};
-use crate::process::ExitStatus;
-use crate::sizing::{Limits, Requests, Size};
-use crate::stdio::{self, Paths, Streams};
+use usher_core::plan::{Allotment, Hook, Probe, Signal};
+use usher_core::process::ExitStatus;
+use usher_core::sizing::{Limits, Requests, Size};
+use usher_linux::stdio::{self, Paths, Streams};
 
-pub use crate::cgroup::Place;
-pub use crate::cgroup::scores::{Change, Outcome as ScoreOutcome};
-pub use crate::cgroup::values::{Knob, UNLIMITED};
-pub use crate::lifecycle::Deletion;
-pub use crate::probe::Attempted;
 pub use cancel::CancelToken;
 pub use error::EngineError;
 pub use namespaces::{NamespaceError, Namespaces};
 pub use resources::Resources;
+pub use usher_core::lifecycle::Deletion;
+pub use usher_linux::cgroup::Place;
+pub use usher_linux::cgroup::scores::{Change, Outcome as ScoreOutcome};
+pub use usher_linux::cgroup::values::{Knob, UNLIMITED};
+pub use usher_linux::probe::Attempted;
 
 /// Work that runs concurrently with everything else.
 pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::sizing::{Bytes, Limit, Millicores, Size};
+use usher_core::sizing::{Bytes, Limit, Millicores, Size};
 
 /// Default period of a CPU quota in the kernel, in microseconds.
 const DEFAULT_PERIOD: u64 = 100_000;

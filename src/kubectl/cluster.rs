@@ -6,7 +6,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Resource;
 use kube::core::params::GetParams;
 use kube::{Client, Config};
-use usher::text::causes;
+use usher_core::text::causes;
 
 use crate::arguments::ClusterOptions;
 

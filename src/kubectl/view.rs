@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use usher::text::causes;
+use usher_core::text::causes;
 
 use crate::cluster::{ApiError, Cluster};
 

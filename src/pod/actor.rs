@@ -10,10 +10,10 @@ use tracing::{debug, error, info, warn};
 use crate::catch_panic::Panicked;
 use crate::clock::Timebase;
 use crate::engine::UpcomingCreation;
-use crate::lifecycle::{
+use crate::record::Record;
+use usher_core::lifecycle::{
     self, Action, ContainerId, Operations, RELEASES_WITHIN, Report, RequestId, Time, Wanted,
 };
-use crate::record::Record;
 
 use super::alarm::Alarm;
 use super::pod_meta::PodMeta;

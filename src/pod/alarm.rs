@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lifecycle::Time;
+use usher_core::lifecycle::Time;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);

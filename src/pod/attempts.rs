@@ -7,8 +7,8 @@ use tracing::debug;
 
 use crate::catch_panic::Panicked;
 use crate::engine::{Attempted, CancelToken, Init, ProbeEnvironment};
-use crate::lifecycle::{ActionError, ContainerId, HookKind, Wanted};
-use crate::plan::Hook;
+use usher_core::lifecycle::{ActionError, ContainerId, HookKind, Wanted};
+use usher_core::plan::Hook;
 
 use super::Actor;
 use super::sizes::OwnCgroup;

@@ -6,8 +6,8 @@ use containerd_shim_protos::events::task::TaskOOM;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use crate::engine::Cgroup;
-use crate::lifecycle::{Call, ContainerId};
 use crate::record::What;
+use usher_core::lifecycle::{Call, ContainerId};
 
 use super::{Actor, CallError, Kind, Message, Reply};
 

@@ -10,11 +10,11 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
 use crate::engine::{Checkpoint, EngineError, Init, NewInit};
-use crate::lifecycle::{ActionError, Call, ContainerId, Wanted};
-use crate::plan::Signal;
-use crate::process::ExitStatus;
 use crate::record::What;
-use crate::stdio::Streams;
+use usher_core::lifecycle::{ActionError, Call, ContainerId, Wanted};
+use usher_core::plan::Signal;
+use usher_core::process::ExitStatus;
+use usher_linux::stdio::Streams;
 
 use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};

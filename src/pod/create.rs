@@ -11,10 +11,10 @@ use crate::engine::{
     CancelToken, Container, CreateOptions, Created, EngineError, ExitFuture, Facts as Read, Init,
     InitialState, NewInit, Order,
 };
-use crate::lifecycle::{BundleFacts, ContainerId, Demands, NewContainer, Wanted};
-use crate::plan::identity::group;
-use crate::plan::{Identity, KubeletFacts, Plan};
 use crate::record::What;
+use usher_core::lifecycle::{BundleFacts, ContainerId, Demands, NewContainer, Wanted};
+use usher_core::plan::identity::group;
+use usher_core::plan::{Identity, KubeletFacts, Plan};
 
 use super::carryover::RestartCarryover;
 use super::handles::Handles;

@@ -7,8 +7,8 @@ use containerd_shim_protos::protobuf::MessageField;
 
 use crate::catch_panic::Panicked;
 use crate::engine::EngineError;
-use crate::lifecycle::{CleanupOutcome, ContainerId, Deletion, Wanted};
-use crate::stdio;
+use usher_core::lifecycle::{CleanupOutcome, ContainerId, Deletion, Wanted};
+use usher_linux::stdio;
 
 use super::process::{Deleted, Exit};
 use super::{Actor, CallError, Kind, Reply};

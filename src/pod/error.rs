@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::catch_panic::Panicked;
 use crate::engine::EngineError;
-use crate::lifecycle::Refusal;
+use usher_core::lifecycle::Refusal;
 
 /// A failed call: one sentence, and the kind of failure.
 #[derive(Clone, Debug, PartialEq, Eq)]

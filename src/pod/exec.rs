@@ -11,10 +11,10 @@ use crate::catch_panic::Panicked;
 use crate::engine::{
     CancelToken, ExecOrder, Init, NewExec, Process as Executable, SignalProgress, UpcomingCreation,
 };
-use crate::lifecycle::{self, Call, ContainerId, Wanted};
-use crate::plan::Signal;
-use crate::process::ExitStatus;
-use crate::stdio::Unread;
+use usher_core::lifecycle::{self, Call, ContainerId, Wanted};
+use usher_core::plan::Signal;
+use usher_core::process::ExitStatus;
+use usher_linux::stdio::Unread;
 
 use super::operations::Caller;
 use super::process::{Exec, Exit, Process};

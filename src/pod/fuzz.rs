@@ -4,7 +4,7 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use serde_json::{Map, Value};
 
 use crate::engine::oci::lower;
-use crate::fuzz::cost::assert_bounded;
+use usher_fuzz::cost::assert_bounded;
 
 use super::{carryover, checkpoint};
 

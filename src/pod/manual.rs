@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::api;
 use crate::events::timestamp;
-use crate::lifecycle::ContainerId;
+use usher_core::lifecycle::ContainerId;
 
 use super::{Actor, CallError, Kind, Reply};
 

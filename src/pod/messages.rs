@@ -5,8 +5,8 @@ use std::sync::Arc;
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
 use crate::engine::{CancelToken, Init};
-use crate::lifecycle::{Call, ContainerId, TaskStatus, Wanted};
-use crate::stdio;
+use usher_core::lifecycle::{Call, ContainerId, TaskStatus, Wanted};
+use usher_linux::stdio;
 
 use super::process::{Exit, Process, StateAnswer, Status, Task};
 use super::{Actor, CallError, Reply};

@@ -1,6 +1,6 @@
 //! The actor that owns one pod.
 //!
-//! The actor alone holds the [lifecycle core](crate::lifecycle) and the table of tasks and their
+//! The actor alone holds the [lifecycle core](usher_core::lifecycle) and the table of tasks and their
 //! processes. A handler of the Task service sends the actor a message and awaits the answer. If
 //! ttrpc drops the handler, the actor's work goes on. The actor itself never waits: work that takes
 //! time is a numbered operation (`operations`), which sends the actor a message at its end.
@@ -45,7 +45,7 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Order;
-use crate::stdio::Paths;
+use usher_linux::stdio::Paths;
 
 pub use actor::Actor;
 pub use cgroup::{Figures, Members};

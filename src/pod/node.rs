@@ -6,7 +6,7 @@ use crate::api::Archive;
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::events::{Event, Publish};
-use crate::plan::Rules;
+use usher_core::plan::Rules;
 
 /// Everything outside of the actor that the actor uses. Tests replace each part by a simulated
 /// part, and only the simulated parts inject faults.

@@ -1,7 +1,7 @@
 //! Work that takes time: each piece runs in a tokio task beside the actor and sends its outcome to
 //! the actor.
 //!
-//! Work on a container is a numbered [operation](crate::lifecycle::Operations). The number comes
+//! Work on a container is a numbered [operation](usher_core::lifecycle::Operations). The number comes
 //! back with the outcome, and shows if the outcome is stale, which means that the container no
 //! longer needs it. Only this file drops stale outcomes: it frees the processes in the outcome, and
 //! tells the caller that the container is gone.
@@ -14,9 +14,9 @@ use crate::catch_panic::{Panicked, catch_panic};
 use crate::engine::{
     Attempted, CancelToken, Created, InitialState, NewExec, NewInit, ScoreOutcome,
 };
-use crate::lifecycle::{ContainerId, OperationId, Wanted};
-use crate::process::ExitStatus;
-use crate::stdio::Streams;
+use usher_core::lifecycle::{ContainerId, OperationId, Wanted};
+use usher_core::process::ExitStatus;
+use usher_linux::stdio::Streams;
 
 use super::exec::kill_executed;
 use super::handles::kill_init;
@@ -219,8 +219,8 @@ mod tests {
     use super::*;
     use crate::events::Publisher;
     use crate::pod::CallError;
-    use crate::reaper::Reaper;
     use crate::shim::serve::this_node;
+    use usher_linux::reaper::Reaper;
 
     #[test]
     fn the_outcome_of_work_arrives_even_after_a_panic() {

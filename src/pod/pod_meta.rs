@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::engine::{Init, Sandbox};
-use crate::plan::PodIdentity;
+use usher_core::plan::PodIdentity;
 
 /// A pod's namespace, name and uid, and its sandbox.
 #[derive(Debug)]

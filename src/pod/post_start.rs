@@ -1,7 +1,7 @@
 //! Runs a container's postStart handler again after a restart in place. The shim repeats the exec
 //! by which kubelet ran the handler after the first start.
 
-use crate::lifecycle::{ActionError, ContainerId, Wanted};
+use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
 
 use super::Actor;
 

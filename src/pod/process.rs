@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::engine::{CancelToken, Container, Process as Executed};
-use crate::lifecycle::OperationId;
-use crate::plan::Allotment;
-use crate::stdio::{Paths, Streams, Unread};
+use usher_core::lifecycle::OperationId;
+use usher_core::plan::Allotment;
+use usher_linux::stdio::{Paths, Streams, Unread};
 
 use super::carryover::RestartCarryover;
 use super::handles::Handles;

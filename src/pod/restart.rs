@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::catch_panic::Panicked;
 use crate::engine::{NewInit, PreviousInit};
-use crate::lifecycle::{ActionError, ContainerId, Wanted};
+use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
 
 use super::Actor;
 use super::handles::kill_init;

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::catch_panic::Panicked;
 use crate::engine::Sandbox;
-use crate::lifecycle::{ContainerId, TaskStatus};
+use usher_core::lifecycle::{ContainerId, TaskStatus};
 
 use super::process::{Exit, Status, Task};
 use super::{Actor, CallError, Kind, Reply};

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use crate::catch_panic::Panicked;
 use crate::engine::{Change, ScoreOutcome};
-use crate::lifecycle::{ContainerId, Wanted};
+use usher_core::lifecycle::{ContainerId, Wanted};
 
 use super::Actor;
 

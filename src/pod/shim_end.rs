@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::lifecycle::ContainerId;
+use usher_core::lifecycle::ContainerId;
 
 /// Time after which an idle shim without a task ends, even if containerd is connected. After some
 /// failed Creates containerd keeps the connection and the bundle. A Create comes right after the
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
     use crate::events::Publisher;
     use crate::pod::{Actor, Pod};
-    use crate::reaper::Reaper;
     use crate::shim::serve::this_node;
+    use usher_linux::reaper::Reaper;
 
     /// Runs `this` on a shim without a task, and returns the number of seconds after which the shim
     /// ends.

@@ -3,8 +3,8 @@
 use tracing::{info, warn};
 
 use crate::engine::{EngineError, SignalProgress};
-use crate::lifecycle::{ContainerId, RequestId, Wanted, Why};
-use crate::plan::Signal;
+use usher_core::lifecycle::{ContainerId, RequestId, Wanted, Why};
+use usher_core::plan::Signal;
 
 use super::{Actor, CallError};
 

@@ -13,8 +13,8 @@ use crate::api;
 use crate::clock::Clock;
 use crate::engine::sim::SimEngine;
 use crate::events::{Event, Publish};
-use crate::plan::Rules;
 use crate::pod::Node;
+use usher_core::plan::Rules;
 
 /// Start of a simulated node's time, in seconds since the epoch.
 const BEGINS_AT: u64 = 1_000_000_000;

@@ -7,8 +7,8 @@ use containerd_shim_protos::events::task::TaskStart;
 use tokio::sync::oneshot;
 
 use crate::catch_panic::Panicked;
-use crate::lifecycle::{ActionError, ContainerId, RequestId, Wanted};
 use crate::record::What;
+use usher_core::lifecycle::{ActionError, ContainerId, RequestId, Wanted};
 
 use super::{Actor, CallError, Reply};
 

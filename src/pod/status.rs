@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use crate::api;
 use crate::events::timestamp;
-use crate::lifecycle::{Cause, Kept, Lateness, Phase, RolePolicy, Time, View, Wait};
-use crate::plan::{ContainerKind, Signal};
 use crate::record::{Event, Past, What};
+use usher_core::lifecycle::{Cause, Kept, Lateness, Phase, RolePolicy, Time, View, Wait};
+use usher_core::plan::{ContainerKind, Signal};
 
 use super::{Actor, CallError, Kind, Reply};
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::catch_panic::Panicked;
 use crate::engine::{Process, SignalProgress};
-use crate::lifecycle::{Call, ContainerId, Kill, Wanted};
-use crate::plan::Signal;
-use crate::process::ExitStatus;
 use crate::record::What;
+use usher_core::lifecycle::{Call, ContainerId, Kill, Wanted};
+use usher_core::plan::Signal;
+use usher_core::process::ExitStatus;
 
 use super::exec::{exit_event, read};
 use super::process::Exit;

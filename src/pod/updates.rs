@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 
 use crate::engine::{EngineError, Resources};
-use crate::lifecycle::{Call, ContainerId, Wanted};
-use crate::sizing::Size;
+use usher_core::lifecycle::{Call, ContainerId, Wanted};
+use usher_core::sizing::Size;
 
 use super::{Actor, CallError, Kind, Reply};
 

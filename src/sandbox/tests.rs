@@ -6,7 +6,7 @@ use super::*;
 use crate::engine::sim::{EngineCall, Fault, FaultPlan, SimBundle, SimEngine};
 use crate::pod::Actor;
 use crate::pod::sim::SimNode;
-use crate::process::ExitStatus;
+use usher_core::process::ExitStatus;
 
 /// A sandbox that was created on a simulated node.
 struct World {

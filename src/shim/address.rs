@@ -18,7 +18,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use ttrpc::r#async::transport::Socket;
 
-use crate::linux::files::{self, Replacement};
+use usher_linux::files::{self, Replacement};
 
 /// File in each bundle with the shim's address. A restarted containerd reads it.
 const ADDRESS_FILE: &str = "address";

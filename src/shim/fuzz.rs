@@ -1,8 +1,10 @@
 //! Fuzzes the input of `start` and `delete`.
 
+pub(crate) mod ttrpc;
+
 use containerd_shim::Flags;
 
-use crate::fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
+use usher_fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 
 use super::bootstrap::{Bootstrap, Environment};
 

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::engine::oci::is_command_log;
-use crate::sys;
+use usher_linux::sys;
 
 /// Time that a command of the runtime has to exit by itself. containerd gives `delete` five seconds
 /// in all.

@@ -38,9 +38,9 @@ use std::process::ExitCode;
 use containerd_shim::Flags;
 
 use crate::VERSION;
-use crate::cgroup::place;
 use crate::engine::sandbox::maker;
-use crate::probe::prober;
+use usher_linux::cgroup::place;
+use usher_linux::probe::prober;
 
 /// The commit of this build; empty if unknown.
 pub const REVISION: &str = env!("USHER_REVISION");

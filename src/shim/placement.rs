@@ -1,6 +1,6 @@
 //! The cgroup and the core scheduling group of the process that serves a pod.
 
-use crate::{cgroup, sys};
+use usher_linux::{cgroup, sys};
 
 /// Moves process `pid` to the cgroup that the runtime option ShimCgroup names.
 ///

@@ -18,11 +18,11 @@ use crate::clock::SystemClock;
 use crate::config;
 use crate::engine::oci::OciEngine;
 use crate::events::Publisher;
-use crate::plan::Rules;
 use crate::pod::{Actor, Node};
-use crate::reaper::Reaper;
 use crate::sandbox;
 use crate::task::Service;
+use usher_core::plan::Rules;
+use usher_linux::reaper::Reaper;
 
 use super::bootstrap::TTRPC_ADDRESS;
 use super::callers::Callers;

@@ -11,8 +11,8 @@ use containerd_shim::cgroup::adjust_oom_score;
 
 use crate::config;
 use crate::engine::oci::{Bundle, BundleError};
-use crate::plan::identity;
-use crate::sys;
+use usher_core::plan::identity;
+use usher_linux::sys;
 
 use super::address::{self, Claim};
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::process::parent_id;
 use std::str::FromStr;
 
-use crate::linux::ProcessStat;
+use usher_linux::ProcessStat;
 
 /// Environment variable of the serving process.
 pub(super) const VARIABLE: &str = "USHER_STARTED_BY";

@@ -9,7 +9,7 @@ use usher_core::simulator::name_of;
 
 use crate::engine::sim::{EngineCall, Happening, Left};
 use crate::engine::{Knob, UNLIMITED};
-use crate::lifecycle::Report;
+use usher_core::lifecycle::Report;
 
 use super::containerd::{Called, Notice};
 use super::faults::TOOK_TOO_LONG;

@@ -23,12 +23,12 @@ use usher_core::simulator::{Call, Node, Script, Seen, name_of};
 
 use crate::api::{self, Archive};
 use crate::engine::sim::{Happening, Left, OnStop, Program, SimBundle, SimEngine};
-use crate::plan::Signal;
 use crate::pod::sim::SimNode;
 use crate::pod::{self, Actor};
-use crate::process::ExitStatus;
-use crate::sizing::{Bytes, Millicores, Size};
 use crate::task::Service;
+use usher_core::plan::Signal;
+use usher_core::process::ExitStatus;
+use usher_core::sizing::{Bytes, Millicores, Size};
 
 use super::containerd::{Containerd, is_lost};
 use super::faults::Faults;

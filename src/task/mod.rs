@@ -23,14 +23,14 @@ use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
-use crate::any::Pack;
 use crate::engine::Order;
 use crate::events;
 use crate::pod::{
     CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members, Pod,
     Status as TaskStatus,
 };
-use crate::stdio::{Paths, Size};
+use usher_linux::any::Pack;
+use usher_linux::stdio::{Paths, Size};
 
 /// The Task service of one pod, for both `containerd.task.v2` and `v3`, which have the same
 /// messages.

@@ -13,6 +13,8 @@
 //!
 //! With `--attack`, attackers send requests while the same reviews are sent (`scripts/attack`).
 
+#![allow(clippy::restriction, reason = "a benchmark may panic")]
+
 #[path = "bench/attack.rs"]
 mod attack;
 

@@ -3,8 +3,8 @@
 //! `scripts/fuzz reviews` searches for failing inputs; the test here runs the stored seeds.
 
 use crate::admission::{Admission, Webhook};
-use crate::cost::assert_cheap;
 use usher_core::plan::Rules;
+use usher_fuzz::cost::assert_cheap;
 
 /// Answers `input` as a review to each webhook.
 pub fn reviews(input: &[u8]) {
@@ -23,17 +23,10 @@ pub fn reviews(input: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
+    use super::*;
 
     #[test]
     fn reviews_that_once_failed_are_answered() {
-        let seeds =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/fuzz/seeds/reviews");
-        let inputs: Vec<_> = fs::read_dir(seeds).unwrap().collect();
-        assert!(!inputs.is_empty());
-        for input in inputs {
-            super::reviews(&fs::read(input.unwrap().path()).unwrap());
-        }
+        usher_fuzz::run_seeds(&[("reviews", reviews)]);
     }
 }

@@ -7,6 +7,8 @@
 //! of the list unless the pod already has it. The injector makes its own certificate. Once it
 //! listens, `DIRECTORY/authority.json` has the authority in the form of a `caBundle`.
 
+#![allow(clippy::restriction, reason = "a test may panic")]
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use glob::{MatchOptions, Pattern};
 use toml::{Table, Value};
 
-use crate::plan::{ContainerSetting, PodSetting};
+use usher_core::plan::{ContainerSetting, PodSetting};
 
 use super::super::containerd::{CONTAINER_ANNOTATIONS, Node, POD_ANNOTATIONS};
 use super::cures::Cures;

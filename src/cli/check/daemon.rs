@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::cgroup::Layout;
+use usher_linux::cgroup::Layout;
 
 use super::super::containerd::{
     CRI_2, ConfigFile, Effective, Node, RUNC_TYPE, StatusError, runtime_table, text,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 
 use crate::cri::{StatusRequest, StatusResponse};
-use crate::grpc::Call;
+use usher_linux::grpc::Call;
 
 /// Time limit for containerd's answer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::judgement;
-use crate::manifest::Container;
-use crate::plan::{RestartPolicy, Role, Word};
+use usher_core::judgement;
+use usher_core::manifest::Container;
+use usher_core::plan::{RestartPolicy, Role, Word};
 
 use super::super::manifest::Node;
 use super::cast::is_native_sidecar;

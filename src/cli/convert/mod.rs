@@ -15,9 +15,9 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 
 use crate::config;
-use crate::judgement::{Judgement, Warning};
-use crate::manifest::{Owner, Pod};
-use crate::plan::Rules;
+use usher_core::judgement::{Judgement, Warning};
+use usher_core::manifest::{Owner, Pod};
+use usher_core::plan::Rules;
 
 use super::manifest::{self, Node};
 use super::output::{self, Failure, Stdout};

@@ -3,7 +3,7 @@
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
 
-use crate::plan::{DeferTurn, RestartPolicy, Role, Word};
+use usher_core::plan::{DeferTurn, RestartPolicy, Role, Word};
 
 use super::super::manifest::Node;
 use super::Options;

@@ -4,7 +4,7 @@ use super::super::manifest::{parse, pods, print};
 use super::super::output::sentence;
 use super::cast::Starting;
 use super::*;
-use crate::plan::{Plan, RestartPolicy, Role, Stage};
+use usher_core::plan::{Plan, RestartPolicy, Role, Stage};
 
 fn options(legacy: bool) -> Options {
     Options {

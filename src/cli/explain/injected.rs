@@ -8,9 +8,9 @@ use std::path::Path;
 use usher_core::config;
 
 use super::super::manifest::{Node, parse, pods};
-use crate::judgement::{Entry, Held, Judgement, complete, entries};
-use crate::manifest::Pod;
-use crate::plan::Rules;
+use usher_core::judgement::{Entry, Held, Judgement, complete, entries};
+use usher_core::manifest::Pod;
+use usher_core::plan::Rules;
 
 /// A node's configuration that applies to all pods, also to those without annotations.
 const NODE: &str = "[roles]\nsidecars = ['datadog-agent-*']\neverywhere = true";

@@ -1,6 +1,6 @@
 //! `usher explain`: shows from a pod's manifest how the shim would run it.
 //!
-//! Only formats the results of [`crate::judgement`].
+//! Only formats the results of [`usher_core::judgement`].
 
 mod text;
 
@@ -11,11 +11,11 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::config;
-use crate::judgement::{
+use usher_core::judgement::{
     self, Entry, Judgement, Resources, Termination, Warning, added_later, entries, termination,
 };
-use crate::manifest::{Owner, Pod};
-use crate::plan::Rules;
+use usher_core::manifest::{Owner, Pod};
+use usher_core::plan::Rules;
 
 use super::convert;
 use super::manifest::{self, Node};

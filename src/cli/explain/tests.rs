@@ -1,6 +1,6 @@
 use super::super::manifest::{parse, pods};
 use super::*;
-use crate::judgement::Held;
+use usher_core::judgement::Held;
 
 pub(super) fn explained(text: &str) -> Explanation {
     let document = parse(text).unwrap().remove(0);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use anstyle::Style;
 
-use crate::judgement::{Amounts, Entry, Held, RunAgain, Termination, bytes, cpus, shown};
-use crate::plan::Origin;
+use usher_core::judgement::{Amounts, Entry, Held, RunAgain, Termination, bytes, cpus, shown};
+use usher_core::plan::Origin;
 
 use super::super::output::{self, Table, styled, wrapped};
 use super::Explanation;

@@ -4,7 +4,7 @@ use protobuf::MessageField;
 use protobuf::well_known_types::timestamp::Timestamp;
 
 use super::*;
-use crate::lifecycle::Remedy;
+use usher_core::lifecycle::Remedy;
 
 fn at(seconds: i64) -> MessageField<Timestamp> {
     MessageField::some(Timestamp {

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use crate::linux::files::{self, Replacement};
 use anyhow::Context;
+use usher_linux::files::{self, Replacement};
 
 use super::super::containerd::NAME;
 

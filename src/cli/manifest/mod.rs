@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 pub(super) use node::Node;
 
-use crate::manifest::{Owner, pod_path};
+use usher_core::manifest::{Owner, pod_path};
 
 use super::output::Failure;
 

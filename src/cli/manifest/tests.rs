@@ -1,5 +1,5 @@
 use super::*;
-use crate::manifest::kinds;
+use usher_core::manifest::kinds;
 
 #[test]
 fn pods_are_found_in_every_kind_of_object() {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cost;
 use crate::manifest::Owner;
 use crate::plan::Roles;
+use usher_fuzz::cost;
 
 /// Maximum size of the answer about one pod, in bytes of JSON.
 const SAID_AT_MOST: usize = 8 << 20;

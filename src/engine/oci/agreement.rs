@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::bundle::{Bundle, CONFIG};
 use super::config::{process, set_oom_score};
 use crate::engine::{Namespaces, Resources};
-use crate::sizing::{Bytes, Limit, Millicores, Size};
+use usher_core::sizing::{Bytes, Limit, Millicores, Size};
 
 const NAMESPACES: [LinuxNamespaceType; 8] = [
     LinuxNamespaceType::Mount,

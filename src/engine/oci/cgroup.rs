@@ -1,4 +1,4 @@
-//! The engine's traits of cgroups, implemented by [`crate::cgroup`].
+//! The engine's traits of cgroups, implemented by [`usher_linux::cgroup`].
 
 use std::fs;
 use std::future::pending;
@@ -12,15 +12,15 @@ use async_trait::async_trait;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::Notify;
 
-use crate::cgroup::pod::Note;
-use crate::cgroup::{self, Place, scores};
 use crate::engine::{Cgroup, Change, Knob, OomWatch, PodCgroup, ScoreOutcome};
-use crate::linux::files::{Replacement, replace};
-use crate::plan::Allotment;
-use crate::process::ExitStatus;
-use crate::reaper::{Reaper, Waited};
-use crate::sizing::{Limits, Requests};
-use crate::sys;
+use usher_core::plan::Allotment;
+use usher_core::process::ExitStatus;
+use usher_core::sizing::{Limits, Requests};
+use usher_linux::cgroup::pod::Note;
+use usher_linux::cgroup::{self, Place, scores};
+use usher_linux::files::{Replacement, replace};
+use usher_linux::reaper::{Reaper, Waited};
+use usher_linux::sys;
 
 /// Time limit of systemctl.
 const SYSTEMD_ANSWERS_WITHIN: Duration = Duration::from_secs(30);

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::engine::Checkpoint;
-use crate::reaper::Child;
-use crate::stdio::ProcessStdio;
+use usher_linux::reaper::Child;
+use usher_linux::stdio::ProcessStdio;
 
 use super::OciRuntime;
 use super::command::RuntimeCommand;

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::cgroup::Place;
-use crate::process::ExitStatus;
-use crate::reaper::Waited;
-use crate::stdio::ProcessStdio;
+use usher_core::process::ExitStatus;
+use usher_linux::cgroup::Place;
+use usher_linux::reaper::Waited;
+use usher_linux::stdio::ProcessStdio;
 
 use super::error::{RuntimeError, Verb};
 use super::{OciRuntime, log};

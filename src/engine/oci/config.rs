@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::engine::sandbox::SHARED_MEMORY;
-use crate::linux::files::{Replacement, replace};
+use usher_linux::files::{Replacement, replace};
 
 use super::bundle::{BundleError, CONFIG};
 

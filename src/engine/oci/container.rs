@@ -8,14 +8,14 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 
 use crate::catch_panic::catch_panic;
-use crate::cgroup::cleanup;
 use crate::engine::{
     CancelToken, Cgroup, Container, CreateOptions, Created, Deletion, EngineError, InitialState,
     Namespaces, NewInit, Order, OwnSandbox, PreviousInit, Work,
 };
-use crate::reaper::{Child, Reaper};
-use crate::rootfs;
-use crate::stdio::{self, Owner, Paths, ProcessStdio, Setting, Streams};
+use usher_linux::cgroup::cleanup;
+use usher_linux::reaper::{Child, Reaper};
+use usher_linux::rootfs;
+use usher_linux::stdio::{self, Owner, Paths, ProcessStdio, Setting, Streams};
 
 use super::checkpoint::Restore;
 use super::error::RuntimeError;

@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use crate::catch_panic::Panicked;
 use crate::engine::EngineError;
-use crate::stdio::Streams;
-use crate::text::Shortened;
+use usher_core::text::Shortened;
+use usher_linux::stdio::Streams;
 
 use super::runtime::is_shortage;
 

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value, json};
 
-use crate::cgroup::scores;
 use crate::engine::{EngineError, ExecOrder, ExitFuture, NewExec, Process, SignalProgress};
-use crate::plan::Signal;
-use crate::reaper::{Child, Reaper};
-use crate::stdio::{self, Size, Streams};
+use usher_core::plan::Signal;
+use usher_linux::cgroup::scores;
+use usher_linux::reaper::{Child, Reaper};
+use usher_linux::stdio::{self, Size, Streams};
 
 use super::OciRuntime;
 use super::container::OciContainer;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::linux::files::{Replacement, replace};
+use usher_linux::files::{Replacement, replace};
 
 const EXIT: &str = "exit.json";
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use crate::cgroup::is_named_after;
+use usher_linux::cgroup::is_named_after;
 
 use super::runtime::DEFAULT_BINARY;
 use super::{OciRuntime, state};
@@ -127,7 +127,7 @@ mod tests {
     use tokio::time::Instant;
 
     use crate::engine::oci::Options;
-    use crate::reaper::Reaper;
+    use usher_linux::reaper::Reaper;
 
     use super::*;
 

@@ -6,8 +6,8 @@ use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use crate::engine::Resources;
-use crate::fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
-use crate::sizing::Size;
+use usher_core::sizing::Size;
+use usher_fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 
 use super::bundle::Bundle;
 use super::config::{with_oom_score, with_shared};

@@ -9,15 +9,15 @@ use nix::libc;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use crate::cgroup::{Cgroup as ContainerCgroup, PodCgroup as PodsCgroup};
 use crate::engine::{
     Attempted, CancelToken, Cgroup, Checkpoint, EngineError, ExecOrder, ExitFuture, Init,
     Namespaces, NewExec, NewInit, PidHold, PodCgroup, ProbeEnvironment, Sandbox, SignalProgress,
 };
-use crate::plan::{Hook, Probe, Signal};
-use crate::probe::{self, Target};
-use crate::process::ExitStatus;
-use crate::reaper::{Child, Reaper};
+use usher_core::plan::{Hook, Probe, Signal};
+use usher_core::process::ExitStatus;
+use usher_linux::cgroup::{Cgroup as ContainerCgroup, PodCgroup as PodsCgroup};
+use usher_linux::probe::{self, Target};
+use usher_linux::reaper::{Child, Reaper};
 
 use super::container::OciContainer;
 use super::exec::{self, Execution};
@@ -129,7 +129,7 @@ impl OciInit {
         Target {
             id: self.id().to_owned(),
             pid: self.pid,
-            runtime: self.runtime(token),
+            runtime: Arc::new(self.runtime(token)),
             reaper: self.reaper().clone(),
             place: from.place.clone(),
             ports: from.ports.clone(),

@@ -92,11 +92,11 @@ use std::sync::Arc;
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use crate::cgroup::{moves, scores};
-use crate::offload::Threads;
-use crate::plan::KubeletFacts;
-use crate::reaper::Reaper;
-use crate::sizing::Size;
+use usher_core::plan::KubeletFacts;
+use usher_core::sizing::Size;
+use usher_linux::cgroup::{moves, scores};
+use usher_linux::offload::Threads;
+use usher_linux::reaper::Reaper;
 
 use super::{
     Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, UpcomingCreation, Work,

@@ -13,7 +13,7 @@ use containerd_shim_protos::shim::oci;
 use serde::{Deserialize, Serialize};
 
 use super::Bundle;
-use crate::stdio::Owner;
+use usher_linux::stdio::Owner;
 
 /// The options of containerd's runc shim (`containerd.runc.v1.Options`), with the same meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

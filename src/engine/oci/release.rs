@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use crate::sys;
+use usher_linux::sys;
 
 use super::{OciRuntime, state};
 
@@ -147,7 +147,7 @@ mod tests {
     use nix::unistd::mkfifo;
 
     use crate::engine::oci::Options;
-    use crate::reaper::Reaper;
+    use usher_linux::reaper::Reaper;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::engine::{CancelToken, EngineError, NewInit, Restoration};
-use crate::stdio::{ProcessStdio, Streams};
+use usher_linux::stdio::{ProcessStdio, Streams};
 
 use super::checkpoint::Restore;
 use super::container::OciContainer;

@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use nix::libc;
 use tokio::time::sleep;
 
-use crate::cgroup::{Place, cleanup, moves, scores};
 use crate::engine::{CancelToken, NamespaceError, Namespaces};
-use crate::plan::Signal;
-use crate::reaper::{Child, Expectation, Meter, Reaper};
-use crate::stdio::ProcessStdio;
+use usher_core::plan::Signal;
+use usher_linux::cgroup::{Place, cleanup, moves, scores};
+use usher_linux::probe::Commands;
+use usher_linux::reaper::{Child, Expectation, Meter, Reaper};
+use usher_linux::stdio::ProcessStdio;
 
 use super::error::{RuntimeError, Verb};
 use super::options::Options;
@@ -73,16 +75,6 @@ impl OciRuntime {
             within: None,
             patience: Arc::default(),
             place: None,
-        }
-    }
-
-    /// Returns a copy whose commands are charged to the pod: they run in cgroup `place`, and
-    /// `meter` counts their CPU time.
-    pub fn charged(&self, place: Option<&Place>, meter: &Meter) -> OciRuntime {
-        OciRuntime {
-            reaper: self.reaper.metered(meter),
-            place: place.cloned(),
-            ..self.clone()
         }
     }
 
@@ -213,32 +205,6 @@ impl OciRuntime {
     ) -> Result<Child, RuntimeError> {
         let limit = Verb::Exec.limit();
         self.exec_within(limit, id, process, oom_score, stdio).await
-    }
-
-    /// Executes a command in a container with the user, capabilities, limits and environment of its
-    /// program, but without streams, and with an OOM score of at most `oom_score`. `limit` is the
-    /// runtime's time limit.
-    ///
-    /// # Errors
-    ///
-    /// [`RuntimeError`], with the runtime's message.
-    pub async fn exec_command(
-        &self,
-        id: &str,
-        argv: &[String],
-        oom_score: Option<i32>,
-        limit: Duration,
-    ) -> Result<Child, RuntimeError> {
-        // The shim passes a whole OCI process, because crun would execute a mere command as root.
-        let process = config::process(&self.bundle, argv).map_err(|error| {
-            let message = error.to_string();
-            RuntimeError::Failed {
-                verb: Verb::Exec,
-                message,
-            }
-        })?;
-        self.exec_within(limit, id, &process, oom_score, ProcessStdio::default())
-            .await
     }
 
     /// Repeats an exec that the caller has executed in a container before, without streams. `limit`
@@ -404,6 +370,40 @@ impl OciRuntime {
             binary: self.binary.clone(),
             source,
         }
+    }
+}
+
+#[async_trait]
+impl Commands for OciRuntime {
+    fn charged(&self, place: Option<&Place>, meter: &Meter) -> Arc<dyn Commands> {
+        Arc::new(OciRuntime {
+            reaper: self.reaper.metered(meter),
+            place: place.cloned(),
+            ..self.clone()
+        })
+    }
+
+    /// The command gets the user, capabilities, limits and environment of the container's program,
+    /// but no streams.
+    async fn execute(
+        &self,
+        id: &str,
+        command: &[String],
+        oom_score: Option<i32>,
+        limit: Duration,
+    ) -> Result<Child, String> {
+        // The shim passes a whole OCI process, because crun would execute a mere command as root.
+        let process = config::process(&self.bundle, command).map_err(|error| {
+            let message = error.to_string();
+            RuntimeError::Failed {
+                verb: Verb::Exec,
+                message,
+            }
+        });
+        let process = process.map_err(|error| error.to_string())?;
+        self.exec_within(limit, id, &process, oom_score, ProcessStdio::default())
+            .await
+            .map_err(|error| error.to_string())
     }
 }
 

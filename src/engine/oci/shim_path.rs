@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use crate::linux::files::{Replacement, replace};
+use usher_linux::files::{Replacement, replace};
 
 const FILE: &str = "shim-binary-path";
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use crate::engine::Work;
-use crate::offload::Threads;
-use crate::stdio::Rest;
+use usher_linux::offload::Threads;
+use usher_linux::stdio::Rest;
 
 /// Maximum number of a container's messages that are queued for the disk.
 const WAITING_AT_MOST: usize = 16;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cri::{LinuxContainerResources, NamespaceMode, NamespaceOption, PodSandboxConfig};
 use crate::engine::{EngineError, SandboxOrder};
-use crate::plan::{SandboxFacts, sandbox_annotations};
+use usher_core::plan::{SandboxFacts, sandbox_annotations};
 
 use super::files::{self, Files};
 

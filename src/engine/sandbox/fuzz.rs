@@ -6,7 +6,7 @@ use containerd_shim_protos::protobuf::Message;
 
 use crate::cri::PodSandboxConfig;
 use crate::engine::SandboxOrder;
-use crate::fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
+use usher_fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 
 use super::config::{Wanted, swapped};
 

@@ -9,16 +9,16 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
-use crate::cgroup::{self, PodCgroup as PodsCgroup};
 use crate::engine::oci::{self, OciPodCgroup};
 use crate::engine::{
     Attempted, CancelToken, Cgroup, Change, Checkpoint, EngineError, ExecOrder, ExitFuture, Init,
     Namespaces, NewExec, OomWatch, OwnSandbox, PidHold, PodCgroup, ProbeEnvironment, Sandbox,
     ScoreOutcome, SignalProgress,
 };
-use crate::plan::{Hook, Probe, Signal};
-use crate::process::ExitStatus;
-use crate::reaper::{Child, Reaper};
+use usher_core::plan::{Hook, Probe, Signal};
+use usher_core::process::ExitStatus;
+use usher_linux::cgroup::{self, PodCgroup as PodsCgroup};
+use usher_linux::reaper::{Child, Reaper};
 
 /// Time limit for a killed holder to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 //! The maker: the process that makes a pod's sandbox, and then becomes the
-//! [holder](crate::sys::holder) of its namespaces. It is the shim's own program in another mode.
+//! [holder](usher_linux::sys::holder) of its namespaces. It is the shim's own program in another mode.
 //! The shim cannot make the sandbox itself, because a process can only change its own namespaces.
 //!
 //! The maker has one thread, and none of the shim's memory. While it works it has the shim's rights
@@ -7,7 +7,7 @@
 //! charged to the pod's cgroup. The maker also writes the pod's files, so that a stalled disk does
 //! not stall the shim.
 //!
-//! The standard input of maker and holder is the [leash](crate::sys::holder): if the shim dies, the
+//! The standard input of maker and holder is the [leash](usher_linux::sys::holder): if the shim dies, the
 //! kernel kills them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,8 +30,8 @@ use nix::unistd::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup;
-use crate::sys;
+use usher_linux::cgroup;
+use usher_linux::sys;
 
 use super::config::{Namespaces, is_usual, swapped};
 use super::files::{self, Files};

@@ -11,8 +11,8 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use crate::engine::{CancelToken, EngineError};
-use crate::plan::Signal;
-use crate::reaper::{Child, Expectation, Reaper};
+use usher_core::plan::Signal;
+use usher_linux::reaper::{Child, Expectation, Reaper};
 
 use super::maker::{self, Making, NOBODYS};
 

@@ -29,10 +29,10 @@ use async_trait::async_trait;
 use tokio::task::spawn_blocking;
 
 use crate::catch_panic::catch_panic;
-use crate::cgroup::{self, cleanup, scores};
-use crate::reaper::{Child, Reaper};
-use crate::sizing::Size;
-use crate::stdio::{self, Streams};
+use usher_core::sizing::Size;
+use usher_linux::cgroup::{self, cleanup, scores};
+use usher_linux::reaper::{Child, Reaper};
+use usher_linux::stdio::{self, Streams};
 
 use super::oci::exit;
 use super::{

@@ -14,8 +14,8 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use crate::engine::{Cgroup, Change, Knob, OomWatch, Place, PodCgroup, ScoreOutcome, UNLIMITED};
-use crate::plan::Allotment;
-use crate::sizing::{Limit, Limits, Millicores, Requests};
+use usher_core::plan::Allotment;
+use usher_core::sizing::{Limit, Limits, Millicores, Requests};
 
 use super::SimEngine;
 use super::fault::EngineCall;

@@ -12,9 +12,9 @@ use crate::engine::{
     CancelToken, Container, CreateOptions, Created, Deletion, EngineError, ExitFuture,
     InitialState, NewInit, Order, PreviousInit, Restoration, Work,
 };
-use crate::plan::Signal;
-use crate::process::ExitStatus;
-use crate::stdio::{self, Streams};
+use usher_core::plan::Signal;
+use usher_core::process::ExitStatus;
+use usher_linux::stdio::{self, Streams};
 
 use super::fault::EngineCall;
 use super::init::SimInit;

@@ -12,10 +12,10 @@ use crate::engine::{
     Attempted, CancelToken, Cgroup, Checkpoint, EngineError, ExecOrder, ExitFuture, Init, NewExec,
     PidHold, PodCgroup, ProbeEnvironment, Process, Resources, Sandbox, SignalProgress,
 };
-use crate::plan::{Hook, Probe, Signal};
-use crate::process::ExitStatus;
-use crate::sizing::{Bytes, Limit, Size};
-use crate::stdio::Streams;
+use usher_core::plan::{Hook, Probe, Signal};
+use usher_core::process::ExitStatus;
+use usher_core::sizing::{Bytes, Limit, Size};
+use usher_linux::stdio::Streams;
 
 use super::cgroup::{SimCgroup, SimPodCgroup};
 use super::container::{SimContainer, UnderWay};

@@ -10,9 +10,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
 use crate::engine::{CancelToken, EngineError, Knob};
-use crate::lifecycle::Report;
-use crate::plan::Signal;
-use crate::process::ExitStatus;
+use usher_core::lifecycle::Report;
+use usher_core::plan::Signal;
+use usher_core::process::ExitStatus;
 
 use super::cgroup::PodValues;
 use super::fault::{EngineCall, Fault, FaultPlan, NoFaults};

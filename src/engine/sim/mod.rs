@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::sizing::Size;
+use usher_core::sizing::Size;
 
 use super::{
     CancelToken, Container, CreateOptions, Engine, EngineError, Facts, Init, InitialState, Order,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::plan::Signal;
-use crate::process::ExitStatus;
+use usher_core::plan::Signal;
+use usher_core::process::ExitStatus;
 
 /// Behavior of a process after it has executed its program.
 #[derive(Clone, Debug, PartialEq, Eq)]

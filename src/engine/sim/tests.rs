@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::engine::ExecOrder;
 use crate::engine::laws::{self, Runs, Testbed};
-use crate::process::ExitStatus;
+use usher_core::process::ExitStatus;
 
 /// The simulated program that behaves as a test of the laws demands.
 fn program(runs: Runs) -> Program {
@@ -104,7 +104,7 @@ async fn a_free_pid_is_reused_by_the_next_process() {
     engine.dies(serial, ExitStatus::Code(0));
     let (_, second, _end) = engine.lock().spawn("b", None, true, 0, running());
     assert_eq!(first, second);
-    let killed = engine.signal(serial, crate::plan::Signal::KILL);
+    let killed = engine.signal(serial, usher_core::plan::Signal::KILL);
     assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
     assert_eq!(engine.lock().members("b").len(), 1);
 }

@@ -13,9 +13,9 @@ use super::*;
 use crate::engine::sim::{EngineCall, Fault, FaultPlan, Left, OnStop, Program, SimBundle};
 use crate::engine::{Knob, Order};
 use crate::pod::{Actor, CallError, CreateCall, Deleted, ExecCall, KillCall, Kind, Pod, Status};
-use crate::process::ExitStatus;
-use crate::sizing::{Bytes, Millicores, Size};
-use crate::stdio::Paths;
+use usher_core::process::ExitStatus;
+use usher_core::sizing::{Bytes, Millicores, Size};
+use usher_linux::stdio::Paths;
 
 fn on_a_node<F: Future>(test: impl FnOnce(SimNode, Pod) -> F) -> F::Output {
     on_a_node_with(SimEngine::default(), test)

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::catch_panic::Panicked;
 use crate::engine::{Place, PodCgroup};
-use crate::lifecycle::{ContainerId, PodSize};
+use usher_core::lifecycle::{ContainerId, PodSize};
 
 use super::Actor;
 

@@ -5,7 +5,7 @@ use std::{io, mem};
 use nix::errno::Errno;
 
 use crate::engine::{Knob, PodCgroup};
-use crate::plan::Allotment;
+use usher_core::plan::Allotment;
 
 /// Lowers a memory limit only while the usage is below this many tenths of the new limit.
 const TENTHS_AT_MOST: u128 = 9;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::{Knob, PodCgroup, UNLIMITED};
-use crate::lifecycle::PodSize;
-use crate::plan::Allotment;
-use crate::sizing::{Bytes, Limit, Requests, Size};
+use usher_core::lifecycle::PodSize;
+use usher_core::plan::Allotment;
+use usher_core::sizing::{Bytes, Limit, Requests, Size};
 
 use super::setting::{Outcome, Setting};
 
@@ -188,11 +188,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::cgroup;
     use crate::engine::oci::{OciPodCgroup, restore_pod_cgroup};
-    use crate::lifecycle::ContainerId;
-    use crate::reaper::Reaper;
-    use crate::sizing::Millicores;
+    use usher_core::lifecycle::ContainerId;
+    use usher_core::sizing::Millicores;
+    use usher_linux::cgroup;
+    use usher_linux::reaper::Reaper;
 
     fn of(bytes: Limit<Bytes>, held: usize) -> PodSize {
         let mut size = Size::exactly(Millicores(1), Bytes(1));

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::review::{admission, review};
 use crate::admission::{Outcome, Webhook};
-use crate::cost;
 use crate::server::MAX_REVIEW_BYTES;
+use usher_fuzz::cost;
 
 const ALL: [Webhook; 3] = [Webhook::Mutate, Webhook::MutateNamespace, Webhook::Validate];
 

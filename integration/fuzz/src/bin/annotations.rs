@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|input: &[u8]| usher::fuzz::annotations(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| usher_core::fuzz::annotations(input));

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::cost::assert_small;
 use crate::plan::identity::{self, Identity};
 use crate::plan::kubelet::KubeletFacts;
 use crate::plan::word::Word;
@@ -13,6 +12,7 @@ use crate::plan::{
     ContainerSetting, Limits, Minimums, Plan, PlanError, PodSetting, Reading, Role, Rules, Stage,
     UnknownKeys,
 };
+use usher_fuzz::cost::assert_small;
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![8 => "[a-e]", 1 => "[a-z0-9._-]{0,5}", 1 => any::<String>()]

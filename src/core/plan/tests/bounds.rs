@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use super::arbitrary::read_all;
 use super::{annotations, plan, refusal};
-use crate::cost::assert_small;
 use crate::plan::word::Word;
 use crate::plan::{ContainerSetting, PodSetting};
+use usher_fuzz::cost::assert_small;
 
 /// Maximum length of a value, in bytes.
 const LONGEST: usize = 16 * 1024;

@@ -1,0 +1,158 @@
+//! The shim's side of a prober: starts the prober, reads its verdict, ends the prober.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::cgroup::Place;
+use crate::probe::{Target, netns};
+use crate::reaper::{Child, Reaper};
+use usher_core::process::ExitStatus;
+
+use super::{MAX_QUESTION, MAX_VERDICT, MODE, Order, Question, Verdict};
+
+/// The running program, even if its file has been replaced meanwhile.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
+/// Name of a prober in lists of processes.
+const NAME: &str = "usher-prober";
+
+/// Longest wait for the exit of a killed prober. If the prober hangs in the kernel, the shim stops
+/// waiting for it.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Maximum number of seconds that a prober runs after the end of its attempt, if the shim does not
+/// kill it.
+const OVERTIME_SECONDS: u64 = 2;
+
+/// SIGKILL.
+const KILL: i32 = 9;
+
+/// True once the shim has logged that probers cannot give up all privileges.
+static IS_SAID: AtomicBool = AtomicBool::new(false);
+
+/// Has a prober ask the question in the container's network namespace. The attempt ends within
+/// `limit`, and the prober is killed at its end.
+///
+/// # Errors
+///
+/// Why the attempt failed, in one sentence.
+pub(in crate::probe) async fn ask(
+    question: Question,
+    limit: Duration,
+    target: &Target,
+) -> Result<(), String> {
+    let order = Order {
+        shim: std::process::id(),
+        over_in: u32::try_from(limit.as_secs().saturating_add(OVERTIME_SECONDS))
+            .unwrap_or(u32::MAX),
+        question,
+    };
+    let (mut prober, socket) = Prober::start(target)?;
+    let verdict = timeout(limit, hear(socket, &order)).await;
+    let status = prober.end().await;
+    match verdict {
+        Err(_) => Err(format!("no answer within {limit:?}")),
+        Ok(Err(problem)) => Err(match status {
+            // This status explains nothing: the prober exited with 0, or the shim has killed it.
+            None | Some(ExitStatus::Code(0) | ExitStatus::Signal(KILL)) => {
+                format!("the prober {problem}")
+            }
+            Some(status) => format!("the prober {problem} and ended with {}", status.code()),
+        }),
+        Ok(Ok(verdict)) => {
+            if let Some(kept) = verdict.kept
+                && !IS_SAID.swap(true, Ordering::Relaxed)
+            {
+                let kept = usher_core::text::tame(&kept);
+                tracing::warn!("probers keep rights that they do not need: {kept}");
+            }
+            verdict.failure.map_or(Ok(()), Err)
+        }
+    }
+}
+
+/// A running prober; killed when it is dropped.
+#[derive(Debug)]
+struct Prober {
+    child: Child,
+    reaper: Reaper,
+    has_ended: bool,
+}
+
+impl Prober {
+    fn start(target: &Target) -> Result<(Prober, UnixStream), String> {
+        let failed = |error: std::io::Error| format!("a prober cannot be started: {error}");
+        let namespace = netns::of(target.pid, &target.reaper)
+            .map_err(|error| format!("the network of the container cannot be entered: {error}"))?;
+        let (socket, theirs) = UnixStream::pair().map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        let mut command = Place::command(target.place.as_ref(), THIS_PROGRAM);
+        command
+            .arg0(NAME)
+            .arg(MODE)
+            .env_clear()
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(namespace);
+        let child = target.reaper.spawn_self(&mut command).map_err(failed)?;
+        let prober = Prober {
+            child,
+            reaper: target.reaper.clone(),
+            has_ended: false,
+        };
+        Ok((prober, socket))
+    }
+
+    /// Kills the prober if it still runs, and returns its exit status.
+    async fn end(&mut self) -> Option<ExitStatus> {
+        self.kill();
+        let status = timeout(ENDS_WITHIN, self.child.wait()).await;
+        let status = status.ok().and_then(Result::ok);
+        self.has_ended = status.is_some();
+        status
+    }
+
+    fn kill(&self) {
+        if !self.has_ended {
+            // This fails if the prober has exited in the meantime.
+            let _ = self.reaper.kill(self.child.pid(), KILL);
+        }
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Sends the order and reads the verdict. The error continues a sentence that begins with the
+/// prober.
+async fn hear(socket: UnixStream, order: &Order) -> Result<Verdict, String> {
+    let order = serde_json::to_vec(order).map_err(|error| format!("has no order: {error}"))?;
+    if order.len() as u64 > MAX_QUESTION {
+        return Err(format!(
+            "has an order of {} bytes, expected at most {MAX_QUESTION}",
+            order.len()
+        ));
+    }
+    let heard = async {
+        let mut socket = tokio::net::UnixStream::from_std(socket)?;
+        socket.write_all(&order).await?;
+        socket.shutdown().await?;
+        let mut said = Vec::new();
+        socket.take(MAX_VERDICT).read_to_end(&mut said).await?;
+        Ok::<_, std::io::Error>(said)
+    };
+    let said = heard
+        .await
+        .map_err(|error| format!("cannot be talked to: {error}"))?;
+    serde_json::from_slice(&said).map_err(|_| "gave no verdict".to_owned())
+}
