@@ -221,7 +221,7 @@ impl Record {
                 self.note_of_name(now, name, What::BackingOff(*wait));
             }
             Report::NotRestarted { name, reason } => {
-                let reason = Box::from(reason.as_str());
+                let reason = reason.to_string().into();
                 self.note_of_name(now, name, What::NotRestarted(reason));
             }
             Report::ProbeFailed {
@@ -235,7 +235,7 @@ impl Record {
                     probe: *probe,
                     failures: *failures,
                     threshold: *threshold,
-                    reason: Box::from(reason.as_str()),
+                    reason: reason.to_string().into(),
                 };
                 // A startup probe is expected to fail until it succeeds. Of many consecutive
                 // failures, the first and the last say enough.
@@ -249,8 +249,8 @@ impl Record {
                 }
             }
             Report::PostStarted { name, outcome } => {
-                let outcome = outcome.clone().err().map(Box::from);
-                self.note_of_name(now, name, What::PostStarted(outcome));
+                let reason = outcome.as_ref().err().map(|error| error.to_string().into());
+                self.note_of_name(now, name, What::PostStarted(reason));
             }
             Report::PostStartFailed { name, reason } => {
                 self.note_of_name(
@@ -283,8 +283,8 @@ impl Record {
                 kind,
                 outcome,
             } => {
-                let outcome = outcome.clone().err();
-                self.note_of_name(now, name, What::HookOver(*kind, outcome.map(Box::from)));
+                let reason = outcome.as_ref().err().map(|error| error.to_string().into());
+                self.note_of_name(now, name, What::HookOver(*kind, reason));
             }
             Report::DeferSkipped { name } => self.note_of_name(now, name, What::Skipped),
             Report::Extended { name, by } => self.note_of_name(now, name, What::Extended(*by)),
@@ -449,6 +449,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use usher_core::lifecycle::ActionError;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -543,7 +544,7 @@ mod tests {
             probe,
             failures,
             threshold: 3,
-            reason: reason.to_owned(),
+            reason: ActionError::reported(reason),
         }
     }
 

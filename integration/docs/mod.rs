@@ -356,7 +356,9 @@ fn toml(text: &str) -> Option<String> {
     let of_others = ["plugins", "runtime_type", "worker"];
     match of_others.iter().any(|key| table.contains_key(*key)) {
         true => None,
-        false => usher_core::config::parse(text).err(),
+        false => usher_core::config::parse(text)
+            .err()
+            .map(|error| error.to_string()),
     }
 }
 

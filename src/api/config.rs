@@ -83,5 +83,5 @@ fn read_from(path: &Path) -> Result<Rules, Unread> {
     if text.len() as u64 > MAX_BYTES {
         return Err(Unread::Because(format!("is longer than {MAX_BYTES} bytes")));
     }
-    parse(&text).map_err(Unread::Because)
+    parse(&text).map_err(|error| Unread::Because(error.to_string()))
 }

@@ -1,8 +1,9 @@
 //! JSON of messages, for scripts.
 
+use anyhow::Context;
 use protobuf::MessageFull;
 use protobuf::reflect::{EnumDescriptor, MessageDescriptor, RuntimeFieldType, RuntimeType};
-use protobuf_json_mapping::{ParseOptions, PrintOptions};
+use protobuf_json_mapping::{ParseError, ParseOptions, PrintOptions};
 use serde_json::Value;
 
 use super::output::Failure;
@@ -18,12 +19,9 @@ pub(super) fn json<M: MessageFull>(message: &M) -> Result<Value, Failure> {
         enum_values_int: true,
         ..PrintOptions::default()
     };
-    let text = protobuf_json_mapping::print_to_string_with_options(message, &options);
-    let value = text
-        .map_err(|error| error.to_string())
-        .and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
-    let mut value =
-        value.map_err(|error| Failure::because(format!("cannot encode the output: {error}")))?;
+    let text = protobuf_json_mapping::print_to_string_with_options(message, &options)
+        .context("cannot encode the output")?;
+    let mut value = serde_json::from_str(&text).context("cannot encode the output")?;
     reword_message(&mut value, &M::descriptor());
     Ok(value)
 }
@@ -42,15 +40,14 @@ pub(super) fn json_on(pod: &api::Pod, node: Option<&str>) -> Result<Value, Failu
 ///
 /// # Errors
 ///
-/// A sentence, if the value is not such a message.
-pub fn message<M: MessageFull>(mut value: Value) -> Result<M, String> {
+/// If the value is not such a message.
+pub fn message<M: MessageFull>(mut value: Value) -> Result<M, ParseError> {
     unword_message(&mut value, &M::descriptor());
     let options = ParseOptions {
         ignore_unknown_fields: true,
         ..ParseOptions::default()
     };
     protobuf_json_mapping::parse_from_str_with_options(&value.to_string(), &options)
-        .map_err(|error| error.to_string())
 }
 
 fn reword_message(value: &mut Value, message: &MessageDescriptor) {
@@ -228,7 +225,7 @@ mod tests {
             let Ok(printed) = json_on(&pod, Some("node1")) else {
                 panic!("it cannot be encoded")
             };
-            assert_eq!(message(printed).as_ref(), Ok(&pod));
+            assert_eq!(message::<api::Pod>(printed).unwrap(), pod);
         }
     }
 

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::Args;
 use http::{Response, StatusCode, header};
 use hyper::server::conn::http1;
@@ -42,10 +43,10 @@ pub(super) struct Metrics {
 struct Listen(Vec<SocketAddr>);
 
 impl FromStr for Listen {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Listen, String> {
-        let expected = |error: &dyn Display| format!("{error}; expected [HOST]:PORT");
+    fn from_str(text: &str) -> anyhow::Result<Listen> {
+        let expected = |error: &dyn Display| anyhow!("{error}; expected [HOST]:PORT");
         if let Some(port) = text.strip_prefix(':') {
             let port = port
                 .parse()
@@ -87,7 +88,7 @@ impl Metrics {
 /// Serves metrics until SIGTERM or SIGINT.
 async fn listen(node: &Node, addresses: &[SocketAddr]) -> Result<(), Failure> {
     let failed = |error: std::io::Error| match addresses.last() {
-        Some(address) => Failure::because(format!("{address}: {error}")),
+        Some(address) => Failure::because(format!("cannot listen at {address}: {error}")),
         None => Failure::because("the host has no address"),
     };
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -328,7 +329,7 @@ mod tests {
         let one: Listen = "127.0.0.1:0".parse().unwrap();
         assert_eq!(one.0, ["127.0.0.1:0".parse().unwrap()]);
         for wrong in ["9105", ":", ":70000", "127.0.0.1"] {
-            let error = wrong.parse::<Listen>().unwrap_err();
+            let error = wrong.parse::<Listen>().unwrap_err().to_string();
             assert!(error.ends_with("expected [HOST]:PORT"), "{error}");
         }
     }

@@ -73,8 +73,8 @@ pub(super) struct Update {
 pub(super) struct StopAnswer {
     /// The pod before the request.
     pub pod: api::Pod,
-    /// The error is the shim's reason for a refusal.
-    pub answer: Result<api::StopResponse, String>,
+    /// The error is the shim's refusal.
+    pub answer: Result<api::StopResponse, ttrpc::Status>,
 }
 
 /// The reason why a shim gave no answer.
@@ -94,7 +94,9 @@ impl Node {
         let tokio = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| Failure::because(format!("tokio does not start: {error}")))?;
+            .map_err(|error| {
+                Failure::because(format!("cannot start the async runtime: {error}"))
+            })?;
         let directory = api::directory();
         if let Err(error) = std::fs::read_dir(&directory)
             // If the directory does not exist, no shim has ever run on the node.
@@ -348,7 +350,7 @@ async fn stop(socket: &Path, request: &api::StopRequest) -> Result<StopAnswer, N
     let ask = async {
         match connect(socket).await?.stop(context(), request).await {
             Ok(answer) => Ok(Ok(answer)),
-            Err(ttrpc::Error::RpcStatus(status)) => Ok(Err(status.message)),
+            Err(ttrpc::Error::RpcStatus(status)) => Ok(Err(status)),
             Err(error) => Err(no_answer(socket, error)),
         }
     };

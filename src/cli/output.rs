@@ -12,6 +12,8 @@ use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Padding, Style as Borders};
 
+use usher_core::text::with_causes;
+
 /// Style of headings and names.
 pub(super) const BOLD: Style = Style::new().bold();
 /// Style of good states.
@@ -79,6 +81,17 @@ impl Failure {
     pub fn because(why: impl Into<String>) -> Failure {
         Failure::Because(why.into())
     }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        Failure::Because(sentence(&error))
+    }
+}
+
+/// The text of an error, with its causes.
+pub(super) fn sentence(error: &anyhow::Error) -> String {
+    with_causes(error.as_ref())
 }
 
 impl From<io::Error> for Failure {

@@ -28,10 +28,10 @@ pub(super) struct Stop {
     #[arg(long)]
     all: bool,
     /// The grace period, such as 30s or 1m30s [default: each pod's own]
-    #[arg(long, value_name = "DURATION", value_parser = grace)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     grace_period: Option<Duration>,
     /// The time during which to retry shims that do not answer: a node that shuts down is busy
-    #[arg(long, value_name = "DURATION", value_parser = grace, default_value = "1m")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1m")]
     answer_within: Duration,
     /// Does not wait until the pods have stopped
     #[arg(long)]
@@ -41,10 +41,6 @@ pub(super) struct Stop {
 /// The time that a pod may take after the end of its grace period before it counts as stuck. Under
 /// every grace policy a pod needs less, even on a busy machine.
 const BEYOND_GRACE: Duration = Duration::from_secs(30);
-
-fn grace(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| error.to_string())
-}
 
 /// A pod that is being stopped.
 struct Stopping {
@@ -155,9 +151,10 @@ impl Stops<'_> {
         stdout: &mut Stdout,
     ) -> Result<(), Failure> {
         let response = match answer {
-            Err(why) => {
+            Err(status) => {
                 self.is_well = false;
-                warn(&format!("{} is not stopped: {why}", full_name(&pod)));
+                let (pod, why) = (full_name(&pod), status.message);
+                warn(&format!("{pod} is not stopped: {why}"));
                 return Ok(());
             }
             Ok(response) if response.containers.is_empty() => {

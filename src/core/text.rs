@@ -46,6 +46,11 @@ pub fn tame(sentence: &str) -> String {
 
 /// An error with all its causes, in one line.
 pub fn causes(error: &dyn Error) -> String {
+    with_causes(error).replace('\n', " ")
+}
+
+/// An error with all its causes.
+pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
@@ -56,7 +61,7 @@ pub fn causes(error: &dyn Error) -> String {
         }
         next = cause.source();
     }
-    text.replace('\n', " ")
+    text
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::Api;
@@ -13,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use usher_core::text::causes;
 
 use crate::cluster::{ApiError, Cluster};
 
@@ -77,7 +80,7 @@ pub struct Answer<T> {
 }
 
 /// Parser of a node's standard output.
-pub type Parse<T> = fn(&str) -> Result<T, String>;
+pub type Parse<T> = fn(&str) -> anyhow::Result<T>;
 
 /// Why a node did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +97,7 @@ impl View {
     /// # Errors
     ///
     /// If the user may not list the pods of the DaemonSet, or there are none.
-    pub async fn find(cluster: &Cluster, namespace: &str) -> Result<View, String> {
+    pub async fn find(cluster: &Cluster, namespace: &str) -> anyhow::Result<View> {
         let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
         let listed = timeout(LIST_TIMEOUT, list(&pods)).await;
         let listed = listed.unwrap_or_else(|_late| {
@@ -103,21 +106,21 @@ impl View {
             )))
         });
         let (listed, is_truncated) = listed.map_err(|error| match error {
-            ApiError::Forbidden(message) => format!(
+            ApiError::Forbidden(message) => anyhow!(
                 "the right to list the pods of namespace {namespace} is missing; the Role usher-view \
                  of scripts/kubernetes/kubectl.yaml grants it: {message}"
             ),
-            error => format!(
+            error => anyhow!(
                 "cannot list the pods of namespace {namespace}: {}",
                 error.message()
             ),
         })?;
         let nodes = nodes(&listed);
         if nodes.is_empty() {
-            return Err(format!(
+            bail!(
                 "namespace {namespace} has no pod of the DaemonSet usher-view, through which nodes \
                  are asked; install scripts/kubernetes/kubectl.yaml"
-            ));
+            );
         }
         Ok(View {
             pods,
@@ -248,6 +251,7 @@ fn trouble(pod: &Pod) -> Option<String> {
 impl Answer<String> {
     fn parse<T>(self, parse: Parse<T>) -> Result<Answer<T>, NoAnswer> {
         let value = parse(&self.value).map_err(|error| {
+            let error = causes(error.as_ref());
             NoAnswer::Other(format!("cannot parse the output of its usher: {error}"))
         })?;
         Ok(Answer {

@@ -10,7 +10,7 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
 use crate::record::What;
-use usher_core::lifecycle::{Call, ContainerId, Wanted};
+use usher_core::lifecycle::{ActionError, Call, ContainerId, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
 use usher_engine::{Checkpoint, EngineError, Init, NewInit};
@@ -69,8 +69,8 @@ impl Actor {
         };
         let restoration = task.handles.take_restoration().filter(|_| is_first);
         let Some(restoration) = restoration else {
-            let reason = "an earlier restore failed".to_owned();
-            return self.core.handle_released(now, id, Err(reason));
+            let reason = Err(ActionError::RestoreFailedBefore);
+            return self.core.handle_released(now, id, reason);
         };
         let (token, has_terminal) = (
             task.handles.cancel_token().clone(),
@@ -104,7 +104,8 @@ impl Actor {
                 self.core.handle_released(now, id, Ok(()));
             }
             Err(error) => {
-                self.core.handle_released(now, id, Err(error.to_string()));
+                self.core
+                    .handle_released(now, id, Err(ActionError::reported(error)));
             }
         }
         for order in pending {

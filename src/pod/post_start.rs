@@ -1,7 +1,7 @@
 //! Runs a container's postStart handler again after a restart in place. The shim repeats the exec
 //! by which kubelet ran the handler after the first start.
 
-use usher_core::lifecycle::{ContainerId, Wanted};
+use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
 
 use super::Actor;
 
@@ -29,6 +29,7 @@ impl Actor {
             run,
             move |actor, id, outcome| {
                 let now = actor.now();
+                let outcome = outcome.map_err(ActionError::Reported);
                 actor.core.handle_post_started(now, id, execution, outcome);
             },
         );

@@ -7,7 +7,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use usher_core::lifecycle::{ContainerId, Wanted};
+use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
 use usher_engine::Panicked;
 use usher_engine::{NewInit, PreviousInit};
 
@@ -45,9 +45,9 @@ impl Actor {
                     if let Some(task) = actor.tasks.get_mut(id) {
                         task.init.take_streams(streams);
                     }
-                    actor.created_again(id, created.map_err(|error| error.to_string()));
+                    actor.created_again(id, created.map_err(ActionError::reported));
                 }
-                Err(panicked) => actor.created_again(id, Err(panicked.to_string())),
+                Err(panicked) => actor.created_again(id, Err(ActionError::reported(panicked))),
             },
         );
     }
@@ -65,7 +65,7 @@ impl Actor {
 
     /// Handles the outcome of a creation for a restart in place: the next init process is parked,
     /// or the creation failed.
-    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, String>) {
+    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, ActionError>) {
         let new_init = match created {
             Ok(new_init) => new_init,
             Err(error) => return self.restarted(id, Err(error)),
@@ -83,7 +83,7 @@ impl Actor {
         });
     }
 
-    fn restarted(&mut self, id: &ContainerId, outcome: Result<(), String>) {
+    fn restarted(&mut self, id: &ContainerId, outcome: Result<(), ActionError>) {
         self.core.handle_restarted(self.now(), id, outcome);
     }
 }

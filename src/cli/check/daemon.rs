@@ -34,7 +34,7 @@ pub(super) fn findings(node: &Node, cures: &Cures) -> Vec<Finding> {
 
 fn program(node: &Node, cures: &Cures) -> Finding {
     let program = match &node.program {
-        Err(error) => return CONTAINERD.problem(Code::ContainerdMissing, error.clone()),
+        Err(error) => return CONTAINERD.problem(Code::ContainerdMissing, error.to_string()),
         Ok(program) => program.display(),
     };
     let Some(version) = &node.version else {
@@ -250,7 +250,7 @@ fn cgroups(mount: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::containerd::{CriStatus, configuration_files};
+    use super::super::super::containerd::{CriStatus, ProgramError, configuration_files};
     use super::super::finding::Level;
     use super::*;
 
@@ -333,7 +333,8 @@ mod tests {
     #[test]
     fn a_missing_and_a_refused_configuration_file_have_different_codes() {
         let mut node = Node::with("1.7.24", "");
-        node.dump = Err("open /nowhere/config.toml: no such file or directory".to_owned());
+        let complaint = "open /nowhere/config.toml: no such file or directory";
+        node.dump = Err(ProgramError::Complained(complaint.to_owned()).into());
         let code = |node: &Node| configuration(node, &cures(node))[0].code;
         assert_eq!(code(&node), Some(Code::ConfigRefused));
         node.lacks_config = true;

@@ -13,13 +13,13 @@ mod program;
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
-pub(super) use effective::Effective;
+pub(super) use effective::{DumpError, Effective};
 pub(super) use files::{ConfigFile, configuration_files};
 pub(super) use flavor::{FlavorArgument, Source, SourceForm};
 pub(super) use kubelet::{CriStatus, Handler, StatusError};
 pub(super) use loaded::is_ours;
 pub(super) use node::{Facts, Node, dump, text};
-pub(super) use program::{find, find_file, is_program, output};
+pub(super) use program::{ProgramError, find, find_file, is_program, output};
 
 /// The runtime's name: the handler of a RuntimeClass.
 pub(super) const NAME: &str = "usher";
@@ -101,6 +101,17 @@ pub(super) fn runtime_table(cri: &str, name: &str) -> String {
     )
 }
 
+/// A containerd that cannot have a shim make sandboxes.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "containerd {version} makes all sandboxes itself, or panics when the shim makes one in the node's network; \
+     expected containerd {}.{} or later for pods without a pause container",
+    PAUSELESS_SINCE.0, PAUSELESS_SINCE.1
+)]
+pub(super) struct TooOld {
+    version: String,
+}
+
 impl Registration {
     /// The best registration for this containerd.
     pub(super) fn best_for(node: &Node, shim: &Path) -> Registration {
@@ -114,14 +125,12 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// A sentence, if this containerd cannot have a shim make sandboxes.
-    pub(super) fn pauseless(node: &Node) -> Result<Registration, String> {
+    /// If this containerd cannot have a shim make sandboxes.
+    pub(super) fn pauseless(node: &Node) -> Result<Registration, TooOld> {
         match &node.version {
-            Some(version) if version.release < PAUSELESS_SINCE => Err(format!(
-                "containerd {} makes all sandboxes itself, or panics when the shim makes one in the node's \
-                 network; expected containerd {}.{} or later for pods without a pause container",
-                version.text, PAUSELESS_SINCE.0, PAUSELESS_SINCE.1
-            )),
+            Some(version) if version.release < PAUSELESS_SINCE => Err(TooOld {
+                version: version.text.clone(),
+            }),
             _ => Ok(Registration::Pauseless {
                 has_no_image_key: node
                     .runtimes()

@@ -13,13 +13,21 @@ use toml::{Table, Value};
 use super::flavor::{Flavor, by_its_name};
 use super::kubelet::status;
 use super::program::{find, is_program, output};
-use super::{CONFIG, CRI, CRI_2, CriStatus, Effective, StatusError, loaded};
+use super::{CONFIG, CRI, CRI_2, CriStatus, DumpError, Effective, StatusError, loaded};
+
+/// The reason why containerd was not found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::cli) enum NoContainerd {
+    #[error("{} is not a program", .0.display())]
+    NotAProgram(PathBuf),
+    #[error("containerd is not on the PATH {0}")]
+    NotOnPath(String),
+}
 
 /// A node's containerd.
 #[derive(Debug)]
 pub(in crate::cli) struct Node {
-    /// The program, or the reason why it was not found.
-    pub(in crate::cli) program: Result<PathBuf, String>,
+    pub(in crate::cli) program: Result<PathBuf, NoContainerd>,
     pub(in crate::cli) version: Option<Version>,
     pub(in crate::cli) config: PathBuf,
     /// True if the configuration file is missing, unless it is the default file: containerd starts
@@ -27,8 +35,8 @@ pub(in crate::cli) struct Node {
     pub(in crate::cli) lacks_config: bool,
     /// The distribution to which the configuration file belongs.
     pub(in crate::cli) flavor: Flavor,
-    /// The effective configuration, or the reason why there is none.
-    pub(in crate::cli) dump: Result<Effective, String>,
+    /// The effective configuration.
+    pub(in crate::cli) dump: Result<Effective, DumpError>,
     /// The PATH of containerd, or of this command if containerd's PATH is unknown.
     pub(in crate::cli) path: String,
     /// True if `path` is containerd's PATH, from the running containerd or from the command line.
@@ -97,14 +105,13 @@ impl Node {
         let running = running.map(by_its_name).or_else(|| flavor.program());
         let program = match program.or(running) {
             Some(program) if is_program(&program) => Ok(program),
-            Some(program) => Err(format!("{} is not a program", program.display())),
-            None => find(&path, "containerd")
-                .ok_or_else(|| format!("containerd is not on the PATH {path}")),
+            Some(program) => Err(NoContainerd::NotAProgram(program)),
+            None => find(&path, "containerd").ok_or_else(|| NoContainerd::NotOnPath(path.clone())),
         };
         let version = program.as_deref().ok().and_then(version);
         let dump = match &program {
             Ok(program) => dump(program, &config),
-            Err(_) => Err("containerd was not found".to_owned()),
+            Err(_) => Err(DumpError::NoContainerd),
         };
         let socket = dump.as_ref().ok().and_then(Effective::socket);
         let cri_status = pid.and(socket).map(|socket| status(Path::new(socket)));
@@ -244,7 +251,7 @@ impl Version {
 /// # Errors
 ///
 /// containerd's complaint about the file, in one line.
-pub(in crate::cli) fn dump(program: &Path, config: &Path) -> Result<Effective, String> {
+pub(in crate::cli) fn dump(program: &Path, config: &Path) -> Result<Effective, DumpError> {
     let said = output(
         Command::new(program)
             .arg("--config")

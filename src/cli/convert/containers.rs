@@ -98,7 +98,7 @@ impl Rewrite {
         };
         match judgement::stop_signal(signal) {
             Ok(()) => self.annotate("stop-signal", name, signal),
-            Err(why) => self.note(name, &why),
+            Err(why) => self.note(name, &why.to_string()),
         }
     }
 

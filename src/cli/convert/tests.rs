@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::manifest::{parse, pods, print};
+use super::super::output::sentence;
 use super::cast::Starting;
 use super::*;
 use usher_core::plan::{Plan, RestartPolicy, Role, Stage};
@@ -289,7 +290,7 @@ fn a_pod_that_the_shim_would_refuse_is_an_error() {
     let text = "kind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: app}, {name: proxy, \
                 lifecycle: {type: Sidecar}, startupProbe: {httpGet: {port: 1, host: a.example}}}]}";
     let mut documents = parse(text).unwrap();
-    let error = convert(&mut documents, &options(false)).unwrap_err();
+    let error = sentence(&convert(&mut documents, &options(false)).unwrap_err());
     for word in ["Pod x", "would refuse", "a.example", "IP literal"] {
         assert!(error.contains(word), "{error}");
     }
@@ -312,7 +313,7 @@ fn invalid_pods_are_refused() {
         ),
     ] {
         let mut documents = parse(&format!("kind: Pod\nspec:\n  {text}")).unwrap();
-        let error = convert(&mut documents, &options(false)).unwrap_err();
+        let error = sentence(&convert(&mut documents, &options(false)).unwrap_err());
         assert!(error.contains(words), "{error}");
     }
 }
@@ -379,7 +380,7 @@ fn unknown_forms_are_refused() {
         ),
     ] {
         let mut documents = parse(text).unwrap();
-        let error = convert(&mut documents, &options(false)).expect_err(text);
+        let error = sentence(&convert(&mut documents, &options(false)).expect_err(text));
         for word in words {
             assert!(error.contains(word), "{word:?} is missing in: {error}");
         }
@@ -414,10 +415,8 @@ fn containers_that_the_shim_stops_get_their_stop_signal_as_an_annotation() {
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("k: its stopSignal SIGKILL"), "{notes:?}");
     // The second warning is about the init container, which runs before the sidecar.
-    assert_eq!(
-        convert(&mut parse(&text).unwrap(), &options(false)).map(|said| said.len()),
-        Ok(2)
-    );
+    let said = convert(&mut parse(&text).unwrap(), &options(false)).unwrap();
+    assert_eq!(said.len(), 2);
 }
 
 #[test]
@@ -468,7 +467,7 @@ fn a_converted_readiness_probe_fails_within_the_startup_timeout() {
 fn a_quantity_that_kubernetes_refuses_is_an_error() {
     let text = "kind: Pod\nspec: {containers: [{name: app, resources: {limits: {memory: 1GiB}}}, \
                 {name: p, lifecycle: {type: Sidecar}}]}";
-    let error = convert(&mut parse(text).unwrap(), &options(false)).unwrap_err();
+    let error = sentence(&convert(&mut parse(text).unwrap(), &options(false)).unwrap_err());
     for word in ["app", "memory", "1GiB", "expected one such as"] {
         assert!(error.contains(word), "{word:?} is missing in: {error}");
     }

@@ -20,11 +20,12 @@ mod units;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::{anyhow, bail};
 use clap::Args;
 use similar::TextDiff;
 
 use super::containerd::{FlavorArgument, NAME, Node, PROGRAM, Registration, find};
-use super::output::{Failure, Stdout, note};
+use super::output::{Failure, Stdout, note, sentence};
 use super::systemd::{has_systemd, systemctl};
 use plan::{Found, Goal, Planned, Texts};
 use source::SourceText;
@@ -123,14 +124,14 @@ impl Install {
             ));
         }
         let (is_removed, is_dry) = (self.remove, self.dry_run);
-        let installer = Installer::look(self).map_err(Failure::Because)?;
+        let installer = Installer::look(self)?;
         match (is_dry, is_removed) {
             (true, _) => {
                 installer.show(stdout)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            (false, true) => installer.remove().map_err(Failure::Because)?,
-            (false, false) => installer.install().map_err(Failure::Because)?,
+            (false, true) => installer.remove()?,
+            (false, false) => installer.install()?,
         }
         Ok(installer.conclude())
     }
@@ -155,7 +156,7 @@ pub(super) fn usual_prefix(own: Option<&Path>) -> &'static Path {
 
 impl Installer {
     /// Reads the node's state and plans the changes.
-    fn look(wanted: Install) -> Result<Installer, String> {
+    fn look(wanted: Install) -> anyhow::Result<Installer> {
         let node = Node::look(
             wanted.containerd.clone(),
             wanted.config.clone(),
@@ -210,7 +211,7 @@ impl Installer {
     }
 
     /// Makes the changes.
-    fn install(&self) -> Result<(), String> {
+    fn install(&self) -> anyhow::Result<()> {
         let outdated = programs::outdated(&self.binaries, &self.bin)?;
         self.check_systemd()?;
         self.try_configuration()?;
@@ -238,7 +239,7 @@ impl Installer {
         Ok(())
     }
 
-    fn remove(&self) -> Result<(), String> {
+    fn remove(&self) -> anyhow::Result<()> {
         self.check_systemd()?;
         self.try_configuration()?;
         let shim = self.bin.join(PROGRAM);
@@ -267,7 +268,7 @@ impl Installer {
     }
 
     /// Fails if an option needs systemd and systemd does not run. Called before the first change.
-    fn check_systemd(&self) -> Result<(), String> {
+    fn check_systemd(&self) -> anyhow::Result<()> {
         let is_changed = self.is_changed() || self.needs_restart();
         let (option, instead) = match () {
             () if self.wanted.restart && is_changed => (
@@ -279,9 +280,7 @@ impl Installer {
         };
         match has_systemd() {
             true => Ok(()),
-            false => Err(format!(
-                "{option} needs systemd, which does not run on this machine: {instead}"
-            )),
+            false => bail!("{option} needs systemd, which does not run on this machine: {instead}"),
         }
     }
 
@@ -326,7 +325,7 @@ impl Installer {
 
     /// Writes the planned configuration. If containerd started with it in the trial but does not
     /// start with it now, restores the old configuration.
-    fn configure(&self) -> Result<(), String> {
+    fn configure(&self) -> anyhow::Result<()> {
         let restart_marker = self.restart_marker();
         if !self.is_changed() {
             note(&format!("{} needs no change", self.file().0.display()));
@@ -335,7 +334,7 @@ impl Installer {
             }
             return match restart(self.node.flavor.unit(), &restart_marker) {
                 true => Ok(()),
-                false => Err("containerd did not start again".to_owned()),
+                false => bail!("containerd did not start again"),
             };
         }
         if self.wanted.restart {
@@ -357,11 +356,11 @@ impl Installer {
         }
         self.put(&self.found.texts)?;
         restart(self.node.flavor.unit(), &restart_marker);
-        Err("containerd did not start again; its old configuration is restored".to_owned())
+        bail!("containerd did not start again; its old configuration is restored")
     }
 
     /// Fails if containerd does not start with the planned configuration.
-    fn try_configuration(&self) -> Result<(), String> {
+    fn try_configuration(&self) -> anyhow::Result<()> {
         if self.planned.tried == self.found.texts {
             return Ok(());
         }
@@ -379,14 +378,14 @@ impl Installer {
                 true => format!("with {NAME} removed from"),
                 false => "with".to_owned(),
             };
-            format!(
-                "containerd or its CRI plugin does not start {with} {}: {error}; nothing was changed",
-                self.found.config.display()
+            let (config, error) = (self.found.config.display(), sentence(&error));
+            anyhow!(
+                "containerd or its CRI plugin does not start {with} {config}: {error}; nothing was changed"
             )
         })
     }
 
-    fn put(&self, texts: &Texts) -> Result<(), String> {
+    fn put(&self, texts: &Texts) -> anyhow::Result<()> {
         if let Some(source) = &self.found.source {
             return place::put(&source.file, texts.source.as_deref());
         }
@@ -423,7 +422,7 @@ impl Installer {
             }
             return Ok(());
         }
-        let outdated = programs::outdated(&self.binaries, &self.bin).map_err(Failure::Because)?;
+        let outdated = programs::outdated(&self.binaries, &self.bin)?;
         for program in outdated {
             says("would install:", &self.bin.join(program))?;
         }
@@ -477,22 +476,22 @@ fn difference(file: &Path, old: Option<&str>, new: Option<&str>) -> String {
     unified.header(&name(old), &name(new)).to_string()
 }
 
-fn refuse_while_needed(shim: &Path) -> Result<(), String> {
+fn refuse_while_needed(shim: &Path) -> anyhow::Result<()> {
     match programs::running_shims(shim).all {
         0 => Ok(()),
-        shims => Err(format!(
+        shims => bail!(
             "pods run under {NAME} (shims: {shims}) and need it to end; drain the node, or use --force"
-        )),
+        ),
     }
 }
 
 /// The program ctr, with which the trial asks containerd for its plugins.
-fn find_ctr(containerd: &Path, node: &Node) -> Result<PathBuf, String> {
+fn find_ctr(containerd: &Path, node: &Node) -> anyhow::Result<PathBuf> {
     let beside = containerd.with_file_name("ctr");
     let ctr = find("", &beside.to_string_lossy()).or_else(|| find(&node.path, "ctr"));
     ctr.ok_or_else(|| {
         let (beside, path) = (beside.display(), node.whose_path());
-        format!(
+        anyhow!(
             "ctr, which tells whether containerd has started, is neither {beside} nor on {path}"
         )
     })

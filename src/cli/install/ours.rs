@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use thiserror::Error;
 
 /// The line before the installer's lines.
@@ -92,13 +93,13 @@ pub(super) fn names_runtime(text: &str) -> bool {
 }
 
 /// Refuses a file that has the path of the installer's file and that the installer did not make.
-pub(super) fn expect_made(file: &Path, is_made: bool) -> Result<(), String> {
+pub(super) fn expect_made(file: &Path, is_made: bool) -> anyhow::Result<()> {
     match is_made {
         true => Ok(()),
-        false => Err(format!(
+        false => bail!(
             "{} exists, but `usher install` did not create it; expected no such file",
             file.display()
-        )),
+        ),
     }
 }
 

@@ -7,6 +7,7 @@ use super::super::containerd::{NAME, Node, StatusError};
 use super::super::output::note;
 use super::super::systemd::has_systemd;
 use super::Installer;
+use anyhow::bail;
 
 /// The exit status if the user has to restart containerd.
 const RESTART_WANTED: u8 = 3;
@@ -64,7 +65,7 @@ impl Installer {
     }
 
     /// Runs the checks of `usher check`, and fails if pods would not run.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
         let report = check::Report::of_installed(&self.look_again());
         // Without --restart the administrator restarts containerd later, so a problem that the
         // restart solves does not count.
@@ -74,8 +75,6 @@ impl Installer {
         for finding in &report.findings {
             note(finding.text().trim_end());
         }
-        Err(format!(
-            "{NAME} is installed, but its pods would not run yet; see above"
-        ))
+        bail!("{NAME} is installed, but its pods would not run yet; see above")
     }
 }

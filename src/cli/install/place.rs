@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
+use anyhow::Context;
 use usher_linux::files::{self, Replacement};
 
 use super::super::containerd::NAME;
@@ -23,12 +24,12 @@ pub(super) fn beside(file: &Path, what: &str) -> PathBuf {
 ///
 /// # Errors
 ///
-/// A sentence, if the file cannot be read or is not text.
-pub(super) fn read(file: &Path) -> Result<Option<String>, String> {
+/// If the file cannot be read or is not text.
+pub(super) fn read(file: &Path) -> anyhow::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{} cannot be read: {error}", file.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
     }
 }
 
@@ -36,13 +37,13 @@ pub(super) fn read(file: &Path) -> Result<Option<String>, String> {
 ///
 /// # Errors
 ///
-/// A sentence. The file is unchanged then.
-pub(super) fn put(file: &Path, text: Option<&str>) -> Result<(), String> {
+/// If the file cannot be changed; it is as before then.
+pub(super) fn put(file: &Path, text: Option<&str>) -> anyhow::Result<()> {
     let done = match text {
         None => remove(file),
         Some(text) => replace(file, text.as_bytes()),
     };
-    done.map_err(|error| format!("{} cannot be changed: {error}", file.display()))
+    done.with_context(|| format!("cannot change {}", file.display()))
 }
 
 /// Returns the missing directories among this directory and its parents. The outermost one comes
@@ -132,12 +133,12 @@ mod tests {
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
         put(&file, Some("a = 2\n")).unwrap();
         assert_eq!(
-            (mode(&file), read(&file)),
-            (0o600, Ok(Some("a = 2\n".to_owned())))
+            (mode(&file), read(&file).unwrap()),
+            (0o600, Some("a = 2\n".to_owned()))
         );
         for _ in 0..2 {
             put(&file, None).unwrap();
-            assert_eq!(read(&file), Ok(None));
+            assert_eq!(read(&file).unwrap(), None);
         }
         assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 0);
     }

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::{anyhow, bail};
 use toml::{Table, Value};
 use toml_edit::{Document, DocumentMut, Item, Key};
 
 use super::super::containerd::{Effective, NAME, Registration, cri_of_layout, entry};
+use super::super::output::sentence;
 use super::imports;
 use super::ours::{self, Bare, without_ours};
 use super::source::SourceText;
@@ -61,7 +63,7 @@ pub(super) enum Goal {
 
 /// A function that asks containerd which effective configuration results from these texts. If
 /// containerd rejects the texts, the error gives containerd's reason.
-pub(super) type Ask<'a> = dyn FnMut(&Found, &Texts) -> Result<Effective, String> + 'a;
+pub(super) type Ask<'a> = dyn FnMut(&Found, &Texts) -> anyhow::Result<Effective> + 'a;
 
 impl Found {
     /// Takes the text of containerd's configuration file. If there is no file, takes the `version`
@@ -69,15 +71,15 @@ impl Found {
     ///
     /// # Errors
     ///
-    /// A sentence, if it is unclear which lines are the installer's.
+    /// If it is unclear which lines are the installer's.
     pub(super) fn new(
         config: PathBuf,
         main: Option<String>,
-        version: impl FnOnce() -> Result<i64, String>,
-    ) -> Result<Found, String> {
+        version: impl FnOnce() -> anyhow::Result<i64>,
+    ) -> anyhow::Result<Found> {
         let bare = match &main {
             Some(text) => {
-                without_ours(text).map_err(|error| format!("{}, {error}", config.display()))?
+                without_ours(text).map_err(|error| anyhow!("{}, {error}", config.display()))?
             }
             None => Bare {
                 text: format!("version = {}\n", version()?),
@@ -104,8 +106,8 @@ impl Found {
     ///
     /// # Errors
     ///
-    /// A sentence, if the installer did not make that file.
-    pub(super) fn with_part(mut self, part: Option<String>) -> Result<Found, String> {
+    /// If the installer did not make that file.
+    pub(super) fn with_part(mut self, part: Option<String>) -> anyhow::Result<Found> {
         if let (Some(file), Some(text)) = (&self.part_file, &part) {
             let is_made = without_ours(text).is_ok_and(|bare| bare.is_made);
             ours::expect_made(file, is_made)?;
@@ -169,9 +171,9 @@ impl Found {
     ///
     /// # Errors
     ///
-    /// A sentence, if containerd rejects the present configuration or the new one, or if the new
+    /// If containerd rejects the present configuration or the new one, or if the new
     /// configuration would change more than usher's runtime.
-    pub(super) fn plan(&self, goal: &Goal, ask: &mut Ask) -> Result<Planned, String> {
+    pub(super) fn plan(&self, goal: &Goal, ask: &mut Ask) -> anyhow::Result<Planned> {
         let Some(source) = &self.source else {
             let texts = self.plan_configuration(goal, ask)?;
             let tried = texts.clone();
@@ -202,10 +204,10 @@ impl Found {
         Ok(Planned { texts, tried })
     }
 
-    fn plan_configuration(&self, goal: &Goal, ask: &mut Ask) -> Result<Texts, String> {
+    fn plan_configuration(&self, goal: &Goal, ask: &mut Ask) -> anyhow::Result<Texts> {
         let before = ask(self, &self.without_ours()).map_err(|error| {
-            let file = self.config.display();
-            format!("containerd rejects the present {file}: {error}; nothing was changed")
+            let (file, error) = (self.config.display(), sentence(&error));
+            anyhow!("containerd rejects the present {file}: {error}; nothing was changed")
         })?;
         let planned = match goal {
             Goal::Removed => self.removed(),
@@ -231,14 +233,14 @@ impl Found {
         before: &Effective,
         registration: &Registration,
         ask: &mut Ask,
-    ) -> Result<Texts, String> {
+    ) -> anyhow::Result<Texts> {
         let config = self.config.display();
         let mut runtimes = before.runtimes().map(|(name, _)| name).peekable();
         if runtimes.peek().is_none() {
-            return Err(format!(
+            bail!(
                 "{config} has no runtimes for Kubernetes; expected containerd's CRI plugin to be enabled; \
                  nothing was changed"
-            ));
+            );
         }
         if runtimes.any(|name| name == NAME) {
             let imported = self
@@ -254,28 +256,28 @@ impl Found {
                 Some((file, line)) => format!("{file}, line {line},"),
                 None => format!("a file that {config} imports"),
             };
-            return Err(format!(
+            bail!(
                 "{place} already has a runtime {NAME} that `usher install` did not write; remove it first; \
                  nothing was changed"
-            ));
+            );
         }
         let mut why = String::new();
         for candidate in self.candidates(before, registration) {
             match ask(self, &candidate).and_then(|after| adds_usher(before, &after)) {
                 Ok(()) => return Ok(candidate),
-                Err(error) => why = error,
+                Err(error) => why = sentence(&error),
             }
         }
         if let Some((line, table)) = self.inline_table() {
-            return Err(format!(
+            bail!(
                 "{config}, line {line}: {table} is an inline table, which other lines cannot extend; \
                  expected [{table}] with its keys below it; nothing was changed"
-            ));
+            );
         }
-        Err(format!(
+        bail!(
             "the runtime {NAME} in {config} would change more of containerd's configuration: {why}; \
              nothing was changed"
-        ))
+        )
     }
 
     /// The texts to try, the best first. The runtime's lines go into the installer's own file, or
@@ -420,14 +422,14 @@ fn flush_left(item: &mut Item) {
 }
 
 /// Checks that `after` is `before` with usher's runtime added, and differs in nothing else.
-fn adds_usher(before: &Effective, after: &Effective) -> Result<(), String> {
+fn adds_usher(before: &Effective, after: &Effective) -> anyhow::Result<()> {
     let (old, new) = (before.without(NAME), after.without(NAME));
     if let Some(difference) = difference("", &Value::Table(old), &Value::Table(new)) {
-        return Err(difference);
+        bail!(difference);
     }
     match after.runtimes().any(|(name, _)| name == NAME) {
         true => Ok(()),
-        false => Err(format!("containerd does not find the runtime {NAME}")),
+        false => bail!("containerd does not find the runtime {NAME}"),
     }
 }
 

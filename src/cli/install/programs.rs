@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::super::containerd::{NAME, PROGRAM, is_program, output};
+use super::super::output::sentence;
 use super::place;
+use anyhow::{Context, bail};
 
 /// The installed programs.
 pub(super) const PROGRAMS: [&str; 2] = [PROGRAM, NAME];
@@ -14,15 +16,15 @@ pub(super) const PROGRAMS: [&str; 2] = [PROGRAM, NAME];
 ///
 /// # Errors
 ///
-/// A sentence, if `from` lacks a program.
-pub(super) fn outdated(from: &Path, bin: &Path) -> Result<Vec<&'static str>, String> {
+/// If `from` lacks a program.
+pub(super) fn outdated(from: &Path, bin: &Path) -> anyhow::Result<Vec<&'static str>> {
     for program in PROGRAMS {
         // The file need not be executable in `from`: /run is often mounted noexec.
         if !from.join(program).is_file() {
-            return Err(format!(
+            bail!(
                 "{} has no {program}; name the directory with the programs (--binaries)",
                 from.display()
-            ));
+            );
         }
     }
     let is_outdated = |program: &&str| {
@@ -43,24 +45,24 @@ fn have_equal_bytes(one: &Path, other: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// A sentence, if a program cannot be written, or does not run on this node, for instance because
+/// If a program cannot be written, or does not run on this node, for instance because
 /// of an older C library or another processor.
-pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<PathBuf>, String> {
+pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut news = Vec::new();
     let directories = place::missing_directories(bin);
     let copied = programs.iter().try_for_each(|program| {
         let (source, place) = (from.join(program), bin.join(program));
         news.push(place.clone());
         let new = place::copy_program(&source, &place)
-            .map_err(|error| format!("{} cannot be written: {error}", place.display()))?;
+            .with_context(|| format!("cannot write {}", place.display()))?;
         let said = output(Command::new(new).arg("--version"));
         said.map(drop)
-            .map_err(|error| format!("{} does not run on this node: {error}", source.display()))
+            .with_context(|| format!("{} does not run on this node", source.display()))
     });
     let placed = copied.and_then(|()| {
         news.iter().try_for_each(|place| {
             fs::rename(place::beside(place, "new"), place)
-                .map_err(|error| format!("{} cannot be replaced: {error}", place.display()))
+                .with_context(|| format!("cannot replace {}", place.display()))
         })
     });
     match placed {
@@ -70,7 +72,7 @@ pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<
                 let _ = fs::remove_file(place::beside(&place, "new"));
             }
             place::remove_empty(directories);
-            Err(format!("{error}; nothing was changed"))
+            bail!("{}; nothing was changed", sentence(&error))
         }
     }
 }
@@ -84,7 +86,7 @@ pub(super) struct Removal {
 }
 
 /// Removes the programs. A program stays if `is_needed` says so, or if it belongs to a package.
-pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Removal, String> {
+pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> anyhow::Result<Removal> {
     let files = PROGRAMS.map(|program| bin.join(program));
     let there = files
         .into_iter()
@@ -92,8 +94,7 @@ pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Re
     let files = there.filter(|file| !is_needed(file));
     let (of_packages, removed): (Vec<_>, Vec<_>) = files.partition(|file| is_of_package(file));
     for file in &removed {
-        place::remove(file)
-            .map_err(|error| format!("{} cannot be removed: {error}", file.display()))?;
+        place::remove(file).with_context(|| format!("cannot remove {}", file.display()))?;
     }
     Ok(Removal {
         removed,

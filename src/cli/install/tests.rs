@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
@@ -55,10 +56,10 @@ fn installed() -> Goal {
 }
 
 /// The effective configuration: the values of all files, merged.
-fn says(_: &Found, texts: &Texts) -> Result<Effective, String> {
+fn says(_: &Found, texts: &Texts) -> anyhow::Result<Effective> {
     let parse = |text: &Option<String>| text.clone().unwrap_or_default().parse::<Table>();
     let both = parse(&texts.main).and_then(|main| Ok((main, parse(&texts.part)?)));
-    let (mut main, part) = both.map_err(|error| error.message().to_owned())?;
+    let (mut main, part) = both.map_err(|error| anyhow!("{}", error.message()))?;
     merge(&mut main, part);
     Ok(Effective::of(main))
 }
@@ -73,7 +74,8 @@ fn merge(into: &mut Table, from: Table) {
 }
 
 fn plan(texts: &Texts, goal: &Goal) -> Result<Texts, String> {
-    let planned = found(texts).plan(goal, &mut says)?;
+    let planned = found(texts).plan(goal, &mut says);
+    let planned = planned.map_err(|error| error.to_string())?;
     assert_eq!(planned.texts, planned.tried);
     Ok(planned.texts)
 }
@@ -234,15 +236,16 @@ fn another_authors_runtime_is_refused_with_its_place() {
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{}", RUNTIMES[0]);
     let mut found = found(&main_only(&text));
     found.imported.push(imported);
-    let mut with_theirs = |_: &Found, _: &Texts| Effective::parse(theirs.clone());
+    let mut with_theirs = |_: &Found, _: &Texts| Ok(Effective::parse(theirs.clone())?);
     let error = found.plan(&installed(), &mut with_theirs).unwrap_err();
+    let error = error.to_string();
     assert!(
         error.starts_with("/x/theirs.toml, line 5, already has a runtime usher"),
         "{error}"
     );
     let cut = format!("{}# >>> usher: cut\n[x]\n", RUNTIMES[0]);
     let found = Found::new("/c.toml".into(), Some(cut), || Ok(3));
-    let error = found.err().unwrap();
+    let error = found.err().unwrap().to_string();
     assert!(
         error.starts_with("/c.toml, line 3: the lines of usher install begin here"),
         "{error}"
@@ -253,7 +256,7 @@ fn another_authors_runtime_is_refused_with_its_place() {
         ..Texts::default()
     };
     let found = Found::new("/c.toml".into(), part.main, || Ok(3)).unwrap();
-    let error = found.with_part(part.part).err().unwrap();
+    let error = found.with_part(part.part).err().unwrap().to_string();
     assert!(error.starts_with("/x/usher.toml exists, but"), "{error}");
 }
 
@@ -289,6 +292,7 @@ fn a_plan_that_would_change_another_value_is_refused_with_that_value() {
     let text = format!("version = 3\n{}{}", RUNTIMES[0], OTHERS[1]);
     let found = found(&main_only(&text));
     let error = found.plan(&installed(), &mut forgets).unwrap_err();
+    let error = error.to_string();
     assert!(error.contains("debug would be missing"), "{error}");
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::super::output::warn;
 use super::super::systemd::systemctl;
 use super::place;
+use anyhow::ensure;
 
 const UNIT: &str = "usher-stop.service";
 
@@ -38,19 +39,19 @@ pub(super) fn outdated(units: &Path, bin: &Path) -> Vec<(PathBuf, String)> {
 }
 
 /// Writes the outdated files and enables the unit.
-pub(super) fn install(outdated: &[(PathBuf, String)]) -> Result<(), String> {
+pub(super) fn install(outdated: &[(PathBuf, String)]) -> anyhow::Result<()> {
     for (file, text) in outdated {
         place::put(file, Some(text))?;
     }
-    if !outdated.is_empty() && !systemctl(&["daemon-reload"]) {
-        return Err("systemctl daemon-reload failed".to_owned());
-    }
-    match systemctl(&["enable", "--now", "--quiet", UNIT]) {
-        true => Ok(()),
-        false => Err(format!(
-            "{UNIT} is installed, but systemctl enable --now failed"
-        )),
-    }
+    ensure!(
+        outdated.is_empty() || systemctl(&["daemon-reload"]),
+        "systemctl daemon-reload failed"
+    );
+    ensure!(
+        systemctl(&["enable", "--now", "--quiet", UNIT]),
+        "{UNIT} is installed, but systemctl enable --now failed"
+    );
+    Ok(())
 }
 
 /// The paths of the unit files that exist.
@@ -61,7 +62,7 @@ pub(super) fn installed(units: &Path) -> Vec<PathBuf> {
 
 /// Disables and removes the units. Stops the unit only if no pod runs, because stopping the unit
 /// stops all pods.
-pub(super) fn remove(units: &Path, has_pods: bool) -> Result<(), String> {
+pub(super) fn remove(units: &Path, has_pods: bool) -> anyhow::Result<()> {
     if !units.join(UNIT).exists() {
         return Ok(());
     }

@@ -323,7 +323,7 @@ fn an_error_names_its_place() {
         ),
         ("[[[", &["line 1"]),
     ] {
-        let sentence = parse(text).expect_err(text);
+        let sentence = parse(text).expect_err(text).to_string();
         for word in words {
             assert!(
                 sentence.contains(word),
@@ -364,6 +364,7 @@ fn head(table: &str) -> String {
 /// names of the tables are among them.
 fn keys_of(table: &str) -> Vec<String> {
     let refused = parse(&format!("{}no-such-key = 1\n", head(table))).unwrap_err();
+    let refused = refused.to_string();
     let known = refused.split('`').skip(3).step_by(2);
     known.map(str::to_owned).collect()
 }

@@ -9,7 +9,7 @@ use crate::plan::{
     Rules, is_container_name, is_usher_key, list_words,
 };
 
-use super::names::{Annotations, put, without_absent, without_patterns};
+use super::names::{Annotations, PatternsError, put, without_absent, without_patterns};
 use super::start::{longest_start, shown};
 use super::{Warning, fields, role};
 
@@ -22,6 +22,16 @@ pub struct Completion {
     pub without_liveness_probe: Vec<String>,
     /// Parts of the spec that annotations could not express.
     pub notes: Vec<Warning>,
+}
+
+/// The reason why the author's annotations are refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CompletionError {
+    #[error(transparent)]
+    Patterns(#[from] PatternsError),
+    /// The shim refuses the annotations too.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
 }
 
 /// True if usher handles the pod: because of its annotations, or because of the node's roles.
@@ -41,8 +51,8 @@ pub fn concerns(pod: &Pod, rules: &Rules) -> bool {
 ///
 /// # Errors
 ///
-/// The shim's error message, if the shim refuses the author's annotations.
-pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> {
+/// If the author's annotations are refused.
+pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, CompletionError> {
     if !concerns(pod, rules) {
         return Ok(None);
     }
@@ -53,7 +63,7 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
         let said = annotations.entry(PodSetting::RestartPolicy.key());
         said.or_insert_with(|| policy.to_string());
     }
-    let plan = Plan::parse_under(&annotations, rules).map_err(|error| error.to_string())?;
+    let plan = Plan::parse_under(&annotations, rules)?;
     let mut work = Work {
         pod,
         rules,
@@ -64,7 +74,7 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
         changes: Completion::default(),
     };
     work.lists();
-    work.read().map_err(|error| error.to_string())?;
+    work.read()?;
     for container in pod.all() {
         work.container(container);
     }
@@ -178,7 +188,7 @@ impl Work<'_> {
                 Ok(()) => {
                     self.annotate(ContainerSetting::StopSignal, name, signal.to_owned());
                 }
-                Err(why) => self.note(Some(name), why),
+                Err(error) => self.note(Some(name), error.to_string()),
             }
         }
         match role {

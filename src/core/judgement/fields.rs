@@ -65,19 +65,28 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     (Value::Object(fields), lost)
 }
 
-/// Checks that the shim can use kubelet's `stopSignal`. The error is a sentence that tells what the
-/// shim does instead.
-pub fn stop_signal(signal: &str) -> Result<(), String> {
+/// A `stopSignal` of kubelet that the shim cannot use, shortened. The message tells what the shim
+/// does instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its stopSignal {signal} is kubelet's alone: usher stops it with SIGTERM; expected a signal \
+     other than SIGKILL"
+)]
+pub struct UnusableStopSignal {
+    signal: String,
+}
+
+/// Checks that the shim can use kubelet's `stopSignal`.
+pub fn stop_signal(signal: &str) -> Result<(), UnusableStopSignal> {
+    let shortened = Shortened {
+        text: signal,
+        chars: MAX_KEY_CHARS,
+        quotes: false,
+    };
     match signal.parse() {
-        Ok(Signal::KILL) | Err(_) => Err(format!(
-            "its stopSignal {} is kubelet's alone: usher stops it with SIGTERM; expected a \
-             signal other than SIGKILL",
-            Shortened {
-                text: signal,
-                chars: MAX_KEY_CHARS,
-                quotes: false,
-            }
-        )),
+        Ok(Signal::KILL) | Err(_) => Err(UnusableStopSignal {
+            signal: shortened.to_string(),
+        }),
         Ok(_) => Ok(()),
     }
 }

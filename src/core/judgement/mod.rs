@@ -34,8 +34,9 @@ use crate::plan::{Plan, Role, Rules};
 
 use names::without_patterns;
 
-pub use complete::{Completion, complete, concerns, restarts};
-pub use fields::{probe, stop_signal};
+pub use complete::{Completion, CompletionError, complete, concerns, restarts};
+pub use fields::{UnusableStopSignal, probe, stop_signal};
+pub use names::PatternsError;
 pub use sizes::{Amounts, Phase, Resources, bytes, cpus, resources};
 pub use start::{ADDED_LATER, Entry, Held, added_later, entries, shown};
 pub use stop::{RunAgain, StopStep, Termination, termination};
@@ -68,7 +69,7 @@ impl Judgement {
                 ),
             }
         });
-        let (plan, mut refusals) = read.unwrap_or_else(|sentence| (None, vec![sentence]));
+        let (plan, mut refusals) = read.unwrap_or_else(|error| (None, vec![error.to_string()]));
         let also_refused = refusals.split_off(refusals.len().min(1));
         let refused = refusals.pop();
         let plan = plan.map(|mut plan| {

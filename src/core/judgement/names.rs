@@ -15,6 +15,18 @@ pub(super) type Annotations = BTreeMap<String, String>;
 /// Maximum number of comparisons of a name with a pattern, for one pod.
 const MAX_COMPARISONS: usize = 1 << 16;
 
+/// Lists whose patterns are not replaced, because they would cost too much.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternsError {
+    #[error("{key} lists {count} names and patterns; expected at most {MAX_NAMES}")]
+    TooLong { key: String, count: usize },
+    #[error(
+        "{key} has patterns that need {comparisons} comparisons with names of containers; expected \
+         at most {MAX_COMPARISONS} for a pod"
+    )]
+    TooCostly { key: String, comparisons: usize },
+}
+
 /// The lists in a pod's annotations, split into words. A list that is too long is left out, because
 /// the parser of the plan refuses it.
 pub(super) fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
@@ -37,12 +49,12 @@ pub(super) fn with_patterns(
 ///
 /// # Errors
 ///
-/// A sentence if a list has too many names and patterns, or if the pod has too many containers for
+/// If a list has too many names and patterns, or if the pod has too many containers for
 /// its patterns.
 pub(super) fn without_patterns(
     annotations: &Annotations,
     pod: &Pod,
-) -> Result<Annotations, String> {
+) -> Result<Annotations, PatternsError> {
     check_cost(annotations, pod)?;
     let has_role = lists(annotations).filter(|(setting, _)| gives_a_role(*setting));
     let named: BTreeSet<&str> = has_role
@@ -77,25 +89,20 @@ pub(super) fn without_patterns(
     Ok(resolved)
 }
 
-fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), String> {
+fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), PatternsError> {
     let mut comparisons = 0_usize;
     for (setting, words) in with_patterns(annotations) {
         let count = words.len();
         if count > MAX_NAMES {
-            return Err(format!(
-                "{} lists {count} names and patterns; expected at most {MAX_NAMES}",
-                setting.key()
-            ));
+            let key = setting.key();
+            return Err(PatternsError::TooLong { key, count });
         }
         let patterns = words.iter().filter(|word| Pattern::is_one(word)).count();
         let names = candidates(setting, pod).count();
         comparisons = comparisons.saturating_add(patterns.saturating_mul(names));
         if comparisons > MAX_COMPARISONS {
-            return Err(format!(
-                "{} has patterns that need {comparisons} comparisons with names of containers; \
-                 expected at most {MAX_COMPARISONS} for a pod",
-                setting.key()
-            ));
+            let key = setting.key();
+            return Err(PatternsError::TooCostly { key, comparisons });
         }
     }
     Ok(())

@@ -366,8 +366,10 @@ fn roles_of_the_node_are_written_into_the_annotations() {
 #[test]
 fn pods_that_the_shim_would_refuse_get_its_error() {
     let spec = json!({"containers": containers(&["web"])});
-    let refused =
-        |key, value| complete(&pod(&[(key, value)], spec.clone()), &Rules::default()).unwrap_err();
+    let refused = |key, value| {
+        let pod = pod(&[(key, value)], spec.clone());
+        complete(&pod, &Rules::default()).unwrap_err().to_string()
+    };
     assert_eq!(
         refused("usher/start-mode", "Slow"),
         "usher/start-mode: \"Slow\" is not one of Auto, Block, Hold"

@@ -125,6 +125,28 @@ pub enum Action {
     Report(Report),
 }
 
+/// The reason why the driver could not carry out an action.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
+pub enum ActionError {
+    #[error("the container is gone")]
+    ContainerGone,
+    #[error("the container has no init process")]
+    NoInitProcess,
+    /// A container is restored from its checkpoint only once.
+    #[error("an earlier restore failed")]
+    RestoreFailedBefore,
+    /// Text from outside of the core: from the engine, or from a server in a container.
+    #[error("{0}")]
+    Reported(String),
+}
+
+impl ActionError {
+    /// Takes over the text of an error.
+    pub fn reported(error: impl fmt::Display) -> ActionError {
+        ActionError::Reported(error.to_string())
+    }
+}
+
 /// The reason for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Why {
@@ -347,7 +369,11 @@ pub enum Refusal {
     #[error("container {name} ended before its program was executed")]
     EndedBeforeStart { name: String },
     #[error("container {name} could not be released: {reason}")]
-    NotReleased { name: String, reason: String },
+    NotReleased {
+        name: String,
+        #[source]
+        reason: ActionError,
+    },
     #[error("container {name} cannot be released: it is {state}, expected held")]
     NotHeld { name: String, state: StateSummary },
     #[error(

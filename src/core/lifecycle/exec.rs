@@ -13,7 +13,7 @@ use crate::plan::PreStop;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{ContainerId, Refusal, Why};
+use super::action::{ActionError, ContainerId, Refusal, Why};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::report::Report;
@@ -202,7 +202,7 @@ impl Pod {
         now: Time,
         id: &ContainerId,
         execution: u64,
-        outcome: Result<(), String>,
+        outcome: Result<(), ActionError>,
     ) {
         self.now = now;
         self.on_event(
@@ -293,7 +293,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    fn post_started(&mut self, execution: u64, outcome: Result<(), String>, failed: Decision) {
+    fn post_started(&mut self, execution: u64, outcome: Result<(), ActionError>, failed: Decision) {
         let running = self.container.state.as_running_mut();
         let Some(running) = running.filter(|known| known.execution == execution) else {
             return;

@@ -113,7 +113,9 @@ use serde::{Deserialize, Serialize};
 use crate::plan::{ContainerKind, ContainerPlan, Plan, Probe, USUAL_GRACE_PERIOD};
 use crate::sizing::Size;
 
-pub use action::{Action, Cause, ContainerId, HookKind, ProbeKind, Refusal, RequestId, Step, Why};
+pub use action::{
+    Action, ActionError, Cause, ContainerId, HookKind, ProbeKind, Refusal, RequestId, Step, Why,
+};
 pub use completion::LAST_APP_AFTER;
 pub use container::{Demands, NewContainer};
 pub use exec::Exec;

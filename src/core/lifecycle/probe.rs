@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Probe;
 
 use super::Pod;
-use super::action::{Action, ContainerId, ProbeKind, Why};
+use super::action::{Action, ActionError, ContainerId, ProbeKind, Why};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::report::Report;
@@ -114,7 +114,7 @@ impl Pod {
         now: Time,
         id: &ContainerId,
         execution: u64,
-        outcome: Result<(), String>,
+        outcome: Result<(), ActionError>,
         cost: Duration,
     ) {
         self.now = now;
@@ -131,7 +131,7 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    fn watched(&mut self, execution: u64, outcome: Result<(), String>) {
+    fn watched(&mut self, execution: u64, outcome: Result<(), ActionError>) {
         let now = self.now;
         let Some(running) = self.container.state.as_running_mut() else {
             return;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::plan::Role;
 
-use super::action::{Cause, ContainerId, HookKind, ProbeKind, Step};
+use super::action::{ActionError, Cause, ContainerId, HookKind, ProbeKind, Step};
 
 /// Decisions for the log, each with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,20 +23,20 @@ pub enum Report {
     },
     /// A sidecar is started: containers that waited for it may go on.
     Started { name: String, took: Duration },
-    /// An attempt of a probe failed. `reason` is text from outside the shim.
+    /// An attempt of a probe failed.
     ProbeFailed {
         name: String,
         probe: ProbeKind,
         failures: u32,
         threshold: u32,
-        reason: String,
+        reason: ActionError,
     },
     /// The Exec taken for the postStart handler of a container has failed.
     PostStartFailed { name: String, reason: String },
     /// The postStart handler was run again after a restart in place.
     PostStarted {
         name: String,
-        outcome: Result<(), String>,
+        outcome: Result<(), ActionError>,
     },
     /// The probes of the pod would use too much CPU time. Attempts for this container, and for
     /// others, are made less often than their periods say.
@@ -53,7 +53,7 @@ pub enum Report {
         wait: Duration,
     },
     /// A restart in place has failed.
-    NotRestarted { name: String, reason: String },
+    NotRestarted { name: String, reason: ActionError },
     /// The pod terminates within `grace`.
     Terminating { because: Cause, grace: Duration },
     /// The inferred termination is disproved: the caller has created a container.
@@ -83,7 +83,7 @@ pub enum Report {
     HookOver {
         name: String,
         kind: HookKind,
-        outcome: Result<(), String>,
+        outcome: Result<(), ActionError>,
     },
     /// A defer container has exited with `code`; the code reported to the caller may differ.
     DeferOver {

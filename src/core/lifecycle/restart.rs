@@ -13,7 +13,7 @@ use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Action, ContainerId, ProbeKind, Step, Why};
+use super::action::{Action, ActionError, ContainerId, ProbeKind, Step, Why};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::exec::PostStart;
@@ -75,7 +75,12 @@ impl BackOff {
 impl Pod {
     /// Records the outcome of [`Action::Restart`]. A failed restart is tried again after the
     /// back-off.
-    pub fn handle_restarted(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
+    pub fn handle_restarted(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        outcome: Result<(), ActionError>,
+    ) {
         self.now = now;
         // A container that was told to stop is not restarted.
         let dismissed = |pod: &Pod, it: &Container| it.was_told().then(|| pod.dismissed(it));
@@ -107,7 +112,7 @@ impl ContainerContext<'_> {
         exit
     }
 
-    fn not_restarted(&mut self, reason: String, dismissed: Option<Decision>) {
+    fn not_restarted(&mut self, reason: ActionError, dismissed: Option<Decision>) {
         let status = self.container.state.last_status();
         let name = self.container.name.clone();
         self.out.report(Report::NotRestarted { name, reason });

@@ -8,7 +8,7 @@ use crate::plan::StartMode;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Cause, ContainerId, Refusal, RequestId};
+use super::action::{ActionError, Cause, ContainerId, Refusal, RequestId};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::remedy::SAID_AFTER;
@@ -123,7 +123,12 @@ impl Pod {
     }
 
     /// Records the outcome of [`Action::Release`](super::Action::Release).
-    pub fn handle_released(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
+    pub fn handle_released(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        outcome: Result<(), ActionError>,
+    ) {
         self.now = now;
         let exit = self.on_event(
             id,
@@ -169,7 +174,7 @@ impl ContainerContext<'_> {
     }
 
     /// Records the failed execution. Returns an exit that arrived before this report.
-    fn not_released(&mut self, code: u32, reason: String) -> Option<ExitStatus> {
+    fn not_released(&mut self, code: u32, reason: ActionError) -> Option<ExitStatus> {
         let was_killed = self.container.state.stop().is_killed();
         let outcome = self.container.state.not_released(self.now);
         let releasing = self.noted(outcome)?;

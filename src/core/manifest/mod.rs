@@ -13,7 +13,7 @@ mod tests;
 
 pub use json::Json;
 pub use pod::{Container, Handler, Lifecycle, Pod, Requirements, Spec};
-pub use read::{MAX_CONTAINERS, Unreadable};
+pub use read::{MAX_CONTAINERS, TooLarge, Unreadable};
 
 /// The path to the pod in each kind of object that has one.
 const PODS: [(&str, &[&str]); 9] = [

@@ -111,7 +111,7 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// A sentence if a field has another type than in Kubernetes, or if the pod is larger than any
+    /// If a field has another type than in Kubernetes, or if the pod is larger than any
     /// that Kubernetes can run.
     pub fn read(owner: &Owner, pod: &Value) -> Result<Pod, Unreadable> {
         read::pod(owner, pod)

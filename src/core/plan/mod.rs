@@ -51,7 +51,7 @@ pub use kubelet::{Allotment, KubeletFacts, PreStop};
 pub(crate) use list::{
     MAX_NAME_CHARS, MAX_NAMES, is_container_name, is_near, without_mark, words as list_words,
 };
-pub use pattern::{Pattern, Roles};
+pub use pattern::{Pattern, PatternError, Roles, RolesError};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};
 pub use role::{DeferTurn, Origin, Role, Stage};

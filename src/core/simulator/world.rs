@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, BundleFacts, CleanupOutcome, ContainerId, Demands, Exec, HookKind, Kill, NewContainer,
-    Obstacle, Pod, Refusal, RequestId, Time, Why,
+    Action, ActionError, BundleFacts, CleanupOutcome, ContainerId, Demands, Exec, HookKind, Kill,
+    NewContainer, Obstacle, Pod, Refusal, RequestId, Time, Why,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
@@ -442,7 +442,7 @@ impl World {
             Event::Released(id) => self.released(&id),
             Event::Restarted(id) => self.restarted(&id),
             Event::RestartCanceled(id) => {
-                let outcome = Err("restart canceled".to_owned());
+                let outcome = Err(ActionError::reported("restart canceled"));
                 self.pod.handle_restarted(self.now, &id, outcome);
             }
             Event::Probed(id, execution, ready) => {
@@ -450,7 +450,7 @@ impl World {
                 self.see(Seen::Probed(id.to_string(), cost));
                 let outcome = ready
                     .then_some(())
-                    .ok_or_else(|| "it is not ready".to_owned());
+                    .ok_or_else(|| ActionError::reported("it is not ready"));
                 self.pod
                     .handle_probed(self.now, &id, execution, outcome, cost);
             }
@@ -468,7 +468,7 @@ impl World {
                 self.see(Seen::HookEnded(id.to_string(), kind));
                 let outcome = match in_time {
                     true => Ok(()),
-                    false => Err("it took too long".to_owned()),
+                    false => Err(ActionError::reported("it took too long")),
                 };
                 self.pod.handle_hooked(self.now, &id, kind, outcome);
             }
@@ -490,11 +490,11 @@ impl World {
             return;
         };
         if !process.alive {
-            let outcome = Err("its init process has ended".to_owned());
+            let outcome = Err(ActionError::reported("its init process has ended"));
             return self.pod.handle_released(self.now, id, outcome);
         }
         if process.script.cannot_be_released {
-            let outcome = Err("it is stuck".to_owned());
+            let outcome = Err(ActionError::reported("it is stuck"));
             return self.pod.handle_released(self.now, id, outcome);
         }
         process.executed = Some(self.now);
@@ -519,7 +519,7 @@ impl World {
             process.script.restarts_fail -= 1;
             // The new process existed and could not be released, so the driver ends it.
             process.execution = execution;
-            let outcome = Err("its program could not be executed".to_owned());
+            let outcome = Err(ActionError::reported("its program could not be executed"));
             self.pod.handle_restarted(self.now, id, outcome);
             return self.schedule(
                 ms(1),

@@ -12,7 +12,7 @@ mod subject;
 use std::collections::BTreeSet;
 
 use usher_core::judgement::{self, Judgement, Warning};
-use usher_core::manifest::Pod;
+use usher_core::manifest::{Pod, TooLarge};
 use usher_core::plan::Rules;
 
 use patch::Patch;
@@ -75,8 +75,7 @@ pub struct ParsedReview {
 enum Action {
     /// The review does not concern this webhook: allow it unchanged.
     Ignore,
-    /// Refuse a pod that is larger than any that Kubernetes can run, with this message.
-    Refuse(String),
+    Refuse(TooLarge),
     Mutate {
         pod: Subject,
         everywhere: bool,
@@ -136,8 +135,8 @@ impl ParsedReview {
     }
 }
 
-/// Returns what `webhook` has to do for a request, or an error message if its pod is too large.
-fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, String> {
+/// Returns what `webhook` has to do for a request.
+fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, TooLarge> {
     let is_new = request.operation == "CREATE";
     let is_change = request.operation == "UPDATE";
     // A mutating webhook only handles creation: most of a pod's spec cannot change later.
@@ -193,8 +192,8 @@ impl Admission {
     pub fn decide(&self, review: ParsedReview) -> Result<Response, Malformed> {
         let verdict = match review.action {
             Action::Ignore => Verdict::default(),
-            Action::Refuse(sentence) => Verdict {
-                refused: Some(sentence),
+            Action::Refuse(error) => Verdict {
+                refused: Some(error.to_string()),
                 ..Verdict::default()
             },
             Action::Mutate { pod, everywhere } => self.mutate(pod, everywhere),
@@ -245,9 +244,9 @@ impl Admission {
                 remove_probes(&completion.moved_probes());
                 warnings.extend(completion.notes);
             }
-            Err(sentence) => {
+            Err(error) => {
                 return Verdict {
-                    refused: Some(sentence),
+                    refused: Some(error.to_string()),
                     ..Verdict::default()
                 };
             }

@@ -19,6 +19,8 @@ pub use files::Files;
 pub use manager::{Manager, ObjectNames};
 pub use pair::Pair;
 
+use usher_core::text::causes;
+
 use crate::metrics::Metrics;
 
 /// Pause between two checks of the certificate.
@@ -53,8 +55,9 @@ impl Source {
                     reported.clear();
                     CHECK_INTERVAL
                 }
-                Err(trouble) => {
+                Err(error) => {
                     metrics.count_certificate_failure();
+                    let trouble = causes(error.as_ref());
                     // A repeated error is logged once.
                     if reported != trouble {
                         tracing::error!("{trouble}");

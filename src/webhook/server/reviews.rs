@@ -103,17 +103,16 @@ impl Reviews {
         clients: Option<ClientAuthorities>,
         metrics: Metrics,
         states: ServerStates,
-    ) -> Result<Reviews, String> {
+    ) -> anyhow::Result<Reviews> {
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
+            .with_safe_default_protocol_versions()?;
         let requires_certificates = clients.is_some();
         let builder = match clients {
             None => builder.with_no_client_auth(),
             Some(ClientAuthorities(roots)) => {
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
+                builder.with_client_cert_verifier(verifier?)
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(served));

@@ -34,7 +34,7 @@ pub(super) struct Running {
     pub(super) reviews: u16,
     pub(super) health: u16,
     end: oneshot::Sender<()>,
-    over: JoinHandle<Result<(), String>>,
+    over: JoinHandle<anyhow::Result<()>>,
     _nothing: TempDir,
 }
 
@@ -268,7 +268,7 @@ async fn shutdown_loses_no_request() {
         assert_eq!(response.headers()["connection"], "close");
     }
     let over = timeout(TIMEOUT, running.over).await.expect("an end");
-    assert_eq!(over.unwrap(), Ok(()));
+    over.unwrap().unwrap();
     assert!(connect(running.reviews, &pair.authorities).await.is_err());
 }
 
@@ -305,7 +305,7 @@ async fn a_request_that_is_still_arriving_at_shutdown_is_answered() {
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     let over = timeout(TIMEOUT, running.over).await.expect("an end");
-    assert_eq!(over.unwrap(), Ok(()));
+    over.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -339,7 +339,7 @@ async fn a_certificate_is_renewed_while_requests_go_on() {
         for _ in 0..5 {
             send(&mut kept, "/mutate", pod()).await;
         }
-        assert_eq!(manager.reconcile(now()).await, Ok(switches));
+        assert_eq!(manager.reconcile(now()).await.unwrap(), switches);
     }
     let (response, _) = send(&mut kept, "/mutate", pod()).await;
     assert_eq!(response.status(), StatusCode::OK, "connections stay");

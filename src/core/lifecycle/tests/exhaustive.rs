@@ -9,8 +9,8 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, BundleFacts, ContainerId, Demands, Kill, NewContainer, Phase, Pod, Report, RequestId,
-    Time,
+    Action, ActionError, BundleFacts, ContainerId, Demands, Kill, NewContainer, Phase, Pod, Report,
+    RequestId, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Role, Signal};
 use crate::process::ExitStatus;
@@ -289,7 +289,7 @@ impl Model {
                 fork.left.failures -= 1;
                 // The Start is answered with an error, and the caller may send another Start.
                 fork.slots[n].state = SlotState::Parked;
-                let outcome = Err("of a failure".to_owned());
+                let outcome = Err(ActionError::reported("of a failure"));
                 fork.pod.handle_released(now, &self.id(n), outcome);
             }
             Event::Restarted(n) => {
@@ -302,7 +302,7 @@ impl Model {
                     fork.left.failures -= 1;
                 }
                 fork.slots[n].restarts = false;
-                let outcome = Err("of a failure".to_owned());
+                let outcome = Err(ActionError::reported("of a failure"));
                 fork.pod.handle_restarted(now, &self.id(n), outcome);
             }
             Event::Probed(n, succeeds) => {
@@ -312,7 +312,7 @@ impl Model {
                     *ready |= succeeds;
                     fork.records[fork.slots[n].name].has_started |= succeeds;
                 }
-                let outcome = succeeds.then_some(()).ok_or_else(String::new);
+                let outcome = succeeds.then_some(()).ok_or(ActionError::ContainerGone);
                 fork.pod
                     .handle_probed(now, &self.id(n), execution, outcome, Duration::ZERO);
             }
