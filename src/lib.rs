@@ -12,7 +12,6 @@
 //! | [`record`] | the history of a pod |
 //! | [`control`] | the control socket: shows a pod to `usher`, and takes its commands |
 //! | [`shim`] | the shim process: arguments, bootstrap, serving, `delete` |
-//! | [`cli`] | the `usher` command: one file for each subcommand |
 //! | `fuzz` | entry points for untrusted input, for the fuzzer and for tests |
 
 #![cfg_attr(
@@ -33,8 +32,6 @@
 // Tests may block; only the serving thread must not.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
-#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
-pub mod cli;
 pub mod clock;
 #[expect(clippy::disallowed_methods, reason = "/proc, and sockets below /run")]
 pub mod control;

@@ -116,7 +116,7 @@ pub use command::is_command_log;
 pub use error::{RuntimeError, Verb};
 pub(crate) use init::kill;
 pub use options::Options;
-pub use runtime::{DEFAULT_BINARY, OciRuntime, retry_on_exhaustion};
+pub use runtime::{OciRuntime, retry_on_exhaustion};
 
 use container::{Handle, OciContainer};
 use words::Words;

@@ -8,7 +8,7 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
 use serde::de::IgnoredAny;
 
-use usher_oci::DEFAULT_BINARY;
+use usher_api::runtime_options::DEFAULT_BINARY;
 
 use super::{REVISION, bootstrap, start};
 

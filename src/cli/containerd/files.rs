@@ -9,14 +9,14 @@ use super::cri_of_layout;
 
 /// A configuration file.
 #[derive(Debug)]
-pub(in crate::cli) struct ConfigFile {
-    pub(in crate::cli) path: PathBuf,
-    pub(in crate::cli) text: String,
+pub(crate) struct ConfigFile {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
     table: Table,
 }
 
 /// The main file and its imports, in containerd's order, without those that are not TOML.
-pub(in crate::cli) fn configuration_files(main: &Path) -> Vec<ConfigFile> {
+pub(crate) fn configuration_files(main: &Path) -> Vec<ConfigFile> {
     let Some(first) = ConfigFile::read(main) else {
         return Vec::new();
     };
@@ -47,19 +47,19 @@ impl ConfigFile {
     }
 
     /// The plugin that has the runtimes in this file's layout.
-    pub(in crate::cli) fn cri_name(&self) -> &'static str {
+    pub(crate) fn cri_name(&self) -> &'static str {
         let layout = self.table.get("version").and_then(Value::as_integer);
         cri_of_layout(layout.unwrap_or(1))
     }
 
     /// True if the file has a table for this plugin.
-    pub(in crate::cli) fn has_plugin(&self, name: &str) -> bool {
+    pub(crate) fn has_plugin(&self, name: &str) -> bool {
         let plugins = self.table.get("plugins").and_then(Value::as_table);
         plugins.is_some_and(|plugins| plugins.contains_key(name))
     }
 
     /// True if the file has a table for this runtime.
-    pub(in crate::cli) fn has_runtime(&self, name: &str) -> bool {
+    pub(crate) fn has_runtime(&self, name: &str) -> bool {
         let plugins = self.table.get("plugins");
         let runtime = plugins.and_then(|plugins| {
             let part = plugins.get(self.cri_name())?;

@@ -17,40 +17,40 @@ use super::{CONFIG, CRI, CRI_2, CriStatus, Effective, StatusError, loaded};
 
 /// A node's containerd.
 #[derive(Debug)]
-pub(in crate::cli) struct Node {
+pub(crate) struct Node {
     /// The program, or the reason why it was not found.
-    pub(in crate::cli) program: Result<PathBuf, String>,
-    pub(in crate::cli) version: Option<Version>,
-    pub(in crate::cli) config: PathBuf,
+    pub(crate) program: Result<PathBuf, String>,
+    pub(crate) version: Option<Version>,
+    pub(crate) config: PathBuf,
     /// True if the configuration file is missing and is not the default one, which may be missing.
-    pub(in crate::cli) lacks_config: bool,
+    pub(crate) lacks_config: bool,
     /// The owner of the configuration file.
-    pub(in crate::cli) flavor: Flavor,
+    pub(crate) flavor: Flavor,
     /// The effective configuration, or the reason why there is none.
-    pub(in crate::cli) dump: Result<Effective, String>,
+    pub(crate) dump: Result<Effective, String>,
     /// The PATH of containerd.
-    pub(in crate::cli) path: String,
+    pub(crate) path: String,
     /// True if `path` comes from the running containerd or the command line. Otherwise it is the
     /// PATH of this command.
-    pub(in crate::cli) path_is_known: bool,
+    pub(crate) path_is_known: bool,
     /// The running containerd's process.
-    pub(in crate::cli) pid: Option<u32>,
+    pub(crate) pid: Option<u32>,
     /// The running containerd's answer to kubelet's `Status` request, if this command has asked for
     /// it.
-    pub(in crate::cli) cri_status: Option<Result<CriStatus, StatusError>>,
+    pub(crate) cri_status: Option<Result<CriStatus, StatusError>>,
 }
 
 /// The version of a containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct Version {
-    pub(in crate::cli) text: String,
+pub(crate) struct Version {
+    pub(crate) text: String,
     /// The first two numbers, so that 1.7 comes before 1.10.
-    pub(in crate::cli) release: (u32, u32),
+    pub(crate) release: (u32, u32),
 }
 
 /// The facts about a [`Node`] that the report shows.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct Facts {
+pub(crate) struct Facts {
     program: Option<PathBuf>,
     version: Option<String>,
     config: PathBuf,
@@ -69,7 +69,7 @@ struct Running {
 impl Node {
     /// Collects the facts about the node. A running containerd with this configuration file
     /// supplies the values that are not given.
-    pub(in crate::cli) fn look(
+    pub(crate) fn look(
         program: Option<PathBuf>,
         config: Option<PathBuf>,
         path: Option<String>,
@@ -123,7 +123,7 @@ impl Node {
 
     /// The difference between the configuration file and what the running containerd has loaded, as
     /// a clause about containerd. None if there is no difference or if it is unknown.
-    pub(in crate::cli) fn unloaded(&self) -> Option<String> {
+    pub(crate) fn unloaded(&self) -> Option<String> {
         match self.cri_status.as_ref()? {
             Ok(status) => loaded::difference(self.dump.as_ref().ok()?, status.config.as_ref()?),
             // The file disables the plugin, as Docker's does.
@@ -141,14 +141,14 @@ impl Node {
     }
 
     /// The entry of `disabled_plugins` that disables the CRI plugin.
-    pub(in crate::cli) fn disabled_cri<'a>(&self, dump: &'a Effective) -> Option<&'a str> {
+    pub(crate) fn disabled_cri<'a>(&self, dump: &'a Effective) -> Option<&'a str> {
         let disabled = dump.table().get("disabled_plugins");
         let names = disabled.and_then(Value::as_array).into_iter().flatten();
         let mut names = names.filter_map(Value::as_str);
         names.find(|name| *name == "cri" || *name == self.cri_name() || *name == CRI_2)
     }
 
-    pub(in crate::cli) fn facts(&self) -> Facts {
+    pub(crate) fn facts(&self) -> Facts {
         Facts {
             program: self.program.clone().ok(),
             version: self.version.as_ref().map(|version| version.text.clone()),
@@ -157,7 +157,7 @@ impl Node {
         }
     }
 
-    pub(in crate::cli) fn is_1(&self) -> bool {
+    pub(crate) fn is_1(&self) -> bool {
         match &self.version {
             Some(version) => version.release < (2, 0),
             None => self.cri().is_none_or(|(name, _)| name == CRI_2),
@@ -165,13 +165,13 @@ impl Node {
     }
 
     /// The CRI plugin that has the runtimes: its name and its table.
-    pub(in crate::cli) fn cri(&self) -> Option<(&'static str, &Table)> {
+    pub(crate) fn cri(&self) -> Option<(&'static str, &Table)> {
         self.dump.as_ref().ok()?.cri()
     }
 
     /// The name of the CRI plugin that has the runtimes. If the configuration has no table of the
     /// plugin, containerd's version decides.
-    pub(in crate::cli) fn cri_name(&self) -> &'static str {
+    pub(crate) fn cri_name(&self) -> &'static str {
         match self.cri() {
             Some((name, _)) => name,
             None if self.is_1() => CRI_2,
@@ -180,14 +180,14 @@ impl Node {
     }
 
     /// The CRI plugin's runtimes, each with its name.
-    pub(in crate::cli) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
+    pub(crate) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
         self.dump.iter().flat_map(Effective::runtimes)
     }
 
     /// The shim program that containerd would run: the one on its PATH, else the one beside
     /// containerd
     /// (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/shim_manager.go>).
-    pub(in crate::cli) fn shim(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn shim(&self, name: &str) -> Option<PathBuf> {
         find(&self.path, name).or_else(|| {
             let beside = self.program.as_ref().ok()?.parent()?.join(name);
             is_program(&beside).then_some(beside)
@@ -195,7 +195,7 @@ impl Node {
     }
 
     /// The PATH and the program that it belongs to, for sentences.
-    pub(in crate::cli) fn whose_path(&self) -> String {
+    pub(crate) fn whose_path(&self) -> String {
         match self.path_is_known {
             true => format!("containerd's PATH {}", self.path),
             false => format!(
@@ -207,7 +207,7 @@ impl Node {
 }
 
 /// The text that is a key's value, or None if it is empty or not a text.
-pub(in crate::cli) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
+pub(crate) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
     table
         .get(key)
         .and_then(Value::as_str)
@@ -242,7 +242,7 @@ impl Version {
 /// # Errors
 ///
 /// containerd's complaint about the file, in one line.
-pub(in crate::cli) fn dump(program: &Path, config: &Path) -> Result<Effective, String> {
+pub(crate) fn dump(program: &Path, config: &Path) -> Result<Effective, String> {
     let said = output(
         Command::new(program)
             .arg("--config")
@@ -327,7 +327,7 @@ fn named_config(arguments: &[String]) -> Option<PathBuf> {
 #[cfg(test)]
 impl Node {
     /// A node whose containerd has this version and effective configuration.
-    pub(in crate::cli) fn with(version: &str, dump: &str) -> Node {
+    pub(crate) fn with(version: &str, dump: &str) -> Node {
         Node {
             program: Ok(PathBuf::from("/usr/bin/containerd")),
             version: Version::read(&format!("containerd github.com/x {version} abc")),

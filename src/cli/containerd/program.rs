@@ -15,12 +15,12 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The first program `name` in the directories of `path`; `name` itself if it is a path.
-pub(in crate::cli) fn find(path: &str, name: &str) -> Option<PathBuf> {
+pub(crate) fn find(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, is_program)
 }
 
 /// As [`find`], but the file need not be executable.
-pub(in crate::cli) fn find_file(path: &str, name: &str) -> Option<PathBuf> {
+pub(crate) fn find_file(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, Path::is_file)
 }
 
@@ -34,7 +34,7 @@ fn first(path: &str, name: &str, is_it: impl Fn(&Path) -> bool) -> Option<PathBu
         .find(|file| is_it(file))
 }
 
-pub(in crate::cli) fn is_program(path: &Path) -> bool {
+pub(crate) fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
@@ -43,7 +43,7 @@ pub(in crate::cli) fn is_program(path: &Path) -> bool {
 /// # Errors
 ///
 /// The last line of its standard error, or else its exit status. A program that hangs is killed.
-pub(in crate::cli) fn output(command: &mut Command) -> Result<String, String> {
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     output_within(command, ANSWERS_WITHIN)
 }
 
