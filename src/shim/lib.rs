@@ -1,34 +1,23 @@
-//! usher: a containerd runtime shim that ushers the containers of a pod in and out in order.
+//! The shim: one process that ushers the containers of a pod in and out in order.
 //!
-//! One shim process manages all containers of a pod sandbox. The modules follow the architecture:
+//! The engine below it is an argument of [`process::main`]; this crate knows only its
+//! [interface](usher_engine).
 //!
 //! | module | content |
 //! |---|---|
+//! | [`process`] | the process: arguments, bootstrap, serving, `delete` |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container |
-//! | [`events`] | sends events to containerd, in order |
-//! | [`clock`] | wall-clock time and CPU time |
-//! | [`record`] | the history of a pod |
 //! | [`control`] | the control socket: shows a pod to `usher`, and takes its commands |
-//! | [`shim`] | the shim process: arguments, bootstrap, serving, `delete` |
-//! | `fuzz` | entry points for untrusted input, for the fuzzer and for tests |
+//! | [`events`] | sends events to containerd, in order |
+//! | [`record`] | the history of a pod |
+//! | [`clock`] | wall-clock time and CPU time |
+//! | `simulation` | a simulated node, on which tests run pods |
+//! | `fuzz` | fuzz targets for calls and for the input of `start`, which the tests run too |
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::string_slice,
-        clippy::panic,
-        clippy::unreachable,
-        clippy::todo,
-        clippy::unimplemented,
-        clippy::arithmetic_side_effects
-    )
-)]
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
 // Tests may block; only the serving thread must not.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
@@ -39,9 +28,11 @@ pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod pod;
+pub mod process;
 pub mod record;
 pub mod sandbox;
-pub mod shim;
 #[cfg(test)]
 mod simulation;
 pub mod task;
+
+pub use process::main;
