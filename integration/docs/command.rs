@@ -158,7 +158,7 @@ fn usher(arguments: &[&str]) -> Option<String> {
         word => word,
     });
     let words = ["usher"].into_iter().chain(arguments);
-    match usher::cli::command().try_get_matches_from(words) {
+    match usher_cli::command().try_get_matches_from(words) {
         Ok(_) => None,
         Err(said)
             if matches!(

@@ -13,6 +13,7 @@ use containerd_shim_protos::shim::oci;
 use serde::{Deserialize, Serialize};
 
 use super::Bundle;
+use usher_api::runtime_options::{plain, refusal};
 use usher_linux::stdio::Owner;
 
 /// The options of containerd's runc shim (`containerd.runc.v1.Options`), with the same meaning.
@@ -62,12 +63,6 @@ const NAMES: [&str; 13] = [
     "task_api_address",
     "task_api_version",
 ];
-
-/// Option that chose [`REMOVED_RUNTIME`] instead of the OCI runtime in `BinaryName`.
-const ENGINE: &str = "engine";
-
-/// OCI runtime of earlier versions of usher. It may still be installed on nodes.
-const REMOVED_RUNTIME: &str = "usher-libcontainer";
 
 /// Name of the message with the options of containerd's runc shim.
 const RUNC: &str = "containerd.runc.v1.Options";
@@ -197,21 +192,6 @@ fn from_toml(text: &str) -> Result<Options, String> {
     Options::deserialize(named).map_err(|error| one_line(&error.to_string()))
 }
 
-/// Error message for an option that chooses the removed runtime (`REMOVED_RUNTIME`); `None` for any
-/// other option.
-pub fn refusal(key: &str, value: &str) -> Option<String> {
-    match plain(key).as_str() {
-        ENGINE => Some(format!(
-            "{key} is no longer an option, as {REMOVED_RUNTIME} was removed: remove {key}, and name runc or another \
-             OCI runtime in BinaryName"
-        )),
-        "binaryname" if Path::new(value).ends_with(REMOVED_RUNTIME) => Some(format!(
-            "{key} is {value:?}, which was removed: name runc or another OCI runtime in {key}"
-        )),
-        _ => None,
-    }
-}
-
 /// Returns the option with this key. Like containerd, ignores the key's capitalization.
 fn name_of(key: &str) -> Result<&'static str, String> {
     NAMES
@@ -220,10 +200,6 @@ fn name_of(key: &str) -> Result<&'static str, String> {
         .ok_or_else(|| {
             format!("{key:?} is unknown; expected an option of containerd.runc.v1.Options")
         })
-}
-
-fn plain(key: &str) -> String {
-    key.replace('_', "").to_ascii_lowercase()
 }
 
 fn one_line(error: &str) -> String {

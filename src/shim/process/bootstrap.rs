@@ -14,7 +14,7 @@ use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, Lo
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use usher_oci::{Options, options};
+use usher_engine::{EngineKind, StartOptions};
 
 /// Environment variable of `start` since containerd 1.7: the highest protocol version that
 /// containerd speaks.
@@ -45,7 +45,7 @@ pub(super) struct Bootstrap {
     pub socket_dir: Option<String>,
     pub debug: bool,
     /// The runtime's options.
-    pub options: Options,
+    pub options: StartOptions,
 }
 
 /// The environment variables that `start` uses.
@@ -75,14 +75,15 @@ impl Bootstrap {
         stdin: &[u8],
         flags: &Flags,
         environment: Environment,
+        kind: &dyn EngineKind,
     ) -> Result<Bootstrap, String> {
         if let Some(params) = bootstrap_params(stdin, flags)? {
             let extensions = params.extensions.iter();
             let mut options = extensions.filter_map(|extension| extension.value.as_ref());
             return Ok(Bootstrap {
-                options: match options.find(|any| options::are_in(any)) {
-                    Some(any) => read_options(any.clone())?,
-                    None => Options::default(),
+                options: match options.find(|any| kind.are_options(any)) {
+                    Some(any) => read_options(any.clone(), kind)?,
+                    None => StartOptions::default(),
                 },
                 dialect: Dialect::Protobuf,
                 ttrpc_address: params.containerd_ttrpc_address,
@@ -103,7 +104,7 @@ impl Bootstrap {
             address: flags.address.clone(),
             socket_dir: None,
             debug: flags.debug,
-            options: options_on(stdin)?,
+            options: options_on(stdin, kind)?,
         })
     }
 
@@ -139,14 +140,15 @@ impl Bootstrap {
 /// # Errors
 ///
 /// One sentence if stdin has anything else.
-pub(super) fn options_on(stdin: &[u8]) -> Result<Options, String> {
+pub(super) fn options_on(stdin: &[u8], kind: &dyn EngineKind) -> Result<StartOptions, String> {
     Any::parse_from_bytes(stdin)
         .map_err(|error| format!("runtime options on stdin cannot be decoded: {error}"))
-        .and_then(read_options)
+        .and_then(|any| read_options(any, kind))
 }
 
-fn read_options(any: Any) -> Result<Options, String> {
-    options::with_file(any).and_then(|any| options::from_any(Some(&any)))
+fn read_options(any: Any, kind: &dyn EngineKind) -> Result<StartOptions, String> {
+    let read = kind.start_options(any);
+    read.map_err(|error| error.to_string())
 }
 
 /// Reads the parameters on stdin. Returns `None` if an older containerd has written the runtime's
@@ -173,6 +175,8 @@ fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParam
 mod tests {
     use containerd_shim_protos::bootstrap_api::Extension;
     use containerd_shim_protos::protobuf::{EnumOrUnknown, MessageField};
+
+    use usher_oci::Oci;
 
     use super::*;
 
@@ -212,7 +216,7 @@ mod tests {
     #[test]
     fn a_containerd_without_versions_gets_a_bare_address() {
         for version in ["", "2", "nonsense"] {
-            let said = Bootstrap::understand(&[], &flags(), environment(version)).unwrap();
+            let said = Bootstrap::understand(&[], &flags(), environment(version), &Oci).unwrap();
             assert_eq!(said.dialect, Dialect::Address, "{version:?}");
             assert_eq!(said.answer("unix:///s").unwrap(), b"unix:///s");
             assert_eq!(said.ttrpc_address, "/run/c.sock.ttrpc");
@@ -221,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_containerd_of_version_three_gets_json() {
-        let said = Bootstrap::understand(&[], &flags(), environment("3")).unwrap();
+        let said = Bootstrap::understand(&[], &flags(), environment("3"), &Oci).unwrap();
         let answer: serde_json::Value =
             serde_json::from_slice(&said.answer("unix:///s").unwrap()).unwrap();
         assert_eq!(
@@ -233,7 +237,7 @@ mod tests {
     #[test]
     fn bootstrap_parameters_are_answered_in_kind_and_taken_before_the_environment() {
         let stdin = params().write_to_bytes().unwrap();
-        let said = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap();
+        let said = Bootstrap::understand(&stdin, &flags(), environment("3"), &Oci).unwrap();
         assert_eq!(said.ttrpc_address, "/run/new.sock.ttrpc");
         let answer = BootstrapResult::parse_from_bytes(&said.answer("unix:///s").unwrap()).unwrap();
         assert_eq!((answer.version, answer.address.as_str()), (3, "unix:///s"));
@@ -243,7 +247,7 @@ mod tests {
     #[test]
     fn runtime_options_on_stdin_are_not_taken_for_bootstrap_parameters() {
         let stdin = crun().write_to_bytes().unwrap();
-        let said = Bootstrap::understand(&stdin, &flags(), environment("")).unwrap();
+        let said = Bootstrap::understand(&stdin, &flags(), environment(""), &Oci).unwrap();
         assert_eq!(said.dialect, Dialect::Address);
         assert_eq!(said.options.binary_name, "crun");
     }
@@ -261,7 +265,7 @@ mod tests {
         let mut params = params();
         params.extensions = vec![extension(other), extension(crun())];
         let stdin = params.write_to_bytes().unwrap();
-        let said = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap();
+        let said = Bootstrap::understand(&stdin, &flags(), environment("3"), &Oci).unwrap();
         assert_eq!(said.options.binary_name, "crun");
     }
 
@@ -277,7 +281,7 @@ mod tests {
             let mut params = params();
             params.log_level = EnumOrUnknown::from_i32(level);
             let stdin = params.write_to_bytes().unwrap();
-            let said = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap();
+            let said = Bootstrap::understand(&stdin, &flags(), environment("3"), &Oci).unwrap();
             assert_eq!(said.debug, debug, "{level}");
         }
     }
@@ -287,7 +291,7 @@ mod tests {
         let mut params = params();
         params.instance_id = "other".to_owned();
         let stdin = params.write_to_bytes().unwrap();
-        let error = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap_err();
+        let error = Bootstrap::understand(&stdin, &flags(), environment("3"), &Oci).unwrap_err();
         assert!(
             error.contains("\"other\"") && error.contains("\"c1\""),
             "{error}"
