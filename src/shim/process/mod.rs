@@ -12,7 +12,6 @@ mod bootstrap;
 mod callers;
 #[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 mod control;
-#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod delete;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
