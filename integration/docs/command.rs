@@ -211,7 +211,9 @@ fn cargo(verb: &str, arguments: &[&str]) -> Option<String> {
     }
     let room = match value_of("--package") {
         None => "src",
+        Some("usher-cli") => "src/cli",
         Some("usher-core") => "src/core",
+        Some("usher-engine") => "src/engine",
         Some("usher-webhook") => "src/webhook",
         Some("kubectl-usher") => "src/kubectl",
         Some(other) => return Some(format!("no package is called {other}")),
