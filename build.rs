@@ -1,6 +1,6 @@
-//! Tells the program from which commit it is built: `USHER_REVISION` if that is set in the
-//! environment, else the commit that git reports, else none. An archive of the sources has no
-//! history.
+//! Compiles the name of the source's commit into the program. The name comes from the environment
+//! variable `USHER_REVISION`, or else from git. If both are missing, as in an archive of the
+//! sources, the program contains no commit.
 //!
 //! Also links the program at a fixed address. A position-independent program is relocated when it
 //! starts, and each process gets its own copy of every page that the relocation changes: 0.2 MB for
@@ -12,9 +12,9 @@ use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    // For musl, rustc passes this flag itself where it links at a fixed address. Elsewhere its
-    // startup code expects a position-independent program, and a program at a fixed address crashes
-    // at once.
+    // Not for musl: on some platforms rustc passes this flag itself. On the others musl's startup
+    // code expects a position-independent program, and a program with this flag would crash at its
+    // start.
     if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("musl") {
         println!("cargo::rustc-link-arg-bins=-no-pie");
     }

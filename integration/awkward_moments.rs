@@ -1,5 +1,5 @@
-//! Calls at awkward moments, sent to the shim without containerd in between. A script that sleeps
-//! and then runs runc stands in for a slow OCI runtime.
+//! Calls at awkward moments, sent directly to the shim without containerd. A slow OCI runtime is
+//! imitated by a script that sleeps and then runs runc.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,8 @@ fn bare<'host>(host: &'host Containerd, args: &[&str]) -> BareShim<'host> {
     BareShim::start(host, &runtime_under_test(), "a", args, |_| ())
 }
 
-/// A create request with a runc that sleeps before it runs the command `verb`.
+/// A create request with a slow OCI runtime: a script that sleeps before it runs the runc command
+/// `verb`.
 fn with_slow(
     host: &Containerd,
     shim: &BareShim<'_>,
@@ -36,7 +37,8 @@ fn with_slow(
     with_script(host, shim, verb, &instead)
 }
 
-/// A create request with a runc that runs the shell code `instead` in place of the command `verb`.
+/// A create request whose OCI runtime is a script. For the runc command `verb` it runs the shell
+/// code `instead`, for every other command runc itself.
 fn with_script(
     host: &Containerd,
     shim: &BareShim<'_>,
@@ -161,8 +163,7 @@ fn the_exit_of_a_container_waits_for_an_exec_that_is_being_started() {
         });
         api.kill("a", "", 9, false).expect("kill");
         assert_eq!(api.wait("a", "").expect("wait").exit_status, 137);
-        // Once Wait has returned the container's exit, the Start of the exec has an answer or is
-        // about to fail.
+        // The container has exited. So the exec's Start has been answered, or it fails soon.
         assert!(start.is_finished() || start.join().unwrap().is_err());
     });
 }
@@ -291,7 +292,7 @@ fn a_shim_start_short_of_descriptors_keeps_the_running_shims_socket() {
     let host = Containerd::start();
     let shim = bare(&host, &SLEEP);
     shim.api().create(&shim.create_request()).expect("create");
-    // Four descriptors: the standard streams and one more.
+    // `start` may open four file descriptors: the three standard streams and one more.
     let mut command = shim.command("start");
     let program = command.get_program().to_owned();
     let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
@@ -336,8 +337,8 @@ fn the_error_names_a_missing_oci_runtime() {
     eventually("the shim ends", PATIENCE, || host.shims().is_empty());
 }
 
-/// The error gives the reason if the runtime's log has it (in the format of crun 1.28); otherwise
-/// the reason is only in the container's stderr.
+/// If the runtime's log contains the reason, the error gives it. (The log has the format of crun
+/// 1.28.) Otherwise the reason is only in the container's stderr.
 #[test]
 fn a_failed_runtime_gives_its_reason_exactly_once() {
     let logged = r#"printf '{\n  "msg": "out of order",\n  "level": "error"\n}\n' > "$4"; "#;
@@ -387,7 +388,8 @@ fn processes_in_cgroups_below_the_containers_belong_to_it() {
     let init = api.start("a", "").expect("start").pid;
     let count = || api.pids("a").expect("pids").processes.len();
     eventually("both processes are there", PATIENCE, || count() == 2);
-    // An init system in a container also moves itself to a cgroup below the container's.
+    // An init system in a container does the same: it moves itself to a cgroup below the
+    // container's cgroup.
     assert!(move_below(init));
     assert_eq!(count(), 2);
     assert!(api.stats("a").is_ok());

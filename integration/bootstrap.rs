@@ -28,7 +28,8 @@ fn answer(mut command: Command, stdin: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Checks that the address serves a task from Create to Delete under each name of the service.
+/// Checks that the shim at the address serves a task from Create to Delete, for each of these names
+/// of the service.
 fn assert_serves(host: &Containerd, shim: &BareShim<'_>, services: &[Service]) {
     for service in services {
         let api = host.connect(&shim.address, *service);
@@ -105,8 +106,9 @@ fn containerd_2_3_gets_protobuf() {
     });
 }
 
-/// Replaces the shim by a script that records containerd's input to `start` in `asked` and the
-/// shim's output in `answered`. The real shim still runs as a child of containerd.
+/// Replaces the shim by a script. The script records the input of `start`, written by containerd,
+/// in the file `asked`, and the shim's output in the file `answered`. The real shim still runs as a
+/// child of containerd.
 fn record_start(host: &Containerd) {
     let dir = host.dir().display();
     let name = shim_program(&runtime_under_test());
@@ -126,7 +128,7 @@ fn record_start(host: &Containerd) {
     write_program(&place, &script);
 }
 
-/// Records a request that containerd itself makes, not the test.
+/// The recorded request is one that containerd itself makes, not one that the test makes.
 #[test]
 fn the_installed_containerd_gets_an_answer_in_its_own_format() {
     let host = Containerd::start();
@@ -168,8 +170,8 @@ fn a_failed_start_prints_its_reason_in_one_line() {
     );
 }
 
-/// A sandbox's bundle has no config.json, so `start` succeeds: the shim does not know yet whether
-/// the bundle is that of a sandbox or of a container.
+/// `start` succeeds without config.json, because the bundle of a sandbox has no such file. Only
+/// Create tells the shim that the bundle is that of a container.
 #[test]
 fn a_create_without_a_configuration_fails() {
     let host = Containerd::start();

@@ -38,7 +38,7 @@ fn processes_in_threaded_cgroups_are_killed_and_the_cgroups_removed() {
     runtime.block_on(kill_and_remove(&BTreeSet::from([cgroup.clone()])));
     let is_left = cgroup.exists();
     if is_left {
-        // Clean up after a failure.
+        // The test has failed: kill the remaining processes, so that the cgroups can be removed.
         let _ = fs::write(cgroup.join("cgroup.kill"), "1");
     }
     let status = collected.join().expect("a thread").expect("a child");

@@ -29,7 +29,8 @@ impl Node {
         node.write("config.toml", &format!("version = {layout}\n"));
         node.write("usher.toml", "");
         if oci_runtime() != "runc" {
-            // The check looks for a program named `runc`, so the chosen OCI runtime gets this name.
+            // `usher check` looks for a program named `runc`, so a link with this name leads to the
+            // OCI runtime under test.
             let there = installed_program(&oci_runtime());
             std::os::unix::fs::symlink(there, node.dir.path().join("runc")).unwrap();
         }
@@ -77,7 +78,7 @@ impl Node {
         write_program(&self.dir.path().join("systemctl"), &text);
     }
 
-    /// Installs without a restart, and expects this exit status.
+    /// Runs `usher install` without `--restart`. Panics if the exit status is not `status`.
     #[track_caller]
     fn install(&self, status: i32) -> String {
         let said = self.install_with(&[]);
@@ -101,7 +102,7 @@ impl Node {
         (said, report)
     }
 
-    /// Starts the node's containerd with directories and sockets of its own.
+    /// Starts the node's containerd. No other containerd uses its directories and sockets.
     fn start_containerd(&self) -> Background {
         let mut command = Command::new(installed_program("containerd"));
         command
@@ -131,7 +132,7 @@ fn level<'a>(findings: &'a [Value], about: &str) -> &'a str {
     finding.map_or("none", |finding| finding["level"].as_str().unwrap())
 }
 
-/// The finding with this code.
+/// The finding of `usher check` that has this code.
 fn finding<'a>(findings: &'a [Value], code: &str) -> Option<&'a Value> {
     findings.iter().find(|finding| finding["code"] == code)
 }
@@ -168,8 +169,8 @@ fn the_suggested_command_makes_a_node_ready() {
     }
 }
 
-/// containerd 1 finds the shim only on its PATH; the configuration of containerd 2 can name the
-/// shim's path.
+/// The path is named in two ways: containerd 1 finds the shim only on its PATH, but the
+/// configuration of containerd 2 can contain the shim's path.
 #[test]
 fn the_command_that_comes_first_works_for_the_path_that_is_named() {
     let node = Node::new();
@@ -204,7 +205,8 @@ fn the_command_that_comes_first_works_for_the_path_that_is_named() {
     let mut command = Command::new("sh");
     let prefix = match Version::of_containerd() {
         Version(..2, _) => "",
-        // The prefix keeps the programs out of the node's own directories.
+        // The installer writes the programs to the test's directory `srv`, and not to the machine's
+        // own directories.
         _ => " --prefix srv",
     };
     command
@@ -237,7 +239,8 @@ fn a_configuration_file_that_is_not_there_is_named_so() {
     assert!(!said.contains("config-refused"), "{said}");
 }
 
-/// For a handwritten runtime, the suggestion adds keys to its existing table.
+/// An administrator has written the runtime's table by hand. `usher check` suggests keys to add to
+/// this table.
 #[test]
 fn a_runtime_without_pod_annotations_is_a_problem_that_names_the_table_to_change() {
     let node = Node::new();
@@ -259,7 +262,8 @@ fn a_runtime_without_pod_annotations_is_a_problem_that_names_the_table_to_change
         problem["file"],
         node.dir.path().join("config.toml").display().to_string()
     );
-    // The suggestion consists of keys only; a second heading of the table would be an error.
+    // `usher check` suggests keys without the table's heading, because a second heading would be an
+    // error.
     node.write("config.toml", problem["add"].as_str().unwrap());
     let (_, findings) = node.findings();
     assert_eq!(finding(&findings, "pod-annotations"), None, "{findings:#?}");
@@ -303,8 +307,8 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
     let stale = finding(&findings, "containerd-stale").unwrap();
     let says = stale["says"].as_str().unwrap();
     assert!(says.contains("it lacks the runtime usher"), "{says}");
-    // With `--restart` the installer calls systemctl, and notices that this fake one restarts
-    // nothing.
+    // With `--restart` the installer calls systemctl. The fake systemctl does not restart
+    // containerd, and the installer notices this.
     node.place_systemctl();
     let finished = node.install_with(&["--restart"]);
     let said = finished.err();
@@ -334,8 +338,8 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
     );
 }
 
-/// Writing any runtime into the configuration makes containerd 1 forget its built-in one;
-/// containerd 2 keeps it.
+/// If the configuration contains any runtime, containerd 1 forgets its built-in runtime. containerd
+/// 2 keeps it.
 #[test]
 fn a_containerd_without_its_cri_plugin_is_a_problem() {
     let node = Node::new();

@@ -10,7 +10,8 @@ use crate::harness::{
     zombies,
 };
 
-/// Removes the PID namespace, so that orphans of the container become children of the shim.
+/// Removes the PID namespace from the container's configuration, so that orphans of the container
+/// become children of the shim.
 fn host_pids(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
     namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
@@ -75,7 +76,8 @@ fn exec_exits_are_published_before_the_exit_of_a_container_without_pid_namespace
     the_exits_of_execs_come_before_their_inits(host_pids);
 }
 
-/// Starts programs whose parent exits at once, so that they become children of the shim.
+/// Shell code that starts 600 programs. The parent of each program exits at once, so that the
+/// program becomes a child of the shim.
 const ORPHANS: &str =
     "n=0; while test $n -lt 300; do (/bin/true & (sleep 0.2 &)); n=$((n+1)); done";
 
@@ -87,7 +89,7 @@ fn hundreds_of_orphans_are_collected() {
     let pid = api.connect("a").expect("connect").shim_pid;
     host.await_event("a", "done");
     no_zombies_stay(pid);
-    // An exec makes the same orphans, while other execs start and exit.
+    // An exec starts as many orphans again, while other execs start and exit.
     api.exec(&shim.exec_request("many", &["/bin/sh", "-c", ORPHANS]))
         .expect("exec");
     api.start("a", "many").expect("start of an exec");
@@ -220,7 +222,8 @@ fn the_exit_of_a_short_exec_survives_thousands_of_exits_of_orphans() {
     api.start("a", "").expect("start");
     api.exec(&shim.exec_request("quick", &["/bin/sh", "-c", "exit 7"]))
         .expect("exec");
-    // The runtime reports the process's id only after very many other processes have exited.
+    // The OCI runtime reports the exec's process id only after very many other processes have
+    // exited.
     gates.close("after-exec", "a");
     std::thread::scope(|scope| {
         let start = scope.spawn(|| shim.api().deadline(3 * PATIENCE).start("a", "quick"));
@@ -233,8 +236,8 @@ fn the_exit_of_a_short_exec_survives_thousands_of_exits_of_orphans() {
     assert_eq!(api.wait("a", "quick").expect("wait").exit_status, 7);
 }
 
-/// Signal masks are inherited: a mask of the shim would reach its containers through every program
-/// between them.
+/// Child processes inherit the signal mask. If the shim blocked a signal, its containers would
+/// block the signal too.
 #[test]
 fn containers_start_without_ignored_or_blocked_signals() {
     let host = Containerd::start();

@@ -13,7 +13,8 @@ use crate::harness::{
     run, runtime_under_test,
 };
 
-/// A link to containerd's event socket that the test can remove. The shim is given the link.
+/// A symbolic link to containerd's event socket. The shim sends its events to the link, and the
+/// test can remove the link.
 struct EventsLink {
     link: PathBuf,
     socket: PathBuf,
@@ -127,7 +128,8 @@ fn hundreds_of_events_reach_a_restarted_containerd_in_order() {
     events_link.create();
     let opened = Instant::now();
     expect_events(&host, &expected);
-    // The longest pause between two attempts, plus the time that hundreds of events take.
+    // The limit allows for the longest pause between two attempts of the shim to connect, and for
+    // the delivery of hundreds of events.
     let took = opened.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
     // An event carries the time when it happened, not when containerd received it.
@@ -148,8 +150,8 @@ fn a_containerd_that_hangs_gets_each_event_once() {
     kill(daemon, Signal::SIGSTOP).expect("stop containerd");
     expected.extend(add_execs(&shim, &api, "e", 100));
     expected.extend(run_exec(&api, "e7"));
-    // containerd's own shim waits less than these seven seconds for an answer, and would then send
-    // the events again.
+    // After less than these seven seconds, containerd's own shim would stop waiting for an answer,
+    // and send the events again.
     std::thread::sleep(Duration::from_secs(7));
     expected.extend(add_execs(&shim, &api, "f", 10));
     kill(daemon, Signal::SIGCONT).expect("let containerd go on");
@@ -166,7 +168,8 @@ fn a_containerd_killed_repeatedly_gets_all_events() {
     let (shim, api) = running(&host, &events_link);
     let mut expected = begun();
     for round in 0..3 {
-        // containerd dies while some of these are under way, so an answer may be lost.
+        // containerd dies while it receives some of these events, so its answer to the shim may be
+        // lost.
         expected.extend(add_execs(&shim, &api, &format!("lost{round}-"), 50));
         host.crash();
         let _ = std::fs::remove_file(&events_link.link);
@@ -180,9 +183,9 @@ fn a_containerd_killed_repeatedly_gets_all_events() {
         });
     }
     let mut seen = task_events(&host);
-    // An event is lost if containerd accepts it and dies before anyone subscribes; that is not the
-    // shim's fault. Events that happened while containerd was down must all arrive, in order and
-    // once.
+    // An event is lost if containerd accepts the event and dies before a client subscribes. The
+    // shim cannot prevent this. Events that happened while containerd was down must all arrive, in
+    // order and once.
     seen.retain(|event| event.contains("kept"));
     expected.retain(|event| event.contains("kept"));
     assert_eq!(seen, expected);
@@ -228,6 +231,6 @@ fn a_restarted_containerd_sees_the_current_state_of_its_tasks() {
     assert_eq!(host.exec("stays", &["/bin/echo", "alive"]).out(), "alive\n");
     host.kill("attached", "SIGTERM");
     assert_eq!(host.wait_exit("attached"), 5);
-    // The connections of these two `ctr` commands ended with the killed containerd.
+    // Killing containerd has ended the connections of these two `ctr` commands.
     drop((exec, attached));
 }

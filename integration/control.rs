@@ -32,8 +32,8 @@ pub fn usher(host: &Containerd, arguments: &[&str]) -> Command {
     command
 }
 
-/// Repeats a command until its output contains `what`. A shim on a busy machine may answer late,
-/// and then its pod is missing from the output.
+/// Repeats a command until its output contains `what`. On a busy machine the command may give up on
+/// a slow shim, and then the shim's pod is missing from the output.
 #[track_caller]
 fn says(host: &Containerd, arguments: &[&str], what: &str) -> String {
     let mut last = None;
@@ -46,7 +46,7 @@ fn says(host: &Containerd, arguments: &[&str], what: &str) -> String {
     found.unwrap_or_else(|| panic!("usher {arguments:?} never said {what:?}: {last:?}"))
 }
 
-/// The pod's JSON, once it meets the condition.
+/// The JSON that `usher ps` prints for the pod, once the JSON meets the condition.
 #[track_caller]
 fn pod_that(host: &Containerd, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
@@ -77,8 +77,8 @@ fn run_gated(host: &Containerd, web: &[&str]) {
     host.await_event("proxy", "start");
 }
 
-/// Stops the pod with `usher stop`, so that the result does not depend on the arrival times of stop
-/// requests.
+/// Stops the pod with `usher stop`. Two separate stop requests could be too far apart to end the
+/// pod.
 #[track_caller]
 fn stop(host: &Containerd) {
     let stopped = run(usher(host, &["stop", "pod1"]), PATIENCE);
@@ -196,7 +196,7 @@ fn usher_stop_all_waits_for_a_shim_that_answers_slowly() {
     let shim = Pid::from_raw(i32::try_from(shim).expect("a process"));
     kill(shim, Signal::SIGSTOP).expect("stop the shim");
     let mut stop = Background::spawn(usher(&host, &["stop", "--all"]));
-    // The shim stays stopped for longer than other commands wait for its answer.
+    // The shim stays stopped for longer than the other `usher` commands wait for an answer.
     std::thread::sleep(scaled(Duration::from_millis(1500)));
     assert!(stop.poll_running(), "{:?}", stop.finish(PATIENCE));
     kill(shim, Signal::SIGCONT).expect("continue the shim");
@@ -338,7 +338,7 @@ fn a_container_stopped_with_its_own_stop_signal_is_drawn_as_stopping() {
     ]);
     let host = Containerd::start();
     host.run(&RESIZED.witness("proxy", &[]));
-    // The container does not exit on its stop signal, SIGWINCH.
+    // SIGWINCH, the container's stop signal, does not end the container.
     host.run(&RESIZED.witness("web", &[]));
     host.await_event("web", "start");
     let asked = run(usher(&host, &["stop", "pod1", "--no-wait"]), PATIENCE);
@@ -507,7 +507,8 @@ fn usher_ps_works_without_containerd() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&[]));
     host.stop();
-    // The command works outside containerd's mount namespace if it knows the sockets' directory.
+    // Outside containerd's mount namespace, `usher` finds the sockets if an environment variable
+    // names their directory.
     let listed: Option<Finished> = poll(PATIENCE, || {
         let mut command = Command::new(shim_dir().join("usher"));
         command
@@ -550,11 +551,11 @@ fn clients_that_flood_hang_or_vanish_do_not_harm_the_pod() {
     let host = Containerd::start();
     host.run(&ContainerSpec::new("plain").witness(&["--beat", "20ms"]));
     let socket = host.control_sockets().pop().expect("a socket");
-    // These are more clients than the shim admits; none of them sends anything.
+    // The test opens more connections than the shim admits, and sends nothing.
     let silent: Vec<_> = (0..64)
         .map(|_| UnixStream::connect(&socket).expect("connect"))
         .collect();
-    // Meanwhile containerd gets answers from the shim.
+    // In spite of these connections, the shim answers containerd.
     assert!(host.task_api("plain").state("plain", "").is_ok());
     drop(silent);
     for _ in 0..20 {

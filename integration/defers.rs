@@ -1,5 +1,6 @@
-//! Defer containers and hooks: their order at the end of a pod, and the time they take from other
-//! containers. Judged by the records of the containers and by the exit codes that the caller sees.
+//! Defer containers and hooks: their order at the end of a pod, and how they share the grace period
+//! with other containers. The tests judge by what the containers recorded, and by the exit codes
+//! that the caller gets.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use crate::pod::Pod;
 
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A window long enough that the second stop request arrives within it and begins the termination,
-/// even on a slow machine.
+/// A termination window of 20 seconds: even on a slow machine the second stop request arrives
+/// within the window, and so begins the termination.
 const WINDOW: (&str, &str) = ("usher/termination-window", "20s");
 
 /// The example of the defer containers proposal.
@@ -54,8 +55,8 @@ fn run_all(host: &Containerd, pod: &Pod, containers: &[(&str, &[&str])]) {
     }
 }
 
-/// Runs the pod [`PLAIN`] or one with the same containers; `before` gives the options of the
-/// pre-exit container.
+/// Runs [`PLAIN`] or another pod with the same container names. `before` is the list of options of
+/// the pre-exit container.
 #[track_caller]
 fn start_plain(pod: &Pod, before: &[&str]) -> Containerd {
     let others: [(&str, &[&str]); 2] = [("proxy", &[]), ("web", &[])];
@@ -149,7 +150,7 @@ fn a_log_forwarder_outlives_the_app_and_loses_no_line() {
             .in_pod("pod1", name)
             .annotations(pod.0)
     };
-    // After its stop signal the forwarder reads until no line has come for a second.
+    // After its stop signal the forwarder reads on. It exits when no line has arrived for a second.
     host.run(&in_pod("forwarder").script(
         "mkfifo /shared/log; exec 3<>/shared/log; trap 'told=1' TERM; touch /shared/reads
          while :; do
@@ -357,7 +358,7 @@ fn a_sigkill_ends_the_running_defer_and_no_later_one_runs() {
 #[test]
 fn a_forced_deletion_runs_no_defer() {
     let host = start_plain(&PLAIN, QUICK);
-    // kubelet turns a grace period of zero into two seconds.
+    // For a grace period of zero, kubelet sends a stop request with a grace period of two seconds.
     host.end_pod(&PLAIN_ALL, Duration::from_secs(2));
     let record = host.record();
     assert!(

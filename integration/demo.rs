@@ -49,8 +49,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// Keeps the pod running, and prints commands that inspect it, until standard input has a line or
-/// ends.
+/// Prints commands that inspect the running pod. Returns when standard input has a line or ends.
 fn keep(host: &Containerd) {
     println!("\nThe pod runs. In another terminal, as root:\n");
     for (command, comment) in to_try(host) {

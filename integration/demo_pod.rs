@@ -28,7 +28,7 @@ pub struct Moment {
 pub const TITLES: &str = "        ms  who         what";
 
 impl Moment {
-    /// The line of the output for this moment, with the time since `first`.
+    /// Formats this moment as a line of the demo's output, with the milliseconds since `first`.
     pub fn line(&self, first: &Moment) -> String {
         let ms = (self.at_ns - first.at_ns) as f64 / 1e6;
         format!("{ms:10.1}  {:<10}  {}", self.who, self.what)
@@ -120,7 +120,7 @@ pub fn play(
 /// Commands for another terminal that show the running pod, each with its purpose.
 pub fn to_try(host: &Containerd) -> [(String, &'static str); 3] {
     let usher = shim_dir().join("usher");
-    // containerd has a mount namespace of its own, which contains the sockets of its shims.
+    // The sockets of the shims are in containerd's own mount namespace.
     let enter = format!(
         "nsenter --target {} --mount {}",
         host.pid().unwrap_or_default(),
@@ -141,8 +141,8 @@ pub fn to_try(host: &Containerd) -> [(String, &'static str); 3] {
 
 /// Draws the pod by `usher timeline`, while the pod's shim still runs.
 fn draw(host: &Containerd, file: &Path) {
-    // The process enters another mount namespace, which makes `/` its working directory, so the
-    // path must be absolute.
+    // `usher` is run in another mount namespace, with `/` as its working directory. So the path
+    // must be absolute.
     let file = std::path::absolute(file).expect("a path");
     let mut timeline = Command::new(shim_dir().join("usher"));
     timeline.args(["timeline", "demo/shop", "--svg"]).arg(file);

@@ -14,8 +14,8 @@ use crate::harness::{
     runtime_under_test, zombies,
 };
 
-/// Duration of the measurement of CPU time, and the maximum that the shim may use: a fifth of one
-/// CPU, in ticks of 10 ms.
+/// Time for which the test measures the shim's CPU time. The shim may use a fifth of one CPU:
+/// `TICKS_AT_MOST` is in ticks of 10 ms.
 const WATCHED: Duration = Duration::from_secs(2);
 const TICKS_AT_MOST: u64 = 40;
 
@@ -97,7 +97,7 @@ impl<'host> Scarce<'host> {
         Ok(self.api.wait("a", id)?.exit_status)
     }
 
-    /// Checks that everything works for a new caller.
+    /// Checks that the shim answers a new caller and collects all of its child processes.
     #[track_caller]
     fn check_all_works(&self) {
         let api = self.shim.api();
@@ -145,7 +145,7 @@ fn clients_that_cannot_be_accepted_cost_nothing_and_are_served_later() {
     });
     drop(outside);
     scarce.check_all_works();
-    // The shim idles again.
+    // The shim is idle again: it uses at most two ticks of CPU time.
     let before = scarce.ticks();
     std::thread::sleep(WATCHED);
     assert!(scarce.ticks() - before <= 2);
@@ -236,8 +236,8 @@ fn a_created_process_is_not_lost_for_lack_of_descriptors() {
     let scarce = Scarce::new(&host, &SLEEP, in_pod);
     let b = BareShim::start(&host, &runtime_under_test(), "b", &SLEEP, in_pod);
     let gates = Gates::new(&host);
-    // Calls the shim while the OCI runtime is slow, and takes all descriptors from the shim before
-    // the runtime reports the process that it has created.
+    // Makes a call, and holds up the OCI runtime during the call. Before the runtime reports the
+    // process that it has created, the test takes all descriptors from the shim.
     let short_after = |verb: &str, call: &(dyn Fn(TaskApi) -> bool + Sync)| {
         gates.close(verb, "b");
         std::thread::scope(|scope| {

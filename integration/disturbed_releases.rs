@@ -1,9 +1,10 @@
 //! Releases of held containers while callers give up, pause, stop and kill them at any moment. No
 //! program starts early, no container is lost, and each exit code is right.
 //!
-//! The moments are random; `USHER_TEST_SEED` repeats those of a failed test. The test itself
-//! decides when a gate opens: the sidecar shares the machine's network, and its startup probe
-//! succeeds as soon as the test listens.
+//! The moments are random. The moments of a failed test are repeated if `USHER_TEST_SEED` is set to
+//! the seed that the test printed. All apps are held until the sidecar's startup probe succeeds,
+//! and the test decides when: the sidecar shares the machine's network, and the test itself listens
+//! at the probed address.
 
 use std::fs;
 use std::net::TcpListener;
@@ -28,7 +29,8 @@ const OWN_CODE: u32 = 7;
 /// Run time of an undisturbed app after its release.
 const RUNS_FOR: &str = "40ms";
 
-/// The gate opens, and all disturbances happen, within this time.
+/// Time in milliseconds, from the beginning of a round. All disturbances happen within this time.
+/// The sidecar's startup probe begins to succeed within this time, too.
 const WINDOW_MS: u64 = 120;
 
 /// Pseudorandom numbers by splitmix64 (Steele, Lea, Flood).
@@ -52,7 +54,7 @@ impl Random {
     }
 }
 
-/// An event that happens to an app around the time of its release.
+/// Events that disturb an app around the time of its release.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Disturbance {
     None,
@@ -63,7 +65,8 @@ enum Disturbance {
     PauseAndKill,
 }
 
-/// The time of each event, counted from the beginning of the test.
+/// Random moments of the disturbances and of the first successful probe, counted from the beginning
+/// of the round.
 #[derive(Debug)]
 struct Script {
     mode: &'static str,
@@ -101,7 +104,7 @@ impl Script {
     }
 }
 
-/// The caller's observations of an app.
+/// The exit code of an app, and the times of the caller's calls for it.
 #[derive(Debug, Default)]
 struct Seen {
     /// Times of the answer to Pause and of the Resume request.
@@ -120,8 +123,8 @@ fn sleep_until(at: Instant) {
     thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
-/// A pod with one shim. Its sidecar runs, and counts as started when the test listens at the
-/// address.
+/// A pod with one shim. Its sidecar runs. The sidecar's startup probe succeeds once the test
+/// listens at `address`.
 struct Pod<'host> {
     host: &'host Containerd,
     number: usize,
@@ -228,8 +231,8 @@ impl<'host> Pod<'host> {
         seen
     }
 
-    /// Calls Start for the app. If the planned disturbance is that the caller gives up, calls Start
-    /// again later.
+    /// Calls Start for the app. If the plan says that the caller gives up, closes the connection
+    /// during the call, and calls Start again later.
     fn ask_for_start(&self, id: &str, app: App) {
         if app.disturbance == Disturbance::GiveUp {
             let request = StartRequest {
@@ -300,7 +303,8 @@ fn stop(api: &TaskApi, id: &str, signal: u32) -> Option<u64> {
     api.kill(id, "", signal, false).ok().map(|_| now())
 }
 
-/// The violation that the observations of an app prove, or `None`.
+/// Describes the rule that the shim has broken, according to the observations of one app. `None` if
+/// the shim has kept all rules.
 fn judge(record: &Record, id: &str, app: App, opened: u64, seen: &Seen) -> Option<String> {
     let starts: Vec<u64> = record.all(id, "start").map(|event| event.at_ns).collect();
     let held_when_stopped = seen.stopped.is_some_and(|at| at < opened);

@@ -1,4 +1,4 @@
-//! Tests the laws that every engine has to keep, here with real OCI runtimes. The simulated engine
+//! Tests that the engine for real OCI runtimes keeps the laws for all engines. The simulated engine
 //! passes the same tests.
 
 use std::fs;
@@ -19,19 +19,20 @@ use usher_oci::OciEngine;
 use super::harness::{Isolation, oci_runtime, populate};
 use usher_engine::laws::{Runs, Testbed};
 
-/// Name of the variable that tells a child process to run the test, and in which directory.
+/// Name of the environment variable that makes a process run the test. The value is the directory
+/// in which the process runs it.
 const DIRECTORY: &str = "USHER_TEST_LAWS";
 
 const NAMESPACE: &str = "laws";
 
-/// An OCI engine with a directory for its containers.
+/// An OCI engine, and the directory in which it keeps its containers.
 struct Real {
     directory: PathBuf,
     engine: OciEngine,
 }
 
-/// Runs the test in a process of its own, which executes this program again: a reaper collects
-/// every child of its process, so it would also collect the children of other tests.
+/// Runs the test in a separate process, by executing this program again. The engine's reaper
+/// collects all children of its process, and would otherwise collect those of other tests.
 #[test]
 fn an_oci_runtime_keeps_the_laws() {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
@@ -219,7 +220,7 @@ impl Testbed for Real {
             found.push(format!("mount {rootfs}"));
         }
         let hierarchies = fs::read_dir("/sys/fs/cgroup").expect("cgroups");
-        // On hosts without cgroup v2 at this path, crun leaves plain files there.
+        // If there is no cgroup v2 at this path, crun creates plain files there and leaves them.
         let unified = (oci_runtime() == "crun").then(|| Path::new("/sys/fs/cgroup/unified"));
         let hierarchies = hierarchies.flatten().map(|entry| entry.path());
         let hierarchies = hierarchies.filter(|at| Some(at.as_path()) != unified);

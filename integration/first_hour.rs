@@ -1,8 +1,8 @@
-//! The first hour of an administrator and of a pod's author, on a node with namespaces of its own:
+//! The first hour of an administrator and of a pod's author, on a node with separate namespaces:
 //! install, check, a pod in order, five mistakes, a cleanup that hangs, an upgrade, a removal.
 //!
-//! Assertions are about names and values in the output, and about exit statuses: other tests
-//! compare sentences.
+//! The test checks names and values in the output, and exit statuses. Other tests compare whole
+//! sentences.
 
 use std::fs;
 use std::path::PathBuf;
@@ -103,8 +103,8 @@ impl Node {
         command
     }
 
-    /// Installs usher on this node, and restarts containerd whenever the fake systemctl is asked
-    /// to.
+    /// Installs usher on this node. Restarts containerd each time the fake systemctl is told to
+    /// restart it.
     fn install(&self, words: &[&str]) -> Finished {
         let prefix = self.host.dir().display().to_string();
         let words = [&["--prefix", &prefix], words].concat();
@@ -230,7 +230,8 @@ fn run_a_pod_in_order(node: &Node) {
 
 fn make_mistakes(node: &Node) {
     let host = &node.host;
-    // An unknown key, an unknown unit, and a name misspelled in a list but not in its probe.
+    // Three mistakes: an unknown key, a value with an unknown unit, and a container name that is
+    // misspelled in the list of sidecars but right in the key of its probe.
     node.assert_refused(
         &[("usher/sidecar", "proxy")],
         &["usher/sidecar", "sidecars"],
@@ -245,7 +246,7 @@ fn make_mistakes(node: &Node) {
         ("startup-probe.usher/proxy", TCP_PROBE),
     ];
     node.assert_refused(&misspelt, &["startup-probe.usher/proxy"]);
-    // A list names a container that does not exist.
+    // The fourth mistake: a list names a container that does not exist.
     host.run(&ContainerSpec::witness_of(
         "lost",
         "app",
@@ -255,7 +256,7 @@ fn make_mistakes(node: &Node) {
     node.says(&["inspect", "lost"], &["app", "proxi"]);
     host.kill("lost-app", "SIGKILL");
     host.delete("lost-app");
-    // A startup probe asks a port on which no process listens.
+    // The fifth mistake: a startup probe connects to a port on which no process listens.
     let wrong_port = r#"{"tcpSocket":{"port":9},"periodMilliseconds":100,"failureThreshold":600}"#;
     let plan = [
         ("usher/sidecars", "proxy"),
@@ -346,7 +347,7 @@ fn upgrade_and_remove(node: &Node) {
         &[("usher/apps", "app")],
         &[],
     ));
-    // The next version differs by one byte at the end of each program.
+    // The programs of the next version are one byte longer than those of this version.
     let next = node.path("next");
     fs::create_dir(&next).expect("a directory");
     for program in ["usher", SHIM] {

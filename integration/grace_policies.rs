@@ -1,6 +1,6 @@
-//! The five grace policies with a grace period of eight seconds, in a pod whose containers all
-//! ignore SIGTERM, and the settings that extend the grace period. The tests are strict about order
-//! and lower bounds, and allow for slow machines in upper bounds.
+//! The five grace policies, with a grace period of eight seconds, in a pod whose containers all
+//! ignore SIGTERM. Also the settings that extend the grace period. Lower bounds of times are
+//! strict, upper bounds allow for slow machines.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ macro_rules! pod {
             ("usher/post-exit", "after"),
             ("usher/grace-period", "8s"),
             ("usher/grace-policy", $policy),
-            // Long enough that the second stop request comes within the window, however late, and
-            // begins the termination.
+            // Even on a slow machine the second stop request comes within the window, and so begins
+            // the termination.
             ("usher/termination-window", "20s"),
         ])
     };
@@ -38,8 +38,8 @@ fn start(pod: &Pod) -> Containerd {
     host
 }
 
-/// Stops a pod whose containers ignore SIGTERM as kubelet does, but never sends SIGKILL. Returns
-/// the record and the time that the termination took.
+/// Stops a pod as kubelet does, but never sends SIGKILL. The containers ignore SIGTERM. Returns the
+/// containers' record and the duration of the termination.
 #[track_caller]
 fn stop(pod: &Pod) -> (Record, Duration) {
     let host = start(pod);
@@ -80,8 +80,8 @@ fn under_shared_the_first_step_may_use_the_whole_grace_period() {
 #[test]
 fn under_reserve_each_later_step_has_two_seconds_of_the_grace_period() {
     let (record, took) = stop(&pod!("Reserve"));
-    // The policy keeps six of the eight seconds for the three later steps, and the first step,
-    // `before`, has the other two. Order: before, web, after, proxy.
+    // The first step, `before`, has two of the eight seconds. The policy reserves the other six for
+    // the three steps `web`, `after` and `proxy`.
     assert_took(took, 8);
     record.assert_before(("before", "start"), ("web", "signal"));
     record.assert_before(("web", "signal"), ("after", "start"));
@@ -137,7 +137,8 @@ fn longer_policies_withhold_answers_so_that_no_container_is_killed_early() {
     for stop in &stopped {
         assert!(stop.answered >= 5_000 * MS, "{stop:?}");
     }
-    // Each container got its stop signal or was started, although all ignore SIGTERM.
+    // Although all containers ignore SIGTERM, each termination step began: each container was
+    // started or got its stop signal.
     record.assert_before(("before", "start"), ("web", "signal"));
     record.assert_before(("web", "signal"), ("after", "start"));
     record.assert_before(("after", "start"), ("proxy", "signal"));
@@ -210,7 +211,7 @@ fn an_extension_lets_a_running_defer_exceed_the_grace_period_and_withholds_the_a
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
     host.run(&pod.witness("web", &[]));
-    // In a long run, the defer takes nearly as long as the shim may delay an answer.
+    // In a long test run, the defer runs nearly as long as the shim may delay an answer.
     let work = times(9, 95);
     host.run(&pod.witness("before", &["--run-for", &format!("{work}s")]));
     host.await_event("web", "start");

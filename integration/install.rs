@@ -10,7 +10,7 @@ use crate::harness::{
     Background, Finished, Version, copy_program, installed_program, run, shim_dir, write_program,
 };
 
-/// The installer starts a containerd once for each change.
+/// Timeout of an installation: the installer starts a containerd once for each change.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A typical configuration, with entries that containerd does not list by default.
@@ -23,7 +23,7 @@ version = 2
       bin_dir = "/usr/lib/cni" # Debian's
 "#;
 
-/// A node's configuration, programs and directories, which options of the installer name.
+/// A directory with a node's configuration and programs. Options of the installer name their paths.
 struct Node {
     dir: tempfile::TempDir,
 }
@@ -91,7 +91,7 @@ impl Node {
         write_program(&script, &text);
     }
 
-    /// The arguments of systemctl since the last call of this function.
+    /// The arguments of all calls of systemctl since this function was last called.
     fn asked_of_systemctl(&self) -> String {
         let asked = fs::read_to_string(self.path("asked")).unwrap_or_default();
         let _ = fs::remove_file(self.path("asked"));
@@ -112,7 +112,7 @@ impl Node {
         finished.err()
     }
 
-    /// The configuration as containerd reads it.
+    /// The output of `containerd config dump`.
     fn dump(&self) -> String {
         let mut command = Command::new(containerd());
         command.arg("--config").arg(self.config());
@@ -144,7 +144,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Names of the runtimes in a dump, in its order.
+/// Names of the runtimes in the output of `containerd config dump`, in the order of the output.
 fn runtimes(dump: &str) -> Vec<&str> {
     let tables = dump.lines().filter_map(|line| {
         let (_, name) = line.trim().split_once(".containerd.runtimes.")?;
@@ -192,7 +192,7 @@ fn a_removal_restores_the_original_configuration() {
         assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
         let said = node.must(&["--remove"]);
         assert_eq!(node.text(), before);
-        // The installer had made the directory of the programs.
+        // The installer removes these directories too, because it had made them.
         let gone = [
             "usr/bin/containerd-shim-usher-v2",
             "usr/bin/usher",
@@ -323,13 +323,13 @@ fn a_distributions_generated_configuration_is_kept_and_its_template_gets_the_run
     if version < Version(2, 0) {
         return;
     }
-    // k3s with containerd 2 imports a directory.
+    // The configuration of k3s with containerd 2 imports all files of a directory.
     let before = format!("imports = [\"config-v3.toml.d/*.toml\"]\n{USUAL}");
     let node = Node::with_config(&before);
     node.must(&["--flavor", "k3s"]);
     assert_eq!(node.text(), before);
     assert_eq!(names(&node.path("etc/config-v3.toml.d")), ["usher.toml"]);
-    // By now another program has put a file of its own into the directory.
+    // Another program has put a file into the directory. The removal must keep this file.
     let other = node.path("etc/config-v3.toml.d/other.toml");
     fs::write(&other, "version = 2\n").expect("a part");
     node.must(&["--flavor", "k3s", "--remove"]);
@@ -413,7 +413,7 @@ fn a_dry_run_prints_the_changes_and_makes_none() {
         (USUAL, false)
     );
 
-    // `scripts/install` runs the command that this test tries.
+    // `scripts/install` calls `usher install`, so its output must be the same.
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install");
     let mut command = Command::new(script);
     command.arg("--binaries").arg(shim_dir());
@@ -436,8 +436,8 @@ fn a_terminated_installer_leaves_no_trial_containerd() {
     let node = Node::with_config(USUAL);
     fs::create_dir(node.path("bin")).expect("a directory");
     symlink(installed_program("ctr"), node.path("bin/ctr")).expect("a link");
-    // The installer calls containerd with `config dump` or `--version`, which this fake passes on.
-    // Any other call is a trial start.
+    // The fake containerd passes calls with `config dump` and `--version` on to the real
+    // containerd. For any other call, which is a trial start, it stops the installer.
     let ending = format!(
         "#!/bin/sh\ncase \"$*\" in *'config d'* | --version) ;; \
          *) echo $$ >{}; kill -TERM $PPID ;; esac\nexec {} \"$@\"\n",
@@ -492,8 +492,8 @@ fn a_configuration_that_containerd_does_not_start_with_is_never_installed() {
     assert_eq!(node.text(), text);
 }
 
-/// If the installer runs in a pod, its process ids differ from those in the node's `/proc`, and
-/// containerd sets the OOM score by its own process id.
+/// An installer in a pod sees other process ids than the node's `/proc` shows. containerd would set
+/// the OOM score of the process with its own id, so the installer's trial must set none.
 #[test]
 fn a_trial_containerd_sets_no_oom_score() {
     let text = USUAL.replace("version = 2\n", "version = 2\noom_score = 1\n");
@@ -590,7 +590,8 @@ fn a_failed_restart_restores_the_old_configuration() {
     let said = node.must_fail(&["--restart"]);
     assert!(said.contains("its old configuration is restored"), "{said}");
     assert_eq!(node.text(), USUAL);
-    // The installer restarts containerd once with the new configuration, and then with the old one.
+    // The installer restarts containerd with the new configuration. The restart fails, so it
+    // restores the old configuration and restarts containerd again.
     let twice = "restart containerd\nrestart containerd\n";
     assert_eq!(node.asked_of_systemctl(), twice);
 }
@@ -646,7 +647,7 @@ fn a_shim_outside_containerds_path_is_an_error_unless_its_path_is_configured() {
     let node = Node::with_config(USUAL);
     let words = ["--path", "/usr/bin"];
     if Version::of_containerd() >= Version(2, 0) {
-        // containerd 2 gets the path of the shim in its configuration.
+        // The installer writes the shim's path into the configuration of containerd 2.
         node.must(&words);
         return;
     }
@@ -659,7 +660,8 @@ fn the_runtime_is_not_removed_while_pods_use_it() {
     let node = Node::with_config(USUAL);
     node.must(&[]);
     let shim = node.path("usr/bin/containerd-shim-usher-v2");
-    // The running program need not be a shim. It only has to be the installed file.
+    // A process of `sleep` stands in for a shim: the installer only looks at the path of the
+    // program.
     fs::remove_file(&shim).expect("the shim");
     copy_program(Path::new("/bin/sleep"), &shim);
     let mut sleep = Command::new(&shim);
@@ -668,8 +670,8 @@ fn the_runtime_is_not_removed_while_pods_use_it() {
     let said = node.must_fail(&["--remove"]);
     assert!(said.contains("pods run under usher"), "{said}");
     assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
-    // Even with `--force` the shim stays, so that a restarted containerd finds it for the running
-    // pods.
+    // Even with `--force` the installer keeps the shim's program. A restarted containerd needs it
+    // for the running pods.
     let forced = node.install(&["--remove", "--force"]);
     assert!(forced.ok(), "{}", forced.err());
     assert!(

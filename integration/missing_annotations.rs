@@ -31,7 +31,7 @@ fn logged(host: &Containerd, spec: ContainerSpec) -> impl Fn() -> String {
     move || fs::read_to_string(&log).unwrap_or_default()
 }
 
-/// The text and the JSON of `usher inspect`, once the text contains `what`.
+/// The text and the JSON that `usher inspect` prints, once the text contains `what`.
 #[track_caller]
 fn inspect(host: &Containerd, what: &str) -> (String, Value) {
     let ask = |more: &[&str]| {
@@ -75,7 +75,7 @@ fn an_unlisted_init_container_names_the_missing_annotation() {
         log()
     );
     assert!(!host.record().has("migrate", "start"));
-    // In the second pod, the annotation names this container.
+    // In the second pod, `usher/native-init` lists the container, so it runs at once.
     let other = ContainerSpec::new("listed").in_pod("pod2", "migrate");
     let other = other.annotations(&[
         ("usher/sidecars", "proxy"),

@@ -1,5 +1,5 @@
-//! The kernel's choice of victim when memory runs out: a sidecar is not the first, however little
-//! memory it requested.
+//! The process that the kernel kills when memory runs out: the processes of a sidecar are not the
+//! first, however little memory the sidecar requested.
 
 use std::fs;
 
@@ -10,22 +10,23 @@ use crate::harness::{
     write_program,
 };
 
-/// A large OOM score, which kubelet gives to a container with small requests, so that the kernel
-/// kills it first.
+/// A large OOM score, so that the kernel kills the container first. kubelet gives such a score to a
+/// container that requests little memory.
 const SMALL: i32 = 900;
 
 const SLEEPER: &[&str] = &["/bin/sleep", "1000"];
 
-/// Fills memory until it is killed: `tail` looks for the end of a line that never ends. A third of
-/// the memory is a file, which the kernel counts for no process. So a process of another container
-/// may be the better victim.
+/// A command that fills memory until the kernel kills it: `tail` reads a line that never ends. A
+/// third of the memory is a file, which the kernel counts for no process. So the kernel may prefer
+/// to kill a process of another container.
 const EATER: &[&str] = &[
     "/bin/sh",
     "-c",
     "head -c 16777216 /dev/zero > /dev/shm/file; exec tail /dev/zero",
 ];
 
-/// Annotations of all containers of the pod. They switch off the sizing of the pod's cgroup.
+/// Annotations of all containers of the pod. One of them switches off the sizing of the pod's
+/// cgroup.
 const POD: &[(&str, &str)] = &[("usher/sidecars", "proxy"), ("usher/cgroup-sizing", "Off")];
 
 fn with_score(score: i32) -> impl FnOnce(&mut Value) {
@@ -56,7 +57,7 @@ fn a_sidecar_created_before_its_app_gets_the_apps_lower_score_while_the_app_runs
     assert_eq!(scores(&host, "proxy"), [SMALL]);
     pod.run("web", SLEEPER, with_score(300));
     await_value("the score", &vec![300], || scores(&host, "proxy"));
-    // A process that starts later gets the score too.
+    // A process that starts after the score was lowered gets the lower score too.
     let later = host.spawn_exec("proxy", "later", SLEEPER);
     eventually("all run", PATIENCE, || host.pids("proxy").len() == 3);
     await_value("the score", &vec![300], || scores(&host, "proxy"));
@@ -76,7 +77,8 @@ fn a_sidecar_created_after_its_app_starts_with_the_lower_score() {
     pod.run("web", SLEEPER, with_score(300));
     pod.run("proxy", SLEEPER, with_score(SMALL));
     assert_eq!(scores(&host, "proxy"), [300]);
-    // The score is already in the bundle, so the container's processes had no other score before.
+    // The shim has written the score into the bundle, so the container's processes never had
+    // another score.
     let bundle = host
         .task_api("proxy")
         .state("proxy", "")
@@ -119,7 +121,7 @@ fn exec_probes_of_a_sidecar_get_the_lower_score() {
     });
     await_value("the score", &vec![300], || scores(&host, "proxy"));
     let before = of_probes().len();
-    // Skip one more probe, which may have been running when the score changed.
+    // Skip one probe: it may have started before the score changed.
     let later = || of_probes().into_iter().skip(before + 1).collect::<Vec<_>>();
     eventually("later probes run", PATIENCE, || later().len() > 2);
     assert!(later().iter().all(|score| score == "300"), "{:?}", later());
@@ -129,8 +131,8 @@ fn exec_probes_of_a_sidecar_get_the_lower_score() {
 fn all_processes_of_a_forking_sidecar_get_the_lower_score() {
     let host = Containerd::start();
     let pod = PodCgroup::new(&host, "pod");
-    // Four processes that each continue in a new child. Their CPU time is limited to a fifth of a
-    // CPU, so that other programs can work.
+    // Each of four processes starts a child and exits, and each child does the same. The limit of a
+    // fifth of a CPU leaves CPU time for other programs.
     let chains = "f() { f & }; f; f; f; f; while :; do sleep 0.1; done";
     let bomb = ["/bin/sh", "-c", chains];
     pod.run("proxy", &bomb, |config| {
@@ -189,8 +191,8 @@ fn a_score_refused_by_the_kernel_is_logged_once_and_is_no_error() {
         return;
     }
     let host = Containerd::start();
-    // This OCI runtime gives the app another score than its bundle says, because it could not lower
-    // the app's score either.
+    // This OCI runtime stands in for one that may not lower OOM scores: the app gets the score 600
+    // instead of the -600 in its bundle.
     let runtime = host.dir().join("bin/runc");
     let _ = fs::remove_file(&runtime);
     let script = "#!/bin/sh\nsed -i s/-600/600/ config.json\n\
@@ -211,7 +213,8 @@ fn a_score_refused_by_the_kernel_is_logged_once_and_is_no_error() {
         log.matches("the kernel requires CAP_SYS_RESOURCE").count()
     };
     eventually("the shim logs the refusal", PATIENCE, || refusals() == 1);
-    // A new sidecar and an exec start without an error, and the log line is not repeated.
+    // A new sidecar and an exec start without an error, although the kernel refuses their scores
+    // too. The log line is not repeated.
     pod.run("logs", SLEEPER, |config| {
         with_score(SMALL)(config);
         lists(config);
@@ -232,7 +235,7 @@ fn killed(host: &Containerd) -> Vec<String> {
     told.map(|event| event.container().to_owned()).collect()
 }
 
-/// A pod with little memory. Its app is about to need all of it, its sidecar little.
+/// A pod with little memory. Its app soon needs all of the memory, its sidecar needs little.
 fn run_out_of_memory<'host>(host: &'host Containerd, oom_score: &str) -> PodCgroup<'host> {
     let pod = PodCgroup::new(host, "pod");
     pod.limit_memory(48 << 20);

@@ -16,7 +16,7 @@ const MI: u64 = 1 << 20;
 const UID: &str = "7c0f-11";
 const POD: &str = "pod7c0f-11";
 
-/// Memory and CPU that kubelet gave the pod: bytes, and thousandths of a CPU.
+/// Limits that kubelet gave the pod: memory in bytes, and thousandths of a CPU.
 const CEILING: (u64, u64) = (512 * MI, 2000);
 
 /// Sum of the containers' CPU requests, in thousandths of a CPU.
@@ -36,7 +36,7 @@ const LISTS: &[(&str, &str)] = &[
     ("io.kubernetes.cri.sandbox-uid", UID),
 ];
 
-/// Limits in MiB and thousandths of a CPU.
+/// Sets a container's memory limit in MiB, and its CPU quota and request in thousandths of a CPU.
 fn limited(mebibytes: u64, millis: u64) -> impl FnOnce(&mut Value) {
     move |config| {
         annotate(config, LISTS);
@@ -55,7 +55,7 @@ fn given<'host>(host: &'host Containerd, name: &str) -> PodCgroup<'host> {
     pod
 }
 
-/// A pod whose init container has ended, with a sidecar and an app.
+/// A pod with a sidecar and an app that run. Its init container has exited.
 #[track_caller]
 fn running(host: &Containerd) -> PodCgroup<'_> {
     let pod = given(host, POD);
@@ -114,14 +114,15 @@ fn each_phase_has_its_size_and_the_end_restores_the_original() {
     pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
     await_value("the quota", &Some(100), || pod.cpu_limit());
     await_memory(&pod, 96);
-    // Each container's quota is larger than the pod's current quota. With cgroup v1 the kernel
-    // would refuse that.
+    // The quota of each of these containers is larger than the pod's current quota. With cgroup v1
+    // the kernel would refuse such a container.
     pod.run("proxy", &witness("proxy"), limited(64, 250));
     pod.run("web", &["/bin/witness", "web"], limited(48, 150));
-    // With cgroup v1 the kernel allows no quota that is smaller than that of a child.
+    // With cgroup v1 the kernel refuses a quota of the pod that is smaller than a container's
+    // quota.
     let quota = if on_v2() { 100 } else { 250 };
     await_value("the quota", &Some(quota), || pod.cpu_limit());
-    // Each of the two held containers adds 4 MiB.
+    // The shim counts 4 MiB for each of the two held containers.
     await_memory(&pod, 96 + 8);
     await_value("the weight", &weight(100), || shares(&pod));
     make(&host, "go");
@@ -166,8 +167,8 @@ fn a_limit_written_by_another_process_becomes_the_new_ceiling() {
     // The pod gets more memory and less CPU than before.
     pod.limit_memory(700 * MI);
     pod.limit_cpu(300);
-    // An Update makes the shim read the pod's limits. The container's new limit is higher than the
-    // pod's limit.
+    // When a container gets an Update, the shim reads the pod's limits again. The Update sets the
+    // container's memory limit higher than the pod's current limit.
     let more = json!({ "memory": { "limit": 100 * MI } }).to_string();
     host.task_api("web")
         .update(&resources("web", &more))
@@ -206,7 +207,7 @@ fn a_pod_resized_as_a_whole_keeps_its_weight() {
     let host = Containerd::start();
     let pod = running(&host);
     await_value("the weight", &weight(400), || shares(&pod));
-    // kubelet sets the pod's weight, and then sets the containers' requests to zero.
+    // kubelet sets the pod's weight, and then sets the CPU requests of the containers to zero.
     pod.write("cpu.shares", "cpu.weight", &weight(900));
     for name in ["proxy", "web"] {
         let nothing = json!({ "cpu": { "shares": 2 } }).to_string();
@@ -222,7 +223,7 @@ fn the_limit_never_drops_below_used_memory() {
     let pod = given(&host, POD);
     make(&host, "go");
     pod.run("setup", &["/bin/sh", "-c", &until("go")], limited(96, 100));
-    // The program writes a file in memory that takes nearly the whole limit.
+    // The program writes a file in memory. The file fills nearly the whole memory limit.
     let fill = format!(
         "trap '' TERM; head -c {} /dev/zero > /dev/shm/file; touch /shared/full; {}; \
          rm /dev/shm/file; touch /shared/empty; sleep 1000",
@@ -248,7 +249,7 @@ fn the_limit_never_drops_below_used_memory() {
     host.kill("proxy", "SIGTERM");
     host.kill("web", "SIGTERM");
     host.wait_exit("web");
-    // The CPU quota shows when the shim has sized the pod for its sidecar alone.
+    // Once the CPU quota is 250, the shim has sized the pod for its sidecar alone.
     await_value("the quota", &Some(250), || pod.cpu_limit());
     assert!(pod.memory_limit() >= Some((66 + 48) * MI));
     make(&host, "free");
@@ -277,8 +278,8 @@ fn memory_left_by_ended_containers_is_added_to_the_limit() {
     pod.run("proxy", &witness("proxy"), limited(40, 250));
     pod.run("web", &["/bin/witness", "web"], limited(20, 150));
     host.await_event("web", "start");
-    // The shim reads the charges of the pod and of its containers one after another, so a page that
-    // is charged meanwhile may be missing in the sum.
+    // The shim reads how much memory the pod uses, and then how much each container uses. A page
+    // that is charged in between may be missing in the sum.
     await_memory(&pod, 40 + 20 + 59);
 }
 

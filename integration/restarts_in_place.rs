@@ -1,4 +1,5 @@
-//! Sidecars that the shim restarts in place: the task and its streams stay, the process is new.
+//! Sidecars that the shim restarts in place: the task and its streams remain, and a new process
+//! runs.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -217,7 +218,7 @@ fn the_shim_does_not_restart_a_sidecar_that_its_caller_restarts() {
     assert_eq!(host.wait_exit("proxy"), 137);
 }
 
-/// A proxy that crashes in its first `crashes` runs, and then works.
+/// A proxy that crashes `crashes` times. The run after these does not crash.
 fn crashes_first(crashes: usize) -> ContainerSpec {
     let script = format!(
         "echo run >> /shared/runs; test $(wc -l < /shared/runs) -gt {crashes} || exit 1; \
@@ -338,7 +339,7 @@ fn a_containerd_started_during_back_off_sees_the_sidecar_running() {
     // containerd would delete a task that reports no process.
     assert_eq!(host.pids("proxy").len(), 1);
     host.metrics("proxy");
-    // A stop request ends the waiting sidecar, which does not run again.
+    // The sidecar waits for its restart. A stop request ends the sidecar, so it is not restarted.
     host.kill("proxy", "SIGTERM");
     assert_eq!(host.wait_exit("proxy"), 0);
     host.delete("proxy");

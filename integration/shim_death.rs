@@ -16,7 +16,8 @@ use crate::harness::{
     runtime_under_test, times,
 };
 
-/// Removes the container's PID namespace, so that its processes outlive init.
+/// Removes the PID namespace from the container's configuration, so that the container's processes
+/// outlive its first process.
 fn host_pids(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
     namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
@@ -67,7 +68,7 @@ fn create_and_start(shim: &BareShim<'_>) -> (TaskApi, u32) {
 const FAMILY: &str =
     "sleep 1001 & setsid sleep 1002 & (setsid sleep 1003 &); /bin/witness mark a up; sleep 1000";
 
-/// A script that forks without end. Its children become orphans.
+/// A script that starts a process every 50 ms, without end. Each process soon becomes an orphan.
 const RESTLESS: &str = "/bin/witness mark a up; while :; do (sleep 0.05 &); done";
 
 fn what_ran_is_killed(script: &str, edit: fn(&mut Value), before: fn(&TaskApi)) {
@@ -188,7 +189,7 @@ fn delete_does_not_wait_for_a_runtime_command_that_hangs() {
         scope.spawn(|| shim.api().create(&gates.with(shim.create_request())));
         gates.await_waiting("create");
         end_shim(&host, &shim);
-        // containerd's own limit is five seconds.
+        // containerd waits five seconds for the `delete` command.
         let deleted = run(shim.command("delete"), Duration::from_millis(4500));
         assert_eq!(answer(&deleted).exit_status, 137);
     });
@@ -221,13 +222,13 @@ fn delete_names_a_missing_runtime_and_still_kills_the_processes() {
         !host.remains().iter().any(|what| is_left(&what))
     });
     drop(rootfs);
-    // When the OCI runtime is back, a second `delete` removes everything.
+    // When the OCI runtime can be executed again, a second `delete` removes everything.
     fs::rename(&elsewhere, gates.binary()).expect("move the runtime back");
     assert_eq!(answer(&delete(&shim)).exit_status, 137);
     await_no_remains(&host);
 }
 
-/// Mounts a tmpfs on each of these directories of the bundle.
+/// Makes each of these directories in the bundle, and mounts a tmpfs on each.
 fn mount_in(host: &Containerd, shim: &BareShim<'_>, below: &[&str]) -> Vec<String> {
     let mut mounted = Vec::new();
     for path in below {
@@ -247,7 +248,7 @@ fn mounts_below_the_root_file_system_are_unmounted() {
     let host = Containerd::start();
     for below in [
         &["rootfs", "rootfs", "rootfs/one", "rootfs/one/two"][..],
-        // The root file system itself need not be mounted.
+        // In this case the root file system itself is not mounted.
         &["rootfs/one", "rootfs/one/two", "rootfs/a b"],
     ] {
         let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
@@ -264,8 +265,8 @@ fn mounts_below_the_root_file_system_are_unmounted() {
     }
 }
 
-/// `runc create` mounts itself on a file in this directory for a moment, and may be killed during
-/// it.
+/// For a moment, `runc create` mounts its own program on a file in runc's state directory. If runc
+/// is killed during this moment, the mount remains.
 #[test]
 fn a_killed_creates_mount_in_the_runtimes_state_is_unmounted() {
     let host = Containerd::start();
@@ -283,8 +284,8 @@ fn a_killed_creates_mount_in_the_runtimes_state_is_unmounted() {
 #[test]
 fn delete_works_on_an_incomplete_bundle() {
     let host = Containerd::start();
-    // First `delete` runs without the configuration and the options, then with files that it cannot
-    // read.
+    // The first `delete` finds neither the configuration nor the options. The second `delete` finds
+    // these files, but cannot parse them.
     let shim = BareShim::prepare(&host, &runtime_under_test(), "a", &["/bin/true"], |_| ());
     fs::remove_file(shim.bundle().join("config.json")).expect("remove the configuration");
     let deleted = answer(&delete(&shim));
@@ -332,8 +333,8 @@ fn an_ended_container_keeps_its_exit_code_when_its_shim_dies() {
     await_no_remains(&host);
 }
 
-/// An exit that containerd's own shim has recorded counts, because a node may change the shim while
-/// a pod exists.
+/// An administrator may change a pod's shim while the pod exists. So `delete` reports the exit that
+/// containerd's own shim has recorded.
 #[test]
 fn delete_reports_an_exit_recorded_by_another_shim() {
     let host = Containerd::start();
@@ -374,15 +375,15 @@ fn a_container_whose_bundle_has_lost_its_files_is_killed() {
     await_no_remains(&host);
 }
 
-/// containerd removes the bundle of a container that it gives up. It may do so before it runs
+/// If containerd gives up a container, it may remove the container's bundle before it runs
 /// `delete`.
 #[test]
 fn delete_removes_the_sockets_of_a_dead_shim_without_a_bundle() {
     let in_pod = |config: &mut Value| {
         config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "pod1" });
     };
-    // The sockets of a pod's shim are named after the pod. `delete` cannot infer this name from the
-    // id of a later container.
+    // In the second round the sockets are named after the pod. `delete` cannot infer the pod's name
+    // from the container's id.
     for edit in [|_: &mut Value| (), in_pod] {
         let host = Containerd::start();
         let shim = bare(&host, &["/bin/sleep", "1000"], edit);
@@ -421,7 +422,7 @@ fn the_next_container_removes_the_sockets_of_an_abandoned_shim() {
         &args,
         |_| (),
     )));
-    // The sockets of the shim that still runs are not removed.
+    // Another shim still runs. `delete` must not remove the sockets of this shim.
     let left = host.remains();
     assert_eq!(left.iter().filter(socket).count(), 3, "{left:#?}");
     api.state("a", "").expect("the other is there");
@@ -449,7 +450,8 @@ fn delete_leaves_the_rest_of_the_pod_alone() {
     answer(&delete(&a));
     let state = b.api().state("b", "").expect("the shim is found");
     assert_eq!(format!("{:?}", state.status), "RUNNING");
-    // A `delete` for a container that the shim does not know does not affect the pod either.
+    // The shim does not know the container `c`. `delete` for this container must not affect the pod
+    // either.
     let c = BareShim::start(&host, &runtime, "c", &args, in_pod);
     answer(&delete(&c));
     let state = b.api().state("b", "").expect("the shim is found");
@@ -461,8 +463,8 @@ fn delete_leaves_the_rest_of_the_pod_alone() {
 struct Random(u64);
 
 impl Random {
-    /// A generator seeded by `USHER_TEST_SEED`, or by the clock if that is not set. Prints the
-    /// seed, so that a failed test can be repeated.
+    /// A generator with the seed in `USHER_TEST_SEED`. If the variable is not set, the clock gives
+    /// the seed. Prints the seed, so that a failed test can be repeated.
     fn new() -> Self {
         let given = std::env::var("USHER_TEST_SEED").ok();
         let clock = || {
@@ -484,7 +486,7 @@ impl Random {
     }
 }
 
-/// Process ids of the shims that serve. The shim's `start` command does not count.
+/// Process ids of the shims that serve calls. Processes of the shim's `start` command are left out.
 fn serving(host: &Containerd) -> Vec<u32> {
     let mut shims = host.shims();
     shims.retain(|pid| {
@@ -494,8 +496,8 @@ fn serving(host: &Containerd) -> Vec<u32> {
     shims
 }
 
-/// True if containerd is connected to the shim of a task. If a shim dies before that, containerd
-/// forgets it without a `delete`, and the socket stays. This happens with any shim.
+/// True if containerd is connected to the shim of a task. If any shim dies before containerd
+/// connects, containerd forgets the shim without running `delete`, and the shim's socket remains.
 fn is_connected(host: &Containerd, id: &str) -> bool {
     let address = fs::read_to_string(host.bundle_dir(id).join("address")).unwrap_or_default();
     let path = address.trim_start_matches("unix://");
@@ -548,8 +550,8 @@ fn a_shim_that_dies_at_any_moment_leaves_nothing() {
     }
 }
 
-/// If the caller vanishes, containerd kills the shim's `start` command and does not learn of the
-/// shim that it has started.
+/// If the caller vanishes during a Create, containerd kills the shim's `start` command. containerd
+/// then does not know the shim that `start` has started.
 #[test]
 fn a_caller_that_dies_while_its_shim_starts_leaves_nothing() {
     let mut random = Random::new();
@@ -565,8 +567,8 @@ fn a_caller_that_dies_while_its_shim_starts_leaves_nothing() {
         drop(ctr);
     }
     host.delete_all();
-    // A shim without calls checks every ten seconds whether it has to stay. The shim of the next
-    // container removes what else is left and containerd does not know.
+    // A shim that gets no calls checks every ten seconds whether it has to stay. Other leftovers
+    // that containerd does not know are removed by the shim of the next container.
     let next = || {
         host.run(&ContainerSpec::new("next"));
         host.delete_all().is_empty()

@@ -1,5 +1,5 @@
-//! A slow OCI runtime delays only the call that needs it: no other container of the pod, and no
-//! other call for the same container.
+//! Calls that need a slow OCI runtime. Calls for other containers of the pod are not delayed, nor
+//! are other calls for the same container.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 /// Deadline of the calls that must not be delayed.
 const PROMPTLY: Duration = Duration::from_secs(10);
 
-/// A pod of two containers, `a` and `b`. Gates make the OCI runtime's commands for `a` wait.
+/// A pod of two containers, `a` and `b`. Gates delay the commands that the OCI runtime executes for
+/// `a`.
 struct Pair<'host> {
     gates: Gates,
     a: BareShim<'host>,
@@ -31,7 +32,7 @@ fn in_pod(config: &mut Value) {
 }
 
 impl<'host> Pair<'host> {
-    /// Starts `b`. Of `a` only the bundle exists.
+    /// Creates and starts `b`. Makes only the bundle of `a`.
     fn new(host: &'host Containerd, edit: impl FnOnce(&mut Value)) -> Self {
         let runtime = runtime_under_test();
         let b = BareShim::start(host, &runtime, "b", &SLEEP, in_pod);
@@ -77,7 +78,8 @@ impl<'host> Pair<'host> {
         self.during_and_ended_by(verb, slow, meanwhile, |_| self.gates.open(verb))
     }
 
-    /// As `during`, but `end` makes the call `slow` return. The gate stays closed.
+    /// Does the same as `during`, but leaves the gate closed. `end` has to make the call `slow`
+    /// return.
     fn during_and_ended_by<T: Send>(
         &self,
         verb: &str,
@@ -88,7 +90,7 @@ impl<'host> Pair<'host> {
         self.gates.close(verb, "a");
         std::thread::scope(|scope| {
             let call = scope.spawn(|| slow(self.a.api().deadline(3 * PATIENCE)));
-            // If a check fails, the call must not wait forever.
+            // Open the gate even if a check fails, so that the call returns.
             let _open = OpenAtTheEnd(&self.gates, verb);
             self.gates.await_waiting(verb);
             self.check_other_container();
@@ -100,7 +102,7 @@ impl<'host> Pair<'host> {
         })
     }
 
-    /// Makes every call that a running container allows on `b`.
+    /// Makes every call for `b` that is allowed while a container runs.
     fn check_other_container(&self) {
         let api = self.api();
         assert_eq!(state(&api, "b", ""), "RUNNING");
@@ -246,8 +248,8 @@ fn a_container_killed_during_a_slow_exec_stops_and_can_be_deleted() {
     let kill = |api: TaskApi| {
         api.kill("a", "", 9, false).expect("Kill");
     };
-    // The gate stays closed. After the container's exit, the shim waits only briefly for pending
-    // execs, and then cancels the command.
+    // The gate stays closed, so the OCI runtime's exec command does not end. When the container
+    // exits, the shim waits briefly for pending execs, and then cancels this command.
     let failed = pair.during_and_ended_by("exec", slow, kill, |api| {
         eventually("the container is stopped", PROMPTLY, || {
             state(&api, "a", "") == "STOPPED"
@@ -258,7 +260,7 @@ fn a_container_killed_during_a_slow_exec_stops_and_can_be_deleted() {
         assert_eq!(code(api.state("a", "")), Code::NOT_FOUND);
     });
     assert!(failed, "there is nothing to execute it in");
-    // An event may arrive later than the answer to its call.
+    // An event may arrive after the answer to the call that caused the event.
     let end = ["/tasks/exit 137", "/tasks/delete 137"].map(str::to_owned);
     host.await_events("the exit event came last", |_| {
         host.topics("a").ends_with(&end)
@@ -293,8 +295,8 @@ fn a_container_that_ended_during_a_slow_exec_takes_no_further_exec() {
 fn a_slow_kill_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
-    // In a container with a PID namespace of its own, the shim can send SIGKILL to all processes
-    // without the OCI runtime, but not SIGTERM.
+    // The container has a separate PID namespace. The shim can send SIGKILL to all of its processes
+    // without the OCI runtime, but needs the OCI runtime for SIGTERM.
     let slow = |api: TaskApi| code(api.kill("a", "", 15, true));
     let killed = pair.during("kill", slow, |api| {
         assert_eq!(state(&api, "a", ""), "RUNNING");
@@ -362,7 +364,8 @@ fn a_container_that_ends_during_a_pause_can_be_deleted() {
     api.kill("a", "", 9, false).expect("kill");
     api.wait("a", "").expect("wait");
     pair.gates.await_waiting("delete");
-    // The container is frozen, as if the OCI runtime had paused it at the same time.
+    // The test freezes the container directly, as if an OCI runtime's pause command had just done
+    // so.
     let v1 = format!("/sys/fs/cgroup/freezer/{}/a/freezer.state", host.namespace);
     let v2 = format!("/sys/fs/cgroup/{}/a/cgroup.freeze", host.namespace);
     std::fs::write(v1, "FROZEN")
@@ -393,8 +396,8 @@ fn a_slow_delete_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let slow = |api: TaskApi| {
-        // The container is killed only after the gate is closed, because the shim deletes it from
-        // the OCI runtime as soon as it exits.
+        // The container must be killed when the gate is already closed: the shim runs the OCI
+        // runtime's `delete` as soon as the container exits.
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");
         api.delete("a", "").map(|deleted| deleted.exit_status)
@@ -409,8 +412,8 @@ fn a_slow_delete_delays_no_other_call() {
     assert_eq!(code(pair.api().state("a", "")), Code::NOT_FOUND);
 }
 
-/// containerd gives up after ten seconds and repeats the Delete. The shim must not start another
-/// deletion each time.
+/// containerd stops waiting for a Delete after ten seconds, and calls Delete again. The shim must
+/// not start a new deletion for each of these calls.
 #[test]
 fn a_repeated_delete_continues_the_one_that_timed_out() {
     let host = Containerd::start();
@@ -424,7 +427,7 @@ fn a_repeated_delete_continues_the_one_that_timed_out() {
     std::thread::scope(|scope| {
         let deleting = scope.spawn(|| api.delete("a", "").map(|deleted| deleted.exit_status));
         let _open = OpenAtTheEnd(&pair.gates, "delete");
-        // The OCI runtime's delete takes ten seconds here.
+        // The OCI runtime takes ten seconds to delete the container.
         std::thread::sleep(Duration::from_secs(10));
         assert!(!deleting.is_finished(), "the delete did not wait");
         pair.gates.open("delete");

@@ -1,6 +1,6 @@
 //! Checks the language of the source: the first word of doc comments, the length of their
-//! sentences, banned words, and types without a comment. A comment that fails is rewritten, not
-//! added to a list.
+//! sentences, banned words, and types without a comment. If a comment fails, rewrite it, and do not
+//! add an exception for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,13 +72,13 @@ const BANNED: [(&str, &str); 28] = [
     ("wish", "stop request"),
 ];
 
-/// Most words of a sentence. A code span or a link counts as one.
+/// Maximum number of words of a sentence. A code span or a link counts as one word.
 const MOST_WORDS: usize = 32;
 
 /// Directories with Rust source.
 const CHECKED: [&str; 2] = ["src", "integration"];
 
-/// Exceptions: the file, a part of the comment or line, and the reason.
+/// Exceptions: the file, a part of the comment or of the line that breaks a rule, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "src/kubectl/arguments.rs",
@@ -98,10 +98,10 @@ const TYPES_DOCUMENTED: &str = "src/";
 /// functions often say enough.
 const DOCUMENTED: [&str; 4] = ["pub enum ", "pub struct ", "pub trait ", "pub union "];
 
-/// A problem that was found, whether or not an exception permits it.
+/// A problem that was found in a file. An exception may permit it.
 struct Found {
     line: usize,
-    /// The text of the comment or line. An exception names a part of it.
+    /// The comment or line that has the problem. An exception names a part of this text.
     subject: String,
     problem: String,
 }
@@ -188,7 +188,7 @@ fn rust_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The problems of a file that no exception permits, one line each.
+/// The problems of a file that no exception permits. Each item describes one problem.
 fn problems_of(file: &str, text: &str) -> Vec<String> {
     let mut found = found_in(text);
     if file.starts_with(TYPES_DOCUMENTED) {
@@ -279,7 +279,8 @@ fn comments(text: &str) -> Vec<Comment> {
     comments
 }
 
-/// The kind of doc comment and its content, if the line is one.
+/// The kind of the doc comment (`///` or `//!`) and its content. `None` if the line is no doc
+/// comment.
 fn doc_line(line: &str) -> Option<(&'static str, &str)> {
     let line = line.trim_start();
     ["///", "//!"].into_iter().find_map(|kind| {
@@ -359,7 +360,7 @@ fn is_numbered(line: &str) -> bool {
     rest.len() < line.len() && rest.starts_with(". ")
 }
 
-/// The text with `X` in place of each code span and of the target of each link.
+/// The text, with each code span replaced by `X`, and without the targets of links.
 fn without_code(text: &str) -> String {
     let mut plain = String::new();
     for (index, piece) in text.split('`').enumerate() {
@@ -377,7 +378,7 @@ fn without_code(text: &str) -> String {
     plain
 }
 
-/// The sentences of a paragraph. A period inside of a word or a number ends none.
+/// The sentences of a paragraph. A period inside a word or a number does not end a sentence.
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = vec![Vec::new()];
     for word in text.split_whitespace() {

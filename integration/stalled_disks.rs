@@ -1,5 +1,5 @@
-//! A disk stalls under one container of a pod. Calls for the other container are answered, and
-//! nothing is lost once the disk continues.
+//! Calls for a pod with two containers, when a disk stalls that only one container needs. The shim
+//! answers the calls for the other container. Nothing is lost when the disk continues.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -29,14 +29,15 @@ use crate::harness::{
 /// stalls.
 const PROMPTLY: Duration = Duration::from_secs(5);
 
-/// Deadline of calls that wait for the disk. It is longer than all checks that the test makes
-/// meanwhile.
+/// Deadline of calls that wait for the disk. It is longer than the checks that the test makes while
+/// the disk stalls.
 const PATIENTLY: Duration = Duration::from_secs(60);
 
 /// fcntl(2) command that chooses the signal for a broken lease (`F_SETSIG(2const)`).
 const F_SETSIG: i32 = 10;
 
-/// An ext4 file system on a loop device, mounted in the shims' mount namespace. Unmounted on drop.
+/// An ext4 file system on a loop device. It is mounted in the shims' mount namespace. Dropping the
+/// value unmounts it.
 struct Disk<'host> {
     host: &'host Containerd,
     at: PathBuf,
@@ -128,7 +129,8 @@ impl Leased {
         leased
     }
 
-    /// True if a process waits to open the program.
+    /// True if a process is waiting to open the program. The kernel then has begun to break the
+    /// lease.
     fn is_wanted(&self) -> bool {
         self.control(libc::F_GETLEASE, 0) != libc::F_WRLCK
     }
@@ -163,7 +165,7 @@ fn in_pod(config: &mut Value, name: &str, annotations: &[(&str, &str)]) {
     config["annotations"] = all;
 }
 
-/// The running neighbor in the same pod.
+/// Creates and starts another container of the pod, which does not need the disk.
 #[track_caller]
 fn neighbor<'host>(
     host: &'host Containerd,
@@ -179,7 +181,7 @@ fn neighbor<'host>(
     shim
 }
 
-/// The container whose disk stalls. So far only its bundle exists.
+/// The container that needs the disk. Only its bundle exists: the container is not created yet.
 #[track_caller]
 fn stalled<'host>(
     host: &'host Containerd,
@@ -207,7 +209,8 @@ fn await_stall(pid: u32) {
     });
 }
 
-/// Makes calls for the neighbor, from State to its exit, and checks that all are answered.
+/// Makes calls for the neighbor, from State to Wait for its exit, and checks that the shim answers
+/// all of them.
 #[track_caller]
 fn check_neighbor(shim: &BareShim) {
     let api = shim.api().deadline(scaled(PROMPTLY));
@@ -287,7 +290,7 @@ fn output_to_a_stalled_log_file_waits_and_is_not_lost() {
     let host = Containerd::start();
     let disk = Disk::new(&host);
     let b = neighbor(&host, "b", &[]);
-    // This output fills the pipe and the shim's buffer, and is longer.
+    // This output is longer than the pipe and the shim's buffer together.
     let a = stalled(&host, "seq 1 60000; exit 3", |_| ());
     let request = CreateTaskRequest {
         stdout: format!("file://{}", disk.path("logs/a").display()),
@@ -312,7 +315,7 @@ fn a_delete_waits_for_a_stalled_log_file() {
     let host = Containerd::start();
     let disk = Disk::new(&host);
     let b = neighbor(&host, "b", &[]);
-    // This output fits into the pipe and the shim's buffer.
+    // This output fits into the pipe and the shim's buffer together.
     let a = stalled(&host, "seq 1 20000", |_| ());
     let request = CreateTaskRequest {
         stdout: format!("file://{}", disk.path("log").display()),
@@ -346,7 +349,7 @@ fn a_stalled_termination_message_delays_the_exit_only_briefly() {
     let disk = Disk::new(&host);
     let b = neighbor(&host, "proxy", POD);
     disk.must("touch", &[text(&disk.path("message"))]);
-    // The app waits for a sidecar that is never created.
+    // The app is held, because its sidecar is never created.
     let a = stalled(&host, "exit 0", |config| {
         in_pod(config, "app", POD);
         let path = "/dev/termination-log";
@@ -426,7 +429,7 @@ fn a_stalled_options_file_delays_no_other_container() {
     let host = Containerd::start();
     let b = neighbor(&host, "b", &[]);
     let a = stalled(&host, "exit 3", |_| ());
-    // A FIFO stands in for a file on a stalled disk: a read blocks until the FIFO has a writer.
+    // A FIFO stands in for a file on a stalled disk: reading a FIFO blocks until a writer opens it.
     let file = host.dir().join("options.toml");
     mkfifo(&file, Mode::S_IRWXU).expect("a FIFO");
     let path = text(&file);

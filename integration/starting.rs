@@ -1,5 +1,5 @@
-//! An app starts only after its sidecars, whichever is created first. Judged by the records of the
-//! containers.
+//! An app starts only after its sidecars, whichever is created first. The tests judge by what the
+//! containers recorded.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,8 @@ fn an_app_created_first_is_held_until_its_sidecar_is_ready() {
     MESH.run_proxy(&host, &["--ready-after", "700ms"]);
     let record = host.await_event("web", "start");
     record.assert_before(("proxy", "ready"), ("web", "start"));
-    // The wait is at most one period of the probe, and delays of a busy machine.
+    // The shim may notice one period of the probe later that the proxy is ready. The limit also
+    // allows for a slow machine.
     assert!(
         record.between(("proxy", "ready"), ("web", "start")) < 2000 * MS,
         "{record}"
@@ -30,7 +31,8 @@ fn an_app_created_last_is_reported_started_once_it_runs() {
     let host = Containerd::start();
     MESH.run_proxy(&host, &["--ready-after", "900ms"]);
     host.run(&MESH.witness("web", &[]));
-    // The Start of the app, and with it `ctr run`, must return only when the proxy is ready.
+    // The shim must not answer the app's Start before the proxy is ready. `ctr run` returns when
+    // the shim answers.
     let record = host.record();
     assert!(
         record.has("proxy", "ready"),
@@ -77,8 +79,8 @@ fn a_grpc_probe_runs_in_the_containers_network() {
     check_app_waits_for_ready_answer(&pod, "--grpc");
 }
 
-/// Checks that an app waits for an answer. The proxy accepts connections from the beginning, and
-/// only its answers say when it is ready.
+/// Checks that an app waits until the proxy answers a probe with success. The proxy accepts
+/// connections from the beginning, so a connection alone does not mean that it is ready.
 #[track_caller]
 fn check_app_waits_for_ready_answer(pod: &Pod, server: &str) {
     let host = Containerd::start();
@@ -213,7 +215,7 @@ fn an_app_held_for_a_sidecar_that_is_never_ready_prints_its_reason() {
     assert!(run.err().contains(&notice), "{}", run.err());
     let reason = format!("is ended: it waited for {waits_for}");
     assert!(run.err().contains(&reason), "{}", run.err());
-    // The same reason is in the shim's log.
+    // The shim's log gives the same reason.
     assert!(host.log_tail(2000).contains(&reason));
     assert!(!host.record().has("web", "start"));
 }
@@ -254,8 +256,8 @@ fn a_native_sidecar_delays_no_native_init_container() {
     host.run(&pod.witness("web", &["--stop-after", "200ms"]));
     let record = host.await_event("web", "start");
     record.assert_before(("proxy", "ready"), ("web", "start"));
-    // Since Kubernetes 1.29, kubelet stops the proxy when the apps have exited. So no second stop
-    // request can come, and the shim must not wait for one.
+    // Since Kubernetes 1.29, kubelet stops the proxy only when the apps have exited. So no second
+    // stop request comes while the app runs, and the shim must not wait for a second one.
     host.kill("web", "SIGTERM");
     host.wait_exit("web");
     let asked = Instant::now();
@@ -287,7 +289,8 @@ fn all_calls_but_probes_work_on_a_held_container() {
         host.must(&["task", command, "web"]);
         assert_eq!(host.status("web"), Some(status));
     }
-    // The failed command has changed nothing: the container is still held, and can be released.
+    // The failed command has changed nothing: the container is still held, and another command can
+    // release it.
     assert!(!host.record().has("web", "start"));
     MESH.run_proxy(&host, &[]);
     host.await_event("web", "start");
@@ -357,7 +360,8 @@ fn an_app_waits_for_an_optional_sidecar_only_if_it_exists() {
     OPTIONAL.run_proxy(&host, &["--ready-after", "700ms"]);
     host.run(&OPTIONAL.witness("web", &["--stop-after", "500ms"]));
     let record = host.await_event("web", "start");
-    // The proxy listens when the app starts, but may record its first connection only later.
+    // The test measures from the proxy's start: the proxy may record its first connection after the
+    // app has started.
     let waited = record.between(("proxy", "start"), ("web", "start"));
     assert!(waited >= 700 * MS, "{record}");
     host.kill_all(&["proxy", "web"], "SIGTERM");

@@ -1,6 +1,6 @@
-//! All containers get SIGTERM at once. The shim delivers it to the apps at once, and to the
-//! sidecars when the apps have exited. At the end of the grace period all of them end. The tests
-//! judge by the records of the containers.
+//! All containers get a stop request at the same time. The shim delivers SIGTERM to the apps
+//! immediately, and to the sidecars when the apps have exited. At the end of the grace period all
+//! containers end. The tests judge by what the containers recorded.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -109,7 +109,7 @@ fn the_end_of_the_grace_period_kills_apps_and_sidecars() {
     );
     assert!(took < 8000 * MS, "{took:?}");
     let record = host.record();
-    // The app got its signal at once. The sidecar got its own signal at the end of the grace
+    // The app got its signal immediately. The sidecar got its signal at the end of the grace
     // period, which began with the first of the two stop requests.
     let told_at = UNIX_EPOCH + Duration::from_nanos(record.at("proxy", "signal"));
     let waited = told_at

@@ -48,7 +48,8 @@ fn a_reader_that_comes_after_the_exit_gets_the_output() {
 #[test]
 fn a_missing_reader_delays_no_call() {
     let host = Containerd::start();
-    // The first output exceeds the capacity of a FIFO and a pipe; the second does not.
+    // The output of the first script is larger than a FIFO and a pipe. The output of the second
+    // script is smaller.
     for script in ["seq 1 40000; sleep 1000", "echo words; sleep 1000"] {
         let shim = shell(&host, script);
         let (api, request) = (shim.api(), with_output(&shim));
@@ -113,8 +114,8 @@ fn a_delete_waits_for_a_reader_but_not_forever() {
     let shim = shell(&host, "sleep 1000");
     let api = shim.api();
     start(&api, &shim.create_request());
-    // This output exceeds the capacity of the FIFO, so its rest is still in the shim's pipe when
-    // the program exits.
+    // This output is larger than the FIFO. So when the program exits, the rest of the output is
+    // still in the shim's pipe.
     let args = ["/bin/sh", "-c", "seq 1 20000"];
     let request = ExecProcessRequest {
         stdout: shim.fifo("one"),
@@ -156,8 +157,8 @@ fn stdin_closed_before_the_start_of_an_exec_reads_as_end_of_file() {
     assert_eq!(api.wait("a", "cat").expect("Wait").exit_status, 0);
 }
 
-/// Runs a container by `ctr` with a reader that begins late. Returns the number of bytes that the
-/// reader gets.
+/// Runs `ctr run` with a reader of its output that begins late. Returns the number of bytes that
+/// the reader gets.
 fn bytes_read_late(host: &Containerd, spec: &ContainerSpec) -> String {
     let fifos = host.dir().join("fifo").display().to_string();
     let ctr = spec.ctr_command(host, &["run", "--rm", "--fifo-dir", &fifos]);
@@ -194,7 +195,7 @@ fn the_output_of_short_programs_always_arrives() {
     }
 }
 
-/// Numbers of resources that a process holds, and that could leak.
+/// Numbers of resources of a process that a leak would increase.
 #[derive(Debug)]
 struct Holdings {
     files: usize,
@@ -226,7 +227,7 @@ impl Holdings {
     }
 }
 
-/// Runs a program with all streams as an exec, and deletes it.
+/// Runs a program as an exec that has all three streams, and deletes the exec.
 #[track_caller]
 fn exec(shim: &BareShim, api: &TaskApi, exec_id: &str, terminal: bool) {
     let names = ["stdin", "stdout", "stderr"].map(|stream| format!("{exec_id}-{stream}"));

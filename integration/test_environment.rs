@@ -1,5 +1,5 @@
-//! Checks that the tests run on the containerd, shim and OCI runtime that the environment variables
-//! name. If they did not, they would prove nothing.
+//! Checks that the tests use the containerd, shim and OCI runtime that the environment variables
+//! name. A test of other programs would prove nothing.
 
 use std::fs;
 
@@ -44,8 +44,8 @@ fn containerd_and_shim_agree_on_a_service_version() {
     println!("ours: {ours:?}, the reference: {reference:?}");
     let expected = match Version::of_containerd() {
         Version(..2, _) => (Service::TaskV2, Service::TaskV2),
-        // These versions of containerd send the same parameters to the shim as 1.7, so our shim
-        // answers in the only form that 1.7 can read.
+        // These versions of containerd send the shim the same parameters as version 1.7. Our shim
+        // cannot tell them apart, so it answers in the only form that 1.7 can read.
         Version(2, ..3) => (Service::TaskV2, Service::TaskV3),
         _ => (Service::TaskV3, Service::TaskV3),
     };

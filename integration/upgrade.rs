@@ -41,8 +41,8 @@ fn old_node() -> Containerd {
     host
 }
 
-/// Replaces the shim's program by a rename, as `usher install` does, because containerd may start a
-/// shim at any time.
+/// Replaces the shim's program by renaming a new file, as `usher install` does. At each moment
+/// there is a complete program, because containerd may start a shim at any time.
 fn put_into_place(host: &Containerd, programs: &Path) {
     let place = host.dir().join("bin").join(SHIM);
     let new = place.with_extension("new");
@@ -56,8 +56,7 @@ fn upgrade(host: &Containerd) {
     host.start_again();
 }
 
-/// Runs `usher ps` from these programs. Returns a function that looks up a pod by name in the
-/// output.
+/// Runs `usher ps` of these programs. The returned function finds a pod in the output by its name.
 fn pods_by(host: &Containerd, programs: &Path) -> impl Fn(&str) -> Value {
     let mut command = Command::new(programs.join("usher"));
     command.args(["ps", "-o", "json"]);
@@ -89,14 +88,14 @@ fn must(host: &Containerd, arguments: &[&str]) -> String {
     finished.out()
 }
 
-/// True if the pod's shim executes the program that is installed now; false if its program was
-/// replaced.
+/// True if the pod's shim runs the installed program. False if the program was replaced after the
+/// shim had started.
 fn is_current(host: &Containerd, pod: &Value) -> bool {
     let program = fs::read_link(format!("/proc/{}/exe", pod["shimPid"])).expect("a shim");
     program == host.dir().join("bin").join(SHIM)
 }
 
-/// A container of a pod that is created after the upgrade.
+/// A container of the pod `later`, which is created after the upgrade.
 fn later(name: &str, options: &[&str]) -> ContainerSpec {
     ContainerSpec::new(name)
         .in_pod("later", name)

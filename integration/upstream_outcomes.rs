@@ -1,5 +1,5 @@
-//! Compares outcomes of Kubernetes' own tests, as `scripts/test-kubernetes --upstream` does, on
-//! reports written for these tests.
+//! Tests of the comparison that `scripts/test-kubernetes --upstream` makes between outcomes of
+//! Kubernetes' own tests. The compared reports are written by these tests.
 
 #[path = "kubernetes/upstream/outcomes.rs"]
 mod outcomes;

@@ -1,5 +1,5 @@
-//! Clients that vanish during a call. The shim must leave nothing half-made. Clients that connect
-//! again must find a consistent state.
+//! Clients that vanish during a call. The shim must leave nothing incomplete. A client that
+//! connects again must find a consistent state.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ fn no_trace(host: &Containerd, id: &str) -> bool {
 fn a_client_that_vanishes_during_create_leaves_nothing_half_made() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
-    // In these rounds the client vanishes before the OCI runtime runs, while it runs, and near its
-    // end.
+    // The client vanishes after this many milliseconds: before the OCI runtime runs, while the OCI
+    // runtime runs, or shortly before the OCI runtime exits.
     for (number, after) in [1, 3, 6, 10, 20, 30, 40].into_iter().enumerate() {
         let id = format!("a{number}");
         let shim = BareShim::start(&host, &runtime, &id, &["/bin/witness", &id], |_| {});
@@ -68,8 +68,8 @@ fn a_client_that_vanishes_during_create_leaves_nothing_half_made() {
     }
 }
 
-/// If the caller of a Create vanishes, containerd deletes the task, and removes the bundle once the
-/// Delete is answered.
+/// If the caller of a Create vanishes, containerd calls Delete. When the shim has answered,
+/// containerd removes the bundle.
 #[test]
 fn a_delete_during_create_is_answered_after_the_task_is_gone() {
     let host = Containerd::start();
@@ -85,7 +85,7 @@ fn a_delete_during_create_is_answered_after_the_task_is_gone() {
                 scope.spawn(|| shim.api().create(&create));
                 gates.await_waiting(verb);
             } else {
-                // No client waits for the answer to the Create.
+                // In this case the client of the Create vanishes.
                 let create = gates.with(shim.create_request());
                 api.call_and_vanish("Create", &create, 300 * MS);
             }
@@ -111,8 +111,7 @@ fn a_client_that_vanishes_during_a_blocked_start_leaves_the_container_created() 
         ..StartRequest::new()
     };
     shim.api().call_and_vanish("Start", &start, 200 * MS);
-    // Once the shim has noticed that the client's connection is closed, it forgets that client's
-    // Start.
+    // The shim cancels a client's Start once it notices that the client has closed its connection.
     let mut error = None;
     eventually("the first Start is forgotten", PATIENCE, || {
         error = shim.api().deadline(3000 * MS).start("web", "").err();
@@ -134,7 +133,7 @@ fn other_calls_are_answered_while_a_start_is_blocked() {
     let shim = created(&host, &WAITS);
     std::thread::scope(|scope| {
         let start = scope.spawn(|| shim.api().deadline(10_000 * MS).start("web", ""));
-        // This deadline is far shorter than the time for which the Start may wait.
+        // The container is held for far longer than this deadline.
         let api = shim.api().deadline(2000 * MS);
         for _ in 0..50 {
             api.state("web", "").expect("state");
@@ -181,7 +180,7 @@ fn a_held_container_refuses_a_probes_exec_but_not_an_interactive_one() {
     shim.api().shutdown("web").expect("shutdown");
 }
 
-/// Starts a shim for a further container of the pod, without a Create.
+/// Runs the shim's `start` for another container of the pod, but does not create the container.
 fn joined<'host>(host: &'host Containerd, id: &str) -> BareShim<'host> {
     let in_pod = annotate(&[("io.kubernetes.cri.sandbox-id", "pod1")]);
     BareShim::start(
@@ -212,7 +211,7 @@ fn a_shim_stays_for_a_container_that_was_directed_to_it() {
     let b = joined(&host, "b");
     assert_eq!(a.address, b.address);
     end(&a);
-    // containerd was directed to this shim, which has no container by now.
+    // For `b`, `start` has returned the address of this shim. By now the shim has no container.
     b.api().create(&b.create_request()).expect("create");
     b.api().start("b", "").expect("start");
     end(&b);

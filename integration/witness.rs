@@ -43,8 +43,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const SHARED: &str = "/shared";
 
-/// Signals that a witness records: HUP, INT, QUIT, USR1, USR2, TERM, PWR and RTMIN+3, which images
-/// choose as stop signals.
+/// Signals that a witness records: HUP, INT, QUIT, USR1, USR2, TERM, PWR and RTMIN+3. Images choose
+/// these as their stop signals.
 const RECORDED: [c_int; 8] = [1, 2, 3, 10, 12, 15, 30, 37];
 /// The default stop signals: INT, QUIT, TERM.
 const STOPS: [c_int; 3] = [2, 3, 15];
@@ -60,8 +60,8 @@ fn main() {
         Recorder::open(name).write(event, &detail.join(" "));
         return;
     }
-    // Signals are blocked before `start` is recorded, because a reader of the record may send a
-    // signal at once.
+    // Signals are blocked before `start` is recorded: a test that sees `start` in the record may
+    // send a signal immediately.
     let signals = signals::block(&RECORDED);
     let recorder = Recorder::open(&name);
     recorder.write("start", "");
@@ -279,8 +279,8 @@ fn serve_for_ever(listener: &TcpListener, recorder: &Recorder, answer: fn(bool) 
     }
 }
 
-/// Answers a request, and then reads until the client closes the connection: if a socket is closed
-/// while it has unread data, the answer is lost.
+/// Answers a request, and then reads until the client closes the connection. If the witness closed
+/// a socket that has unread data, the client would lose the answer.
 fn answer_one(stream: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
     let mut question = [0; 4096];
     if stream.read(&mut question)? > 0 {
@@ -297,8 +297,8 @@ mod answers {
         format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").into_bytes()
     }
 
-    /// HTTP/2 frames on the first stream: empty settings and an acknowledgment of the client's,
-    /// headers, a HealthCheckResponse, trailers.
+    /// HTTP/2 frames on the first stream: empty settings, an acknowledgment of the client's
+    /// settings, headers, a HealthCheckResponse, trailers.
     pub fn grpc(ready: bool) -> Vec<u8> {
         const STATUS_200: u8 = 0x88;
         const NEW_FIELD: u8 = 0;
@@ -335,8 +335,9 @@ mod answers {
     }
 }
 
-/// Blocks signals and fetches them without handlers. Process 1 of a PID namespace gets only signals
-/// that it blocks or handles. Fetching needs no code that must be safe in a signal handler.
+/// Blocks signals, and fetches them without signal handlers. The kernel drops signals for process 1
+/// of a PID namespace unless the process blocks or handles them. Code that fetches signals need not
+/// be safe in a signal handler.
 mod signals {
     use super::*;
 

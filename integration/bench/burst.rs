@@ -10,15 +10,16 @@ use super::harness::{ContainerSpec, Containerd};
 use super::idle::CONTAINERS;
 use super::walltime::quiet_host;
 
-/// Concurrent clients: enough to leave no core of a small machine idle.
+/// Number of concurrent clients: enough to keep all cores of a small machine busy.
 pub const CLIENTS: usize = 8;
 
-/// Seconds until `pods` pods of [`CONTAINERS`] containers run, for each runtime.
+/// For each runtime, starts `pods` pods of [`CONTAINERS`] containers, and returns the seconds until
+/// all of them run.
 pub fn measure(runtimes: [&str; 2], pods: usize) -> [f64; 2] {
     runtimes.map(|runtime| start(&quiet_host(), runtime, pods))
 }
 
-/// Seconds until this many pods run.
+/// Starts `pods` pods, and returns the seconds until all of them run.
 pub fn start(host: &Containerd, runtime: &str, pods: usize) -> f64 {
     // kubelet also creates the containers of a pod one after another, and several pods at once.
     each_pod(pods, |pod| {
@@ -31,7 +32,8 @@ pub fn start(host: &Containerd, runtime: &str, pods: usize) -> f64 {
     })
 }
 
-/// Seconds until `work` was done with each of `pods` pods, several at a time.
+/// Calls `work` once for each pod, with several calls at the same time. Returns the seconds until
+/// all calls have returned.
 pub fn each_pod(pods: usize, work: impl Fn(usize) + Sync) -> f64 {
     let next = AtomicUsize::new(0);
     let begin = Instant::now();

@@ -24,7 +24,8 @@ impl Figures {
         self.quantile(0.5)
     }
 
-    /// Interpolates between the two nearest measurements.
+    /// The value below which `share` of the measurements lie, interpolated between the two nearest
+    /// measurements.
     pub fn quantile(&self, share: f64) -> f64 {
         let at = share * (self.0.len() - 1) as f64;
         let (low, high) = (self.0[at.floor() as usize], self.0[at.ceil() as usize]);

@@ -1,11 +1,14 @@
-//! Costs of a pod with our shim and with containerd's own, measured in one run with the same runc.
+//! Costs of a pod under our shim and under containerd's own shim, measured in one run with the same
+//! runc.
 //!
-//! `scripts/bench` runs this; `--quick` repeats each measurement less often. `--pods` makes pods as
-//! kubelet does, with and without a pause container, which needs containerd 2.3 or later.
+//! `scripts/bench` runs this program. `--quick` repeats each measurement less often. `--pods` makes
+//! pods as kubelet does, with and without a pause container, and needs containerd 2.3 or later.
 //! `--commands` measures only `ctr run` and `ctr task exec`, with any OCI runtime. `--profile`
-//! attributes the time of a run, an exec and a pod, and `--scale` measures many pods and a large
-//! one. This program, the containers and the kernel measure times; all other figures are the
-//! kernel's. Prints Markdown to standard output.
+//! tells which programs take the time of a run, an exec and a pod. `--scale` measures many pods and
+//! a pod of many containers.
+//!
+//! Times are measured by this program, the containers and the kernel. All other numbers come from
+//! the kernel. The program prints Markdown to standard output.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait")]
 
@@ -32,8 +35,8 @@ const LASTING: &[&str] = &["/bin/sleep", "100000"];
 
 /// Number of repetitions of each measurement.
 pub struct Effort {
-    /// Number of pairs of `ctr run --rm`, and of `ctr task exec`; a pair is one call for each
-    /// runtime.
+    /// Number of pairs of `ctr run --rm`, and of pairs of `ctr task exec`. A pair is one command
+    /// for each runtime.
     pairs: usize,
     /// Number of pods that are started at once.
     burst: usize,

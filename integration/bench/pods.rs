@@ -1,5 +1,6 @@
-//! Costs of a pod made as kubelet makes it: with a pause container under containerd's own shim and
-//! ours, and without one. All pods are in the node's network, to leave out the cost of networks.
+//! Costs of a pod that is made as kubelet makes it. The pod has a pause container under
+//! containerd's own shim, a pause container under our shim, or no pause container under our shim.
+//! All pods use the node's network, so that the cost of networks is left out.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,7 +19,8 @@ const HANDLERS: [Handler; 3] = [Handler::Runc, Handler::Usher, Handler::Pauseles
 /// Times of one pod in milliseconds.
 struct PodTimes {
     sandbox: f64,
-    /// Time from the request for the sandbox to the first line of its container's program.
+    /// Time from the request for the sandbox until the program of the pod's container runs its
+    /// first line.
     first_line: f64,
     end: f64,
 }
@@ -29,7 +31,7 @@ struct ManyPods {
     started: f64,
     /// Proportional memory per pod in MB, without the containers' programs.
     memory: f64,
-    /// Processes per pod, without those of containers.
+    /// Processes per pod, not counting the containers' own processes.
     processes: f64,
 }
 
@@ -116,7 +118,8 @@ fn node() -> Cri {
     node
 }
 
-/// Times for each runtime, in turns on one containerd, so that noise of the machine affects all.
+/// Times under each handler. The handlers take turns on one containerd, so that other load of the
+/// machine affects all of them.
 fn times_in_turns(repetitions: usize) -> [Vec<PodTimes>; 3] {
     let node = node();
     let mut all = HANDLERS.map(|_| Vec::new());

@@ -23,13 +23,14 @@ const HEADERS: usize = 16 + 20;
 const EXEC: u32 = 0x0000_0002;
 const EXIT: u32 = 0x8000_0000;
 
-/// Buffer in bytes: room for all events that arrive while the thread handles one message.
+/// Size of the receive buffer in bytes. All events that arrive while the thread handles one message
+/// fit into the buffer.
 const BUFFER: usize = 1 << 22;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The process executes a program with these arguments. They are empty if the process exited
-    /// before the test read them.
+    /// The process executed a program with these arguments. If the process exited before the test
+    /// read its arguments, the list is empty.
     Executed(Vec<String>),
     Ended,
 }

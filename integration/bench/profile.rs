@@ -1,6 +1,6 @@
-//! Attributes the time of a run, an exec and a pod to programs: which program worked at each moment
-//! from a client's start to the client's exit, according to [the kernel](super::processes). In the
-//! remaining time the client, containerd and the serving shim wait for one another in turns.
+//! Divides the duration of a run, of an exec and of a pod among programs. [The
+//! kernel](super::processes) tells which program worked at each moment between a client's start and
+//! exit. In the remaining time the client, containerd and the serving shim take turns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -31,16 +31,16 @@ enum Work {
     End,
 }
 
-/// A part of a client's time: either the time in which a program of this kind works, or the time
-/// before this program starts, in which client, containerd and serving shim work. Sorted in order
-/// of occurrence.
+/// A part of a client's run time. `is_at_work` is true for the time in which a program of this kind
+/// works. It is false for the time before, in which the client, containerd and the serving shim
+/// work. Values are ordered as they occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     work: Work,
     is_at_work: bool,
 }
 
-/// Milliseconds by kind of work.
+/// Milliseconds of each part of a client's run time.
 pub type Shares = BTreeMap<Share, f64>;
 
 /// A period of work by one program.
@@ -163,7 +163,7 @@ impl Profiler {
     }
 }
 
-/// Divides the time of a client among the programs that worked.
+/// Divides the time from a client's start to its exit among the programs that ran meanwhile.
 fn shares(events: &[Event], client: u32) -> Shares {
     let own = |event: &&Event| event.pid == client;
     let (Some(first), Some(last)) = (events.iter().find(own), events.iter().rfind(own)) else {
@@ -194,7 +194,8 @@ fn shares(events: &[Event], client: u32) -> Shares {
     shares
 }
 
-/// The periods in which programs worked. A program that still runs ends with the last event.
+/// The periods in which programs worked. For a program that has not exited, the period ends with
+/// the last event.
 fn spans(events: &[Event]) -> Vec<Span> {
     let last = events.last().map_or(Duration::ZERO, |event| event.at);
     let mut inits = HashSet::new();

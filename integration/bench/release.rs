@@ -1,5 +1,6 @@
-//! The delay between the start of the last sidecar and the first line of code of a held app. It is
-//! compared with the minimum: the time to open runc's exec FIFO.
+//! Time from the start of the last sidecar to the first line of code of a held app, compared with a
+//! minimum. The minimum is measured without a shim: the time from the opening of runc's exec FIFO
+//! to the program's first line of code.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -16,8 +17,8 @@ const PROBE: &str = r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100}"#;
 
 /// Times in milliseconds.
 pub struct Releases {
-    /// From the connection of the sidecar's startup probe, as the sidecar records it, to the app's
-    /// first line of code.
+    /// From the moment at which the sidecar records the connection of its startup probe to the
+    /// app's first line of code.
     pub after_probe: Figures,
     /// From the first line of code of a sidecar without a probe to the app's first line of code.
     pub after_start: Figures,
@@ -43,7 +44,7 @@ pub fn measure(runtime: &str, repetitions: usize) -> Releases {
     }
 }
 
-/// A pod whose app is created first, and so is held until the sidecar has started.
+/// Measures a pod whose app is created first, and is held until the sidecar has started.
 fn by_shim(host: &Containerd, runtime: &str, pod: &str, probed: bool) -> f64 {
     let names = ["sidecar", "app"].map(|role| format!("{pod}-{role}"));
     let [sidecar, app] = &names;
@@ -68,11 +69,13 @@ fn by_shim(host: &Containerd, runtime: &str, pod: &str, probed: bool) -> f64 {
         host.wait_exit(name);
         host.delete(name);
     }
-    // Without a probe both programs start concurrently, and the app's may be first.
+    // Without a probe both programs start at the same time. The app's program may be the first, so
+    // the result may be negative.
     (record.at(app, "start") as f64 - record.at(sidecar, is_started) as f64) / 1e6
 }
 
-/// The same delay with runc alone, in milliseconds.
+/// Milliseconds from the opening of runc's exec FIFO to the first line of code of the container's
+/// program. No shim takes part.
 fn by_hand(host: &Containerd, n: usize) -> f64 {
     let id = format!("bare-{n}");
     let runc = OciRuntime::new(host, "runc");
@@ -87,8 +90,8 @@ fn by_hand(host: &Containerd, n: usize) -> f64 {
 }
 
 /// Milliseconds from the exit of a container's program, as the program records it, to the first
-/// line of code of the next container's program. No shim takes part: this process is the parent of
-/// runc's containers, so the result is the minimum.
+/// line of code of the next container's program. No shim takes part: this process itself waits for
+/// runc's containers. So the result is a minimum.
 pub fn by_hand_after_exits(repetitions: usize) -> Figures {
     let host = Containerd::start();
     set_child_subreaper(true).expect("to adopt runc's children");
@@ -110,7 +113,7 @@ pub fn by_hand_after_exits(repetitions: usize) -> Figures {
     figures
 }
 
-/// Creates a container by runc alone. Its witness does not run until the exec FIFO is opened.
+/// Creates a container by runc alone. The container's program runs when the exec FIFO is opened.
 fn create(host: &Containerd, runc: &OciRuntime, id: &str, options: &[&str]) {
     let args = [&["/bin/witness", id], options].concat();
     let bundle = runc.bundle(id, &default_config(host, id, &args));

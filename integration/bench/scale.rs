@@ -15,7 +15,7 @@ use super::{Effort, LASTING, progress};
 
 /// Costs of many pods under one runtime.
 struct Node {
-    /// Seconds until all pods run (`started`), and until all are deleted (`ended`).
+    /// `started`: seconds until all pods run. `ended`: seconds until all of them are deleted.
     started: f64,
     ended: f64,
     /// Memory of the shims per pod, in MB.
@@ -24,7 +24,8 @@ struct Node {
     at_rest: f64,
 }
 
-/// Milliseconds that a client waits for the start and for the end of one container of a pod.
+/// Costs of one container of a pod. `started` and `ended` are the milliseconds that a client waits
+/// for the container's start and for its end.
 struct Containers {
     started: Figures,
     ended: Figures,
@@ -135,8 +136,8 @@ fn pod(host: &Containerd, runtime: &str, containers: usize) -> Containers {
         timed(&|| host.run(&spec.clone().in_pod("one", id)))
     };
     let mut started = vec![start(&ids[0])];
-    // The first container's start includes the start of the shim. This container is also the last
-    // to end, so its end includes the exit of the shim.
+    // The first container's start includes the start of the shim. The first container ends last, so
+    // its end includes the exit of the shim. Both are left out of the CPU time.
     let shim = settled_shims(host, 1)[0];
     let of_each = |from: f64| (processor_time(&shim) - from) * 1e3 / (containers - 1) as f64;
     let before = processor_time(&shim);
@@ -154,7 +155,7 @@ fn pod(host: &Containerd, runtime: &str, containers: usize) -> Containers {
     }
 }
 
-/// Kills all containers before it waits for the exit of one, as a caller does that stops a pod.
+/// Kills all containers before it waits for their exits, as a caller does when it stops a pod.
 fn end(host: &Containerd, ids: &[String]) {
     for id in ids {
         host.must(&["tasks", "kill", "--signal", "KILL", id]);

@@ -1,6 +1,6 @@
-//! Delays between the stages of a pod's start, if all containers were created before and are held.
-//! Also the time to start a whole pod under our shim, compared with the same containers started by
-//! hand.
+//! Delays between the stages of a pod's start: all containers are created first and are held. Also
+//! the time to start a whole pod under our shim, compared with the same containers under
+//! containerd's own shim.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +28,8 @@ const NAMES: [&str; 5] = ["setup", "migrate", "net", "mesh", "app"];
 const PROBE: &str =
     r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100,"failureThreshold":1000}"#;
 
-/// The end of a stage, the next stage, and the event that marks the end.
+/// The container whose stage ends, the container of the next stage, and the event that ends the
+/// stage.
 pub struct Link(pub &'static str, pub &'static str, pub &'static str);
 
 /// Milliseconds from the end of a stage to the next program's first line of code.
@@ -71,23 +72,25 @@ fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 4] {
     let mut took = [0.0; 4];
     for (position, Link(_, _, over)) in CHAIN.iter().enumerate() {
         let (from, to) = (&names[position], &names[position + 1]);
-        // Without a probe both programs start concurrently, and the second may be the first to
-        // record.
+        // Without a probe both programs start at the same time. The second program may be the first
+        // to record its start, so the result may be negative.
         took[position] = (record.at(to, "start") as f64 - record.at(from, over) as f64) / 1e6;
     }
     took
 }
 
 /// Milliseconds from the first command to the last app's first line of code, in a pod of two init
-/// containers, three sidecars and two apps, created one after another. Our shim orders the
-/// containers itself. Under containerd's own shim, the bench waits for the exit of each init
-/// container before it creates the next container.
+/// containers, three sidecars and two apps. The containers are created one after another.
+///
+/// Our shim orders the containers itself. Under containerd's own shim, the bench waits for the exit
+/// of each init container before it creates the next container.
 pub fn whole_pods(runtime: &str, pairs: usize) -> [Figures; 2] {
     let host = quiet_host();
     let mut times = [Vec::new(), Vec::new()];
     for pair in 0..=pairs {
         for turn in 0..2 {
-            // The order alternates, so that neither always follows the other.
+            // The runtime that is measured first alternates, so that neither always follows the
+            // other.
             let which = (pair + turn) % 2;
             let took = match which {
                 0 => whole_pod(&host, runtime, &format!("pod-{pair}")),

@@ -5,7 +5,8 @@
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, Settings};
 
-/// The steps of the measured pod: the container that ends, the next one, and its event.
+/// The steps of the measured pod: the container that ends, the container of the next step, and the
+/// first event of that container in the next step.
 const STEPS: [Step; 5] = [
     Step("a defer container", "the next one", "start"),
     Step("a pre-exit container", "the app", "signal"),
@@ -15,7 +16,8 @@ const STEPS: [Step; 5] = [
 ];
 const NAMES: [&str; 6] = ["first", "second", "app", "last", "mesh", "net"];
 
-/// The end of a step, the next step, and the event that marks its beginning.
+/// The container whose step ends, the container of the next step, and the event that begins the
+/// next step.
 pub struct Step(pub &'static str, pub &'static str, pub &'static str);
 
 /// Milliseconds from the end of a step to the beginning of the next.

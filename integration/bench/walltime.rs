@@ -10,7 +10,7 @@ use super::harness::{ContainerSpec, Containerd, Settings, Version};
 /// A program that exits at once.
 pub const BRIEF: &[&str] = &["/bin/true"];
 
-/// Milliseconds of `ctr run --rm`, for each runtime.
+/// For each runtime, the milliseconds that `ctr run --rm` takes.
 pub fn run(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
     let host = quiet_host();
     let times = side_by_side(pairs, |which, id| {
@@ -19,7 +19,7 @@ pub fn run(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
     times.map(Figures::from_iter)
 }
 
-/// Milliseconds of `ctr task exec` into a container of each runtime.
+/// For each runtime, the milliseconds that `ctr task exec` takes.
 pub fn exec(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
     let host = quiet_host();
     let containers = ["container-0", "container-1"];
@@ -40,7 +40,7 @@ pub fn run_command(host: &Containerd, runtime: &str, id: &str) -> Command {
     spec.ctr_command(host, &["run", "--rm", "--fifo-dir", &fifo_dir])
 }
 
-/// A command that runs a program in a container that exits at once.
+/// A command that runs a program by an exec in a container. The program exits at once.
 pub fn exec_command(host: &Containerd, container: &str, id: &str) -> Command {
     let fifo_dir = host.dir().join("fifo").display().to_string();
     let exec = ["tasks", "exec", "--fifo-dir", &fifo_dir, "--exec-id", id];

@@ -14,8 +14,8 @@ use crate::round::{Done, Round, Wrong};
 /// Maximum time to search for the process that the fault hits.
 const LOOKS_FOR: Duration = Duration::from_millis(400);
 
-/// Time limits for a fault that is meant for a container's start: until the container is created,
-/// and until it is started.
+/// Time limits for a fault that is to hit a container's start. The first limit is for the container
+/// to be created, the second for the container to be started.
 const CREATED_WITHIN: Duration = Duration::from_secs(2);
 const STARTED_WITHIN: Duration = Duration::from_millis(40);
 
@@ -52,7 +52,8 @@ impl Stage<'_> {
         }
     }
 
-    /// The first process of the step's container, or of another container that has one.
+    /// The first process of the step's container. If the container has no process, the first
+    /// process of another container of the pod.
     fn init(&self, round: &Round) -> Option<u32> {
         let meant = match self.what() {
             What::Run(at) | What::Exec(at) | What::Crash(at) => at,

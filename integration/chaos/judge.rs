@@ -1,4 +1,4 @@
-//! Checks the node and the exit codes after a round.
+//! Checks, after a round, what is left on the node and which exit codes were reported.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -14,9 +14,9 @@ use crate::round::{Done, Finding, Round, State, Wrong};
 /// and a shim exits a little later.
 const SETTLING: Duration = Duration::from_secs(8);
 
-/// Time for slow cleanups. A shim without containers exits within 20 s. If containerd was killed
-/// too, containerd does not know of some leftovers: the shim of the node's next container removes
-/// these.
+/// Time for slow cleanups after a round. A shim without containers exits within 20 s. If a fault
+/// has killed containerd too, containerd does not know of some leftovers. These are removed by the
+/// shim of the node's next container.
 const SETTLING_LATE: Duration = Duration::from_secs(40);
 
 /// Exit codes of a container that was killed (137), and of a container that was stopped before its
@@ -29,13 +29,13 @@ const STOPPED: u32 = 143;
 pub struct Judged {
     /// The number of exit codes compared.
     pub codes: usize,
-    /// The number of containers that had ended by themselves, but were reported with 137 after
-    /// their shim was killed.
+    /// The number of containers that exited by themselves, but for which containerd reported 137
+    /// because their shim had been killed.
     pub killed_by_cleanup: usize,
 }
 
 /// Waits until no trace of the round is left, and records every remaining trace as a finding.
-/// Returns true if traces disappeared only after the next container was created.
+/// Returns true if some traces remained until the next container was created.
 pub fn leftovers(round: &Round) -> bool {
     let mut remains = Vec::new();
     let mut is_clean = || {
@@ -82,8 +82,8 @@ pub fn leftovers(round: &Round) -> bool {
     false
 }
 
-/// True for a bundle that containerd was removing when it was killed. containerd renames a bundle
-/// before it removes it, and a restarted containerd ignores such names.
+/// True if containerd was killed while it removed this bundle. containerd renames a bundle before
+/// it removes it. A restarted containerd ignores bundles with such names.
 fn is_containerds_leftover(text: &str) -> bool {
     let path = text.strip_prefix("file ").map(Path::new);
     let name = path.and_then(Path::file_name).and_then(OsStr::to_str);
@@ -116,7 +116,7 @@ fn with_content(text: String) -> String {
     }
 }
 
-/// The name of a pod in a text: `r7p2`.
+/// Finds the name of a pod in a text, for example `r7p2`.
 fn pod_in(text: &str) -> Option<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric();
     text.split(|c| !is_part(c)).find(|word| {
@@ -190,9 +190,9 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     let mut codes = BTreeSet::from([own.unwrap_or(KILLED)]);
     match member.role {
         Role::Plain | Role::App | Role::Guest | Role::Sandbox => {}
-        // usher reports the exit code 0 of an init container late. If a stop request comes before,
-        // usher reports the stop instead under OnFailure, so that kubelet runs the container again
-        // in the next sandbox.
+        // usher reports the exit code 0 of an init container late. If a stop request arrives before
+        // this, usher reports 143 under OnFailure, so that kubelet runs the init container again in
+        // the next sandbox.
         Role::Init if own == Some(0) => codes.extend([0, STOPPED]),
         Role::Init => {}
         // A stopped sidecar reports 0. A sidecar that is killed while it waits to be restarted
@@ -200,9 +200,9 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
         Role::Sidecar => codes.extend([0, KILLED, STOPPED]),
         Role::Defer => codes.extend([0, STOPPED]),
     }
-    // If a container was stopped before its program ran, its exit code depends on the signal. The
-    // sandbox records nothing: if it gets SIGTERM before its program runs, runc's waiting process
-    // exits with 2.
+    // The exit code of a container that was stopped before its program ran depends on the signal.
+    // If the sandbox gets SIGTERM then, the waiting process of runc exits with 2. The sandbox's
+    // program records nothing.
     match member.role {
         Role::Sandbox => codes.extend([2]),
         _ if !has_run => codes.extend([0, 1, 2, 128, STOPPED]),

@@ -1,10 +1,11 @@
-//! Injects faults on a real node. Pods of all roles are created and deleted side by side on a
+//! Injects faults on a real node. Pods of all roles are created and deleted at the same time on a
 //! private containerd. At random moments the shim, containerd, the OCI runtime's commands,
-//! containers or callers are killed or stopped. After each round no trace may be left, and
-//! every exit code that containerd got must match the container's own record.
+//! containers or callers are killed or stopped. After each round no trace may be left, and each
+//! exit code that containerd reports must match the container's record.
 //!
-//! `scripts/chaos` runs this. Standard output gets a table, standard error the findings, each with
-//! the seed of its round. `--seed` repeats the choices, but not the machine's timing.
+//! `scripts/chaos` runs this program. It prints a table to standard output. To standard error it
+//! prints the findings, each with the seed of its round. `--seed` repeats the choices, but not the
+//! machine's timing.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait")]
 
@@ -28,7 +29,7 @@ use harness::{Containerd, Settings, Shims};
 use round::{Round, State};
 use table::Table;
 
-/// Number of rounds that one containerd runs: the list of its events grows with each round.
+/// Number of rounds for which one containerd is used. The list of its events grows with each round.
 const ROUNDS_A_NODE: usize = 20;
 
 struct Options {
@@ -89,7 +90,7 @@ fn settings(options: &Options) -> Settings {
     }
 }
 
-/// Removes what is left on the node; the findings already name it.
+/// Removes the remaining files, mounts and processes of the node. The findings already name them.
 fn leave(node: Option<Containerd>) {
     let Some(node) = node else { return };
     node.tolerate("");

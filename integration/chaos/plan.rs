@@ -1,4 +1,5 @@
-//! The plan of a round: pods, their steps, and faults. It depends only on the seed.
+//! The plan of a round: pods, their steps, and the faults during the steps. The plan depends only
+//! on the seed.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use crate::random::Random;
 /// The number of pods that run at the same time.
 const PODS: usize = 12;
 
-/// Two chances of a fault during each step, in percent. They are independent of each other.
+/// Probabilities of a first and of a second fault during each step, in percent. Both are decided
+/// independently.
 const FAULTS: [usize; 2] = [75, 30];
 
 /// A pod and its steps.
@@ -46,7 +48,7 @@ pub struct Step {
     pub faults: Vec<Fault>,
 }
 
-/// A step names a container by its index.
+/// The action of a step. A number is the index of the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Run(usize),
@@ -55,7 +57,8 @@ pub enum What {
     Crash(usize),
     Kill(usize, &'static str),
     Live,
-    /// All containers get a stop request at once, as at the end of a pod; SIGKILL follows.
+    /// All containers get a stop request at the same time, as at the end of a pod, and later
+    /// SIGKILL.
     End,
     Delete(usize),
 }
@@ -65,14 +68,14 @@ pub struct Fault {
     pub kind: Kind,
     /// The moment of the fault, as a fraction of the step's usual duration.
     pub moment: f64,
-    /// True if the fault waits until the container is created, because the start itself is too
-    /// short to be hit by chance.
+    /// True if the fault waits until the container is created. The start that follows is too short
+    /// to be hit by chance.
     pub is_for_start: bool,
     /// Time that a stopped process stays stopped.
     pub stopped_for: Duration,
 }
 
-/// The victim of a fault, and how it is hit.
+/// The victim of a fault. The victim is either killed, or stopped for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     ShimKilled,
@@ -114,7 +117,8 @@ impl Kind {
         (Kind::CallerStopped, "caller stopped"),
     ];
 
-    /// Killing containerd disturbs all pods, so it is rare.
+    /// Relative frequencies of the kinds of faults. Killing containerd disturbs all pods, so it is
+    /// rare.
     const WEIGHTS: [(Kind, usize); 10] = [
         (Kind::ShimKilled, 14),
         (Kind::ShimStopped, 12),
@@ -243,7 +247,7 @@ const SHAPES: &[(&Shape, usize)] = &[
     ),
 ];
 
-/// The pods of a round; with containerd's own shim only pods without annotations.
+/// The pods of a round. If the round tests containerd's own shim, no pod has annotations.
 pub fn pods(round: usize, seed: u64, is_reference: bool) -> Vec<PodPlan> {
     let random = Random::new(seed);
     let plan = |number| {
@@ -339,7 +343,8 @@ fn steps(random: &mut Random, members: &[Member]) -> Vec<Step> {
     if random.percent(85) {
         all.push(What::End);
     }
-    // In the other cases the final cleanup deletes the containers.
+    // In the other 25 percent of the cases, the cleanup at the end of the round deletes the
+    // containers.
     if random.percent(75) {
         all.extend((0..members.len()).rev().map(What::Delete));
     }
@@ -366,7 +371,7 @@ fn fault(random: &mut Random, what: What) -> Fault {
 }
 
 impl What {
-    /// The approximate duration of the step, so that faults happen during it.
+    /// The approximate duration of the step. The moments of faults are chosen within this time.
     pub fn takes(self) -> Duration {
         Duration::from_millis(match self {
             What::Run(_) => 300,

@@ -1,4 +1,4 @@
-//! Plays the steps of a pod in the role of a caller. Failures of calls are accepted.
+//! Carries out the steps of a pod as a caller does. A call may fail.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use crate::node;
 use crate::plan::{PodPlan, What};
 use crate::round::Round;
 
-/// Time that containers have to stop before SIGKILL.
+/// Time between the stop requests and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Maximum downtime of containerd.
@@ -66,8 +66,8 @@ fn take(round: &Round, stage: &Stage, what: What) {
             let words = ["run", "--detach", "--fifo-dir", &fifos];
             if call(round, stage, member.spec.ctr_command(host, &words)) {
                 let mut state = round.state();
-                // If a fault kills the shim during the call, the container may be lost, so
-                // containerd need not know it.
+                // If a fault killed the shim during the call, the container may be lost. Then
+                // containerd need not know the container.
                 if !state.shimless.contains(&stage.pod.name) {
                     state.known.insert(member.id.clone());
                 }
@@ -155,7 +155,7 @@ fn leave(stage: &Stage) {
     stage.now.lock().unwrap().1.clear();
 }
 
-/// Deletes everything as a user would, and records what cannot be deleted.
+/// Deletes all tasks and containers as a user would, and records those that cannot be deleted.
 pub fn clear(round: &Round) {
     let is_clear = || {
         let tasks = round.list("tasks")?;
@@ -187,7 +187,7 @@ pub fn clear(round: &Round) {
     round.find(None, crate::round::Wrong::Leftover, left);
 }
 
-/// Removes FIFOs of killed callers, and the containers' records.
+/// Removes the FIFOs of killed callers, and empties the record of the containers.
 pub fn sweep(host: &Containerd) {
     for entry in std::fs::read_dir(host.dir().join("fifo"))
         .into_iter()

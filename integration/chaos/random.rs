@@ -9,8 +9,8 @@ impl Random {
         Self(seed)
     }
 
-    /// A separate generator for each number, so that the choices for one pod do not change those
-    /// for the next.
+    /// A separate generator for the number `number`. With one generator for each pod, choices for
+    /// one pod do not change those for the next.
     pub fn split(&self, number: u64) -> Self {
         let mut random = Self(self.0 ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         random.next();
@@ -43,7 +43,7 @@ impl Random {
         of[self.below(of.len())]
     }
 
-    /// A random choice; each value is as likely as its weight.
+    /// A random choice among values. The probability of a value is proportional to its weight.
     pub fn weighted<T: Copy>(&mut self, of: &[(T, usize)]) -> T {
         let mut left = self.below(of.iter().map(|(_, weight)| weight).sum());
         for (choice, weight) in of {

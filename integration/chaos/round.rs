@@ -26,18 +26,17 @@ pub struct Round<'a> {
 pub struct State {
     pub faults: Vec<Done>,
     pub findings: Vec<Finding>,
-    /// Exit codes that containerd reported for each container, each with the command that returned
-    /// the code.
+    /// Exit codes that containerd reported for each container. Each comes with the command that
+    /// returned the code.
     pub codes: BTreeMap<String, Vec<(&'static str, u32)>>,
     /// Containers whose tasks containerd must know.
     pub known: BTreeSet<String>,
     /// Pods whose shim was killed.
     pub shimless: BTreeSet<String>,
-    /// The number of leftovers of containerd itself: bundles that it was removing when it was
-    /// killed.
+    /// The number of bundles that a killed containerd had not finished removing.
     pub containerds: usize,
-    /// Owners of the shims' sockets. The key is the part of the name that all sockets of one shim
-    /// share.
+    /// The pod of each socket of a shim. The key is the part of the socket's name that all sockets
+    /// of one shim share.
     pub sockets: BTreeMap<String, String>,
 }
 
@@ -52,7 +51,7 @@ pub struct Done {
     pub shim: Option<u32>,
     /// Containers of the pod that containerd knew before the fault.
     pub known: BTreeSet<String>,
-    /// True if the same shim still serves the pod.
+    /// True if the same shim serves the pod after the fault as before.
     pub lived: bool,
 }
 

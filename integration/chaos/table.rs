@@ -12,9 +12,9 @@ pub struct Table {
     pub pods: usize,
     pub codes: usize,
     pub killed_by_cleanup: usize,
-    /// The number of rounds whose traces disappeared only after the next container was created.
+    /// The number of rounds of which traces remained until the next container was created.
     pub late: usize,
-    /// The number of bundles that containerd was removing when it was killed.
+    /// The number of bundles that a killed containerd had not finished removing.
     pub containerds: usize,
     pub findings: usize,
 }
@@ -34,7 +34,8 @@ impl Table {
         self.rows.values().map(Row::faults).sum()
     }
 
-    /// Counts a round's faults. A finding is counted at the last fault that hit its pod.
+    /// Counts a round's faults and findings. A finding counts for the last fault that was injected
+    /// into its pod.
     pub fn add(&mut self, faults: &[Done], findings: &[Finding]) {
         self.findings += findings.len();
         let has_leftovers = |pod: &str| {

@@ -13,10 +13,12 @@ use crate::pod::TCP_PROBE;
 
 use super::kubelet::{CRASHES, Kubelet};
 
-/// Options of a container that exits by itself after 300 ms, so that the test can see it run.
+/// Options of a container that exits by itself. The 300 ms give the test time to see that the
+/// container runs.
 const SHORT: &[&str] = &["--run-for", "300ms"];
 
-/// Runs a sidecar that exits and does not restart, then an app, which must start without it.
+/// Runs a sidecar that exits and is not restarted. Then runs an app, and checks that the app starts
+/// without the sidecar.
 #[track_caller]
 fn app_starts_after(sidecar: &[&str], annotations: &'static [(&'static str, &'static str)]) {
     let pod = Kubelet::run_pod(annotations, 10);
@@ -163,8 +165,8 @@ fn a_sidecar_that_fails_its_liveness_probe_is_stopped_and_restarted() {
     assert!(!pod.has_exited("proxy"));
 }
 
-/// An exec like the one by which kubelet runs a postStart handler. Some arguments contain spaces,
-/// and user and environment differ from the container's.
+/// A request for an exec as kubelet makes it for a postStart handler. Some arguments contain
+/// spaces. The exec's user and environment differ from those of the container.
 fn post_start(code: u32) -> ExecProcessRequest {
     let script = "echo $(id -u) $(id -g) $WORD $0 \"$@\" >> /shared/hook-$(id -u)";
     let script = format!("{script}; exit {code}");
@@ -187,8 +189,8 @@ fn post_start(code: u32) -> ExecProcessRequest {
     }
 }
 
-/// Runs a sidecar and then its postStart handler, which exits with `code`. Returns false if the
-/// exec came too late for the shim to recognize it as a postStart handler.
+/// Runs a sidecar, and then its postStart handler, which exits with `code`. Returns false if the
+/// handler was executed so late that the shim may have taken it for another exec.
 #[track_caller]
 fn run_post_start(pod: &Kubelet, code: u32) -> bool {
     let all = fs::Permissions::from_mode(0o777);
@@ -200,7 +202,7 @@ fn run_post_start(pod: &Kubelet, code: u32) -> bool {
     let events = pod.host.events();
     let started = events.iter().find(|event| is_start(event));
     let started = Duration::from_nanos(started.map_or(0, |event| event.at_ns));
-    // A postStart exec has no deadline, unlike a probe.
+    // An exec of a postStart handler has no deadline. An exec of a probe has one.
     let api = pod.host.task_api("proxy").deadline(Duration::ZERO);
     api.exec(&post_start(code)).expect("Exec");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
@@ -212,16 +214,16 @@ fn run_post_start(pod: &Kubelet, code: u32) -> bool {
     now < started + Duration::from_secs(1)
 }
 
-/// A pod whose sidecar's postStart handler has succeeded; `None` if the shim could not recognize
-/// it, because it came too late.
+/// A pod whose sidecar's postStart handler has succeeded. `None` if the handler was executed too
+/// late for the shim to recognize it.
 #[track_caller]
 fn post_started() -> Option<Kubelet> {
     let pod = Kubelet::run_pod(NEVER, 10);
     run_post_start(&pod, 0).then_some(pod)
 }
 
-/// A pod with an app that was created before its sidecar, and whose sidecar's postStart handler has
-/// failed. `None` if the shim could not recognize the handler, because it came too late.
+/// A pod with an app that was created before its sidecar. The sidecar's postStart handler has
+/// failed. `None` if the handler was executed too late for the shim to recognize it.
 #[track_caller]
 fn post_start_failed() -> Option<Kubelet> {
     let pod = Kubelet::run_pod(&[("usher/sidecars", "proxy")], 10);

@@ -1,4 +1,4 @@
-//! After the shim has terminated a pod, the caller creates an app or the whole pod again.
+//! Pods that the shim has terminated. Afterwards the caller creates an app again, or the whole pod.
 
 use crate::harness::{ContainerSpec, Containerd, CtrEvent, PATIENCE, Status, Stopped, eventually};
 use crate::pod::Pod;
@@ -32,8 +32,8 @@ fn until_its_end(annotations: &'static [(&'static str, &'static str)]) -> Kubele
     pod.run("web", &[]);
     pod.run("lease", &["--run-for", "1s", "--exit", "9"]);
     assert_eq!(pod.ended("lease"), 9);
-    // The caller recreates the failed container at once. Its Start may fail, because the
-    // termination may already be over.
+    // The caller creates the failed container again at once. Its Start fails if the termination is
+    // already over.
     let again = pod.host.spawn_run(&pod.witness("lease.1", &[]));
     // When the sandbox exits, kubelet creates a new one.
     assert_eq!(pod.host.wait_exit(SANDBOX), 137);
@@ -166,8 +166,8 @@ fn under_on_failure_a_defer_that_runs_when_the_sandbox_dies_does_not_exit_with_0
     let stopped = pod.stop(&["setup", "proxy", "before", "web"]);
     let record = pod.host.record();
     assert!(record.has("before", "exit"), "{record}");
-    // 143 makes the caller run the container again. An app reports its own exit code, which says
-    // whether its work is complete.
+    // When a container reports 143, the caller runs it again. The app reports its own exit code,
+    // because this code says whether the app's work is complete.
     let again = |stop: &Stopped| stop.code == 143 || stop.id == "web";
     assert!(stopped.iter().all(again), "{stopped:?}");
 }

@@ -1,4 +1,5 @@
-//! Termination of a pod whose app has crashed and waits in kubelet's back-off.
+//! Terminations of a pod whose app has crashed, while kubelet delays the restart of the app (its
+//! back-off).
 
 use crate::harness::{Stopped, times};
 
@@ -122,8 +123,8 @@ fn the_hook_of_a_sidecar_runs_when_it_is_the_only_container_to_stop() {
 fn a_defer_runs_again_after_a_create_disproves_the_termination() {
     const POD: &[(&str, &str)] = &[("usher/pre-exit", "before")];
     let pod = in_crash_loop(POD, &["before"]);
-    // kubelet recreates the defer because its image changed. The restarted app shows that the pod
-    // is not ending.
+    // kubelet stops the defer to create it again with a changed image. When kubelet also restarts
+    // the app, the shim sees that the pod is not ending.
     pod.stop(&["before"]);
     assert_eq!(pod.starts("before"), 1);
     pod.run("web.1", &[]);

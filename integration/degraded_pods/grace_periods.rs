@@ -1,6 +1,5 @@
-//! The time that unresponsive containers get under each policy. The caller kills a container when
-//! the grace period, counted from the answer to its stop request, is over. The sidecars run
-//! meanwhile.
+//! Time that containers get under each policy if they ignore SIGTERM. The caller kills a container
+//! one grace period after the shim's answer to the stop request. The sidecars run during this time.
 
 use std::time::Duration;
 
@@ -11,7 +10,8 @@ use super::kubelet::{Kubelet, WINDOW};
 const MS: Duration = Duration::from_millis(1);
 const ALL: [&str; 3] = ["proxy", "web", "before"];
 
-/// Ends a pod whose containers all ignore SIGTERM and whose defer uses up the grace period.
+/// Ends a pod whose containers all ignore SIGTERM. The defer of the pod runs for the whole grace
+/// period.
 #[track_caller]
 fn end_unresponsive(
     annotations: &'static [(&'static str, &'static str)],
@@ -25,9 +25,9 @@ fn end_unresponsive(
     (stopped, pod.host.record())
 }
 
-/// Checks that each of these containers got its signal and then ran for at least one second more.
-/// The shim answered each stop request late enough to allow that, and earlier than other policies
-/// allow.
+/// Checks that each of these containers ran for at least one second after its signal. To allow
+/// this, the shim must have answered each stop request late, but not as late as under other
+/// policies.
 #[track_caller]
 fn assert_had_their_time(names: &[&str], (stopped, record): &(Vec<Stopped>, Record)) {
     for name in names {
@@ -60,7 +60,8 @@ macro_rules! unresponsive {
 fn under_shared_a_container_signaled_at_the_deadline_has_two_seconds_before_its_caller_kills_it() {
     let ended = end_unresponsive(unresponsive!("Shared"));
     let record = &ended.1;
-    // The defer has used up the grace period.
+    // The app gets its signal only at the end of the grace period, because the defer runs until
+    // then.
     let used = record.between(("before", "start"), ("web", "signal"));
     assert!(used >= 4_000 * MS, "{record}");
     assert_had_their_time(&ALL, &ended);

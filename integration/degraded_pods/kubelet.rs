@@ -18,8 +18,8 @@ pub const CRASHES: &[&str] = &["--run-for", "100ms", "--exit", "1"];
 /// Options of a defer that finishes soon.
 pub const QUICK: &[&str] = &["--run-for", "300ms"];
 
-/// A window long enough that the second stop request arrives within it and begins the termination,
-/// even on a slow machine.
+/// A termination window of 20 seconds: even on a slow machine the second stop request arrives
+/// within the window, and so begins the termination.
 pub const WINDOW: (&str, &str) = ("usher/termination-window", "20s");
 
 /// The id of the sandbox container, which is also the pod's name.
@@ -82,9 +82,9 @@ impl Kubelet {
         code
     }
 
-    /// Stops containers as at the end of a pod: all at once. A container is killed when the grace
-    /// period, counted from the answer to its stop request, is over. Each is deleted once it has
-    /// exited.
+    /// Stops these containers at the same time, as at the end of a pod. Kills a container when the
+    /// grace period since the answer to its stop request is over. Deletes each container when it
+    /// has exited.
     #[track_caller]
     pub fn stop(&self, ids: &[&str]) -> Vec<Stopped> {
         let stop = |id| {
@@ -105,8 +105,8 @@ impl Kubelet {
         stopped.into_iter().flatten().collect()
     }
 
-    /// Deletes the pod. `ids` are the containers that its API status lists as running. Returns how
-    /// each of them stopped, in the same order.
+    /// Deletes the pod. `ids` names the containers that the pod's status in the API lists as
+    /// running. Returns how each of them stopped, in the order of `ids`.
     #[track_caller]
     pub fn delete(&self, ids: &[&str]) -> Vec<Stopped> {
         let stopped = self.stop(ids);
@@ -140,7 +140,7 @@ impl Kubelet {
         });
     }
 
-    /// True if an exit event of the container itself was published.
+    /// True if the container has an exit event. The exit events of its execs do not count.
     pub fn has_exited(&self, id: &str) -> bool {
         let mut events = self.host.events().into_iter();
         events.any(|e| e.topic == "/tasks/exit" && e.container() == id && e.is_init())

@@ -1,6 +1,6 @@
 //! Degraded pods, with a sandbox container and a caller that behaves like kubelet: crashed apps,
-//! absent sidecars, terminations that the pod survives. Judged by the records of the containers and
-//! by the exit codes that the caller sees.
+//! absent sidecars, terminations after which the pod goes on. The tests judge by what the
+//! containers recorded, and by the exit codes that the caller gets.
 
 mod absent_sidecars;
 mod after_termination;

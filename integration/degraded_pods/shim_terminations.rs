@@ -1,5 +1,5 @@
-//! Two kinds of pods: the shim terminates the pod while the caller still creates containers, or the
-//! caller restarts all containers of the pod.
+//! Pods that the shim terminates while the caller still creates containers, and pods whose caller
+//! restarts all containers.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ const TWO_SECONDS: Duration = Duration::from_secs(122);
 
 const SIGTERM: u32 = 15;
 
-/// Stops one container the way kubelet stops it to restart all containers of a pod.
+/// Stops one container with a grace period of two seconds, as kubelet does to restart all
+/// containers of a pod.
 #[track_caller]
 fn stop_shortly(pod: &Kubelet, id: &str) {
     let api = pod.host.task_api(id).deadline(TWO_SECONDS);
@@ -31,7 +32,7 @@ fn a_sidecar_started_after_its_job_completed_exits_with_0() {
     pod.run("proxy", &[]);
     pod.run("work", &["--run-for", "100ms"]);
     assert_eq!(pod.ended("work"), 0);
-    // If this Start failed, the completed Job would fail.
+    // The Job is complete. If this Start failed, the Job would fail.
     pod.run("logs", &[]);
     assert_eq!(pod.ended("logs"), 0);
     assert_eq!(pod.ended("proxy"), 0);
@@ -51,8 +52,8 @@ fn an_app_that_fails_before_its_cleanup_exists_ends_the_pod_after_the_cleanup() 
     pod.run("proxy", &[]);
     pod.run("web", &["--run-for", "100ms", "--exit", "1"]);
     assert_eq!(pod.ended("web"), 1);
-    // kubelet recreates the app before it creates the cleanup, which is later in the spec. The shim
-    // answers the app's Start at once.
+    // The cleanup comes after the app in the pod's spec, so kubelet creates the app again before it
+    // creates the cleanup. The shim answers the app's Start at once.
     pod.run("web.1", &[]);
     assert_eq!(pod.host.status("proxy"), Some(Status::Running));
     pod.run("report", QUICK);
@@ -77,7 +78,8 @@ fn a_pod_whose_containers_all_restart_starts_in_order_again() {
     pod.run("web", &["--run-for", "300ms", "--exit", "42"]);
     assert_eq!(pod.ended("web"), 42);
     stop_shortly(&pod, "proxy");
-    // An injected sidecar comes last in the pod's spec.
+    // The sidecar comes last in the pod's spec, because a webhook has injected it. So the app is
+    // created first.
     let web = pod.host.spawn_run(&pod.witness("web.1", &[]));
     pod.run("proxy.1", &["--listen", "8080", "--ready-after", "1500ms"]);
     web.finish(PATIENCE);

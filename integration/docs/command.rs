@@ -1,5 +1,5 @@
-//! Command lines of the pages, word by word. A command that no test runs is still checked: its
-//! program must have these options, and the files that it names must exist.
+//! Command lines of the manual, split into words. A command that no test runs is still checked: its
+//! program must have the options, and the named files must exist.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,14 @@ use clap::error::ErrorKind;
 
 use super::page::{Place, root};
 
-/// A command of a line, without the variables and the `sudo` before it, and without redirections.
+/// A command of a page's line. Variables and `sudo` before the command are left out, and so are
+/// redirections.
 pub struct Command {
     pub at: Place,
     pub words: Vec<String>,
 }
 
-/// The commands of some lines. A line may continue in the next one.
+/// The commands in a text. A line that ends with a backslash continues in the next line.
 pub fn commands(at: &Place, text: &str) -> Vec<Command> {
     let mut all = Vec::new();
     let mut begun = String::new();
@@ -59,7 +60,8 @@ fn simple(words: Vec<String>) -> Vec<Vec<String>> {
             word if word.starts_with('>') => {}
             word => {
                 let command = all.last_mut().expect("a command");
-                // `digest=$(docker …)`, and `NAME=VALUE program`.
+                // The word is an assignment: `digest=$(docker …)`, or the beginning of `NAME=VALUE
+                // program`.
                 let (variable, value) = word.split_once('=').unwrap_or(("", word));
                 let is_first = command.is_empty() && !variable.starts_with('-');
                 match value.strip_prefix("$(") {
@@ -82,7 +84,7 @@ impl Command {
         self.words.join(" ")
     }
 
-    /// A problem with the command, if one can be found without running the command.
+    /// The first problem that can be found without running the command.
     pub fn problem(&self) -> Option<String> {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let missing = words.iter().find(|word| is_path(word) && !exists(word));
@@ -103,7 +105,8 @@ impl Command {
 }
 
 impl Command {
-    /// As `problem`, but for a command in a sentence, which may be incomplete.
+    /// Does the same as `problem` for a command in a sentence. The end of such a command may be
+    /// left out.
     pub fn problem_of_part(&self) -> Option<String> {
         let whole = |words: &[&str]| Command {
             at: self.at.clone(),
@@ -136,19 +139,20 @@ fn is_path(word: &str) -> bool {
 pub fn exists(path: &str) -> bool {
     let parts = path.split('/').take_while(|part| !is_placeholder(part));
     let path: std::path::PathBuf = parts.collect();
-    // Files that do not exist until a command of the manual has made them.
+    // These files exist only after a reader has typed commands of the manual.
     let is_made = [
         "docs/timeline.svg",
         "scripts/kubernetes/cert-manager/webhook.yaml",
         "integration/fuzz/artifacts",
     ];
-    // The path of a module is that of a directory or of a file.
+    // A module is named by its path without `.rs`. The module is a directory or a file.
     let is_there = |path: &Path| path.exists() || path.with_extension("rs").exists();
     is_there(&root().join(&path)) || is_made.iter().any(|made| Path::new(made) == path)
 }
 
 fn usher(arguments: &[&str]) -> Option<String> {
-    // A word in capitals stands for one of the few words that the command accepts.
+    // The reader has to replace a word in capitals. Here it is replaced by a word that the command
+    // accepts.
     let arguments = arguments.iter().map(|word| match *word {
         "SHELL" => "bash",
         word => word,
@@ -168,7 +172,7 @@ fn usher(arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// Checks that a script knows these options: its head has to list them.
+/// Checks that a script knows these options. The text of the script must contain each option.
 fn script(program: &str, arguments: &[&str]) -> Option<String> {
     let text = fs::read_to_string(root().join(program)).expect("a script");
     let unknown = arguments
@@ -230,8 +234,8 @@ fn cargo(verb: &str, arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// The problem that no test has this name. A name is `module::` or `module::` and the beginning of
-/// a test's name.
+/// Returns a problem if no test has this name. The name ends with `module::`, or with `module::`
+/// and the beginning of a test's name.
 fn tests(room: &str, name: &str) -> Option<String> {
     let (modules, test) = name.rsplit_once("::")?;
     let module = modules.rsplit("::").next().unwrap_or(modules);

@@ -1,5 +1,5 @@
-//! Commands of the manual that no test runs, each with the reason. Tests still check that the
-//! programs have these options and that the named files exist.
+//! Commands of the manual that no test runs, each with the reason. Other tests still check the
+//! options of these commands, and that the named files exist.
 
 /// The beginning of each command, and the reason why no test runs it.
 pub const NOT_RUN: &[(&str, &str)] = &[
@@ -86,7 +86,8 @@ pub const NOT_RUN: &[(&str, &str)] = &[
     ),
 ];
 
-/// Blocks of output that no test compares, each given by its first line, and the reason.
+/// Blocks of output that no test compares. Each is named by its first line and comes with the
+/// reason.
 pub const NOT_COMPARED: &[(&str, &str)] = &[
     (
         "kubectl usher ps -A",

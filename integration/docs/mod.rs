@@ -1,6 +1,6 @@
-//! Checks the manual: a test runs every command line on its pages and compares every output, unless
-//! a list in `left_out.rs` names it with a reason. Options, files, links, annotations, metrics,
-//! manifests and configurations are checked too.
+//! Checks the manual. Tests run each command line on its pages and compare each output, unless
+//! `left_out.rs` gives a reason not to. Tests also check options, files, links, annotations,
+//! metrics, manifests and configurations.
 
 mod command;
 mod left_out;
@@ -24,7 +24,7 @@ use self::page::{Block, Page, Piece, Use, all};
 use self::scenes::SCENES;
 use crate::harness::{PATIENCE, run, shim_dir};
 
-/// Fails with all problems at once.
+/// Fails if there are problems, and prints all of them.
 #[track_caller]
 fn assert_none(problems: &[String]) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
@@ -132,7 +132,8 @@ fn commands_in_the_text_are_valid() {
     for span in spans(&pages) {
         let begins = ["usher ", "scripts/", "cargo ", "kubectl "];
         let is_command = begins.iter().any(|begin| span.text.starts_with(begin));
-        // A span without a space is at most a file name, which `named_files_exist` checks.
+        // A code span without a space can only name a file, and the test `named_files_exist` checks
+        // file names.
         let has_words = span.text.contains(' ') && !span.text.contains('$');
         for command in commands(&span.at, &span.text)
             .iter()
@@ -192,8 +193,8 @@ fn links_have_targets() {
 
 #[test]
 fn named_annotations_and_metrics_exist() {
-    // Names that are no annotations of pods: labels of nodes and namespaces, and patterns with
-    // placeholders.
+    // Names that look like annotations of pods, but are labels of nodes and namespaces, or patterns
+    // with placeholders.
     const OTHERS: [&str; 5] = [
         "usher/installed",
         "usher/enabled",
@@ -250,7 +251,8 @@ fn the_fuzzers_dictionary_has_every_annotation_and_its_words() {
         let key = entry.key.replace("<container>", "p");
         let line = format!("\"\\x0c{key}\\x09\"");
         problems.extend((!dictionary.contains(&line)).then_some(line));
-        // A setting is checked word by word if its documentation lists the words that it accepts.
+        // If the documentation of a setting lists the words that the setting accepts, the
+        // dictionary must contain each of these words.
         let is_word = |word: &&str| {
             let letters = word
                 .strip_prefix('`')
@@ -279,7 +281,8 @@ fn manifests_and_configurations_are_valid() {
             "json" => serde_json::from_str::<Value>(&block.text)
                 .err()
                 .map(|error| error.to_string()),
-            // These are blocks of the worked example, which another test checks.
+            // Blocks in these languages belong to the worked example. Another test checks this
+            // example.
             "rust" | "diff" => None,
             other => Some(format!("no test checks the language {other}")),
         };
@@ -288,8 +291,9 @@ fn manifests_and_configurations_are_valid() {
     assert_none(&problems);
 }
 
-/// Checks that the worked example matches the sources. Each unchanged line of a diff occurs, in the
-/// same order, in the file that the page named last. Each name in the example's text exists.
+/// Checks that the worked example matches the sources. Each unchanged line of a diff must occur, in
+/// the order of the diff, in the file that the page has named last before the diff. Each name in
+/// the example's text must exist.
 #[test]
 fn the_worked_example_matches_the_sources() {
     let pages = all();
@@ -343,7 +347,7 @@ fn the_worked_example_matches_the_sources() {
     assert_none(&problems);
 }
 
-/// Checks a TOML block: usher's own configuration must be valid, another program's must parse.
+/// Checks a block of TOML. A configuration of usher must be valid, and any other TOML must parse.
 fn toml(text: &str) -> Option<String> {
     let table = match toml::from_str::<toml::Table>(text) {
         Ok(table) => table,
@@ -352,11 +356,14 @@ fn toml(text: &str) -> Option<String> {
     let of_others = ["plugins", "runtime_type", "worker"];
     match of_others.iter().any(|key| table.contains_key(*key)) {
         true => None,
-        false => usher_core::config::parse(text).err(),
+        false => usher_core::config::parse(text)
+            .err()
+            .map(|error| error.to_string()),
     }
 }
 
-/// The error with which `usher explain` refuses a manifest, or a pod with these annotations.
+/// Checks a manifest, or the annotations of a pod. Returns the error with which `usher explain`
+/// refuses them.
 fn yaml(text: &str) -> Option<String> {
     let value: Value = match serde_saphyr::from_str(text) {
         Ok(value) => value,
@@ -366,7 +373,8 @@ fn yaml(text: &str) -> Option<String> {
         return explain(text);
     }
     if value["groups"].is_array() {
-        // Prometheus rules: another test checks the names of their metrics.
+        // The block contains Prometheus rules. Another test checks the names of the metrics in
+        // these rules.
         return None;
     }
     if let Some(services) = value["services"].as_object() {
@@ -399,8 +407,8 @@ fn yaml(text: &str) -> Option<String> {
     explain(&pod.to_string())
 }
 
-/// Checks a Compose file: each service has its name as an annotation, all services have the same
-/// usher annotations, and a pod of such containers is valid.
+/// Checks a Compose file. Each service must have its name as an annotation, and all services must
+/// have the same usher annotations. A pod of these containers must be valid.
 fn compose(services: &serde_json::Map<String, Value>) -> Option<String> {
     let ushers = |service: &Value| -> BTreeMap<String, Value> {
         let all = service["annotations"].as_object().into_iter().flatten();

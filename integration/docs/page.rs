@@ -25,7 +25,8 @@ pub struct Page {
 /// A block of code.
 pub struct Block {
     pub at: Place,
-    /// The language that follows the fence of a block; `None` for an indented block.
+    /// The language that the first line of a block names after the backquotes. `None` for an
+    /// indented block.
     pub language: Option<String>,
     pub text: String,
 }

@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// Replacements, applied in this order.
+/// Patterns, and the words that replace them. They are applied in this order.
 static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
     let regex = |text| Regex::new(text).expect("a regular expression");
     [
@@ -37,13 +37,13 @@ static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
 /// The rules that apply to the comparison of a block.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Rules {
-    /// For output that is the same in each run.
+    /// The second rule only: for output that is the same in each run.
     Exact,
-    /// All rules.
+    /// All rules: for output that differs between runs.
     Live,
 }
 
-/// The text of a line after the rules have replaced what may differ.
+/// The text of a line in which the rules have replaced everything that may differ between runs.
 fn bare(line: &str, rules: Rules) -> String {
     let space = &RULES[5];
     let mut text = space.0.replace_all(line.trim_end(), space.1).into_owned();
@@ -56,7 +56,7 @@ fn bare(line: &str, rules: Rules) -> String {
     text.trim().to_owned()
 }
 
-/// A line of a timeline without the lengths of states, which the timeline draws as a repeated
+/// A line of a timeline without the lengths of states. The timeline draws a state as a repeated
 /// character.
 fn marks(text: &str) -> String {
     const STATES: &str = ".~=-";
@@ -86,7 +86,7 @@ pub fn is_said(page: &str, printed: &str) -> bool {
         .all(|line| said.any(|other| fits(&format!("…{line}…"), other)))
 }
 
-/// As `is_said`, but for a sentence: its line breaks do not matter.
+/// Does the same as `is_said` for a sentence, whose line breaks do not matter.
 pub fn is_sentence(page: &str, printed: &str) -> bool {
     is_said(&page.replace('\n', " "), printed)
 }
@@ -104,7 +104,7 @@ fn matches(page: &[String], printed: &[String]) -> bool {
     }
 }
 
-/// True if a line fits a pattern in which `…` stands for anything.
+/// True if `other` fits the pattern `line`, in which `…` stands for any text.
 fn fits(line: &str, other: &str) -> bool {
     let mut parts = line.split('…').map(str::trim);
     let first = parts.next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Tests that produce the output which the manual shows, on a private containerd with the manual's
-//! pods. Such a test is called a scene.
+//! Tests that produce output which the manual shows. They run the manual's pods on a private
+//! containerd. Such a test is called a scene.
 
 use std::fs;
 use std::process::Command;
@@ -10,8 +10,8 @@ use super::stage::{Stage, Title, play};
 use crate::demo_pod;
 use crate::harness::{Containerd, PATIENCE, eventually, run};
 
-/// Defines scenes as tests: each produces the output that some code blocks of the manual show. A
-/// table lists these blocks.
+/// Defines the scenes. Each scene becomes a test that produces the output in the listed blocks of
+/// the manual. A constant lists the blocks of all scenes.
 macro_rules! scenes {
     ($($(#[$doc:meta])* $name:ident: [$($title:expr),* $(,)?] => $scene:expr;)*) => {
         pub const SCENES: &[(&str, &[Title])] = &[
@@ -83,8 +83,8 @@ scenes! {
             &[("POD", "checkout")],
         );
         stage.mark("ready");
-        // Wait for an event of the app, so that the timeline does not draw the marks over one
-        // another.
+        // Wait for an event of the app. Otherwise the timeline would draw two marks at the same
+        // place.
         stage.host.await_event("web", "beat");
         stage.types("usher --version; usher check", &[("POD", "checkout")]);
         let stopped = stage.type_in("usher stop checkout --grace-period 3s");
@@ -229,7 +229,7 @@ scenes! {
     };
 
     the_demo: [(CONCEPTS, "ms  who         what")] => |stage| {
-        // The commands that `--keep` prints work while the pod runs.
+        // The demo prints commands to try while the pod runs. Run these commands.
         let visit = |host: &Containerd| {
             for (command, _) in demo_pod::to_try(host) {
                 let mut shell = Command::new("sh");
@@ -239,10 +239,10 @@ scenes! {
             }
         };
         let (moments, _) = demo_pod::play(&demo_pod::stage(), None, visit);
-        // The page shows only the moments of the containers and of their user.
+        // The page leaves out what containerd does.
         let told = moments.iter().filter(|moment| moment.who != "containerd");
-        // The probe is left out, because its order with the app's start varies: the proxy may
-        // record the probe late.
+        // The line about the probe is left out. The proxy may record the probe late, so the line
+        // may come before or after the app's start.
         let told = told.filter(|moment| moment.what != "is probed");
         let lines = told.map(|moment| moment.line(&moments[0]));
         let lines: Vec<_> = [demo_pod::TITLES.to_owned()].into_iter().chain(lines).collect();
@@ -257,9 +257,9 @@ scenes! {
             "ctr run -d --runtime io.containerd.usher.v2 \\",
             &[("/path/to/rootfs", rootfs.to_str().expect("text"))],
         );
-        // The default directory for FIFOs.
+        // `ctr` has made FIFOs in their default directory. Remove them.
         assert!(stage.type_in("rm -r /run/containerd/fifo").ok());
-        // `sleep` does not handle SIGTERM, so it is killed in any order of stop requests.
+        // `sleep` does not handle SIGTERM, so SIGKILL ends it, whichever stop request comes first.
         for name in ["app", "proxy"] {
             assert_eq!(stage.host.wait_exit(name), if name == "app" { 137 } else { 0 });
         }
@@ -273,7 +273,8 @@ scenes! {
     ] => |stage| {
         stage.types(INSTALL, &[]);
         stage.types(CHECK, &[]);
-        // The check examines a node without usher's configuration and without a shim on the `PATH`.
+        // `usher check` examines a node on which usher is not configured and no shim is on the
+        // `PATH`.
         let config = stage.directory().join("empty.toml");
         fs::write(&config, "version = 2\n").expect("a configuration");
         let nothing = stage.checked(&config, "/usr/bin:/usr/sbin");

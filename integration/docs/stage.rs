@@ -1,5 +1,5 @@
-//! A private containerd on which a test of the manual runs, and the blocks of a page that the test
-//! must produce.
+//! A private containerd for a test of the manual. It also keeps the output blocks of a page, which
+//! the commands of the test must print.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,7 @@ pub fn play(titles: &[Title], scene: fn(&mut Stage)) {
         shown: BTreeSet::new(),
     };
     if Path::new("/etc/usher").exists() {
-        // The machine's own usher configuration must not affect the scene.
+        // Hide the machine's own configuration of usher, because it would affect the scene.
         let hidden = stage.type_in("mount -t tmpfs none /etc/usher");
         assert!(hidden.ok(), "{hidden:?}");
     }
@@ -66,7 +66,8 @@ impl Stage {
         );
         command.env("CONTAINERD_ADDRESS", self.host.socket());
         command.env("CONTAINERD_NAMESPACE", &self.host.namespace);
-        // The page shows timelines as `usher` draws them for a terminal without Unicode.
+        // The page shows timelines without Unicode characters, so tell `usher` that the terminal
+        // has none.
         command.env("LC_ALL", "C");
         command.env("CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS", "1");
         self.host.enter(&mut command);
@@ -79,7 +80,8 @@ impl Stage {
         directory
     }
 
-    /// The output as users see it: with containerd's usual namespace instead of the test's.
+    /// The output of a command, with containerd's default namespace in place of the test's
+    /// namespace.
     fn printed(&self, finished: &Finished) -> String {
         let all = finished.out() + &finished.err();
         all.replace(&self.host.namespace, "default")
@@ -102,13 +104,13 @@ impl Stage {
         self.shows_within(title, "", PATIENCE);
     }
 
-    /// As `shows`, but appends `words` to each command.
+    /// Does the same as `shows`, but appends `words` to each command.
     #[track_caller]
     pub fn shows_with(&mut self, title: &str, words: &str) {
         self.shows_within(title, words, PATIENCE);
     }
 
-    /// As `shows`, but for a command that can run only once.
+    /// Does the same as `shows` for a command that can run only once.
     #[track_caller]
     pub fn shows_once(&mut self, title: &str) {
         self.shows_within(title, "", Duration::ZERO);
@@ -122,7 +124,7 @@ impl Stage {
                 panic!("{} is no transcript", block.at);
             };
             for (line, expected) in transcript {
-                // A shim on a busy machine may answer late.
+                // On a busy machine a shim may answer late, so repeat the command.
                 let end = Instant::now() + scaled(patience);
                 loop {
                     let printed = self.printed(&self.type_in(&format!("{line} {words}")));
@@ -173,7 +175,8 @@ impl Stage {
         }
     }
 
-    /// Runs the block's commands with some words replaced. Each command has to succeed.
+    /// Runs the block's commands. `names` lists words of the page, each with its replacement. Each
+    /// command has to succeed.
     #[track_caller]
     pub fn types(&mut self, title: &str, names: &[(&str, &str)]) {
         let mut lines = Vec::new();
@@ -213,7 +216,7 @@ impl Stage {
         self.witness(pod, name, annotations, &[]).script(script)
     }
 
-    /// A container of a pod in the namespace `shop` that runs a witness.
+    /// A container that runs a witness. Its pod is in the namespace `shop`.
     pub fn witness(
         &self,
         pod: &str,
@@ -226,18 +229,18 @@ impl Stage {
             .annotation("io.kubernetes.cri.sandbox-name", pod)
     }
 
-    /// Makes a file for which containers wait.
+    /// Makes a file. A container waits until this file exists.
     pub fn mark(&self, name: &str) {
         fs::write(self.host.shared_dir().join(name), "").expect("a mark");
     }
 
-    /// Both streams of a container that runs in the background.
+    /// Standard output and standard error of a container that runs in the background.
     pub fn streams(running: &Background) -> String {
         running.stdout() + &running.stderr()
     }
 
-    /// Options by which `usher check` examines a containerd of the test instead of the machine's.
-    /// usher is installed there by hand as the page says.
+    /// Options with which `usher check` examines the test's containerd and not the machine's. usher
+    /// is installed by hand, as the page describes.
     pub fn node(&self) -> String {
         let pages = all();
         let mut blocks = pages.iter().flat_map(|page| &page.blocks);
@@ -253,7 +256,7 @@ impl Stage {
         self.checked(&config, "$PATH")
     }
 
-    /// Options of `usher check` for a configuration of containerd and a `PATH`.
+    /// Options with which `usher check` examines this configuration of containerd and this `PATH`.
     pub fn checked(&self, config: &Path, path: &str) -> String {
         let containerd = installed_program("containerd");
         format!(

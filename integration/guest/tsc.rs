@@ -1,6 +1,6 @@
-//! Prints the frequency of this machine's time stamp counter in kHz. The counter of the virtual
-//! machine has the same frequency, but a kernel that boots there while this machine is busy
-//! measures it badly.
+//! Prints the frequency of this machine's time stamp counter in kHz. The virtual machine's counter
+//! has the same frequency. But if the kernel in the virtual machine measured the frequency while
+//! this machine is busy, the result would be wrong.
 
 use std::arch::x86_64::_rdtsc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 
 fn main() {
     let read = || {
-        // Takes the best of several readings of both clocks: the one that took the least time.
+        // Each reading reads both clocks. Take the reading that took the least time.
         let readings = (0..100).map(|_| {
             let before = Instant::now();
             // SAFETY: every processor of this architecture has the instruction.

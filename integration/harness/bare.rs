@@ -1,5 +1,5 @@
-//! A shim that a test calls directly, without containerd's task service. So tests can do what `ctr`
-//! cannot: create a task and not start it, get the code of a refusal, vanish during a call.
+//! A shim that a test calls directly, without containerd. A test can then do what `ctr` cannot do:
+//! create a task without starting it, get the code of an error, vanish during a call.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use super::environment::{Version, shim_program};
 use super::{Background, Containerd, Endpoint, PATIENCE, Service, TaskApi, run};
 
-/// A shim for a bundle made by the test, started in the way of the containerd under test. On drop
-/// it deletes its task.
+/// A shim for a bundle that the test has made. The test starts the shim in the same way as the
+/// installed containerd does. Dropping the value deletes the shim's task.
 pub struct BareShim<'host> {
     pub id: String,
     pub address: String,
@@ -29,7 +29,8 @@ pub struct BareShim<'host> {
 }
 
 impl<'host> BareShim<'host> {
-    /// Writes a bundle that runs `args`, lets `edit` change its configuration, and starts the shim.
+    /// Writes a bundle that runs `args`, and starts the shim. Before the start, `edit` can change
+    /// the bundle's configuration.
     #[track_caller]
     pub fn start(
         host: &'host Containerd,
@@ -94,7 +95,7 @@ impl<'host> BareShim<'host> {
         }
     }
 
-    /// Writes the bundle, and starts no shim. A test that starts the shim in another way sets
+    /// Writes the bundle, but starts no shim. A test that then starts the shim has to set
     /// `address`.
     #[track_caller]
     pub fn prepare(
@@ -121,7 +122,8 @@ impl<'host> BareShim<'host> {
         }
     }
 
-    /// The shim's command with containerd's flags and environment, in the bundle's directory.
+    /// A command that runs the shim in the bundle's directory, with the flags and the environment
+    /// that containerd sets.
     pub fn command(&self, action: &str) -> Command {
         let socket = self.host.socket().display().to_string();
         let mut command = Command::new(&self.program);
@@ -146,7 +148,7 @@ impl<'host> BareShim<'host> {
         &self.bundle
     }
 
-    /// A new connection.
+    /// A new connection to the shim.
     #[track_caller]
     pub fn api(&self) -> TaskApi {
         self.host.connect(&self.address, self.service)
@@ -230,7 +232,7 @@ impl Drop for BareShim<'_> {
             let _ = api.delete(&self.id, "");
             let _ = api.shutdown(&self.id);
         };
-        // The shim may have exited already; then there is no connection.
+        // If the shim has exited already, the test cannot connect to it.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end));
         // containerd runs `delete` after every exit of a shim.
         let _ = std::panic::catch_unwind(|| run(self.command("delete"), PATIENCE));
@@ -271,14 +273,14 @@ pub fn add_user_namespace(config: &mut Value, uid: u32, gid: u32) {
     mounts.retain(|mount| mount["type"] != "cgroup" && mount["type"] != "mqueue");
 }
 
-/// Adds a poststart hook, which makes the OCI runtime's own `start` release the container. The hook
-/// reads its input, because crun fails with SIGPIPE otherwise.
+/// Adds a poststart hook. Because of the hook, the shim releases the container by calling the OCI
+/// runtime's `start`. The hook reads its input, because crun would otherwise fail with SIGPIPE.
 pub fn add_poststart_hook(config: &mut Value) {
     let args = ["sh", "-c", "cat > /dev/null"];
     config["hooks"] = json!({ "poststart": [{ "path": "/bin/sh", "args": args }] });
 }
 
-/// Copies the shim's log into a file beside containerd's, as containerd does.
+/// Copies the shim's log into a file, as containerd does. The file is beside containerd's log.
 fn drain_log(host: &Containerd, bundle: &Path) {
     let fifo = bundle.join("log");
     mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("the log's FIFO");
@@ -288,8 +290,8 @@ fn drain_log(host: &Containerd, bundle: &Path) {
         .create(true)
         .open(log)
         .expect("the log");
-    // Opened for reading and writing: so the open does not wait for a writer, and the reads do not
-    // end when a writer closes the FIFO.
+    // The FIFO is opened for reading and writing. So opening it does not wait for a writer, and
+    // reading it does not end when a writer closes it.
     let mut fifo = File::options()
         .read(true)
         .write(true)

@@ -1,5 +1,5 @@
-//! Child processes with a time limit, whose output is always read, so that they can neither hang a
-//! test nor block on a full pipe.
+//! Child processes with a time limit, so that a process that hangs does not hang the test. Their
+//! output is always read, so that they do not block on a full pipe.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -78,7 +78,7 @@ impl Background {
             .unwrap_or_else(|e| panic!("{}: stdin: {e}", self.title));
     }
 
-    /// As `write`, for a process that may have ended.
+    /// Does the same as `write` for a process that may have exited.
     pub fn try_write(&mut self, bytes: &[u8]) {
         if let Some(stdin) = &mut self.stdin {
             let _ = stdin.write_all(bytes);
@@ -156,8 +156,8 @@ impl Sink {
     }
 
     fn finish(&mut self) -> Vec<u8> {
-        // A grandchild that has inherited the pipe would keep it open, so do not wait for the
-        // pipe's end without a limit.
+        // A process that has inherited the pipe may keep the pipe open. So wait for the end of the
+        // pipe only for a limited time.
         let reader = self.reader.take().expect("finish is called once");
         if poll(Duration::from_secs(2), || {
             reader.is_finished().then_some(())

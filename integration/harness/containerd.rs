@@ -17,8 +17,8 @@ use super::leaks::{self, Leftovers};
 use super::mount_ns::{Isolation, MountNs, SHARED_STATE};
 use super::{PATIENCE, poll, rootfs};
 
-/// A running containerd with its directory, processes and containers; see the module's
-/// documentation.
+/// A running containerd with its directory, processes and containers. The documentation of
+/// `harness` explains it.
 pub struct Containerd {
     /// The name of the directory and cgroups of this containerd.
     pub name: String,
@@ -36,7 +36,8 @@ pub struct Containerd {
 
 /// Settings of a test's containerd.
 pub struct Settings {
-    /// containerd's log level. With `debug`, shims get `-debug` and log too.
+    /// containerd's log level. With `debug`, containerd passes `-debug` to shims, so that they log
+    /// too.
     pub log_level: &'static str,
     pub shims: Shims,
     /// Enables the CRI plugin, by which kubelet calls containerd, and makes a network namespace for
@@ -80,8 +81,8 @@ impl Containerd {
             Some(_) => cri::NAMESPACE.to_owned(),
             None => name.clone(),
         };
-        // The longest path below is that of a socket: "run/s/" and 64 digits, in an address of 107
-        // bytes.
+        // The longest path in the directory is that of a socket, which ends with "run/s/" and 64
+        // digits. The kernel allows 107 bytes for the whole path.
         let length = dir.path().as_os_str().len();
         assert!(
             length <= 35,
@@ -140,17 +141,19 @@ impl Containerd {
         host
     }
 
-    /// The directory of this containerd and everything below it. Removed at the end.
+    /// The directory of this containerd, with all of its files. It is removed when the value is
+    /// dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The shims' configuration file; empty unless a test writes it.
+    /// The path of usher's configuration file for this containerd. The file is empty unless a test
+    /// writes to it.
     pub fn usher_config(&self) -> PathBuf {
         usher_config(self.dir())
     }
 
-    /// The directory that every container mounts on `/shared`.
+    /// The host's directory that each container sees as `/shared`.
     pub fn shared_dir(&self) -> PathBuf {
         self.dir().join("shared")
     }
@@ -174,8 +177,8 @@ impl Containerd {
         self.mount_ns.enter(command);
     }
 
-    /// A command with root's user id, another group and no capabilities, like the container by
-    /// which `kubectl usher` queries a node.
+    /// A command with root's user id and another group, but without capabilities. The container
+    /// with which `kubectl usher` queries a node runs like this.
     pub fn without_rights(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--regid", "65534", "--clear-groups"]);
@@ -185,8 +188,8 @@ impl Containerd {
         command
     }
 
-    /// The control sockets that the shims of this containerd serve for all clients, without those
-    /// for root alone.
+    /// Control sockets of this containerd's shims that are open to all clients. The sockets for
+    /// root alone are left out.
     #[track_caller]
     pub fn control_sockets(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.dir().join("run/usher")).expect("the directory");
@@ -248,7 +251,8 @@ impl Containerd {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Everything known about the run, for the message of a failed test.
+    /// The record, the events, the remaining traces and the end of the log, for the message of a
+    /// failed test.
     pub fn diagnosis(&self) -> String {
         let record = fs::read_to_string(self.shared_dir().join("record")).unwrap_or_default();
         let events: String = self.events().iter().map(|e| format!("{e}\n")).collect();
@@ -288,8 +292,8 @@ fn usher_config(dir: &Path) -> PathBuf {
     dir.join("usher.toml")
 }
 
-/// containerd's configuration. Everything stays inside the directory; plugins that would reach
-/// outside are disabled.
+/// containerd's configuration. All paths are in the directory `dir`. Plugins that would use other
+/// paths are disabled.
 fn config(dir: &Path, settings: &Settings) -> String {
     let level = settings.log_level;
     let (layout, disabled) = match (Version::of_containerd(), &settings.cri) {
@@ -345,7 +349,7 @@ fn daemon_command(dir: &Path, path: &str) -> Command {
     command.env("PATH", path).env("TMPDIR", dir.join("tmp"));
     // The machine's own usher configuration must not affect tests.
     command.env("USHER_CONFIG", usher_config(dir));
-    // If this variable is set, containerd puts console sockets into the directory that it names.
+    // If this variable is set, containerd puts the sockets of consoles into another directory.
     command.env_remove("XDG_RUNTIME_DIR");
     command.env_remove("NOTIFY_SOCKET");
     command.current_dir("/");

@@ -5,8 +5,8 @@ use std::fs;
 /// `USER_HZ`: ticks per second in the files of `/proc` (`include/asm-generic/param.h`).
 const TICKS: f64 = 100.0;
 
-/// Sum of the proportional set sizes of processes, in MB: each of n processes that share a page
-/// counts one n-th of it.
+/// Sum of the proportional set sizes of processes, in MB. If n processes share a page, one n-th of
+/// the page counts for each.
 pub fn proportional_memory(pids: &[u32]) -> f64 {
     let kilobytes = |pid: &u32| {
         let path = format!("/proc/{pid}/smaps_rollup");

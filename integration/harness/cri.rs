@@ -38,8 +38,8 @@ pub const NAMESPACE: &str = "k8s.io";
 /// The directory name of the CRI plugin's files.
 pub const PLUGIN: &str = "io.containerd.grpc.v1.cri";
 
-/// The image of the pause container, which holds a pod's namespaces if the shim does not make the
-/// sandbox.
+/// The image of the pause container. A pause container holds a pod's namespaces, if the shim does
+/// not make the sandbox.
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
 /// An image with busybox and the witness.
 const WITNESS: &str = "localhost/usher-it/witness:1";
@@ -75,11 +75,12 @@ pub enum Handler {
 pub struct CriSettings {
     /// containerd's log level.
     pub log_level: &'static str,
-    /// True if pods' annotations are passed on, as `usher install` configures it.
+    /// True if containerd passes the annotations of pods to the shim. `usher install` configures
+    /// this.
     pub passes_annotations: bool,
     /// True if there is a pause image.
     pub has_pause: bool,
-    /// The OCI runtime, if the shims do not use their default.
+    /// The OCI runtime of all shims. `None` leaves the choice to the shims.
     pub oci_runtime: Option<PathBuf>,
 }
 
@@ -109,7 +110,7 @@ impl Deref for Cri {
     }
 }
 
-/// The uid of a pod, unique among pods of the same name.
+/// The uid of the pod with this name.
 fn uid_of(pod: &str) -> String {
     format!("uid-of-{pod}")
 }
@@ -126,7 +127,8 @@ impl Handler {
 }
 
 impl CriSettings {
-    /// The tables for the CRI plugin in the configuration of the containerd in `dir`.
+    /// The part of containerd's configuration for the CRI plugin. `dir` is the directory of this
+    /// containerd.
     pub(super) fn tables(&self, dir: &Path) -> String {
         let mut text = format!(
             r#"
@@ -150,7 +152,8 @@ impl CriSettings {
             let cri = "plugins.\"io.containerd.cri.v1.runtime\"";
             let table = format!("{cri}.containerd.runtimes.{}", handler.name());
             let kind = match handler {
-                // If the shim makes the sandbox, containerd ignores a path to the shim.
+                // The shim's path cannot be configured here: if the shim makes the sandbox,
+                // containerd ignores the path.
                 Handler::Pauseless => OURS,
                 Handler::Usher | Handler::Runc => REFERENCE,
             };
@@ -172,8 +175,9 @@ impl CriSettings {
                     text.push_str("  disable_pause_image_pull = true\n");
                 }
             }
-            // Without the controllers, an OCI runtime refuses the CPU shares that containerd sets
-            // for each pause container. containerd 2 has no setting that omits the shares.
+            // containerd sets CPU shares for each pause container, and containerd 2 cannot be told
+            // to omit them. Without the CPU controller, an OCI runtime refuses CPU shares. So a
+            // program removes them.
             let unlimited = || build("unlimited", UNLIMITED_SOURCE);
             let needed = (!has_controllers()).then(unlimited);
             if let Some(runtime) = self.oci_runtime.as_ref().or(needed.as_ref()) {
@@ -249,7 +253,8 @@ impl Cri {
         self.await_runtime();
     }
 
-    /// Swaps our two handlers in the configuration, which containerd reads at its next start.
+    /// Gives each of our two handlers the configuration of the other handler. containerd reads the
+    /// configuration when it starts again.
     pub fn exchange_handlers(&self) {
         let path = self.dir().join("config.toml");
         let text = fs::read_to_string(&path).expect("a configuration");
@@ -298,7 +303,7 @@ impl Cri {
         });
     }
 
-    /// The names of all images, as kubelet would see them.
+    /// The names of all images that containerd reports to kubelet.
     #[track_caller]
     pub fn images(&self) -> Vec<String> {
         let request = cri::ListImagesRequest::new();
@@ -364,9 +369,9 @@ impl Cri {
         format!("/{}/pod{}", self.name, uid_of(pod))
     }
 
-    /// Removes all pods, as kubelet removes pods that it does not know, and returns the problems.
-    /// Retries like kubelet, because containerd refuses a removal while it cleans up after a dead
-    /// shim.
+    /// Removes all pods as kubelet removes pods that it does not know, and returns the problems.
+    /// Repeats failed removals as kubelet does: containerd refuses a removal while it cleans up
+    /// after a dead shim.
     pub fn remove_pods(&self) -> Vec<String> {
         let mut problems = Vec::new();
         poll(PATIENCE, || {

@@ -40,13 +40,13 @@ impl Containerd {
         command
     }
 
-    /// Runs `ctr`, whether it succeeds or not.
+    /// Runs `ctr`. The command may fail.
     #[track_caller]
     pub fn ctr(&self, args: &[&str]) -> Finished {
         run(self.ctr_command(args), PATIENCE)
     }
 
-    /// Runs `ctr`, expects success, and returns its output.
+    /// Runs `ctr` and returns its output. Fails the test if the command fails.
     #[track_caller]
     pub fn must(&self, args: &[&str]) -> String {
         let finished = self.ctr(args);
@@ -60,9 +60,10 @@ impl Containerd {
         finished.out()
     }
 
-    // Containers and tasks.
+    // The following methods create, stop and delete containers and tasks.
 
-    /// Creates and starts a container in the background. Fails the test if that fails.
+    /// Creates and starts a container in the background. Fails the test if the container does not
+    /// start.
     #[track_caller]
     pub fn run(&self, spec: &ContainerSpec) {
         let before = self.creations(&spec.id);
@@ -73,13 +74,13 @@ impl Containerd {
         self.await_creation(&spec.id, before);
     }
 
-    /// Creates and starts a container in the background, whether that succeeds or not.
+    /// Creates and starts a container in the background. The command may fail.
     #[track_caller]
     pub fn try_run(&self, spec: &ContainerSpec) -> Finished {
         self.spawn_run(spec).finish(PATIENCE)
     }
 
-    /// As `try_run`, without waiting for `ctr`: Start may block.
+    /// Does the same as `try_run`, but does not wait for `ctr`, because Start may block.
     #[track_caller]
     pub fn spawn_run(&self, spec: &ContainerSpec) -> Background {
         self.spawn(spec, &["run", "--detach", "--fifo-dir", &self.fifo_dir()])
@@ -92,7 +93,8 @@ impl Containerd {
         self.spawn_attached(spec).finish(PATIENCE)
     }
 
-    /// As `run_attached`, without waiting. `ctr` deletes the task at its end.
+    /// Does the same as `run_attached`, but does not wait. `ctr` deletes the task when the
+    /// container exits.
     #[track_caller]
     pub fn spawn_attached(&self, spec: &ContainerSpec) -> Background {
         self.spawn(spec, &["run", "--fifo-dir", &self.fifo_dir()])
@@ -107,15 +109,15 @@ impl Containerd {
         self.dir().join("fifo").display().to_string()
     }
 
-    /// Creates a container without a task. `ctr containers create` takes every word with a dash for
-    /// an option of its own, so the program's arguments cannot begin with a dash.
+    /// Creates a container without a task. No argument of the program may begin with a dash,
+    /// because `ctr containers create` would take it for its own option.
     #[track_caller]
     pub fn create(&self, spec: &ContainerSpec) {
         let finished = run(spec.ctr_command(self, &["containers", "create"]), PATIENCE);
         assert!(finished.ok(), "create {}: {}", spec.id, finished.err());
     }
 
-    /// Creates and starts the task of an existing container, whether that succeeds or not.
+    /// Creates and starts the task of an existing container. The command may fail.
     #[track_caller]
     pub fn try_start(&self, id: &str) -> Finished {
         self.ctr(&[
@@ -184,7 +186,7 @@ impl Containerd {
         });
     }
 
-    // Inside a container.
+    // The following methods act in a running container.
 
     /// Runs an exec in a container to its end.
     #[track_caller]
@@ -192,7 +194,7 @@ impl Containerd {
         self.spawn_exec(id, &next_exec_id(), args).finish(PATIENCE)
     }
 
-    /// As `exec`, without waiting.
+    /// Does the same as `exec`, but does not wait.
     #[track_caller]
     pub fn spawn_exec(&self, id: &str, exec_id: &str, args: &[&str]) -> Background {
         let fifo_dir = self.fifo_dir();
@@ -208,7 +210,7 @@ impl Containerd {
         Background::spawn(self.ctr_command(&[&line, args].concat()))
     }
 
-    /// The processes of a task: process id, and for execs the exec id.
+    /// The processes of a task: for each its process id, and its exec id if it belongs to an exec.
     #[track_caller]
     pub fn pids(&self, id: &str) -> Vec<(u32, Option<String>)> {
         let table = self.must(&["tasks", "ps", id]);
@@ -231,8 +233,8 @@ impl Containerd {
         table.lines().skip(1).filter_map(parse).collect()
     }
 
-    /// Waits until an exec's program runs. Before that, the exec's process is already in the
-    /// cgroup.
+    /// Waits until the program of an exec runs. The process of the exec is in the container's
+    /// cgroup some time before.
     #[track_caller]
     pub fn await_exec(&self, id: &str, exec_id: &str) {
         let runs = |(_, exec): &(u32, Option<String>)| exec.as_deref() == Some(exec_id);

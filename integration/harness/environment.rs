@@ -1,5 +1,5 @@
-//! The test environment as chosen by environment variables: containerd, the OCI runtime, the name
-//! of the shim under test, and the machine's speed.
+//! The programs and the machine under test, as environment variables describe them: containerd, the
+//! OCI runtime, the name of the shim, and the machine's speed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,8 +17,8 @@ pub struct Version(pub u32, pub u32);
 /// The shims that a containerd finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shims {
-    /// Our freshly built shim comes first in the `PATH`, under each name by which a test may call
-    /// it.
+    /// Our shim, under each name by which a test may call it. Its directory comes first in the
+    /// `PATH`.
     Ours,
     /// Only containerd's own shims.
     Reference,
@@ -32,7 +32,8 @@ impl Version {
             let mut command = Command::new("containerd");
             command.arg("--version").env("PATH", installed_path());
             let said = run(command, PATIENCE).out();
-            // `containerd <origin> 1.6.20~ds1 <revision>`, sometimes with a `v` before the number.
+            // The output is `containerd <origin> 1.6.20~ds1 <revision>`. The number may begin with
+            // `v`.
             let number = said.split_whitespace().nth(2).and_then(Version::parse);
             number.unwrap_or_else(|| panic!("containerd --version says {said:?}"))
         })
@@ -44,26 +45,30 @@ impl Version {
         Some(Version(next()?, next()?))
     }
 
-    /// True if containerd passes a shim's parameters in protobuf. Older versions can read only an
-    /// address or JSON, whatever the shim answers.
+    /// True if containerd passes parameters to a shim in protobuf, and can read an answer in
+    /// protobuf. Older versions can read only an address or JSON.
     pub fn speaks_protobuf(self) -> bool {
         self >= Version(2, 3)
     }
 
-    /// True if a restarted containerd takes a shim for leaked, and deletes its tasks, because all
-    /// of them ended while containerd was down. Since 2.4 this depends on the shim: containerd's
-    /// own shim reports that there are no processes, ours that the task has ended.
+    /// True if a restarted containerd deletes a shim's tasks when all of them ended while
+    /// containerd was down.
+    ///
+    /// containerd then takes the shim for leaked. From version 2.4 on, the answer of the shim
+    /// decides: containerd's own shim answers that there are no processes, our shim answers that
+    /// the task has ended.
     pub fn deletes_what_has_ended(self, is_reference: bool) -> bool {
         self >= Version(1, 7) && (is_reference || self < Version(2, 4))
     }
 
-    /// True if containerd's own shim reports the exit of a container that is deleted at once.
+    /// True if containerd's own shim publishes the exit of a container that is deleted right after
+    /// its exit.
     pub fn tells_every_exit(self) -> bool {
         self < Version(2, 4)
     }
 
-    /// The value of `MAX_SHIM_VERSION` that containerd sets for a shim, if any. 2 also in
-    /// containerd 2.x, though it accepts version 3.
+    /// The value that containerd gives to the variable `MAX_SHIM_VERSION` of a shim. containerd 2.x
+    /// also sets 2, although it accepts version 3.
     pub fn max_shim_version(self) -> Option<&'static str> {
         (self >= Version(1, 7)).then_some("2")
     }
@@ -83,8 +88,8 @@ pub fn words_for_missing(program: &str) -> String {
     }
 }
 
-/// True if a criu works with the running kernel. `USHER_TEST_CRIU` names one that must work; the
-/// one on the `PATH` need not.
+/// True if criu works with the running kernel. The test fails if `USHER_TEST_CRIU` names a criu
+/// that does not work. The criu on the `PATH` may fail.
 pub fn criu_works() -> bool {
     let given = given_criu();
     let criu = given.clone().unwrap_or_else(|| PathBuf::from("criu"));
@@ -104,13 +109,14 @@ fn given_criu() -> Option<PathBuf> {
     std::env::var_os("USHER_TEST_CRIU").map(PathBuf::from)
 }
 
-/// The `PATH` of a containerd and its shims. It begins with the test's own `bin` directory, which
-/// this function fills.
+/// Fills the test's own directory `bin`. Returns the `PATH` of containerd and its shims, which
+/// begins with this directory.
 pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
     let bin = test_dir.join("bin");
     fs::create_dir(&bin).expect("the directory of programs");
     if oci_runtime() != "runc" {
-        // The OCI runtime is linked as `runc`, which shims use by default; some nodes do the same.
+        // Shims call `runc` by default, so a link of this name leads to the OCI runtime under test.
+        // Some nodes have such a link too.
         symlink(program(&oci_runtime()), bin.join("runc")).expect("link the OCI runtime");
     }
     if let Some(criu) = given_criu() {
@@ -128,7 +134,7 @@ pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
     format!("{}:{}", bin.display(), installed_path())
 }
 
-/// Installs a program as a file of its own, not as a link, so that the program cannot find out its
+/// Installs a program as a separate file. With a symbolic link, the program could find out its
 /// original name.
 fn install(program: &Path, name: &Path) {
     // A hard link suffices within one file system.
@@ -143,7 +149,7 @@ pub fn shim_program(runtime: &str) -> String {
     format!("containerd-shim-{}-{}", name[1], name[0])
 }
 
-/// The `PATH` with the chosen containerd's programs before those of the machine.
+/// The `PATH` of this test, preceded by the directory of the chosen containerd's programs.
 pub fn installed_path() -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     match std::env::var("USHER_TEST_CONTAINERD") {
@@ -173,9 +179,9 @@ fn find(name: &str, path: &str) -> PathBuf {
 pub fn shim_dir() -> PathBuf {
     let built = option_env!("CARGO_BIN_EXE_containerd-shim-usher-v2").map(PathBuf::from);
     let built = built.filter(|program| program.exists());
-    // Cargo sets the variable only for tests and benches, and its path does not exist on a machine
-    // to which these were copied. Then, and for examples, use the path of this program, which lies
-    // one directory below the shim.
+    // Cargo sets the variable for tests and benches, but not for examples. If tests were copied to
+    // another machine, the path in the variable does not exist there. In both cases the shim is one
+    // directory above this program.
     let built = built.unwrap_or_else(|| {
         let this = std::env::current_exe().expect("the path of this program");
         let dir = this.parent().expect("a directory");
@@ -184,7 +190,7 @@ pub fn shim_dir() -> PathBuf {
     built.parent().expect("a directory").to_owned()
 }
 
-/// Factor by which this machine is slower than usual; scales all timeouts of tests.
+/// Factor by which this machine is slower than usual. All timeouts of tests are multiplied by it.
 pub fn time_scale() -> u32 {
     static SCALE: OnceLock<u32> = OnceLock::new();
     *SCALE.get_or_init(|| match std::env::var("USHER_TEST_TIME_SCALE") {

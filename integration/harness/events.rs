@@ -36,13 +36,13 @@ impl CtrEvent {
         self.data[field].as_str().unwrap_or_default()
     }
 
-    /// True if the event is about the container's first process, or the container itself.
+    /// True if the event is about the container or its first process, and not about an exec.
     pub fn is_init(&self) -> bool {
         self.data.get("exec_id").is_none()
             && self.data.get("id").is_none_or(|id| id == self.container())
     }
 
-    /// The exit status of an exit or delete event; JSON omits 0.
+    /// The exit status in an exit or delete event. The JSON text leaves out a status of 0.
     pub fn exit_status(&self) -> u32 {
         self.data["exit_status"].as_u64().unwrap_or(0) as u32
     }
@@ -70,7 +70,8 @@ impl fmt::Display for CtrEvent {
 fn unix_ns(date: &str, time: &str) -> Option<u64> {
     let mut date = date.split('-').map(|part| part.parse::<u64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    // Days since 1970 in the proleptic Gregorian calendar, with years that begin in March.
+    // Computes the days since 1970. In this calculation a year begins in March, so that a leap day
+    // is the last day of its year.
     let (year, month) = if month > 2 {
         (year, month - 3)
     } else {
@@ -86,7 +87,7 @@ fn unix_ns(date: &str, time: &str) -> Option<u64> {
 }
 
 impl Recorder {
-    /// Begins to collect events. Returns once the subscription is active, so that no later event is
+    /// Starts to collect events. Returns when the subscription is active. No event after this is
     /// missed.
     #[track_caller]
     pub fn follow(&self, host: &Containerd) {
@@ -101,8 +102,8 @@ impl Recorder {
         std::thread::spawn(move || collect(output, &seen));
         *self.child.lock().unwrap() = Some(child);
 
-        // `ctr events` does not say when it has subscribed: change a label again and again until it
-        // prints the change.
+        // `ctr events` does not say when it has subscribed. So the test changes a label repeatedly,
+        // until `ctr events` prints a change.
         let mut attempt = 0;
         let subscribed = poll(PATIENCE, || {
             attempt += 1;
@@ -153,7 +154,8 @@ impl Containerd {
             .collect()
     }
 
-    /// The topics of a container's events in order, with the exit status if there is one.
+    /// The topics of a container's events in order. If an event has an exit status, the status
+    /// follows its topic.
     pub fn topics(&self, id: &str) -> Vec<String> {
         let concerned = self.events().into_iter().filter(|e| e.container() == id);
         let text = |e: CtrEvent| match e.topic.as_str() {
@@ -178,9 +180,11 @@ impl Containerd {
         topics.iter().filter(|t| *t == "/tasks/create").count()
     }
 
-    /// If `before` is not 0, waits until the events show more than `before` creations, because an
-    /// event may arrive later than the answer to its call. Otherwise a later check might find the
-    /// events of an earlier creation.
+    /// Waits until the container has more than `before` create events. An event may arrive after
+    /// the answer to the call. Without the wait, the test might take the events of an earlier task
+    /// for those of this one.
+    ///
+    /// Returns at once if `before` is 0: then there is no earlier task.
     #[track_caller]
     pub(super) fn await_creation(&self, id: &str, before: usize) {
         if before > 0 {
@@ -196,7 +200,8 @@ impl Containerd {
         self.wait_exit_event(id).exit_status()
     }
 
-    /// Waits for the exit event of a container's first process since its latest creation.
+    /// Waits for the exit event of a container's first process. Events before the latest create
+    /// event do not count.
     #[track_caller]
     pub fn wait_exit_event(&self, id: &str) -> CtrEvent {
         let find = || {

@@ -17,12 +17,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens the FIFO in the background, as soon as it has a writer, and reads it to its end.
+    /// Starts to read the FIFO in the background. Opening the FIFO waits until it has a writer.
     pub fn of(path: &str) -> Self {
         Self::with(path, |_| ())
     }
 
-    /// As `of`, but calls `before` before it reads a piece, with the number of the piece.
+    /// Does the same as `of`, but calls `before` before each read. The argument is the number of
+    /// the piece to read.
     pub fn with(path: &str, mut before: impl FnMut(usize) + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (to, path) = (Arc::clone(&bytes), path.to_owned());
@@ -49,7 +50,8 @@ impl Reader {
         }
     }
 
-    /// Waits until the FIFO is open. The output of a process that is deleted earlier may be lost.
+    /// Waits until the reader has opened the FIFO. If the test deletes the process earlier, the
+    /// output may be lost.
     #[track_caller]
     pub fn await_open(&self) {
         eventually("the FIFO has a writer", PATIENCE, || {

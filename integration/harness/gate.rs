@@ -1,5 +1,5 @@
-//! A slow OCI runtime: a script that can be made to wait before or after a command, and otherwise
-//! runs runc. A place where it waits is called a gate.
+//! A slow OCI runtime: a script that runs runc, and can be made to wait before or after one of
+//! runc's commands. A place at which the script can wait is called a gate.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,8 +11,9 @@ use containerd_shim_protos::shim::oci::Options;
 
 use super::{Containerd, PATIENCE, eventually, write_program};
 
-/// The script. The verb is the first argument that is the name of a runtime command. The file of a
-/// closed gate contains the id of the container whose commands have to wait.
+/// The script that stands in for runc. The verb of a command is its first argument that is the name
+/// of a runc command. The file of a closed gate contains a container's id. Only commands for this
+/// container wait at the gate.
 const SCRIPT: &str = r#"#!/bin/sh
 verb=none
 for word in "$@"; do
@@ -42,8 +43,8 @@ wait_at "after-$verb"
 exit $code
 "#;
 
-/// The gates of the runtime: one before and one after each verb. All gates are open at first, and
-/// are opened on drop.
+/// The gates of the OCI runtime: one before and one after each verb. All gates are open at first.
+/// Dropping the value opens all of them.
 pub struct Gates {
     dir: PathBuf,
 }
@@ -58,12 +59,12 @@ impl Gates {
         gates
     }
 
-    /// The runtime's program.
+    /// The path of the script.
     pub fn binary(&self) -> PathBuf {
         self.dir.join("gated-runc")
     }
 
-    /// Runtime options that name this OCI runtime.
+    /// Options for a Create that name the script as the OCI runtime.
     pub fn options(&self) -> Any {
         let options = Options {
             binary_name: self.binary().display().to_string(),
@@ -76,7 +77,7 @@ impl Gates {
         }
     }
 
-    /// The Create request, with this OCI runtime.
+    /// The Create request, with the script as its OCI runtime.
     pub fn with(&self, request: CreateTaskRequest) -> CreateTaskRequest {
         CreateTaskRequest {
             options: MessageField::some(self.options()),
@@ -84,10 +85,10 @@ impl Gates {
         }
     }
 
-    /// Closes a gate: from now on, the command `verb` for the container `id` waits before it does
-    /// anything. With the prefix `after-`, the command waits when its work is done.
+    /// Closes a gate. From now on, the command `verb` for the container `id` waits before it does
+    /// its work. If `verb` begins with `after-`, the command waits after its work.
     pub fn close(&self, verb: &str, id: &str) {
-        // Renamed into place, so that the script never reads half of it.
+        // The file gets its name when it is complete, so that the script never reads a part of it.
         let unfinished = self.dir.join("unfinished");
         fs::write(&unfinished, id).expect("a gate");
         fs::rename(unfinished, self.dir.join(verb)).expect("a gate");
@@ -98,7 +99,7 @@ impl Gates {
         let _ = fs::remove_file(self.dir.join(verb));
     }
 
-    /// Waits until a command waits at this gate.
+    /// Waits until a command has reached this gate and waits there.
     #[track_caller]
     pub fn await_waiting(&self, verb: &str) {
         let waits = self.dir.join(format!("waits-{verb}"));

@@ -12,7 +12,8 @@ use super::{Containerd, run};
 /// Timeout of an import, long enough for a large layer on a busy disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An image for an archive: its reference and its configuration in terms of the OCI image spec.
+/// An image in an archive: its reference, and its configuration in the format of the OCI image
+/// specification.
 pub struct Image<'a> {
     pub reference: &'a str,
     pub config: Value,
@@ -33,8 +34,8 @@ impl Containerd {
     }
 }
 
-/// Makes an archive of images that share a root file system, in the new directory `dir`. The layout
-/// is that of `docker save`, which needs no digests except the layer's.
+/// Makes an archive of images that have the same root file system, in the new directory `dir`. The
+/// format is that of `docker save`, which needs only the digest of the layer.
 #[track_caller]
 pub fn make_archive(dir: &Path, rootfs: &Path, images: &[Image]) -> PathBuf {
     const LAYER: &str = "rootfs.tar";

@@ -33,8 +33,8 @@ impl Leftovers {
 }
 
 impl Containerd {
-    /// Traces of this test's containers: processes, mounts, cgroups and files. Empty once no
-    /// container exists and the shims have cleaned up.
+    /// Traces of this test's containers: processes, mounts, cgroups and files. The list is empty
+    /// when all containers are deleted and the shims have cleaned up.
     pub fn remains(&self) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
         found.extend(
@@ -63,7 +63,7 @@ impl Containerd {
         found
     }
 
-    /// Ignores leaks whose description contains `part` from now on.
+    /// Makes the test accept leaks whose description contains `part`.
     pub fn tolerate(&self, part: &str) {
         self.leftovers
             .tolerated
@@ -76,7 +76,8 @@ impl Containerd {
     /// traces.
     pub fn delete_all(&self) -> Vec<String> {
         let tasks = self.ctr(&["tasks", "list", "--quiet"]).out();
-        // A caller that stops a pod kills all containers before it waits for one.
+        // Kill all containers before waiting for the exit of any, as a caller that stops a pod
+        // does.
         for id in tasks.lines() {
             self.ctr(&["tasks", "kill", "--all", "--signal", "KILL", id]);
         }
@@ -92,7 +93,7 @@ impl Containerd {
     }
 }
 
-/// Ends the test's containers as their user would, then returns the leaks.
+/// Ends and deletes the test's containers as their user would. Returns the remaining traces.
 pub fn clean(host: &Containerd) -> Vec<String> {
     if host.pid().is_none() {
         let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| host.start_again()));
@@ -109,7 +110,7 @@ pub fn clean(host: &Containerd) -> Vec<String> {
     problems
 }
 
-/// Waits until no zombie is left, and returns those that remain.
+/// Waits until there is no zombie. Returns the zombies that remain.
 fn await_no_zombies(host: &Containerd) -> Vec<String> {
     let zombies = || -> Vec<String> {
         let shims = host.shims().into_iter();
@@ -125,9 +126,9 @@ fn await_no_zombies(host: &Containerd) -> Vec<String> {
     }
 }
 
-/// Process ids that containerd knows from Create, but that are no longer those of the container: it
-/// was restarted in place with another process, or it waits for its restart. Their zombies are kept
-/// on purpose, to reserve the ids.
+/// Process ids that containerd got from Create, of containers that now have another process or wait
+/// for their restart in place. The shim keeps the zombies of these processes, so that the kernel
+/// does not use the ids again.
 fn reserved_pids(host: &Containerd) -> Vec<u32> {
     let tasks = host.tasks();
     let events = host.events();
@@ -152,7 +153,8 @@ pub fn zombies(shim: u32) -> Vec<u32> {
         .collect()
 }
 
-/// State of a process, as the kernel's letter; `None` if it does not exist (`proc_pid_stat(5)`).
+/// State of a process, as the letter that the kernel shows (`proc_pid_stat(5)`). `None` if the
+/// process does not exist.
 pub fn process_state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -171,8 +173,8 @@ pub fn raze(host: &Containerd) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Unmounts the deepest mount first. It works in the test's mount namespace, which a stray
-    // process may keep alive.
+    // Unmount the deepest mount first, in the test's mount namespace. A remaining process may keep
+    // this namespace alive.
     let mounts = current_mounts(host);
     let ours: Vec<&String> = mounts.difference(&host.leftovers.mounts).collect();
     for mount in ours.into_iter().rev() {
@@ -193,8 +195,8 @@ pub fn signal(pid: u32, signal: Signal) -> Result<(), Errno> {
     kill(Pid::from_raw(pid as i32), signal)
 }
 
-/// Processes of this containerd. Shims and runc run in the test's mount namespace; processes of
-/// containers, and holders of pods, run in its cgroups.
+/// Processes of this containerd. Shims and runc are in the test's mount namespace. Processes of
+/// containers, and processes that hold a pod's namespaces, are in the test's cgroups.
 pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     let in_cgroup = format!("/{}/", host.name);
@@ -215,7 +217,7 @@ pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
         let words = fs::read_to_string(dir.join("cmdline")).unwrap_or_default();
         let is_near = namespace.as_os_str() == host.mount_ns.link.as_str();
         if is_near || cgroup.contains(&in_cgroup) {
-            // A zombie is its parent's responsibility.
+            // A zombie does not count here: its parent has to collect it.
             if !words.is_empty() {
                 found.push((pid, words.replace('\0', " ")));
             }
@@ -245,7 +247,8 @@ fn mount_points(table: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// `/sys/fs/cgroup` itself with cgroup v2, else its controllers.
+/// The directories below which cgroups are: `/sys/fs/cgroup` with cgroup v2, the directory of each
+/// controller with v1.
 fn cgroup_roots() -> Vec<PathBuf> {
     let root = PathBuf::from("/sys/fs/cgroup");
     let controllers = fs::read_dir(&root).into_iter().flatten().flatten();
@@ -257,8 +260,8 @@ fn cgroup_roots() -> Vec<PathBuf> {
     roots
 }
 
-/// The test's cgroups that should be gone, parents first: those below the test's own cgroup, which
-/// runc makes and does not remove, and those of systemd that have the test's name.
+/// Cgroups of the test that should not exist any more, parents first. They are below the test's own
+/// cgroup, which runc makes and does not remove, or have the test's name and belong to systemd.
 fn cgroups(namespace: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     if Path::new("/run/systemd/system").exists() {
@@ -289,15 +292,16 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
     let runc = dir.join("run/runc");
     // History of pods that have ended, kept for an hour.
     let ended = dir.join("run/usher/ended");
-    // Directories that stay when their contents are gone. The first ones also stay with
-    // containerd's own shim.
+    // Directories that remain when they are empty. The first two also remain with containerd's own
+    // shim.
     let usual = [
         dir.join("run/s"),
         dir.join("run/fifo"),
         dir.join("run/usher"),
         dir.join("run/usher/root"),
         ended.clone(),
-        // crun 1.28 hides directories from a container by mounting this directory over them.
+        // crun 1.28 makes this empty directory. It hides directories from a container by mounting
+        // the empty one over them.
         runc.join(namespace).join(".empty-directory"),
         runc.join(namespace),
         runc,
@@ -313,7 +317,8 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
         found.push(path.to_owned());
         false
     });
-    // Bundles, those of pods without a pause container, and the CRI plugin's state of pods.
+    // Directories of bundles, of bundles for pods without a pause container, and of the CRI
+    // plugin's state for pods.
     let kept = [
         Path::new("io.containerd.runtime.v2.task").join(namespace),
         Path::new("io.containerd.sandbox.controller.v1.shim").join(namespace),
@@ -332,8 +337,8 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
     found
 }
 
-/// Visits the entries of a directory, if it exists, and of the directories below for which `visit`
-/// returns true. Parents first; follows no link.
+/// Visits the entries of a directory, parents first. Goes into a directory if `visit` returns true
+/// for it. Follows no links, and does nothing if the directory does not exist.
 fn descend(dir: &Path, visit: &mut dyn FnMut(&Path) -> bool) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

@@ -80,7 +80,7 @@ pub use spec::ContainerSpec;
 /// it is scaled by [`time_scale`].
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// containerd's own shim, with which ours is compared.
+/// The runtime type of containerd's own shim, with which tests compare our shim.
 pub const REFERENCE: &str = "io.containerd.runc.v2";
 
 /// A number of repetitions: `long` if `USHER_TEST_LONG` asks for the long run, else `short`.
@@ -118,8 +118,8 @@ pub fn eventually(what: &str, deadline: Duration, mut condition: impl FnMut() ->
     }
 }
 
-/// Moves a process to cgroups below its own, as an init system with cgroups of its own does.
-/// Returns false if that failed, for example because the process has exited.
+/// Moves a process to new cgroups below its cgroups, as an init system in a container does. Returns
+/// false if the move failed, for example because the process has exited.
 pub fn move_below(pid: u32) -> bool {
     let paths = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let on_v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();

@@ -18,30 +18,31 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::chdir;
 
-/// The directory of shims and runc for files outside containerd's directories.
+/// The directory in which shims and runc write the files that are not in containerd's directories.
 pub const SHARED_STATE: &str = "/run/containerd";
 
 /// The mount point of cgroup v2 on machines that also have v1.
 const UNIFIED: &str = "/sys/fs/cgroup/unified";
 
-/// The directory in which the network plugin library stores results, whichever program calls it.
+/// The directory in which the library of the network plugins stores results, for every program that
+/// uses the library.
 const NETWORKS: &str = "/var/lib/cni";
 
 /// Isolation of a containerd.
 pub struct Isolation {
     /// The directory that is mounted on [`SHARED_STATE`].
     pub state: PathBuf,
-    /// Hides cgroup v2 if v1 is there too.
+    /// Hides cgroup v2 on a machine that also has v1.
     pub hides_unified: bool,
     pub own_network: bool,
 }
 
-/// Namespaces kept alive by open files after all their processes have exited, so that a restarted
-/// containerd finds its mounts.
+/// The namespaces of a containerd. Open files keep them alive when all of their processes have
+/// exited. So a restarted containerd finds its mounts again.
 pub struct MountNs {
     file: File,
     network: File,
-    /// The link `/proc/<pid>/ns/mnt` of a process in the namespace.
+    /// The target of the link `/proc/<pid>/ns/mnt`, for each process in the namespace.
     pub link: String,
 }
 
@@ -55,7 +56,8 @@ impl Isolation {
                 fs::create_dir_all(dir).expect("a directory");
             }
         }
-        // Between fork and exec there are only system calls, on memory copied before.
+        // Between fork and exec, the closure only makes system calls. All memory that they use was
+        // filled before the fork.
         let enter = move || {
             reset_glibc_signals();
             unshare(CloneFlags::CLONE_NEWNS)?;
@@ -78,14 +80,16 @@ impl Isolation {
             }
             Ok(())
         };
-        // SAFETY: see above.
+        // SAFETY: the closure only makes system calls, on memory that was filled before the fork.
         unsafe { command.pre_exec(enter) };
     }
 }
 
-/// Resets the signals that glibc reserves for itself to their default action. cargo makes the tests
-/// ignore signal 32, as every program does that starts children by glibc's `posix_spawn`. Without
-/// the reset, a test could not tell whether the shim itself ignores the signal.
+/// Resets the signals that glibc reserves for itself to their default action.
+///
+/// Programs that start children by glibc's `posix_spawn` make these children ignore signal 32.
+/// cargo starts the tests like this. Without the reset, a test could not tell whether the shim
+/// itself ignores the signal.
 fn reset_glibc_signals() {
     /// The kernel's `sizeof(sigset_t)`.
     const SET_SIZE: usize = 8;
@@ -147,7 +151,7 @@ impl MountNs {
             dir.as_deref().map_or(Ok(()), chdir)?;
             Ok(())
         };
-        // SAFETY: only system calls on existing memory.
+        // SAFETY: the closure only makes system calls, on memory that exists before the fork.
         unsafe { command.pre_exec(enter) };
     }
 }

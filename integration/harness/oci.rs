@@ -16,7 +16,7 @@ pub struct OciRuntime<'host> {
 }
 
 impl<'host> OciRuntime<'host> {
-    /// The OCI runtime with this program name, and a state directory for this test alone.
+    /// The OCI runtime with this program name. Only this test uses its state directory.
     pub fn new(host: &'host Containerd, name: &str) -> Self {
         let root = host.dir().join(format!("run/bare-{name}"));
         let program = installed_program(name);
@@ -53,8 +53,8 @@ impl<'host> OciRuntime<'host> {
     ///
     /// The runtime's error output.
     pub fn ask(&self, arguments: &[&str]) -> Result<String, String> {
-        // The output goes to files, not to pipes: a created container's process inherits the
-        // streams, and may run longer than the command.
+        // The output goes to files and not to pipes. The process of a created container inherits
+        // the streams, and may keep them open when the command has exited.
         let [out, said] = ["out", "said"].map(|name| self.host.dir().join(format!("bare-{name}")));
         let mut command = self.command(arguments);
         let file = |path| fs::File::create(path).expect("a file");
@@ -67,7 +67,7 @@ impl<'host> OciRuntime<'host> {
         }
     }
 
-    /// As `ask`, but fails the test on an error.
+    /// Does the same as `ask`, but fails the test on an error.
     #[track_caller]
     pub fn must(&self, arguments: &[&str]) -> String {
         self.ask(arguments)
@@ -86,8 +86,8 @@ impl<'host> OciRuntime<'host> {
 
 impl Drop for OciRuntime<'_> {
     fn drop(&mut self) {
-        // The directory is empty unless a container has leaked. The leak check then reports the
-        // container.
+        // If a container has leaked, the directory is not empty and remains. The leak check then
+        // reports the container.
         let _ = fs::remove_dir(&self.root);
     }
 }

@@ -16,7 +16,7 @@ const CHILD: c_int = 17;
 const NO_HANG: c_int = 1;
 
 extern "C" fn leave(_signal: c_int) {
-    // SAFETY: _exit(2) may be called in a signal handler, like everything here.
+    // SAFETY: a signal handler may call _exit(2).
     unsafe { _exit(0) }
 }
 

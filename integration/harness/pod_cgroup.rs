@@ -1,5 +1,5 @@
-//! A pod's cgroup, made as kubelet does before the first container, and containers with
-//! configurations for which `ctr` has no options.
+//! A pod's cgroup, which the test makes before the first container as kubelet does, and containers
+//! in it. Their configurations may be such that `ctr` has no options for them.
 
 use std::fs;
 use std::ops::Deref;
@@ -16,8 +16,9 @@ pub fn on_v2() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
-/// True if containers can have limits. A hybrid machine keeps the controllers of CPU and memory with
-/// cgroup v1, so a mount namespace that shows only cgroup v2 lacks them.
+/// True if containers can have limits. A machine with both cgroup versions uses v1 for the
+/// controllers of CPU and memory. In a mount namespace that shows only v2, there are no such
+/// controllers.
 pub fn has_controllers() -> bool {
     let list = fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"));
     let has = |list: &str, name| list.split_whitespace().any(|word| word == name);
@@ -26,12 +27,12 @@ pub fn has_controllers() -> bool {
 
 /// The cgroup of a pod, made by the test or by another program.
 pub struct CgroupFiles {
-    /// `/<namespace>/<name>`.
+    /// The cgroup's path, of the form `/<namespace>/<name>`.
     pub path: String,
 }
 
-/// A cgroup below the test's own cgroup, with the CPU and memory controllers. On drop, all
-/// containers are deleted, and then the cgroup is removed.
+/// A cgroup below the test's own cgroup, with the controllers of CPU and memory. Dropping the value
+/// deletes all containers, and then removes the cgroup.
 pub struct PodCgroup<'host> {
     host: &'host Containerd,
     files: CgroupFiles,
@@ -46,7 +47,8 @@ impl Deref for PodCgroup<'_> {
 }
 
 impl CgroupFiles {
-    /// The cgroup's directory. With cgroup v1, the directory in the hierarchy of the controller.
+    /// The cgroup's directory. With cgroup v1 each controller has a hierarchy with such a
+    /// directory.
     pub fn directory(&self, controller: &str) -> PathBuf {
         directory(&self.path, controller)
     }
@@ -134,8 +136,8 @@ impl<'host> PodCgroup<'host> {
         pod
     }
 
-    /// Runs a container of this pod in the background. Its configuration is the default of `ctr`,
-    /// changed by `edit`.
+    /// Runs a container of this pod in the background. The container has the default configuration
+    /// of `ctr`, with the changes that `edit` makes.
     pub fn try_run(&self, id: &str, args: &[&str], edit: impl FnOnce(&mut Value)) -> Finished {
         let mut config = default_config(self.host, id, args);
         config["linux"]["cgroupsPath"] = format!("{}/{id}", self.path).into();
@@ -185,7 +187,7 @@ pub(super) fn make(path: &str) {
     if !has_controllers() {
         fs::create_dir_all(directory(path, "")).expect("the pod's cgroup");
     } else if on_v2() {
-        // A cgroup has to enable a controller for its children before they can use it.
+        // A child cgroup can use a controller only if its parent has enabled it.
         let _ = fs::write(
             Path::new(ROOT).join("cgroup.subtree_control"),
             "+cpu +memory",
@@ -217,7 +219,7 @@ pub fn annotate(config: &mut Value, annotations: &[(&str, &str)]) {
     }
 }
 
-/// Waits until `read` returns `wanted`. A failure prints the last value.
+/// Waits until `read` returns `wanted`. Otherwise fails the test and prints the last value.
 #[track_caller]
 pub fn await_value<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, read: impl Fn() -> T) {
     let last = std::cell::RefCell::new(None);

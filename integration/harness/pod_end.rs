@@ -1,7 +1,8 @@
-//! Ends a pod as kubelet and containerd do. All containers get a stop request at once, with a
-//! deadline from which the shim computes the grace period. The grace period counts from the answer;
-//! a container that still runs at its end gets SIGKILL. When a container has exited, its remaining
-//! processes get SIGKILL.
+//! Ends a pod as kubelet and containerd do.
+//!
+//! All containers get a stop request at the same time. The shim computes the grace period from the
+//! deadline of the request. If a container still runs one grace period after the shim's answer, the
+//! test sends it SIGKILL. When a container has exited, its other processes get SIGKILL.
 
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use ttrpc::proto::Code;
 
 use super::{Answer, Containerd, PATIENCE};
 
-/// kubelet's `runtimeRequestTimeout`: the deadline of a stop request exceeds the grace period by
-/// this.
+/// Time that kubelet adds to the grace period to get the deadline of a stop request
+/// (`runtimeRequestTimeout`).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Outcome of the stop of one container.
@@ -27,8 +28,8 @@ pub struct Stopped {
 }
 
 impl Containerd {
-    /// Sends stop requests with this grace period to all containers at once, without `ctr`, which
-    /// may start slowly. Returns the pending answers.
+    /// Sends stop requests with this grace period to all containers at the same time. Does not use
+    /// `ctr`, because `ctr` may start slowly. Returns the calls, which wait for their answers.
     #[track_caller]
     pub fn ask_all(&self, ids: &[&str], grace: Duration) -> Vec<JoinHandle<Answer<Empty>>> {
         let apis = ids.iter().map(|id| {
@@ -50,8 +51,8 @@ impl Containerd {
             .iter()
             .map(|id| {
                 let id = (*id).to_owned();
-                // Each call has its own connection: this client would send the calls of one
-                // connection one after another.
+                // Each call uses a separate connection: on one connection, this client would make
+                // one call after another.
                 let asking = self.task_api(&id).deadline(grace + REQUEST_TIMEOUT);
                 let waiting = self.task_api(&id).deadline(grace);
                 let killing = self.task_api(&id).deadline(super::scaled(PATIENCE));

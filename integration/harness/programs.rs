@@ -1,8 +1,8 @@
 //! Installs programs that tests execute.
 //!
-//! A file that is open for writing cannot be executed (`ETXTBSY`, `execve(2)`), and a file opened
-//! by one thread is briefly open in every process that another thread starts. So processes of their
-//! own write these files, and exit before a program is executed.
+//! The kernel refuses to execute a file that is open for writing (`ETXTBSY`, `execve(2)`). If a
+//! thread has a file open, every process that another thread starts also has it open for a moment.
+//! So separate processes write the programs, and exit before a test executes them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

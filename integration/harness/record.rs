@@ -1,5 +1,5 @@
-//! The record of events that the containers of a test write themselves. Tests judge the order of
-//! containers by it.
+//! The record of events, written by the containers of a test. It tells tests in which order things
+//! happened.
 
 use std::fmt;
 use std::path::Path;
@@ -41,8 +41,8 @@ impl Record {
     pub fn read(shared_dir: &Path) -> Self {
         let text = std::fs::read_to_string(shared_dir.join("record")).unwrap_or_default();
         let mut events: Vec<Event> = text.lines().filter_map(Event::parse).collect();
-        // A witness reads the clock before it appends the line, so lines with nearly the same time
-        // may be in the wrong order.
+        // A witness reads the clock, and then appends the line. So if two events have nearly the
+        // same time, their lines may be in the wrong order.
         events.sort_by_key(|e| e.at_ns);
         Self(events)
     }
@@ -70,7 +70,7 @@ impl Record {
             .at_ns
     }
 
-    /// The time from one event to a later one. Fails if their order is reversed.
+    /// The time between two events. Fails the test if the event `later` happened first.
     #[track_caller]
     pub fn between(&self, earlier: (&str, &str), later: (&str, &str)) -> Duration {
         let (from, to) = (self.at(earlier.0, earlier.1), self.at(later.0, later.1));
@@ -78,19 +78,21 @@ impl Record {
         Duration::from_nanos(to - from)
     }
 
-    /// True if the first event happened before the second. Both must have happened.
+    /// True if the event `earlier` happened before the event `later`. Fails the test if one of them
+    /// has not happened.
     #[track_caller]
     pub fn before(&self, earlier: (&str, &str), later: (&str, &str)) -> bool {
         self.at(earlier.0, earlier.1) < self.at(later.0, later.1)
     }
 
-    /// Fails unless the first event happened before the second, and prints the record.
+    /// Checks that the event `earlier` happened before the event `later`. Otherwise fails the test
+    /// and prints the record.
     #[track_caller]
     pub fn assert_before(&self, earlier: (&str, &str), later: (&str, &str)) {
         assert!(self.before(earlier, later), "{self}");
     }
 
-    /// The names of containers in the order of their first `what` event.
+    /// The names of the containers, in the order of their first event of the kind `what`.
     pub fn order(&self, what: &str) -> Vec<&str> {
         let mut names = Vec::new();
         for event in self.0.iter().filter(|e| e.what == what) {

@@ -45,7 +45,8 @@ const APPLETS: &[&str] = &[
 
 /// Fills `root`, the root file system of every container of a test.
 pub fn populate(root: &Path) {
-    // The mount points exist beforehand, so that containers that start together do not race.
+    // Make the mount points beforehand. Otherwise containers that start at the same time would try
+    // to make them at the same time.
     for name in ["bin", "dev", "etc", "proc", "run", "shared", "sys", "tmp"] {
         fs::create_dir_all(root.join(name)).expect("a directory of the root file system");
     }
@@ -63,8 +64,8 @@ fn witness() -> &'static Path {
     BUILT.get_or_init(|| build("witness", WITNESS))
 }
 
-/// Compiles a single source file to a static program, once per version and target directory. Call
-/// it from one thread at a time.
+/// Compiles a source file to a static program. The program is compiled once for each version of its
+/// source, and for each target directory. Only one thread may call this function at a time.
 pub fn build(name: &str, source: &str) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     source.hash(&mut hasher);
@@ -78,8 +79,8 @@ pub fn build(name: &str, source: &str) -> PathBuf {
 }
 
 fn compile(name: &str, text: &str, program: &Path) {
-    // The program is renamed once it is complete, because another test binary may compile it at the
-    // same time.
+    // Another test program may compile the same source at the same time. So the program gets its
+    // name when it is complete.
     let unfinished = program.with_file_name(format!("unfinished-{}", std::process::id()));
     let source = unfinished.with_extension("rs");
     fs::write(&source, text).expect("write the program's source");
@@ -109,8 +110,8 @@ mod tests {
     use super::*;
     use crate::harness::cri::pause_program;
 
-    /// Checks that the programs are static. If this test runs alone, it also leaves the compiled
-    /// programs for a machine without a compiler.
+    /// Checks that the programs are static. The test compiles the programs. So running this test
+    /// alone prepares them for a machine without a compiler.
     #[test]
     fn what_containers_execute_needs_no_libraries() {
         for path in [witness(), &pause_program()] {

@@ -1,4 +1,4 @@
-//! The shim of a task, and its Task API without containerd in between.
+//! The shim of a task, and the Task API that tests call directly, without containerd.
 
 use std::fs;
 use std::time::Duration;
@@ -26,23 +26,24 @@ pub struct Shim {
 /// The address of a shim, and the API that it serves there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
-    /// The socket's address as the shim and containerd know it.
+    /// The address of the shim's socket, as the shim and containerd write it.
     pub address: String,
     pub service: Service,
 }
 
-/// The names under which a shim serves the same messages.
+/// Names of a shim's services. A shim serves the same calls under several names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
-    /// containerd 1.6 and 1.7.
+    /// The name that containerd 1.6 and 1.7 use.
     TaskV2,
-    /// containerd 2.x.
+    /// The name that containerd 2.x uses.
     TaskV3,
-    /// Pods without a pause container, from containerd 2.0 on.
+    /// The service for pods without a pause container, which containerd uses from 2.0 on.
     SandboxV1,
 }
 
-/// A connection to a shim, for one thread. Calls at the same time need one connection each.
+/// A connection to a shim, for use by one thread. For several calls at the same time, a test needs
+/// several connections.
 pub struct TaskApi {
     runtime: Runtime,
     client: Client,
@@ -100,7 +101,7 @@ impl Containerd {
     pub fn endpoint(&self, id: &str) -> Endpoint {
         let bundle = self.bundle_dir(id);
         let read = |name: &str| fs::read(bundle.join(name)).ok();
-        // containerd up to 1.6 has only the second file.
+        // containerd up to 1.6 only writes the file `address`.
         let found = read("bootstrap.json").or_else(|| read("address"));
         let found = found.and_then(|said| Endpoint::parse(&said));
         found.unwrap_or_else(|| panic!("{} holds no address", bundle.display()))
@@ -109,8 +110,8 @@ impl Containerd {
     /// A connection to a shim's address.
     #[track_caller]
     pub fn connect(&self, address: &str, service: Service) -> TaskApi {
-        // The socket is in the shims' mount namespace (see `mount_ns`), so the test uses the
-        // directory that is mounted there.
+        // The socket's path exists only in the shims' mount namespace (see `mount_ns`). So the test
+        // connects in the directory that is mounted there.
         let outside = self.dir().join("run").display().to_string();
         let address = address.replacen(SHARED_STATE, &outside, 1);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -158,7 +159,7 @@ impl Service {
 }
 
 impl TaskApi {
-    /// Sets the deadline of later calls. Each call also tells the shim its deadline.
+    /// Sets the deadline of later calls. Each of these calls also passes its deadline to the shim.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -174,7 +175,7 @@ impl TaskApi {
         }
     }
 
-    /// Sends a call, and closes the connection `after` that time without reading the answer.
+    /// Sends a call. After the time `after` closes the connection, without reading the answer.
     pub fn call_and_vanish(self, method: &str, request: &impl Message, after: Duration) {
         let request = self.request(method, request);
         let call = self.client.request(request);

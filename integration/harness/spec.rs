@@ -1,10 +1,10 @@
-//! A container for `ctr` to run, as its arguments.
+//! A container that `ctr` runs, described by the arguments of `ctr`.
 
 use std::process::Command;
 
 use super::{Containerd, has_controllers, runtime_under_test};
 
-/// A container; its methods add to it.
+/// A container. The methods change its arguments.
 #[derive(Clone, Debug)]
 pub struct ContainerSpec {
     pub id: String,
@@ -29,7 +29,7 @@ impl ContainerSpec {
         .witness(&[])
     }
 
-    /// A witness in a pod. The container's id is `POD-NAME`.
+    /// A container of a pod that runs a witness. The id of the container is `POD-NAME`.
     pub fn witness_of(
         pod: &str,
         name: &str,
@@ -47,8 +47,8 @@ impl ContainerSpec {
         self
     }
 
-    /// Puts the container into a pod under a container name, with the annotations of CRI. The
-    /// witness records under that name.
+    /// Makes the container part of a pod, with this container name and the annotations that the CRI
+    /// plugin sets. The witness records its events under this name.
     pub fn in_pod(mut self, pod: &str, name: &str) -> Self {
         if self
             .args
@@ -89,7 +89,7 @@ impl ContainerSpec {
         }
     }
 
-    /// Runs another program.
+    /// Runs another program than the witness.
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args = args.iter().map(|&arg| arg.to_owned()).collect();
         self
@@ -118,7 +118,7 @@ impl ContainerSpec {
         self
     }
 
-    /// A `ctr` command (`run --rm`, …) for this container.
+    /// A `ctr` command for this container. `command` is for example `run --rm`.
     pub fn ctr_command(&self, host: &Containerd, command: &[&str]) -> Command {
         let line = self.command_line(host, command);
         host.ctr_command(&line.iter().map(String::as_str).collect::<Vec<_>>())
@@ -128,7 +128,8 @@ impl ContainerSpec {
     fn command_line(&self, host: &Containerd, command: &[&str]) -> Vec<String> {
         let mut line: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
         line.extend(["--runtime".to_owned(), self.runtime.clone()]);
-        // youki needs `PATH`, which every image sets and the test's root file system does not set.
+        // youki needs the variable `PATH`. Every image sets this variable, but the test's root file
+        // system sets no variables.
         let shared = self
             .clone()
             .mount(&host.shared_dir().display().to_string(), "/shared")

@@ -1,6 +1,7 @@
-//! Removes a pause container's CPU shares from its bundle, and then executes the OCI runtime.
+//! A wrapper of an OCI runtime: removes the CPU shares of a pause container from its bundle, and
+//! then executes the OCI runtime.
 //!
-//! Used on machines without the CPU controller, where OCI runtimes refuse CPU shares.
+//! Tests use it on machines without the CPU controller, where OCI runtimes refuse CPU shares.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,5 @@
-//! Every hostile pod ends in time and costs its node little, under any policy; `scripts/hostile`
-//! prints the figures of all combinations.
+//! Each hostile pod ends in time and costs its node little CPU time, under any policy.
+//! `scripts/hostile` prints the results of all pods and policies.
 
 use std::time::Duration;
 
@@ -27,8 +27,7 @@ fn hostile_pods_end_in_time_and_cost_their_node_little() {
     let costliest = costliest(&outcomes).expect("a pod");
     let scale = f64::from(time_scale());
     assert!(rate < 0.1 * scale, "{rate}: {outcomes:#?}");
-    // A tenth of a CPU is the bound for all probes of a pod; the other tenth is for everything
-    // else.
+    // The probes of a pod may take a tenth of a CPU. Another tenth is allowed for everything else.
     assert!(costliest.cpu_rate() < 0.2 * scale, "{costliest:#?}");
 }
 
@@ -59,8 +58,8 @@ fn only_cpu_time_outside_of_the_pods_cgroup_is_counted() {
         assert!(outcome.problem.is_none(), "{outcome:?}");
         outcome
     });
-    // If the CPU time of the pod's own processes counted, it would be six times as much: a quarter
-    // of a CPU for more than six seconds.
+    // The CPU time of the pod's own processes must not count. With this time, the result would be
+    // six times as large: these processes use a quarter of a CPU for more than six seconds.
     assert!(busy.cpu < Duration::from_millis(250), "{busy:?}");
     assert!(
         asked.cpu > busy.cpu + Duration::from_millis(100),
@@ -70,7 +69,7 @@ fn only_cpu_time_outside_of_the_pods_cgroup_is_counted() {
 
 #[test]
 fn an_end_is_measured_from_the_first_request_to_the_last_process() {
-    // Nothing in the pod ends before its grace period of three seconds is over.
+    // All processes of the pod run until the grace period of three seconds is over.
     let outcome = play(&BUSY, Side::Reference, Duration::ZERO);
     let at_least = Side::Reference.bound();
     assert!(outcome.has_ended && outcome.took >= at_least, "{outcome:?}");

@@ -106,8 +106,8 @@ fn orphans() -> ! {
     loop {
         match try_fork() {
             0 => {
-                // Whichever of both processes this is: it exits, and the grandchild becomes an
-                // orphan.
+                // The child has forked too. Child and grandchild both exit, and the grandchild
+                // becomes an orphan.
                 try_fork();
                 exit(0);
             }
@@ -173,8 +173,8 @@ fn endless(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 fn settings(mut stream: TcpStream) -> std::io::Result<()> {
-    // Reads what the client sends; otherwise the flood would stop when the buffers in both
-    // directions are full.
+    // Another thread reads what the client sends. Otherwise the buffers of both directions would
+    // fill, and the flood would stop.
     let reader = stream.try_clone()?;
     thread::spawn(move || silent(reader));
     let frames = [0, 0, 0, 4, 0, 0, 0, 0, 0].repeat(1000);
@@ -187,7 +187,7 @@ fn goaway(mut stream: TcpStream) -> std::io::Result<()> {
     const LENGTH: usize = 16_000;
     let mut answer = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
     answer.extend([0, (LENGTH >> 8) as u8, LENGTH as u8, 7, 0, 0, 0, 0, 0]);
-    // Last stream 0; ENHANCE_YOUR_CALM.
+    // The last stream is 0, and the error code is ENHANCE_YOUR_CALM.
     answer.extend([0, 0, 0, 0, 0, 0, 0, 11]);
     answer.extend(b"\x1b[2J\n".iter().cycle().take(LENGTH - 8));
     stream.write_all(&answer)?;
@@ -238,7 +238,7 @@ fn addresses(count: u32) -> ! {
     bring_lo_up();
     const NETLINK: c_int = 16;
     const RAW: c_int = 3;
-    // SAFETY: plain numbers.
+    // SAFETY: all arguments are numbers.
     let socket = unsafe { socket(NETLINK, RAW, 0) };
     if socket < 0 {
         fail("a socket of netlink");
@@ -270,7 +270,7 @@ fn new_address(address: u32) -> Vec<u8> {
     // IPv4, all 32 bits, no flags, scope universe, the first interface.
     message.extend([2, 32, 0, 0]);
     message.extend(1_u32.to_ne_bytes());
-    // IFA_LOCAL and IFA_ADDRESS.
+    // The attributes IFA_LOCAL and IFA_ADDRESS.
     for attribute in [2_u16, 1] {
         message.extend(8_u16.to_ne_bytes());
         message.extend(attribute.to_ne_bytes());

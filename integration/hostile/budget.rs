@@ -34,7 +34,7 @@ const GREEDY: &[(&str, &str)] = &[
     ),
 ];
 
-/// The same sidecars, with probes by connections to a closed port.
+/// The same sidecars, but each probe connects to a closed port.
 const KNOCKING: &[(&str, &str)] = &[
     ("usher/sidecars", "one two three"),
     ("usher/start-mode", "Hold"),
@@ -114,7 +114,7 @@ fn run_greedy(pod: &PodCgroup<'_>, host: &Containerd) {
     std::thread::sleep(Duration::from_secs(3));
 }
 
-/// CPU time in seconds that is used outside of the pod per second, and the number of probes of each
+/// CPU time used outside of the pod, in seconds per second, and the number of probes of each
 /// container.
 fn measure(outside: &Outside, host: &Containerd) -> (f64, [usize; 3]) {
     let (before, asked_before, begun) = (cpu_time(&outside.0), asked(host), Instant::now());
@@ -134,7 +134,7 @@ fn exec_probes_every_millisecond_take_at_most_a_tenth_of_a_core_in_turns() {
     let outside;
     let host = Containerd::start();
     outside = Outside::of(&host);
-    // The cgroup's name is not that of a pod, so the probes' commands run in the shim's cgroup,
+    // The name of this cgroup is not the name of a pod's cgroup. So the commands of probes run in the shim's cgroup,
     // outside of the pod.
     let pod = PodCgroup::new(&host, "some");
     run_greedy(&pod, &host);
@@ -183,7 +183,8 @@ fn probe_commands_run_in_the_pods_cgroup_if_it_has_the_pods_name() {
     let (share, times) = measure(&outside, &host);
     let more = (inside() - before).as_secs_f64() / WHILE.as_secs_f64();
     eprintln!("in the pod, beside its containers: {more:.3} of a core");
-    // The shim's share of the CPU time depends on the OCI runtime: crun's commands are short.
+    // The shim's share of the CPU time depends on the OCI runtime. With crun it is small, because
+    // crun's commands are short.
     assert!(share <= 0.07, "{share}");
     assert!(more >= share / 2.0 && more <= 0.11, "{more} {share}");
     assert!(times.iter().all(|times| *times > 0), "{times:?}");
@@ -220,8 +221,8 @@ fn a_probe_attempt_that_hangs_extends_no_termination_beyond_its_bound() {
     host.run(&pod.witness("before", &["--ignore-term"]));
     host.run(&pod.witness("lease", &["--run-for", "500ms", "--exit", "9"]));
     host.await_event("before", "start");
-    // The signal comes after 3 + 1 + 2 seconds. It would come after a minute if the shim waited for
-    // the timeout of the probe attempt.
+    // The sidecar gets its signal after 3 + 1 + 2 seconds. If the shim waited for the timeout of
+    // the probe attempt, the signal would come after a minute.
     host.await_record("the sidecar is told", |record| {
         record.has("proxy", "signal")
     });

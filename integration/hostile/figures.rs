@@ -1,8 +1,8 @@
-//! Figures of all hostile pods under every grace policy, and under containerd's own shim: how late
-//! each pod ended, and the CPU time it cost outside of its own cgroup.
+//! Results for all hostile pods under each grace policy, and under containerd's own shim: how late
+//! each pod ended, and how much CPU time was used outside of the pod's cgroup.
 //!
-//! `scripts/hostile` runs this. `--quick` tries each pod with one policy; words choose pods by
-//! parts of their names. Prints Markdown to standard output.
+//! `scripts/hostile` runs this program. `--quick` tries each pod with one policy. Other arguments
+//! select pods by parts of their names. Prints Markdown to standard output.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait")]
 
@@ -88,7 +88,7 @@ fn print(pods: &[&Pod], outcomes: &[Outcome]) {
     }
 }
 
-/// The worst value of each figure.
+/// The cells of a row: the worst result of each column.
 fn cells(outcomes: &[Outcome]) -> String {
     if outcomes.is_empty() {
         return "– | – | –".to_owned();
@@ -108,7 +108,8 @@ fn cells(outcomes: &[Outcome]) -> String {
     )
 }
 
-/// The worst overrun; if there is one, with the policy under which it occurred.
+/// The worst overrun. If a termination took too long, the policy under which the worst overrun
+/// occurred follows.
 fn overrun(outcomes: &[Outcome]) -> String {
     let Some(worst) = worst_overrun(outcomes) else {
         return "–".to_owned();
@@ -124,7 +125,7 @@ fn overrun(outcomes: &[Outcome]) -> String {
     }
 }
 
-/// The cost of all pods together, and the pod with the highest cost.
+/// The CPU time of all pods together, and the pod that used the most.
 fn cost(outcomes: &[Outcome]) -> String {
     let all = cpu_rate(outcomes);
     match costliest(outcomes) {

@@ -1,5 +1,5 @@
-//! Neighbors of a pod's shim that hang: another shim, a client that sends nothing more, a
-//! containerd that has died.
+//! Other processes that hang and must not delay a pod's shim: another shim, a client that sends
+//! nothing more, a containerd that has died.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -26,8 +26,10 @@ use crate::harness::{
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
-/// Longest accepted delay by a hung neighbor, on a machine that is busy with other tests. Without a
-/// bound, a shim would wait a second for each neighbor, or forever if a socket's queue is full.
+/// Maximum delay that a hung shim or client may cause. The machine is busy with other tests.
+///
+/// If a shim waited without a limit, each hung neighbor would delay it by a second, or forever if a
+/// socket's queue is full.
 const TOLERANCE: Duration = Duration::from_secs(8);
 
 fn in_pod(config: &mut Value) {
@@ -47,7 +49,7 @@ fn outside(host: &Containerd, path: &str) -> PathBuf {
     )
 }
 
-/// Fills the queue of a socket whose owner accepts nothing.
+/// Connects to a socket whose owner accepts no connections, until the socket's queue is full.
 fn fill(path: &Path) -> Vec<UnixStream> {
     let mut prlimit = Command::new("prlimit");
     prlimit.arg(format!("--pid={}", std::process::id()));
@@ -67,7 +69,7 @@ fn fill(path: &Path) -> Vec<UnixStream> {
     }
 }
 
-/// A stopped shim with a running container.
+/// A shim that has a running container, and is stopped by SIGSTOP.
 struct Hung<'host> {
     shim: BareShim<'host>,
     pid: u32,
@@ -106,7 +108,7 @@ fn want(shim: &BareShim<'_>) -> Background {
     start
 }
 
-/// The time that another pod takes to start.
+/// Starts a container of another pod, and returns how long this takes.
 #[track_caller]
 fn another_pod(host: &Containerd, id: &str) -> Duration {
     let begun = Instant::now();
@@ -128,7 +130,7 @@ fn costs_no_other_pod_anything(is_full: bool) {
     };
     let wanted: Vec<_> = (0..16).map(prepare).collect();
     let mut starts: Vec<_> = wanted.iter().map(want).collect();
-    // After half a second each of the 16 starts waits for the hung shim.
+    // After half a second, all 16 `start` processes are waiting for the hung shim.
     std::thread::sleep(Duration::from_millis(500));
     let took = another_pod(&host, "other");
     eprintln!("another pod runs after {took:?}, usually {usual:?}");
@@ -153,8 +155,8 @@ fn costs_no_other_pod_anything(is_full: bool) {
     signal(hung.pid, Signal::SIGCONT);
     let state = hung.shim.api().state("a", "").expect("state").status;
     assert_eq!(format!("{state:?}"), "RUNNING");
-    // Meanwhile the shim has received messages that announce the 16 containers. It believes them,
-    // and exits only when the announced containers can no longer come.
+    // While the shim was stopped, the `start` processes announced 16 containers. The shim exits
+    // only when the time is over in which announced containers may be created.
     let pid = hung.pid;
     drop(hung);
     eventually("the process ends", PATIENCE, || !is_running(pid));
@@ -176,10 +178,10 @@ fn a_container_of_a_hung_shim_is_deleted_in_time() {
     let hung = Hung::new(&host);
     let _queue = fill(&hung.socket(&host));
     let _people = fill(&host.control_sockets().remove(0));
-    // containerd's own limit is five seconds.
+    // containerd waits five seconds for the `delete` command.
     let deleted = run(hung.shim.command("delete"), Duration::from_millis(4500));
     assert!(deleted.ok(), "{deleted:?}");
-    // `delete` leaves a socket to its owner.
+    // `delete` does not remove the socket, because its owner still runs.
     assert!(hung.socket(&host).exists());
 }
 
@@ -215,8 +217,7 @@ fn a_hundred_clients_that_send_one_byte_block_no_other_client() {
     let listed = poll(PATIENCE, || {
         let listed = run(usher(&host, &["ps"]), PATIENCE);
         let is_there = listed.out().contains("plain");
-        // Either the output lists the pod and the command succeeds, or the command fails because a
-        // shim did not answer.
+        // The command succeeds if its output lists the pod. It fails if a shim did not answer.
         assert_eq!(listed.ok(), is_there, "{listed:?}");
         last = Some(listed);
         is_there.then_some(())
@@ -257,7 +258,7 @@ fn check_silent_shim_is_reported(host: &Containerd, why: &str) {
     eventually(&format!("{why}: who watches is told"), PATIENCE, || {
         watching.stderr().contains("the shim at ")
     });
-    // The command reports the shim once, not every second.
+    // After more than two seconds, the command must have reported the shim only once.
     std::thread::sleep(Duration::from_millis(2500));
     let times = watching.stderr().matches("the shim at ").count();
     assert_eq!(times, 1, "{why}: {}", watching.stderr());
@@ -303,17 +304,17 @@ fn usher_ps_watch_reports_a_shim_that_falls_silent() {
     });
     signal(shim, Signal::SIGCONT);
     assert!(told.is_some(), "{:?}", watching.stderr());
-    // The shim continues, and the command has not listed its pod as stopped.
+    // While the shim was stopped, the command must not have listed the pod as stopped.
     assert!(!watching.stdout().contains("Stopped"));
 }
 
-/// True if a shim still runs.
+/// True if the process still runs.
 fn is_running(pid: u32) -> bool {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     !words.is_empty()
 }
 
-/// The shims that serve, without processes of `start`.
+/// Process ids of the shims that serve calls. Processes of `start` are left out.
 fn serving(host: &Containerd) -> Vec<u32> {
     let mut shims = host.shims();
     shims.retain(|pid| {
@@ -327,14 +328,14 @@ fn serving(host: &Containerd) -> Vec<u32> {
 fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
     let host = Containerd::start();
     let spec = ContainerSpec::new("never").args(&SLEEP);
-    // A starting shim reads this file just before it forks the serving process. As long as the FIFO
-    // has a writer, the read blocks.
+    // `start` reads this file just before it forks the process that serves. The file is replaced by
+    // a FIFO, so the read blocks as long as the FIFO has a writer.
     let config = host.usher_config();
     fs::remove_file(&config).expect("the configuration");
     mkfifo(&config, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
     let both = fs::OpenOptions::new().read(true).write(true).open(&config);
     let ctr = host.spawn_run(&spec);
-    // By then containerd has passed the shim its parameters.
+    // A `start` that has opened the FIFO has already got its parameters from containerd.
     let reads = |pid: &u32| {
         let open = fs::read_dir(format!("/proc/{pid}/fd"))
             .into_iter()
@@ -369,9 +370,9 @@ fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
 fn a_shim_waits_for_a_late_create_of_a_living_containerd() {
     let host = Containerd::start();
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &SLEEP, |_| ());
-    // A connection in the role of containerd, which stays connected to a shim after `start`.
+    // This connection stands for containerd, which stays connected to a shim after `start`.
     let containerd = shim.api();
-    // A shim whose containerd has died exits within this time.
+    // If containerd had died, the shim would exit within this time.
     std::thread::sleep(Duration::from_secs(25));
     containerd.create(&shim.create_request()).expect("create");
     containerd.start("a", "").expect("start");

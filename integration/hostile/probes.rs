@@ -23,9 +23,9 @@ const PORT: u16 = 8080;
 /// Duration of a measurement.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// Tolerance in ticks of 10 ms: the CPU time that the shim may use with a server, in addition to
-/// twice the time without one. A thirtieth of a processor, for the test's own calls and for busy
-/// machines.
+/// CPU time, in ticks of 10 ms, that the shim may use while a server runs, in addition to twice its
+/// CPU time without a server. It is a thirtieth of a CPU, and allows for the test's own calls and
+/// for busy machines.
 const SPARE_TICKS: u64 = 10;
 
 /// A probe that runs ten times a second, with a failure threshold that is never reached.
@@ -54,7 +54,7 @@ struct Probed<'host> {
 struct Seen {
     /// The shim's own processor time.
     ticks: u64,
-    /// The slowest answer to a caller.
+    /// The longest time in which the shim answered a State.
     slowest_state: Duration,
 }
 
@@ -127,8 +127,8 @@ impl<'host> Probed<'host> {
         pids.filter(|pid| is_prober(*pid)).collect()
     }
 
-    /// Observes the shim, first while the container has no server and then while it has one. The
-    /// server may neither cost the shim much CPU time nor delay the shim's answers.
+    /// Observes the shim twice: while the container has no server, and while it has one. Checks
+    /// that the server neither costs the shim much CPU time nor delays the shim's answers.
     #[track_caller]
     fn compare<T>(&self, name: &str, containers: usize, serve: impl FnOnce() -> T) -> T {
         let before = self.watch(name, containers);
@@ -421,8 +421,8 @@ fn a_prober_has_no_privileges_and_ends_with_its_shim() {
     let (init, _) = host.pids("proxy")[0];
     let link = |pid| fs::read_link(format!("/proc/{pid}/ns/net")).expect("the process runs");
     assert_eq!(link(prober), link(init));
-    // The prober has only these files open: its standard streams, what its async runtime needs to
-    // wait, and a connection. It has none of the shim's descriptors.
+    // The prober has only its standard streams, a connection, and the descriptors that its async
+    // runtime needs for waiting. It has none of the shim's descriptors.
     let mut open = Vec::new();
     for entry in fs::read_dir(format!("/proc/{prober}/fd")).expect("the prober runs") {
         let target = fs::read_link(entry.expect("a descriptor").path()).expect("a descriptor");
@@ -487,10 +487,10 @@ fn add_addresses(count: u32) {
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
         let mut message = Vec::new();
         message.extend(32_u32.to_ne_bytes());
-        // RTM_NEWADDR; NLM_F_REQUEST, NLM_F_CREATE.
+        // The message type RTM_NEWADDR, and the flags NLM_F_REQUEST and NLM_F_CREATE.
         message.extend([20_u16.to_ne_bytes(), 0x401_u16.to_ne_bytes()].concat());
         message.extend([0; 8]);
-        // IPv4, a prefix of 32 bits, scope universe, interface 1; then IFA_LOCAL.
+        // IPv4, a prefix of 32 bits, scope universe, interface 1, and then the attribute IFA_LOCAL.
         message.extend([2, 32, 0, 0]);
         message.extend(1_u32.to_ne_bytes());
         message.extend([8_u16.to_ne_bytes(), 2_u16.to_ne_bytes()].concat());
@@ -510,7 +510,7 @@ fn a_server_outside_loopback_is_found_with_and_without_a_default_route() {
     ];
     let pod = Probed::start(&host, &probes);
     for (name, _) in &probes {
-        // The first of the two interfaces stays down.
+        // Make two interfaces, and bring up only the second.
         for interface in ["a0", "b0"] {
             pod.busybox(name, &["ip", "link", "add", interface, "type", "bridge"]);
         }

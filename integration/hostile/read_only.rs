@@ -1,4 +1,4 @@
-//! Read-only clients cannot delay root's requests, however often they ask.
+//! Read-only clients cannot delay the requests of root, however many requests they send.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const HELD: Pod = Pod(&[
 /// Duration of the measurement of the shim's CPU time.
 const WHILE: Duration = Duration::from_secs(4);
 
-/// The share of a core that read-only clients may cost.
+/// Share of a CPU that the requests of read-only clients may cost.
 const SHARE: f64 = 0.05;
 
 fn cpu_rate(pid: u32) -> f64 {

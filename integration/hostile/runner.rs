@@ -1,7 +1,7 @@
-//! Runs a hostile pod for a while and ends it as kubelet does. Measures how late it ended, and what
-//! it cost its node.
+//! Runs a hostile pod for a while, and ends the pod as kubelet does. Measures how late the pod
+//! ended, and how much CPU time it cost its node.
 
-// Tests and figures use different parts of this module.
+// The tests and the program `figures` each use only a part of this module.
 #![allow(dead_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,22 +18,22 @@ use crate::harness::{Background, REFERENCE, Shims, TaskApi, runtime_under_test, 
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// kubelet's `runtimeRequestTimeout`: the deadline of a stop request exceeds the grace period by
-/// this.
+/// Time that kubelet adds to the grace period to get the deadline of a stop request
+/// (`runtimeRequestTimeout`).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Time to keep observing a late termination.
+/// Time for which a termination is observed beyond its bound.
 const LATE: Duration = Duration::from_secs(15);
 
-/// Time limit for the deletion of an ended pod. The deletion of a container whose logging program
-/// hangs takes 14 seconds.
+/// Time limit for the deletion of an ended pod. If a container's logging program hangs, its
+/// deletion takes 14 seconds.
 const DELETED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The number of steps of a termination, one after another, that a busy machine may delay. A step
-/// is for example a wake-up or a command.
+/// Number of steps in a termination that follow one another, and that a busy machine may delay. A
+/// step is, for example, a wake-up or a command.
 const STEPS: u32 = 10;
 
-/// Time for which a pod runs undisturbed after its start, before the measurement begins.
+/// Time between a pod's start and the beginning of the measurement.
 const SETTLING: Duration = Duration::from_millis(500);
 
 /// A grace policy, with the grace period for which it is tested.
@@ -67,20 +67,21 @@ pub enum Side {
 pub struct Outcome {
     pub name: &'static str,
     pub side: Side,
-    /// The promised upper bound from the first stop request to the last exit that the caller sees.
+    /// The upper bound that the grace policy promises, from the first stop request to the last exit
+    /// that the caller sees.
     pub bound: Duration,
-    /// Time from the first stop request to the exit of the last process, as seen by the caller and
-    /// the kernel. If the pod did not end, the time for which it was observed.
+    /// Time from the first stop request until the caller and the kernel have seen the exit of the
+    /// last process. If the pod did not end, the time for which it was observed.
     pub took: Duration,
     pub has_ended: bool,
     /// Time from the start of the last container to the end.
     pub lived: Duration,
-    /// The machine's delay: the longest time that a program which does nothing took during the
-    /// termination.
+    /// Delay caused by the machine. During the termination, a program that does nothing is run
+    /// repeatedly. The delay is the longest time that one run took.
     pub delay: Duration,
     /// CPU time used outside of the pod's cgroup.
     pub cpu: Duration,
-    /// Time to delete the containers; `None` if a deletion was not answered.
+    /// Time that the deletion of all containers took. `None` if a deletion was not answered.
     pub deleted: Option<Duration>,
     /// Any other problem.
     pub problem: Option<String>,
@@ -104,7 +105,8 @@ impl Side {
         }
     }
 
-    /// The promised bound from the first stop request to the exit of the last process.
+    /// The promised upper bound of the time from the first stop request to the exit of the last
+    /// process.
     pub fn bound(self) -> Duration {
         match self {
             Self::Ours(policy) => policy.grace + policy.beyond,
@@ -138,7 +140,7 @@ impl Outcome {
         self.took.saturating_sub(self.bound)
     }
 
-    /// CPU time used outside of the pod's cgroup, in seconds per second of the pod's run.
+    /// CPU time used outside of the pod's cgroup, in seconds for each second of the pod's run.
     pub fn cpu_rate(&self) -> f64 {
         match self.lived {
             Duration::ZERO => 0.0,
@@ -146,8 +148,8 @@ impl Outcome {
         }
     }
 
-    /// True if this pod's termination and deletion kept their bounds. The CPU time is judged over
-    /// all pods.
+    /// True if this pod's termination and deletion did not exceed their bounds. The CPU time is
+    /// checked for all pods together.
     pub fn is_in_time(&self) -> bool {
         self.has_ended
             && self.overrun() < scaled(SECOND) + STEPS * self.delay
@@ -174,8 +176,9 @@ pub fn cpu_rate(outcomes: &[Outcome]) -> f64 {
     if lived > 0.0 { cpu / lived } else { 0.0 }
 }
 
-/// Runs all pods, several at a time: one more than the machine has CPUs, because most pods are
-/// limited to a quarter of a CPU and wait. The outcomes are in the order of `plays`.
+/// Runs all pods, several at the same time, and returns the outcomes in the order of `plays`. There
+/// is one pod more than the machine has CPUs: most pods may use only a quarter of a CPU, and so
+/// leave CPUs idle.
 pub fn play_all(plays: &[(&'static Pod, Side)], life: Duration) -> Vec<Outcome> {
     let lanes = thread::available_parallelism().map_or(2, |cpus| cpus.get() + 1);
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -328,7 +331,8 @@ struct DelayMeter {
 }
 
 impl DelayMeter {
-    /// Runs a program that does nothing again and again, until the meter is dropped.
+    /// Starts a thread that runs a program that does nothing, again and again, until the meter is
+    /// dropped.
     fn start() -> Self {
         let longest = Arc::new(Mutex::new(Duration::ZERO));
         let known = Arc::downgrade(&longest);
@@ -360,13 +364,13 @@ struct End {
 }
 
 impl End {
-    /// Stops all containers as kubelet does. All get one stop request at once. A container that
-    /// still runs when the grace period, counted from the request's answer, is over gets SIGKILL.
-    /// Everything left of an exited container gets SIGKILL too. No call lasts longer than `longest`
-    /// or kubelet's own deadline.
+    /// Stops all containers as kubelet does. All get a stop request at the same time. A container
+    /// that still runs one grace period after the answer to its request gets SIGKILL. When a
+    /// container has exited, its other processes get SIGKILL. A stop request lasts at most until
+    /// kubelet's deadline, each other call at most `longest`.
     #[track_caller]
     fn of(stage: &Stage, ids: &[&'static str], grace: Duration, longest: Duration) -> Self {
-        // Each call has its own connection: this client would send the calls of one connection one
+        // Each call uses a separate connection: on one connection, this client would make one call
         // after another.
         let api = |id: &str, deadline| stage.host.task_api(id).deadline(deadline);
         let connected = ids.iter().map(|id| {
@@ -433,7 +437,8 @@ fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Answered> {
     while begun.elapsed() < scaled(DELETED_WITHIN) && !deletions.is_empty() {
         deletions.retain_mut(|deletion| {
             let goes_on = deletion.poll_running();
-            // `ctr` exits with the task's exit code. A container deleted earlier counts as deleted.
+            // `ctr` exits with the task's exit code. If a container was deleted earlier, this
+            // deletion counts as successful.
             let said = deletion.stderr();
             refused |= !goes_on && said.contains("level=error") && !said.contains("not found");
             goes_on

@@ -1,5 +1,5 @@
-//! An OCI runtime that hangs at one of its commands, and resources of the node that the shim must
-//! not pass on to containers.
+//! An OCI runtime that hangs at one of its commands. Also resources of the node that the shim must
+//! not give to containers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,8 @@ const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 /// Maximum time from a SIGKILL to the exit on two busy processors, whatever hangs.
 const SOON: Duration = Duration::from_secs(6);
 
-/// Processes of this containerd's shims and their commands with `word` on the command line.
+/// Processes of this containerd's shims, and of commands that the shims have started. Only
+/// processes with `word` on their command line count.
 fn commands(host: &Containerd, word: &str) -> Vec<u32> {
     let all = host.commands().into_iter();
     let with = all.filter(|(_, words)| words.split_whitespace().any(|one| one == word));
@@ -42,7 +43,7 @@ fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
         ])
         .script(script);
     host.run(&proxy);
-    // crun reads the file in another way, so it does not hang.
+    // crun does not hang, because it reads the file in another way. Then the sidecar runs again.
     eventually(
         "the runtime hangs, or the sidecar runs again",
         PATIENCE,
@@ -107,7 +108,7 @@ fn a_create_that_hangs_ends_when_its_caller_gives_up_and_leaves_nothing() {
     }
 }
 
-/// Calls the shim so that it runs the runtime's command `verb`.
+/// Makes the call for which the shim runs the OCI runtime's command `verb`.
 fn ask(api: &TaskApi, verb: &str) -> Answer<Empty> {
     let id = "a".to_owned();
     match verb {
@@ -185,14 +186,16 @@ fn a_runtime_that_hangs_at_any_command_keeps_no_container_alive() {
             );
             api.delete("a", "").expect("Delete");
         });
-        // The deletion does not wait for a command that is being killed.
+        // The shim has killed the hung command, but the deletion does not wait for the exit of the
+        // command.
         eventually("the runtime is gone", PATIENCE, || {
             commands(&host, verb.trim_start_matches("after-")).is_empty()
         });
     }
 }
 
-/// The container has no process that SIGKILL could end, yet the hung command must end.
+/// The container has no process any more that SIGKILL could end. The OCI runtime's hung command
+/// must end nevertheless.
 #[test]
 fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
     let host = Containerd::start();
@@ -207,7 +210,7 @@ fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
         let started = scope.spawn(|| shim.api().start("a", ""));
         gates.await_waiting("after-start");
         let killed = Instant::now();
-        // The SIGKILL may succeed or fail, because the container has already exited.
+        // The container has exited already, so the call may fail.
         let _ = api.kill("a", "", 9, true);
         assert_eq!(api.wait("a", "").expect("Wait").exit_status, 3);
         assert!(killed.elapsed() < scaled(SOON), "{:?}", killed.elapsed());
@@ -246,9 +249,10 @@ fn a_delete_that_hangs_is_answered_and_can_be_repeated() {
     deleted.expect("Delete");
 }
 
-/// systemd sets this variable for containerd, which sends its readiness message there. With the
-/// variable, runc would mount the socket's directory into the container, and both OCI runtimes
-/// would wait for a readiness message of the program.
+/// systemd sets the variable `NOTIFY_SOCKET` for containerd, which sends its readiness message to
+/// this socket. If the OCI runtime had the variable too, runc would mount the socket's directory
+/// into the container. Each OCI runtime would also wait for a readiness message of the container's
+/// program.
 #[test]
 fn containers_do_not_get_containerds_environment() {
     let host = Containerd::start();
@@ -273,8 +277,8 @@ fn containers_do_not_get_containerds_environment() {
     assert!(!seen("mounts").contains("notify"), "{}", seen("mounts"));
 }
 
-/// `runAsNonRoot` and `allowPrivilegeEscalation: false` also restrict programs that the shim
-/// executes.
+/// The settings `runAsNonRoot` and `allowPrivilegeEscalation: false` of a container also apply to
+/// probes that the shim runs in the container.
 #[test]
 fn a_probe_has_the_programs_privileges_only() {
     let host = Containerd::start();

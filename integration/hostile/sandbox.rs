@@ -11,10 +11,11 @@ const ANNOTATIONS: [(&str, &str); 3] = [
     ("restart.usher/proxy", "Always"),
 ];
 
-/// Starts a process of the host with this process id, which no process has.
+/// Starts a process of the host that gets this process id. The id must be free.
 fn take_number(pid: u32) -> Option<Other> {
     for _ in 0..100 {
-        // The next process gets the id after it (`proc_sys_kernel(5)`).
+        // The kernel gives the next process the id after the number in this file
+        // (`proc_sys_kernel(5)`).
         let last = (pid - 1).to_string();
         fs::write("/proc/sys/kernel/ns_last_pid", last).ok()?;
         let other = Command::new("/bin/sleep").arg("1000").spawn();
@@ -35,8 +36,8 @@ impl Drop for Other {
     }
 }
 
-/// The sidecar's program only prints the namespace it is in. If the shim were deceived, the program
-/// would be a process of the host, except for its file system.
+/// The sidecar's program only prints its namespace. If the shim used the namespaces of the wrong
+/// process, the program would run in the host's namespaces.
 #[test]
 fn a_process_with_the_dead_sandboxs_id_lends_no_container_its_namespaces() {
     let host = Containerd::start();
@@ -65,7 +66,8 @@ fn a_process_with_the_dead_sandboxs_id_lends_no_container_its_namespaces() {
         .state("proxy", "")
         .expect("State")
         .pid;
-    // This container ignores its stop signal, so the proxy does not get its own stop signal yet.
+    // This container ignores its stop signal and runs on. So the proxy does not get a stop signal
+    // yet.
     let web = ContainerSpec::new("web")
         .in_pod("pod1", "web")
         .annotation("io.kubernetes.cri.container-type", "container")
@@ -79,7 +81,7 @@ fn a_process_with_the_dead_sandboxs_id_lends_no_container_its_namespaces() {
     host.delete("pod1");
     let other = take_number(sandbox).expect("the number is free");
     let pid = nix::unistd::Pid::from_raw(i32::try_from(proxys).expect("a process id"));
-    // The proxy may already have exited, because the sandbox did.
+    // The proxy may have exited already, together with the sandbox.
     let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
     host.wait_exit("proxy");
     let own = fs::read_link("/proc/self/ns/uts").expect("a namespace");

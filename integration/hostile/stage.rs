@@ -1,5 +1,5 @@
-//! The node of a hostile pod: a containerd whose CPU time is counted, a cgroup named like a pod's,
-//! and an OCI runtime that can be made to hang.
+//! The node of a hostile pod. It has a containerd whose CPU time is measured, a cgroup with the
+//! name of a pod's cgroup, and an OCI runtime that can be made to hang.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +30,7 @@ const PROCESSES: u64 = 64;
 pub struct Stage {
     pub host: Containerd,
     pod_cgroup: String,
-    // Dropped last, because the cgroup's processes end when `host` is dropped.
+    // This field is dropped last: dropping `host` ends the processes of the cgroup.
     node: NodeCgroup,
 }
 
@@ -58,13 +58,13 @@ impl Stage {
         let cgroup = PodCgroup::new(&self.host, &format!("pod{UID}"));
         cgroup.limit_cpu(cpu_millis);
         cgroup.limit_memory(MEMORY);
-        // Dropping the cgroup would delete the pod's containers through a containerd that may not
-        // answer.
+        // The destructor of the cgroup would delete the pod's containers through containerd, which
+        // may not answer. So it must not run.
         std::mem::forget(cgroup);
     }
 
-    /// Removes the pod's cgroup as kubelet does. If it still contains a container's cgroup, both
-    /// stay, and the leak check reports them.
+    /// Removes the pod's cgroup as kubelet does. If the cgroup of a container is still in it, both
+    /// remain, and the leak check reports them.
     pub fn remove_pod_cgroup(&self) {
         for entry in fs::read_dir("/sys/fs/cgroup")
             .into_iter()
@@ -112,7 +112,7 @@ impl Stage {
 
     fn program(&self, name: &str, text: &str) -> PathBuf {
         let program = self.host.dir().join("bin").join(name);
-        // A link has to be removed, because the write would follow it.
+        // Remove the file first: if it is a link, writing would change the file to which it points.
         let _ = fs::remove_file(&program);
         write_program(&program, text);
         program
@@ -143,8 +143,8 @@ impl Stage {
         }
     }
 
-    /// Ends all hangs of the OCI runtime, of containerd and of frozen containers, so that
-    /// everything left can be removed.
+    /// Makes the OCI runtime, containerd and frozen containers continue, so that everything can be
+    /// removed.
     pub fn unblock(&self) {
         let _ = fs::remove_dir_all(self.gates());
         self.signal_containerd(Signal::SIGCONT);
@@ -269,12 +269,13 @@ pub fn limit_memory(bytes: u64, config: &mut Value) {
     config["linux"]["resources"]["memory"] = json!({ "limit": bytes });
 }
 
-/// The cgroup of containerd, its shims, and everything they start outside of the pod's cgroup.
+/// The cgroup of containerd, its shims, and all processes that they start outside of the pod's
+/// cgroup.
 ///
-/// `cutime`, a parent's sum of its children's time, ignores cgroups: it includes the time of a
-/// command that joins the pod's cgroup. The kernel charges each moment to the current cgroup of a
-/// process. So this cgroup's usage is the right figure, less the time that containerd takes itself
-/// for events and the tests' calls.
+/// A parent's `cutime`, the CPU time of its children, ignores cgroups: it would include a command
+/// that joins the pod's cgroup. But the kernel charges CPU time to the cgroup in which a process is
+/// at the moment. So the CPU time of this cgroup is the wanted one. Only the time that containerd
+/// itself takes, for events and for the tests' calls, is subtracted.
 struct NodeCgroup {
     dir: PathBuf,
     daemon: u32,
@@ -283,8 +284,8 @@ struct NodeCgroup {
 impl NodeCgroup {
     #[track_caller]
     fn around(name: &str, daemon: u32) -> Self {
-        // The cgroup is not below the test's own, because in that one only the OCI runtime makes
-        // cgroups.
+        // The cgroup must not be below the test's own cgroup. In that one, only the OCI runtime
+        // makes cgroups.
         let dir = cgroup_dir("cpuacct", name);
         fs::create_dir(&dir).expect("the node's cgroup");
         fs::write(dir.join("cgroup.procs"), daemon.to_string()).expect("containerd moves");

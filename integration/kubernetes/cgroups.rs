@@ -34,7 +34,8 @@ fn read_file(case: &Case, file: &Path) -> String {
     finished.out().trim().to_owned()
 }
 
-/// The directory of a pod's cgroup; with v1, in the hierarchy of the controller that has this file.
+/// The directory of a pod's cgroup. With cgroup v1, it is in the hierarchy of the controller that
+/// has the file `v1`.
 pub fn of_pod(case: &Case, pod: &Value, v1: &str) -> PathBuf {
     let uid = pod["metadata"]["uid"].as_str().expect("a UID");
     let class = pod["status"]["qosClass"].as_str().expect("a class");

@@ -1,8 +1,8 @@
-//! A cluster of one node: etcd, the API server, the controller manager, the scheduler, kubelet and
-//! containerd, all real, in namespaces of their own.
+//! A cluster of one node, in separate namespaces: etcd, the API server, the controller manager, the
+//! scheduler, kubelet and containerd. All of them are real.
 //!
-//! Everything runs on a [machine](super::machine) made of namespaces. Or kubelet, containerd and
-//! the pods run on a node of their own, a [virtual machine](super::guest).
+//! Everything runs on a [machine](super::machine) that is made of namespaces. Alternatively,
+//! kubelet, containerd and the pods run on a separate node, a [virtual machine](super::guest).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -47,14 +47,16 @@ pub const NODE: &str = "node";
 pub enum Node {
     /// usher, by `usher install`, and its node label.
     WithUsher,
-    /// No usher. Machines without systemd get a replacement `systemctl` that restarts containerd.
+    /// A node without usher. If the machine has no systemd, it has a replacement for `systemctl`
+    /// that can restart containerd.
     Bare,
 }
 
-/// A replacement of systemctl for machines without systemd. It knows only `restart containerd`, and
-/// behaves like containerd's own unit: containers survive, and the command returns once the new
-/// containerd is ready. The script only requests the restart by a file, because its caller may not
-/// see containerd's processes.
+/// A replacement of systemctl for machines without systemd. It knows only `restart containerd`.
+///
+/// As with containerd's own unit, containers survive the restart, and the command returns when the
+/// new containerd is ready. The script makes a file to request the restart, because the caller of
+/// the script may not see containerd's processes.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 if [ "$*" != "restart containerd" ]; then
     echo "systemctl $*: expected restart containerd" >&2
@@ -133,7 +135,8 @@ impl Cluster {
         self.dir.path().to_str().expect("plain text")
     }
 
-    /// The path outside the machine of a file that is in `/etc` or `/usr/local` of the machine.
+    /// The path of a file in the machine's `/etc` or `/usr/local`, as seen from outside of the
+    /// machine.
     pub fn path_on_machine(&self, path: &str) -> PathBuf {
         let path = path
             .trim_start_matches('/')
@@ -141,13 +144,13 @@ impl Cluster {
         self.path("over").join(path)
     }
 
-    /// A name that is unique on this computer.
+    /// The cluster's name. No other cluster on this computer has the same name.
     pub fn name(&self) -> String {
         let name = self.dir.path().file_name().expect("a name");
         name.to_string_lossy().into_owned()
     }
 
-    // --- the machine ---
+    // --- methods for the machine ---
 
     /// Starts an empty machine, and the virtual machine if there is one.
     pub fn switch_on(&self) {
@@ -172,7 +175,7 @@ impl Cluster {
         }
     }
 
-    /// A command that runs beside the API server.
+    /// A command that runs on the machine, where the API server runs.
     pub fn on_machine(&self, words: &[&str]) -> Command {
         let machine = held(&self.machine);
         let mut command = machine.as_ref().expect("the machine is on").command(words);
@@ -183,8 +186,8 @@ impl Cluster {
         command
     }
 
-    /// True if a process belongs to the cluster, not to the tests around it or to a virtual
-    /// machine.
+    /// True if a process belongs to the cluster. Processes of the tests and of a virtual machine do
+    /// not belong to it.
     pub fn has_process(&self, pid: u32) -> bool {
         let machine = self.machine.lock().unwrap();
         machine.as_ref().is_some_and(|machine| machine.has(pid))
@@ -221,7 +224,7 @@ impl Cluster {
         )
     }
 
-    /// Puts the containerd under test before any other one on the machine's `PATH`.
+    /// Links the containerd under test into a directory that comes first on the machine's `PATH`.
     fn place_programs(&self) {
         let bin = self.path_on_machine("/usr/local/bin");
         fs::create_dir_all(&bin).expect("a directory of programs");
@@ -236,9 +239,9 @@ impl Cluster {
         }
     }
 
-    // --- its parts ---
+    // --- methods for the cluster's programs ---
 
-    /// The virtual machine, if the program of this name runs in it.
+    /// The virtual machine. `None` if the program of this name does not run in a virtual machine.
     fn guest_of(&self, name: &str) -> Option<&Guest> {
         self.guest.as_ref().filter(|_| Guest::is_there(name))
     }
@@ -287,7 +290,7 @@ impl Cluster {
         assert!(ended.is_some(), "{name} does not end");
     }
 
-    /// Stops a program, as if it hung, until the returned value is dropped.
+    /// Stops a program, as if it hung. Dropping the returned value lets the program continue.
     pub fn pause_part(&self, name: &'static str) -> PausedPart<'_> {
         let paused = PausedPart {
             cluster: self,
@@ -309,7 +312,7 @@ impl Cluster {
         self.start_stopped_parts();
     }
 
-    /// Starts programs that a failed case has left stopped.
+    /// Starts the machine and all programs that a failed case has stopped and not started again.
     pub fn mend(&self) {
         if held(&self.machine).is_none() {
             return self.boot();
@@ -352,7 +355,7 @@ impl Cluster {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Installs usher with the installer that users have.
+    /// Installs usher by `usher install`, as users do.
     fn install_usher(&self) {
         if let Some(guest) = &self.guest {
             return guest.install_usher(self);
@@ -405,9 +408,10 @@ impl Cluster {
         assert!(poll(PATIENCE, ready).is_some(), "kubelet:\n{}", tail());
     }
 
-    // --- kubelet's configuration ---
+    // --- methods for kubelet's configuration ---
 
-    /// Restarts kubelet with other settings, until the returned value is dropped.
+    /// Restarts kubelet with other settings. Dropping the returned value restores the original
+    /// settings.
     pub fn with_kubelet(&self, words: &Value) -> OtherKubelet<'_> {
         let file = self.path(settings::KUBELET);
         let before = fs::read_to_string(file).expect("kubelet's configuration");
@@ -423,7 +427,7 @@ impl Cluster {
         other
     }
 
-    // --- its API ---
+    // --- methods for the cluster's API ---
 
     pub fn kubectl(&self, words: &[&str]) -> Finished {
         let mut all = vec!["kubectl"];
@@ -431,8 +435,8 @@ impl Cluster {
         run(self.on_machine(&all), PATIENCE)
     }
 
-    /// Runs a `kubectl` command that itself waits for something. Its timeout is that of the tests,
-    /// and it reports what it waited for.
+    /// Runs a `kubectl` command that waits for a condition. The command has the tests' timeout, and
+    /// its error names the condition.
     pub fn kubectl_waits(&self, words: &[&str]) -> Finished {
         let limit = format!("--timeout={}s", scaled(PATIENCE).as_secs());
         let all = [&["kubectl"], words, &[&*limit]].concat();
@@ -501,7 +505,8 @@ impl PausedPart<'_> {
 impl Drop for PausedPart<'_> {
     fn drop(&mut self) {
         self.signal("CONT");
-        // The child of nsenter has stopped, and nsenter with it; both have to continue.
+        // nsenter stops when its child is stopped. The child continues already, so nsenter has to
+        // continue too.
         let parts = held(&self.cluster.parts);
         let Some(nsenter) = parts.get(self.name).map(Child::id) else {
             return;
@@ -550,8 +555,8 @@ impl Drop for Cluster {
     }
 }
 
-/// The option by which `usher install` configures pods without pause containers, if the tests are
-/// run for such pods.
+/// An option of `usher install` that configures pods without pause containers. `None` if the tests
+/// run for pods with pause containers.
 pub fn pauseless() -> Option<&'static str> {
     std::env::var_os("USHER_TEST_PAUSELESS").map(|_| "--pauseless")
 }

@@ -62,7 +62,8 @@ fn assert_ended_in_order(case: &Case) {
     }
 }
 
-/// "Cleanup", "Shutdown sequence": defers run one after another, before and after the app's end.
+/// The use cases "Cleanup" and "Shutdown sequence" of the proposal: defers run one after another,
+/// before and after the end of the app.
 pub fn defers_run_in_order_around_the_apps_end(case: &Case) {
     run(case, &with_containers(pod(), defer("flush")));
     case.delete("pod", &[]);
@@ -77,7 +78,8 @@ pub fn defers_run_when_a_pod_is_evicted(case: &Case) {
     case.await_gone("pod");
 }
 
-/// "StatefulSet down-size": defers run in a pod that is removed because the set gets smaller.
+/// The use case "StatefulSet down-size" of the proposal: defers run in a pod that is removed
+/// because its set gets smaller.
 pub fn defers_run_when_a_stateful_set_is_scaled_down(case: &Case) {
     case.create_stateful_set(&with_containers(pod(), defer("flush")), 1);
     case.await_event("app", "start");
@@ -87,10 +89,11 @@ pub fn defers_run_when_a_stateful_set_is_scaled_down(case: &Case) {
     case.await_gone("pod-0");
 }
 
-/// "Statefulset Upgrading": "Pods one after the other", each with its defers.
+/// The use case "Statefulset Upgrading" of the proposal: the pods are replaced "one after the
+/// other", and the defers of each pod run.
 pub fn defers_run_when_a_stateful_set_is_updated(case: &Case) {
-    // All pods of the set write to one directory, so the records of a container carry its pod's
-    // name.
+    // All pods of the set write to one directory. So the witness of each container records under a
+    // name that contains the name of the pod.
     let of_pod = |name: &str, options: &[&str]| {
         let own_name = format!("$(POD).{name}");
         let field = json!({ "fieldRef": { "fieldPath": "metadata.name" } });
@@ -136,8 +139,8 @@ pub fn a_failed_defer_does_not_stop_the_sequence(case: &Case) {
     case.await_gone("pod");
 }
 
-/// "deferContainers should allow us to specify if certain containers in deferContainer list need to
-/// be re-started on failures".
+/// The proposal says: "deferContainers should allow us to specify if certain containers in
+/// deferContainer list need to be re-started on failures".
 pub fn a_failed_defer_runs_again_if_it_has_to_succeed(case: &Case) {
     let text = "witness mark flush tries
         test -e /shared/tried || { touch /shared/tried; exit 9; }
@@ -151,8 +154,8 @@ pub fn a_failed_defer_runs_again_if_it_has_to_succeed(case: &Case) {
     case.await_gone("pod");
 }
 
-/// "It will kill currently executing deferContainer and no further deferContainer will be
-/// executed".
+/// The proposal says: "It will kill currently executing deferContainer and no further
+/// deferContainer will be executed".
 pub fn a_defer_that_hangs_is_the_last(case: &Case) {
     let pod = with_containers(pod(), witness("flush", &["--ignore-term"]));
     run(case, &pod.spec("terminationGracePeriodSeconds", 8));
@@ -166,8 +169,8 @@ pub fn a_defer_that_hangs_is_the_last(case: &Case) {
     }
 }
 
-/// "PreStopHooks will be started (if configured) for all the containers", and the first one runs
-/// "without waiting for preStop hooks to complete".
+/// The proposal says: "PreStopHooks will be started (if configured) for all the containers". The
+/// first defer container runs "without waiting for preStop hooks to complete".
 pub fn defers_do_not_wait_for_pre_stop_handlers(case: &Case) {
     let handler = |name: &str, condition: &str| {
         let text = format!(
@@ -176,8 +179,8 @@ pub fn defers_do_not_wait_for_pre_stop_handlers(case: &Case) {
         );
         json!({ "lifecycle": { "preStop": { "exec": { "command": ["sh", "-c", text] } } } })
     };
-    // The defer container waits until the handlers have begun, and the app's handler until the
-    // defer has ended.
+    // The defer container runs until both preStop handlers have begun. The app's handler runs until
+    // the defer container has ended.
     let rebalance = script(
         "rebalance",
         "witness mark rebalance start
@@ -205,9 +208,10 @@ pub fn defers_do_not_wait_for_pre_stop_handlers(case: &Case) {
     case.await_gone("pod");
 }
 
-/// A deletion without a grace period leaves no time for defers. The restart policy is `Never`:
-/// under another one, kubelet 1.20 may restart some containers before it notices the deletion, and
-/// then ends the pod in another way.
+/// A deletion without a grace period leaves no time for defers.
+///
+/// The pod has the restart policy `Never`. Under another policy, kubelet 1.20 may restart some
+/// containers before it notices the deletion, and then end the pod in another way.
 pub fn a_forced_deletion_runs_no_defer(case: &Case) {
     let pod = with_containers(pod(), defer("flush"));
     let pod = pod.annotation("usher/restart-policy", "Never");
@@ -246,8 +250,8 @@ pub fn a_restarted_app_runs_no_defer(case: &Case) {
     case.await_gone("pod");
 }
 
-/// "Short running Job / Pod": defers act as post-exit triggers, and do not keep the Job from
-/// completing.
+/// The use case "Short running Job / Pod" of the proposal: defers act as post-exit triggers. The
+/// Job completes nevertheless.
 pub fn a_job_runs_its_defers_after_its_app(case: &Case) {
     let pod = Pod::new("job")
         .annotation("usher/apps", "app")
@@ -281,7 +285,7 @@ fn run_beyond_its_time(case: &Case, pod: Pod, flush: Value) {
     case.await_ready("pod");
     case.delete("pod", &[]);
     case.await_event("flush", "start");
-    // This is longer than kubelet or usher would wait without the extension: four to six seconds.
+    // Without the extension, kubelet or usher would wait only four to six seconds.
     std::thread::sleep(Duration::from_secs(12));
     let record = case.record();
     for name in ["flush", "app", "proxy"] {
@@ -296,7 +300,7 @@ fn assert_ended_after_it(case: &Case, last: &str) {
     record.assert_before(("app", "exit"), ("proxy", "signal"));
 }
 
-/// "Solution 1": a defer gets more time as long as its liveness probe succeeds.
+/// "Solution 1" of the proposal: a defer gets more time as long as its liveness probe succeeds.
 pub fn a_defer_whose_probe_succeeds_gets_more_time(case: &Case) {
     let probe = json!({
         "exec": { "command": ["test", "!", "-e", "/shared/unwell"] }, "periodSeconds": 1,
@@ -310,7 +314,7 @@ pub fn a_defer_whose_probe_succeeds_gets_more_time(case: &Case) {
     assert_ended_after_it(case, "signal");
 }
 
-/// "Solution 2": a defer gets more time in several intervals.
+/// "Solution 2" of the proposal: a defer gets more time in several intervals.
 pub fn a_running_defer_gets_more_time_in_intervals(case: &Case) {
     let extension = r#"{"intervalSeconds": 2, "count": 40}"#;
     let pod = Pod::new("pod").annotation("usher/grace-extension", extension);

@@ -14,7 +14,7 @@ fn apply(case: &Case, name: &str) {
     case.kubectl(&["apply", "--filename", &file]);
 }
 
-/// Waits for a ready pod with this `app` label. Returns the pod's name and the pod.
+/// Waits for a ready pod whose label `app` has this value. Returns the pod's name, and the pod.
 fn await_pod_of(case: &Case, app: &str) -> (String, Value) {
     eventually("a pod was made", PATIENCE, || !case.pods_of(app).is_empty());
     let pod = &case.pods_of(app)[0];
@@ -87,8 +87,8 @@ pub fn job(case: &Case) {
     );
 }
 
-/// KEP-5307: kubelet restarts the work because of its exit code. The restarted work has its proxy
-/// too.
+/// KEP-5307: kubelet restarts the container `train` because of its exit code. The proxy is
+/// available to the restarted container, too.
 pub fn training(case: &Case) {
     apply(case, "training");
     case.await_job("training", "complete");

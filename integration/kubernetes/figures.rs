@@ -10,8 +10,8 @@ use crate::cluster::{Cluster, PATIENCE};
 use crate::harness::run;
 use crate::pod::{Case, Pod, with, witness};
 
-/// The number of measurements of each way. The ways take turns, so that the machine's noise affects
-/// all of them.
+/// Number of measurements of each way. The ways take turns, so that other load of the machine
+/// affects all of them.
 const ROUNDS: usize = 7;
 /// A pause of more than two sync periods of kubelet.
 const SETTLED: Duration = Duration::from_secs(4);
@@ -66,8 +66,8 @@ fn measure(case: &Case, way: &mut Way) {
     let begun = record.at("app", "start");
     way.starts
         .push(Duration::from_nanos(begun.saturating_sub(sandbox)));
-    // kubelet looks at the pod within a second after its start. A deletion before that would have
-    // to wait for kubelet.
+    // kubelet looks at a pod within a second after the pod's start. An earlier deletion would be
+    // delayed until then.
     std::thread::sleep(SETTLED);
     let asked = Instant::now();
     // The command returns when the pod is deleted.

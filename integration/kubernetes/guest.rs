@@ -1,10 +1,11 @@
-//! A node that is a virtual machine with a Debian kernel, cgroup v2 and systemd, in which kubelet
-//! and containerd are services. Its processor is emulated, so everything on this node takes ten
-//! times as long. The rest of the cluster runs on the machine beside it.
+//! A node that is a virtual machine with a Debian kernel, cgroup v2 and systemd. kubelet and
+//! containerd are services of systemd. The processor is emulated, so everything on this node takes
+//! ten times as long. The rest of the cluster runs on the machine.
 //!
-//! The virtual machine sees the cluster's directory at the same path, so that records of containers
-//! and logs are visible outside. Commands reach the virtual machine by a socket of systemd (`agent`
-//! in `integration/guest/root`); a virtual cable connects the machine with the node and its pods.
+//! The virtual machine sees the cluster's directory at the same path, so that tests can read logs
+//! and the records of containers. Commands reach the virtual machine through a socket of systemd
+//! (`agent` in `integration/guest/root`). A virtual cable connects the machine with the node and
+//! its pods.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,13 +21,13 @@ use super::settings;
 
 const SERVICES: [&str; 2] = ["containerd", "kubelet"];
 
-/// Debian's package installs this program outside of the search path.
+/// Debian's package installs this program in a directory that is not on the `PATH`.
 const VIRTIOFSD: &str = "/usr/lib/qemu/virtiofsd";
 
-/// The memory of the virtual machine: for kubelet, containerd and some pods.
+/// Memory of the virtual machine. kubelet, containerd and some pods have to fit into it.
 const MEMORY: &str = "3072M";
 
-/// Time limit for a boot, and number of attempts.
+/// `START`: time limit for a boot. `STARTS`: number of attempts.
 const START: Duration = Duration::from_secs(60);
 const STARTS: usize = 4;
 
@@ -112,7 +113,7 @@ impl Guest {
         must(tune);
     }
 
-    /// Installs usher with the installer that users have.
+    /// Installs usher by `usher install`, as users do.
     pub fn install_usher(&self, cluster: &Cluster) {
         let usher = cluster.path("guest/usher/usher").display().to_string();
         let words = [&*usher, "install"]
@@ -123,9 +124,9 @@ impl Guest {
         assert!(finished.ok(), "usher install: {}", finished.err());
     }
 
-    /// Boots the virtual machine, on a machine that was just switched on. With this QEMU, about one
-    /// boot of a current kernel in ten hangs or crashes its first programs, so a failed boot is
-    /// repeated.
+    /// Boots the virtual machine. The machine must have been switched on just before. With this
+    /// QEMU, about one boot in ten hangs, or crashes the first programs of a current kernel. So a
+    /// failed boot is repeated.
     pub fn switch_on(&self, cluster: &Cluster, machine: &Machine) {
         let mut tries = 0..STARTS;
         while tries.next().is_some() {
@@ -254,7 +255,7 @@ impl Guest {
     }
 }
 
-/// The command for the machine that makes the virtual machine run these words.
+/// A command of the host that executes these words in the virtual machine.
 fn words_for<'a>(cluster: &'a Cluster, words: &[&'a str]) -> Vec<&'a str> {
     let ask = ["bash", "-c", ASK, "ask", cluster.directory()];
     [&ask, words].concat()

@@ -1,4 +1,5 @@
-//! The cgroups of a cluster: in each of the machine's hierarchies, one that has the cluster's name.
+//! The cgroups of a cluster. Each hierarchy of the machine has one cgroup, which has the cluster's
+//! name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ pub fn make(name: &str) {
     }
 }
 
-/// Removes the cluster's cgroups, once they have no processes.
+/// Removes the cluster's cgroups. Waits until they have no processes.
 pub fn remove(name: &str) {
     for hierarchy in all() {
         let top = hierarchy.join(name);

@@ -15,7 +15,7 @@ use super::cluster::{Cluster, PATIENCE};
 pub const PAUSE: &str = "localhost/usher-it/pause:1";
 /// The image with busybox and the witness.
 pub const WITNESS: &str = "localhost/usher-it/witness:1";
-/// The same image with USR1 as its stop signal.
+/// The same image as `WITNESS`, with USR1 as its stop signal.
 pub const STOPPED_BY_USR1: &str = "localhost/usher-it/witness-usr1:1";
 /// The image that the examples name.
 const BUSYBOX: &str = "docker.io/library/busybox:1.36";
@@ -61,7 +61,7 @@ pub fn import(cluster: &Cluster) {
     assert!(finished.ok(), "ctr images import: {}", finished.err());
 }
 
-/// The examples use more of busybox's applets than the other tests.
+/// Links all applets of busybox, because the examples use more of them than the other tests.
 fn link_applets(rootfs: &Path) {
     let mut command = Command::new(rootfs.join("bin/busybox"));
     command.arg("--list");

@@ -21,15 +21,17 @@ const RUNTIME_CLASS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/scripts/kubernetes/runtimeclass.yaml"
 );
-/// The repository in the image's name; nothing is pulled from it.
+/// The repository in the name of the installer's image. The image is imported, and not pulled from
+/// there.
 pub const REPOSITORY: &str = "registry.example.com/usher";
 const SHIM: &str = "/usr/local/bin/containerd-shim-usher-v2";
-/// A second Node object, besides the node that exists.
+/// The name of a second Node object. No machine exists for this node.
 const OTHER: &str = "other";
 
 pub fn usher_is_installed_on_a_node_and_removed_without_a_trace(case: &Case) {
     let before = files_of_node(case.cluster);
-    // The RuntimeClass requires a node with usher. There is none yet, so the pod waits.
+    // The RuntimeClass requires a node on which usher is installed. There is no such node yet, so
+    // the pod waits.
     case.cluster.must(&["apply", "--filename", RUNTIME_CLASS]);
     await_account(case);
     case.create(&others_pod());
@@ -45,7 +47,8 @@ pub fn usher_is_installed_on_a_node_and_removed_without_a_trace(case: &Case) {
     let config = String::from_utf8(config.expect("containerd's configuration"));
     let config = config.expect("plain text");
     let is_known = |line: &str| config.contains(line);
-    // The configuration contains usher's runtime type or, with containerd 2, the path of its shim.
+    // With containerd 1, the configuration contains usher's runtime type. With containerd 2, it may
+    // contain the path of the shim instead.
     assert!(
         is_known(r#"runtime_type = "io.containerd.usher.v2""#)
             || is_known(&format!("runtime_path = {SHIM:?}")),
@@ -81,7 +84,7 @@ pub fn pods_continue_when_the_daemon_set_is_applied_again_or_updated(case: &Case
     await_rollout(case);
     let new = program();
     assert!(new.starts_with(&old) && new.ends_with(b"next"));
-    // containerd's configuration is unchanged, so it was not restarted.
+    // containerd's configuration has not changed, so containerd was not restarted.
     assert_eq!(case.cluster.containerd_process(), service);
     assert_goes_on(case, "first");
     runs_in_order(case, "second");
@@ -100,7 +103,7 @@ pub fn the_runtime_is_not_removed_while_pods_use_it(case: &Case) {
         installer_says(case).contains(said).then_some(())
     });
     assert!(refused.is_some(), "{}", installer_says(case));
-    // Without the label, no further pod that needs usher is scheduled on the node.
+    // The node has lost its label, so no other pod that needs usher is scheduled on this node.
     assert_eq!(label(case.cluster, NODE), None);
     assert!(case.cluster.read_on_node(SHIM).is_some());
     assert_goes_on(case, "needs-it");
@@ -161,7 +164,7 @@ pub fn the_container_that_stays_on_a_node_has_no_privileges(case: &Case) {
 
 pub fn the_installer_changes_no_other_node(case: &Case) {
     install(case);
-    // A second node, on which the DaemonSet runs no pod.
+    // The DaemonSet runs no pod on this second node, because its operating system is another one.
     let labels = json!({ "kubernetes.io/os": "another" });
     let metadata = json!({ "name": OTHER, "labels": labels });
     case.cluster
@@ -216,9 +219,9 @@ pub fn a_process_that_pretends_to_be_kubelet_is_not_trusted(case: &Case) {
     await_account(case);
     let stays = case.shared_dir().join("stays");
     fs::write(&stays, "").expect("a file");
-    // Two processes are named like kubelet: one runs as root in a container that sees the node's
-    // processes, the other as an unprivileged user of the node. Their low process ids place both
-    // before kubelet in `/proc`.
+    // Two other processes have the name `kubelet`. One runs as root in a container that sees the
+    // node's processes, the other as an unprivileged user of the node. Their process ids are low,
+    // so they come before the real kubelet in `/proc`.
     let script = r#"echo 100 >/proc/sys/kernel/ns_last_pid
         unshare --mount bash -c "$1" --kubeconfig=/theirs &
         setpriv --reuid 65534 --clear-groups bash -c "$1" --kubeconfig=/theirs &"#;
@@ -252,7 +255,7 @@ pub fn a_process_that_pretends_to_be_kubelet_is_not_trusted(case: &Case) {
     fs::remove_file(&stays).expect("a file");
 }
 
-/// Installs usher with the commands at the heads of the manifests, and returns the image's name.
+/// Installs usher by the commands at the heads of the manifests. Returns the name of the image.
 fn install(case: &Case) -> String {
     assert_first_process_is_the_nodes(case);
     case.cluster.must(&["apply", "--filename", RUNTIME_CLASS]);
@@ -350,7 +353,7 @@ fn installer_pod(case: &Case) -> Value {
     pods["items"][0].clone()
 }
 
-/// Runs a script in the container that stays after the installation.
+/// Runs a script in the container that goes on running after the installation.
 #[track_caller]
 fn in_staying_container(case: &Case, script: &str) -> String {
     let pod = installer_pod(case);
@@ -359,7 +362,8 @@ fn in_staying_container(case: &Case, script: &str) -> String {
     system(case, &words)
 }
 
-/// Status of the installer's pods, and logs of their current and previous containers.
+/// The status of the installer's pods, and the logs of their containers, before and after their
+/// last restart.
 fn installer_says(case: &Case) -> String {
     let say = |words: &[&str]| {
         let finished = case
@@ -377,8 +381,8 @@ fn installer_says(case: &Case) -> String {
     [say(&["describe", "pods"]), say(&log), say(&previous)].join("\n---\n")
 }
 
-/// Checks that process 1 is that of the test's node and not of this computer, before a program
-/// enters its namespaces.
+/// Checks that process 1 is a process of the test's node, and not of this computer. Otherwise the
+/// installer would enter the namespaces of this computer.
 #[track_caller]
 fn assert_first_process_is_the_nodes(case: &Case) {
     await_account(case);
@@ -448,7 +452,7 @@ fn label(cluster: &Cluster, node: &str) -> Option<String> {
     label.as_str().map(str::to_owned)
 }
 
-/// A pod that mounts no service account's token, so that kubelet need not wait for a token.
+/// The pod, without the token of a service account. So kubelet need not wait for a token.
 fn unmanaged(pod: Pod) -> Pod {
     pod.spec("automountServiceAccountToken", false)
         .spec("runtimeClassName", Value::Null)
@@ -458,7 +462,8 @@ fn others_pod() -> Pod {
     unmanaged(Pod::new("others").container(witness("others", &[])))
 }
 
-/// A pod that lists its app before its sidecar. The containers' records include the pod's name.
+/// A pod whose spec lists the app before its sidecar. The containers record their events under
+/// names that contain the pod's name.
 fn pod(name: &str) -> Pod {
     let (app, proxy) = (format!("{name}-app"), format!("{name}-proxy"));
     Pod::new(name)
@@ -504,7 +509,8 @@ fn ends_in_order(case: &Case, name: &str) {
     case.await_gone(name);
 }
 
-/// Creates the pod unless it already exists and waits. Checks that its containers run in order.
+/// Creates the pod, unless it exists already and is waiting. Checks that its containers run in
+/// order.
 fn runs_in_order(case: &Case, name: &str) {
     if case.pod(name).is_none() {
         case.create(&pod(name));

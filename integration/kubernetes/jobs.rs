@@ -9,7 +9,7 @@ fn job(policy: &str, app: &[&str]) -> Pod {
         .annotation("usher/apps", "app")
         .annotation("usher/restart-policy", policy)
         .probed("proxy")
-        // The proxy's own exit code must not decide the Job.
+        // The Job must complete whatever the proxy's own exit code is.
         .container(witness("proxy", &["--ready-after", "1s", "--exit", "143"]))
         .container(witness("app", app))
         .spec("restartPolicy", policy)

@@ -1,4 +1,5 @@
-//! `kubectl usher`, run by kubectl, against the node's `usher` behind a real API server.
+//! `kubectl usher`, called by the real kubectl. It queries the node's `usher` through a real API
+//! server.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,11 +17,11 @@ const MANIFEST: &str = concat!(
     "/scripts/kubernetes/kubectl.yaml"
 );
 
-/// A second Node object, besides the node that exists.
+/// The name of a second Node object. No machine exists for this node.
 const OTHER: &str = "other";
 
-/// The `kubectl usher` plugin, installed with the pods by which it queries nodes. Both are removed
-/// on drop.
+/// The `kubectl usher` plugin, and the pods by which it queries nodes. Dropping the value removes
+/// them.
 struct View<'a> {
     cluster: &'a Cluster,
 }
@@ -43,14 +44,14 @@ impl<'a> View<'a> {
         view
     }
 
-    /// Runs `kubectl` in the namespace of the pods by which nodes are queried.
+    /// Runs `kubectl` in the namespace of the pods that query nodes.
     #[track_caller]
     fn must(&self, words: &[&str]) -> String {
         self.cluster
             .must(&[&["--namespace", "usher"], words].concat())
     }
 
-    /// The pod by which a node is queried.
+    /// The pod that queries this node.
     fn pod(&self, node: &str) -> Option<Value> {
         let pods = self.must(&["get", "pods", "--output=json"]);
         let pods: Value = serde_json::from_str(&pods).expect("a list");
@@ -63,7 +64,7 @@ impl<'a> View<'a> {
         pods.into_iter().find(is_there)
     }
 
-    /// Runs a script in the container that executes users' commands on a node.
+    /// Runs a script in the container in which users' commands run on a node.
     fn script(&self, script: &str) -> Finished {
         let pod = self.pod(NODE).expect("the pod on the node");
         let name = pod["metadata"]["name"].as_str().expect("a name");
@@ -98,7 +99,7 @@ fn says(cluster: &Cluster, words: &[&str]) -> String {
     let finished = usher(cluster, words);
     let said = format!("kubectl usher {words:?}: {}", finished.err());
     assert!(finished.ok(), "{said}");
-    // The command reports no node that did not answer.
+    // The command must not report a node that did not answer.
     assert_eq!(finished.err(), "", "{said}");
     finished.out()
 }
@@ -140,7 +141,7 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     start(&there, "bank");
     go_on(&there, "bank");
 
-    // For a waiting container, the output names the reason, and what else would let the container
+    // If a container waits, the output says for what, and how a user can let the container
     // continue.
     let waits = poll(PATIENCE, || {
         let text = usher(cluster, &["inspect", "shop", "-n", here]).out();
@@ -183,7 +184,8 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
         "no pods run under usher in namespace kube-public\n"
     );
 
-    // The output is that of the node itself, with values that only the node's kernel knows.
+    // The output is that of `usher` on the node: it contains values that only the node's kernel
+    // knows.
     let text = says(cluster, &["inspect", &format!("{here}/shop")]);
     assert!(
         text.starts_with("shop waits for nothing: Running"),
@@ -264,7 +266,7 @@ fn assert_ended_in_order(pod: &Value) {
     assert!(at("app", "exited") <= at("proxy", "signalled"), "{pod:#}");
 }
 
-/// A token for an account of the case's namespace; up to 1.23 kubectl has no command for that.
+/// A token for an account in the case's namespace. kubectl has no command for this before 1.24.
 fn token_of(case: &Case, account: &str) -> String {
     let request = case.cluster.path(&format!("etc/{account}-token.json"));
     let text =
@@ -363,7 +365,7 @@ pub fn a_silent_node_does_not_hide_the_others(case: &Case) {
     let cluster = case.cluster;
     let view = View::install(cluster);
     start(case, "shop");
-    // No kubelet runs for this node, so the pod by which it is queried never starts.
+    // No kubelet runs for this node, so the pod that queries it never starts.
     let labels = json!({ "kubernetes.io/os": "linux", "usher/installed": "true" });
     let metadata = json!({ "name": OTHER, "labels": labels });
     cluster.apply(&[json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })]);
@@ -378,7 +380,7 @@ pub fn a_silent_node_does_not_hide_the_others(case: &Case) {
         assert!(listed.err().contains(&silent), "{listed:?}");
         assert_eq!(listed.err().lines().count(), 1, "{listed:?}");
     }
-    // If the pod's node is known, no other node is queried.
+    // `kubectl usher inspect` knows on which node the pod is, so it queries no other node.
     let words = ["inspect", "--namespace", &case.namespace, "shop"];
     assert!(says(cluster, &words).starts_with("shop waits"));
     let elsewhere = usher(
@@ -434,8 +436,9 @@ pub fn commands_executed_on_a_node_are_read_only(case: &Case) {
     // history of ended pods. It can write no file.
     assert_eq!(ok("ls /run/containerd"), "usher\n");
     let writable = "$file != /proc/* && $file != /dev && $file != /dev/* && ! -L $file && ! -S $file && -w $file";
-    // Two exceptions are the container's own: `/etc/hosts`, which kubelet lets a pod's containers
-    // change, and, with cgroup v1 and runc 1.5 or later, the tmpfs in which cgroups are mounted.
+    // The container can write two other things, which are its own. One is `/etc/hosts`, which a
+    // pod's containers may change. The other is the tmpfs in which cgroups are mounted, with cgroup
+    // v1 and runc 1.5 or later.
     let found = ok(&find("", writable));
     let elsewhere = found.lines().filter(|path| *path != "/sys/fs/cgroup");
     assert_eq!(elsewhere.collect::<Vec<_>>(), ["/etc/hosts"], "{found}");

@@ -1,5 +1,6 @@
-//! The load that pods of one container put on a node, under usher and under containerd's own shim:
-//! pods one after another, pods created at once, and many pods.
+//! Load that pods of one container put on a node, under usher and under containerd's own shim. The
+//! pods are created one after another, or at the same time. The last measurement is that of many
+//! idle pods.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,10 +12,11 @@ use crate::figures::{sandbox_created, summary};
 use crate::harness::{Record, processor_time, proportional_memory};
 use crate::pod::{Case, Pod, witness};
 
-/// The number of pods that are created one after another, in turns under both runtimes.
+/// Number of pods under each runtime that are created one after another. The two runtimes take
+/// turns.
 const IN_A_ROW: usize = 20;
 
-/// The number of pods that are created at once, and the number of times that this is done.
+/// `AT_ONCE`: number of pods that are created at the same time. `ROUNDS`: number of repetitions.
 const AT_ONCE: usize = 20;
 const ROUNDS: usize = 4;
 
@@ -34,7 +36,7 @@ struct ManyPods {
     gone: Duration,
     /// Proportional memory of all shims, in MB.
     memory: f64,
-    /// Processor time of all shims per second, in ms.
+    /// CPU time of all shims, in ms per second.
     at_rest: f64,
 }
 
@@ -113,8 +115,9 @@ fn pod(n: usize, class: Option<&str>) -> Pod {
         .container(witness(&format!("app-{n}"), &[]))
 }
 
-/// Two times of a pod: from the creation of its sandbox to the first record of its program, and
-/// from the pod's creation until the API reports it as ready.
+/// Creates a pod, and returns two times. The first begins when containerd creates the pod's
+/// sandbox, and ends with the first record of the pod's program. The second begins with the request
+/// to create the pod, and ends when the API reports it as ready.
 fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
     let (pod, app) = (format!("pod-{n}"), format!("app-{n}"));
     let created = Instant::now();
@@ -127,7 +130,7 @@ fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
     (Duration::from_nanos(started), ready)
 }
 
-/// Times from the creation of several pods at once.
+/// Times of several pods that are created at the same time, counted from their creation.
 struct Burst {
     /// Time until the last pod's program has started.
     running: Duration,
@@ -180,7 +183,7 @@ fn many_pods(cluster: &Cluster, title: &str, class: Option<&str>) -> ManyPods {
     }
 }
 
-/// Process ids of the shims on the node, which are processes of this computer.
+/// Process ids of the shims on the node. The node's processes are also processes of this computer.
 fn shims(cluster: &Cluster) -> Vec<u32> {
     let is_shim = |pid: &u32| {
         let program = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -1,10 +1,12 @@
-//! The machine of a cluster: processes in namespaces of their own.
+//! The machine of a cluster: processes in separate namespaces.
 //!
-//! The mount namespace has its own `/run`, `/var/lib` and `/var/log`, and keeps changes of `/etc`
-//! and `/usr/local` to itself. The network namespace has a loopback and a bridge. So the computer
-//! is not changed, and any number of clusters run side by side. The first process of the PID
-//! namespace is the machine: killing it ends everything at once, as a power failure does. A program
-//! on the machine that enters the namespaces of process 1 stays on the machine.
+//! In the mount namespace, `/run`, `/var/lib` and `/var/log` are separate, and changes of `/etc`
+//! and `/usr/local` remain inside. The network namespace has a loopback interface and a bridge. So
+//! the computer is not changed, and any number of clusters can run side by side.
+//!
+//! The first process of the PID namespace stands for the machine: killing this process ends
+//! everything at once, as a power failure does. If a program on the machine enters the namespaces
+//! of process 1, it stays on the machine.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -70,8 +72,8 @@ while :; do sleep 3600 & wait; done
 pub struct Machine {
     /// `unshare`, a child of the test.
     outer: Child,
-    /// The child of `unshare`, which is process 1 of the machine; here its process id outside of
-    /// the machine.
+    /// Process id of the child of `unshare`. On the machine this process has the id 1. This field
+    /// is its id outside of the machine.
     init: u32,
 }
 
@@ -121,9 +123,9 @@ impl Machine {
     }
 }
 
-/// Makes the kernel kill a process when the test process ends, for whatever reason.
+/// Makes the kernel kill the command's process when the test process ends for any reason.
 pub fn with_us(command: &mut Command) {
     let end_with_us = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
-    // SAFETY: a single system call.
+    // SAFETY: the closure makes a single system call.
     unsafe { command.pre_exec(end_with_us) };
 }

@@ -1,10 +1,12 @@
-//! Tests on a real cluster of one node; `scripts/test-kubernetes` runs them.
+//! Tests on a real cluster of one node. `scripts/test-kubernetes` runs them.
 //!
-//! One cluster serves all cases. Cases that only make pods run in parallel. Then those cases run
-//! one by one that restart the cluster, fill its memory, or change it for all. Cases of the
-//! installer have another cluster, without usher. Each case has a namespace and a directory of its
-//! own. A case is named by its function. Words given as arguments choose cases whose name contains
-//! one of them; `--test-threads N` limits how many run at a time.
+//! All cases use one cluster. Cases that only create pods run in parallel. After them, the other
+//! cases run one by one: they restart the cluster, fill its memory, or change it for all cases.
+//! Cases of the installer use another cluster, which has no usher.
+//!
+//! Each case has a separate namespace and directory. A case has the name of its function. Each
+//! argument selects the cases whose names contain it. `--test-threads N` limits the number of cases
+//! that run at the same time.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait")]
 
@@ -80,9 +82,11 @@ macro_rules! cases {
 
 use Needs::{Guest, Since, UserNamespaces};
 
-/// The webhook's configuration uses matchConditions, which earlier versions lack.
+/// The webhook's configuration uses matchConditions. Earlier versions of Kubernetes do not have
+/// them.
 const WEBHOOK: Needs = Since(1, 28);
-/// The injector of these cases adds native sidecars, which earlier versions lack.
+/// In these cases, the injector adds native sidecars. Earlier versions of Kubernetes do not have
+/// them.
 const INJECTOR: Needs = Since(1, 29);
 
 /// Cases that can run at the same time as others.
@@ -150,7 +154,7 @@ const CASES: &[Named] = cases![
     examples::leader,
 ];
 
-/// Cases that have the cluster to themselves.
+/// Cases during which no other case may run.
 const ALONE: &[Named] = cases![
     starting::a_pod_starts_while_the_api_server_is_down,
     stopping::a_pod_ends_in_order_when_its_node_shuts_down: Guest,
@@ -190,7 +194,7 @@ const ALONE: &[Named] = cases![
     kubectl::commands_executed_on_a_node_are_read_only,
 ];
 
-/// Cases on a node that has no usher when they begin and none when they end.
+/// Cases of the installer. When such a case begins and when it ends, no usher is on the node.
 const INSTALLER_CASES: &[Named] = cases![
     installer::usher_is_installed_on_a_node_and_removed_without_a_trace,
     installer::pods_continue_when_the_daemon_set_is_applied_again_or_updated,
@@ -263,7 +267,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs cases in parallel. Returns the names of failed ones.
+/// Runs cases in parallel. Returns the names of the cases that failed.
 fn run_side_by_side(
     cluster: &Cluster,
     cases: Vec<&'static Named>,

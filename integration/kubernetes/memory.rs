@@ -1,6 +1,6 @@
-//! The process that the kernel or kubelet chooses to kill when memory runs out in a pod or on the
-//! node, and kubelet's memory settings besides limits. Most cases need cgroup v2, and privileges
-//! that root has only on a node of its own.
+//! Processes that the kernel or kubelet kills when a pod or the node runs out of memory. Also
+//! kubelet's memory settings other than limits. Most cases need cgroup v2. They also need
+//! privileges that root has only on a separate node.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +24,8 @@ fn asks_for(container: Value, mebibytes: u64) -> Value {
 }
 
 /// A pod whose sidecar requests little memory and uses much, and whose app requests much. With
-/// kubelet's OOM scores the kernel would kill the sidecar first. Sizing is off. `app` is the app's
-/// script.
+/// kubelet's OOM scores, the kernel would kill the sidecar first. The sizing of the pod's cgroup is
+/// off. `app` is the script of the app.
 fn pod(of_sidecar: u64, app: &str) -> Pod {
     let proxy = format!(
         "witness mark proxy start; {}",
@@ -43,7 +43,8 @@ fn pod(of_sidecar: u64, app: &str) -> Pod {
 
 /// The distinct OOM scores of all processes of a container.
 fn scores(case: &Case, container: &str) -> BTreeSet<i64> {
-    // An exec gets its score after the OCI runtime has finished, and some processes end meanwhile.
+    // The shim sets the score of an exec when the OCI runtime has exited, so wait. Some processes
+    // may exit while their scores are read.
     let text = "sleep 3; cat /proc/[0-9]*/oom_score_adj 2>/dev/null; true";
     let container = format!("--container={container}");
     let said = case.kubectl(&["exec", "pod", &container, "--", "sh", "-c", text]);
@@ -67,15 +68,15 @@ fn assert_only_the_app_was_killed(case: &Case) {
     assert!(!record.has("proxy", "signal"), "{record}");
 }
 
-/// A script that allocates memory without end in its first run, after the test has made a file. In
-/// its second run it sleeps.
+/// A script that runs twice. In its first run it allocates memory without end, when the test has
+/// made a file. In its second run it sleeps.
 const EATS_ONCE: &str = "witness mark app start
     test -e /shared/eats && exec sleep 100000
     until test -e /shared/go; do sleep 0.2; done
     touch /shared/eats; tail /dev/zero; witness mark app survives; exec sleep 100000";
 
-/// Only the pod has a memory limit, no container, so the kernel chooses among all of the pod's
-/// processes.
+/// The pod has a memory limit, its containers have none. So the kernel chooses among all processes
+/// of the pod.
 pub fn a_sidecar_is_not_the_first_when_its_pods_memory_runs_out(case: &Case) {
     let resources = json!({ "limits": { "memory": "1300Mi" } });
     case.create(&pod(500, EATS_ONCE).spec("resources", resources));
@@ -86,12 +87,12 @@ pub fn a_sidecar_is_not_the_first_when_its_pods_memory_runs_out(case: &Case) {
     assert_eq!(scores(case, "proxy"), of_app);
     case.touch("go");
     assert_only_the_app_was_killed(case);
-    // The kernel kills all processes of the container at once, as kubelet configures it
-    // (`memory.oom.group`).
+    // kubelet tells the kernel to kill all processes of a container together (`memory.oom.group`).
     assert!(!case.record().has("app", "survives"), "{}", case.record());
 }
 
-/// sysrq makes the kernel choose a victim of the whole node, as it does when memory is exhausted.
+/// The kernel's sysrq interface makes the kernel choose a process of the whole node to kill, as
+/// when the node runs out of memory.
 pub fn a_sidecar_is_not_the_first_when_the_nodes_memory_runs_out(case: &Case) {
     let app = format!(
         "witness mark app start; test -e /shared/eats && exec sleep 100000; touch /shared/eats
@@ -107,7 +108,8 @@ pub fn a_sidecar_is_not_the_first_when_the_nodes_memory_runs_out(case: &Case) {
     assert_only_the_app_was_killed(case);
 }
 
-/// The OOM score that kubelet gives to a Guaranteed pod holds in the sidecar and in its execs.
+/// kubelet gives a Guaranteed pod an OOM score below zero. The sidecar and its execs have this
+/// score.
 pub fn scores_of_a_guaranteed_pod_are_below_zero(case: &Case) {
     let limits = json!({ "cpu": "500m", "memory": "64Mi" });
     let limited = |container| with(container, json!({ "resources": { "limits": limits } }));
@@ -160,9 +162,9 @@ impl Drop for Swap<'_> {
     }
 }
 
-/// MemoryQoS (KEP-2570), LimitedSwap (KEP-2400) and `singleProcessOOMKill`, which are off by
-/// default. kubelet's values in cgroups must survive a restart in place, and usher's sizing of the
-/// pod.
+/// Tests three features that are off by default: MemoryQoS (KEP-2570), LimitedSwap (KEP-2400) and
+/// `singleProcessOOMKill`. kubelet's values in cgroups must survive a restart of the container in
+/// place, and usher's changes of the pod's size.
 pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     let _swap = Swap::on(case);
     let _kubelet = case.cluster.with_kubelet(&json!({
@@ -179,8 +181,8 @@ pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
         until test -e /shared/ends && ! test -e /shared/ended; do sleep 0.2; done; touch /shared/ended";
     let app = "witness mark app start; until test -e /shared/go; do sleep 0.2; done
         tail /dev/zero; witness mark app survives; exec sleep 100000";
-    // In its last phase the pod needs less than the sum of its containers, so usher changes the
-    // cgroup's size.
+    // In its last phase the pod needs less than all of its containers together. So usher changes
+    // the size of its cgroup.
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
@@ -209,8 +211,7 @@ pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     let (first, pods) = (of_proxy(), of_pod());
     let number = |text: &str| text.parse::<u64>().unwrap_or_default();
     let [min, low, high, max, swap, group] = &first;
-    // `min` or `low` is the memory request. `high` is the request and a part of the difference
-    // between request and limit.
+    // Either `min` or `low` is the memory request. `high` lies between the request and the limit.
     assert!(number(min).max(number(low)) == 64 << 20, "{first:?}");
     assert!((64 << 20..128 << 20).contains(&number(high)), "{first:?}");
     assert_eq!(number(max), 128 << 20, "{first:?}");
@@ -228,8 +229,8 @@ pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     case.await_event("app", "survives");
 }
 
-/// kubelet evicts a pod when memory is short, with the configured grace period (hard eviction gives
-/// one second). The pod ends in order, as at any other end.
+/// kubelet evicts a pod when memory is short. The configured grace period applies, because this is
+/// no hard eviction, which gives one second. The pod ends in order, as it always does.
 pub fn a_pod_that_is_evicted_for_memory_ends_in_order(case: &Case) {
     let _kubelet = case.cluster.with_kubelet(&json!({
         "evictionSoft": { "memory.available": "1800Mi" },

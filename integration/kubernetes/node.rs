@@ -1,4 +1,4 @@
-//! Work that kubelet does by itself: static pods, and metrics.
+//! Static pods, which kubelet creates by itself, and metrics of kubelet.
 
 use serde_json::Value;
 
@@ -28,8 +28,8 @@ pub fn a_static_pod_starts_and_ends_in_order(case: &Case) {
     case.await_gone(&name);
 }
 
-/// The pressure metrics of a container and its pod in kubelet's summary (KEP-4205): time spent
-/// waiting for CPU, memory and disk.
+/// kubelet's summary has metrics of the pressure on a container and its pod (KEP-4205): the time
+/// spent waiting for CPU, memory and disk.
 pub fn pressure_is_measured(case: &Case) {
     case.create(&pod());
     case.await_ready("pod");

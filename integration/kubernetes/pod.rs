@@ -12,7 +12,7 @@ use super::cluster::{Cluster, NODE, PATIENCE};
 use super::images::WITNESS;
 use super::settings;
 
-/// A case with a Kubernetes namespace and a shared directory of its own.
+/// A case of the tests. It has a separate Kubernetes namespace and a separate shared directory.
 pub struct Case<'a> {
     pub cluster: &'a Cluster,
     pub namespace: String,
@@ -41,7 +41,7 @@ impl Drop for StaticPod {
     }
 }
 
-/// A container that runs the witness under its own name.
+/// A container that runs a witness. The witness has the container's name.
 pub fn witness(name: &str, options: &[&str]) -> Value {
     let mut command = vec!["/bin/witness", name];
     command.extend(options);
@@ -111,7 +111,7 @@ impl Pod {
         self
     }
 
-    /// Adds an init container of Kubernetes.
+    /// Adds one of the pod's own `initContainers`.
     pub fn init_container(mut self, container: Value) -> Self {
         self.init_containers.push(container);
         self
@@ -148,7 +148,7 @@ impl Pod {
 impl<'a> Case<'a> {
     pub fn new(cluster: &'a Cluster, name: &str) -> Self {
         let mut namespace = name.replace("::", "-").replace('_', "-");
-        // The namespace's name must not be longer than the API accepts.
+        // The API limits the length of a namespace's name.
         namespace.truncate(60);
         let case = Self {
             cluster,
@@ -164,8 +164,8 @@ impl<'a> Case<'a> {
         self.cluster.path("shared").join(&self.namespace)
     }
 
-    /// Creates the namespace with a service account whose token is not mounted, since pods would
-    /// wait for the token. The controller may create the account first.
+    /// Creates the namespace and its service account. The account's token is not mounted, because
+    /// pods would wait for it. The controller may create the account first.
     fn create_namespace(&self) {
         let name = &self.namespace;
         let namespace = json!({
@@ -213,8 +213,8 @@ impl<'a> Case<'a> {
         let file = self.cluster.path(settings::STATIC_PODS);
         let file = file.join(format!("{}.json", self.namespace));
         let object = self.pod_object(pod).to_string();
-        // Renamed into place once complete: kubelet reads every file except those that begin with a
-        // dot.
+        // kubelet reads every file in the directory, except those whose names begin with a dot. So
+        // the file gets its name when it is complete.
         let unfinished = file.with_file_name(".unfinished");
         fs::write(&unfinished, object).expect("a file");
         fs::rename(unfinished, &file).expect("a file");
@@ -261,7 +261,7 @@ impl<'a> Case<'a> {
         self.cluster.must(&all)
     }
 
-    /// Runs a `kubectl` command that itself waits for something.
+    /// Runs a `kubectl` command that waits for a condition.
     #[track_caller]
     pub fn kubectl_waits(&self, words: &[&str]) {
         let words = [&["--namespace", &*self.namespace], words].concat();
@@ -308,12 +308,12 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Makes a file for which a script waits.
+    /// Makes a file. A script waits until this file exists.
     pub fn touch(&self, name: &str) {
         fs::write(self.shared_dir().join(name), "").expect("a file");
     }
 
-    // --- the API's view ---
+    // --- methods for pods in the API ---
 
     pub fn pod(&self, name: &str) -> Option<Value> {
         let finished = self.cluster.kubectl(&[
@@ -332,7 +332,7 @@ impl<'a> Case<'a> {
         None
     }
 
-    /// Waits until a pod in the API meets a condition.
+    /// Waits until the pod that the API returns meets a condition.
     #[track_caller]
     pub fn await_pod(&self, name: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let probe = || {
@@ -372,7 +372,7 @@ impl<'a> Case<'a> {
         );
     }
 
-    /// The pods with this `app` label.
+    /// The pods whose label `app` has this value.
     pub fn pods_of(&self, app: &str) -> Vec<Value> {
         let label = format!("app={app}");
         let text = self.kubectl(&["get", "pods", "--selector", &label, "--output", "json"]);
@@ -387,7 +387,8 @@ impl<'a> Case<'a> {
         self.kubectl(&words);
     }
 
-    /// Requests other resources for a container of a running pod, and does not wait for the resize.
+    /// Changes the resources of a container in a running pod. Does not wait until the container is
+    /// resized.
     #[track_caller]
     pub fn resize(&self, name: &str, container: &str, resources: &Value) {
         let change =
@@ -423,14 +424,14 @@ impl<'a> Case<'a> {
             .must(&["create", "--raw", &path, "--filename", &file]);
     }
 
-    // --- containerd's view ---
+    // --- methods for containers in containerd ---
 
     /// The tasks that run on the node.
     fn tasks(&self) -> Vec<String> {
         self.listed(&["tasks", "ls", "--quiet"])
     }
 
-    /// The tasks of the case's own pods.
+    /// The tasks of this case's pods.
     pub fn own_tasks(&self) -> Vec<String> {
         let own = label("pod.namespace", &self.namespace);
         let own = self.listed(&["containers", "ls", "--quiet", &own]);
@@ -446,9 +447,10 @@ impl<'a> Case<'a> {
         finished.out().lines().map(str::to_owned).collect()
     }
 
-    /// Waits until kubelet has created the container of this name. By then containerd has recorded
-    /// that the previous container has started. If containerd died before that, it would forget the
-    /// previous container, and kubelet would create another one.
+    /// Waits until kubelet has created the container of this name.
+    ///
+    /// Then containerd has also recorded the start of the container before it. If containerd died
+    /// before that, it would forget the container, and kubelet would create another one.
     #[track_caller]
     pub fn await_container(&self, name: &str) {
         let filter = [
@@ -508,12 +510,12 @@ impl Drop for Case<'_> {
     }
 }
 
-/// A filter of containerd for containers with this label of CRI.
+/// A filter by which containerd finds containers that have this label of CRI.
 fn label(key: &str, value: &str) -> String {
     format!("labels.\"io.kubernetes.{key}\"=={value}")
 }
 
-/// A container's status in a pod from the API.
+/// A container's status, from the pod's status in the API.
 pub fn status_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     let status = &pod["status"];
     let lists = [
@@ -529,7 +531,7 @@ pub fn status_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     found.unwrap_or(&Value::Null)
 }
 
-/// The exit code of an ended container, from the API.
+/// The exit code of an exited container, from the pod's status in the API.
 pub fn exit_code(pod: &Value, container: &str) -> Option<i64> {
     status_of(pod, container)["state"]["terminated"]["exitCode"].as_i64()
 }

@@ -1,4 +1,5 @@
-//! Resources of a pod: what other parties than its author add, and the size of its cgroup.
+//! Resources of a pod: those that are added by others than the pod's author, and the size of the
+//! pod's cgroup.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +12,11 @@ use crate::pod::{Case, Pod, ready_probe, status_of, with, witness};
 
 const MI: u64 = 1 << 20;
 
-/// Tolerance for memory that no container is charged for, and for runc's processes in held
-/// containers. The shim adds both to the size.
+/// Tolerance for two things that the shim adds to the size: memory that the kernel charges to no
+/// container, and the processes of runc in held containers.
 const SOME: u64 = 24 * MI;
 
-/// CPU time in thousandths of a CPU, memory in MiB.
+/// Amounts of CPU and memory. `millis` is in thousandths of a CPU, `mebibytes` in MiB.
 fn amounts(millis: u64, mebibytes: u64) -> Value {
     json!({ "cpu": format!("{millis}m"), "memory": format!("{mebibytes}Mi") })
 }
@@ -30,7 +31,8 @@ fn memory(case: &Case, pod: &Value) -> u64 {
     text.parse().unwrap_or(u64::MAX)
 }
 
-/// The CPU quota in thousandths of a CPU, for the usual period of a tenth of a second.
+/// The pod's CPU quota, in thousandths of a CPU. The quota applies to the usual period of a tenth
+/// of a second.
 fn millis(case: &Case, pod: &Value) -> u64 {
     let text = read(case, pod, "cpu.cfs_quota_us", "cpu.max");
     let quota = text.split(' ').next().and_then(|quota| quota.parse().ok());
@@ -55,8 +57,8 @@ fn await_size(case: &Case, pod: &Value, cpu: u64, mebibytes: u64) {
 }
 
 /// KEP-753: "Validate that the pod overhead will be accounted for when scheduling a Pod with
-/// sidecar container". The scheduler accounts for it. In all phases the pod's cgroup must contain
-/// it too.
+/// sidecar container". The scheduler does this. In each phase, the size of the pod's cgroup must
+/// also include the overhead.
 pub fn a_pods_overhead_is_kept(case: &Case) {
     runtime_class(case.cluster);
     let pod = Pod::new("pod")
@@ -74,7 +76,8 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     let phase = |pod: &Value| pod["status"]["phase"] == "Running";
     let pod = case.await_pod("pod", "running", phase);
     assert_eq!(pod["spec"]["overhead"], amounts(OVERHEAD.0, OVERHEAD.1));
-    // The size is that of the last phase, the largest, whichever containers run by now.
+    // The last phase needs most. The size is that of this phase, whichever containers run at the
+    // moment.
     let cpu = 150 + 350 + OVERHEAD.0;
     await_size(case, &pod, cpu, 64 + 48 + OVERHEAD.1);
     case.touch("done");
@@ -84,8 +87,9 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     case.await_ready("pod");
 }
 
-/// KEP-2837: requests and limits of the pod itself. The shim sees only those of containers, so
-/// sizing is off. The cgroup must be as kubelet makes it for a pod without usher.
+/// KEP-2837: a pod can have requests and limits of its own. The shim sees only those of its
+/// containers, so the sizing of the pod's cgroup is off. The cgroup must be the same as for a pod
+/// without usher.
 pub fn a_pods_own_resources_are_kept(case: &Case) {
     let of_pod = json!({ "requests": amounts(400, 96), "limits": amounts(600, 160) });
     let container = |name| {
@@ -113,8 +117,9 @@ pub fn a_pods_own_resources_are_kept(case: &Case) {
     }
 }
 
-/// The init container needs most of the CPU, and the sidecar and app together most of the memory:
-/// 500 thousandths and 112 MiB at any time, while the sums are 900 and 208.
+/// A pod whose init container needs most of the CPU, and whose sidecar and app together need most
+/// of the memory. At any time the pod needs at most 500 thousandths of a CPU and 112 MiB. The sums
+/// over all containers are 900 and 208.
 fn sized() -> Pod {
     Pod::new("pod")
         .annotation("usher/init", "init")
@@ -208,7 +213,7 @@ pub fn a_limit_ranges_defaults_apply(case: &Case) {
             .container(witness("proxy", &["--ready-after", "500ms"]))
             .container(witness("clean-up", &["--run-for", "500ms"]))
     };
-    // The limits of all containers add up, even of those that never run at the same time.
+    // The API server adds up the limits of all containers, even if they never run at the same time.
     let refused = case.try_create(&pod().container(limited(witness("app", &[]), 600, 64)));
     assert!(
         refused.err().contains("maximum cpu usage per Pod is 900m"),

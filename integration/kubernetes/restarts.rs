@@ -31,8 +31,8 @@ fn run(case: &Case) {
     case.await_ready("pod");
 }
 
-/// Checks that each program started once. If a restart interrupts a blocking Start, kubelet counts
-/// a restart of the container, although no program ran.
+/// Checks that each program started only once. kubelet may count one restart more: if a Start
+/// blocks and is interrupted, the container is restarted, although no program ran.
 fn assert_started_once(case: &Case) {
     let pod = case.await_ready("pod");
     let record = case.record();
@@ -86,7 +86,7 @@ fn while_sidecars_start(case: &Case, part: &'static str) {
 fn while_a_pod_runs(case: &Case, part: &'static str) {
     run(case);
     case.cluster.restart_part(part, "KILL");
-    // When the other pod starts, the restarted kubelet has also synchronized this pod.
+    // If the other pod starts, the restarted kubelet has looked at this pod too.
     case.create(&Pod::new("other").container(witness("other", &[])));
     case.await_event("other", "start");
     case.kubectl(&["exec", "pod", "--container=app", "--", "/bin/true"]);
@@ -138,8 +138,8 @@ pub fn containerd_restarted_while_a_pod_ends(case: &Case) {
     while_a_pod_ends(case, "containerd");
 }
 
-/// An app that exits with 42 when the test makes a file, with a rule by which kubelet restarts it
-/// for that code. `again` is the program that it runs after the restart.
+/// An app that exits with 42 when the test makes a file. A rule makes kubelet restart the app
+/// because of this exit code. After the restart the app runs the program `again`.
 fn app_under_a_rule(action: &str, again: &str) -> Value {
     let rule = json!({
         "action": action, "exitCodes": { "operator": "In", "values": [42] },
@@ -186,9 +186,11 @@ pub fn a_rule_restarts_all_containers_in_order(case: &Case) {
     case.await_ready("pod");
 }
 
-/// KEP-5307: because of an exit code, kubelet restarts one container in a pod that restarts no
-/// other. usher does not know the rule, so it takes the run for complete. Finished containers stay
-/// finished, and the app runs once more after the termination.
+/// KEP-5307: because of an exit code, kubelet restarts one container of a pod. The pod's restart
+/// policy is `Never`.
+///
+/// usher does not know the rule, so for usher the run is complete. Finished containers are not
+/// started again, and the app runs again after the termination.
 pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
     let app = app_under_a_rule("Restart", "witness app --run-for 1s");
     let pod = Pod::new("pod")
@@ -204,8 +206,8 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
         ))
         .container(app)
         .container(witness("flush", &["--run-for", "500ms"]))
-        // The clean-up runs for longer than kubelet's back-off, so kubelet recreates the app
-        // meanwhile.
+        // The clean-up runs for so long that kubelet's back-off ends in this time. So kubelet
+        // creates the app again while the clean-up runs.
         .container(witness("clean-up", &["--run-for", "15s"]))
         .spec("restartPolicy", "Never");
     case.create(&pod);
@@ -213,8 +215,8 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
     case.touch("go");
     let pod = case.await_phase("pod", "Succeeded");
     let record = case.record();
-    // `assert_before` compares first events; the last events of the app and the proxy are compared
-    // below.
+    // `assert_before` compares the first events of containers. The last events of app and proxy are
+    // compared below.
     for (earlier, later) in [
         (("proxy", "ready"), ("app", "start")),
         (("app", "exit"), ("flush", "start")),
@@ -240,8 +242,8 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
 pub fn a_node_that_lost_power_starts_its_pods_in_order(case: &Case) {
     run(case);
     let before = case.record();
-    // Without the file, the proxy does not become ready after the reboot until the test makes the
-    // file again.
+    // Remove the file that makes the proxy ready. After the reboot, the proxy is ready only when
+    // the test makes the file again.
     std::fs::remove_file(case.shared_dir().join("ready-proxy")).expect("the file");
     case.cluster.switch_off();
     case.cluster.boot();

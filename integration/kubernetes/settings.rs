@@ -11,7 +11,8 @@ use crate::harness::{installed_program, run};
 
 use super::cluster::{Cluster, NODE, Node};
 
-/// The locations of the programs of a cluster, from variables that `scripts/test-kubernetes` sets.
+/// The paths of the programs that a cluster needs. `scripts/test-kubernetes` sets the variables
+/// that contain them.
 pub struct Programs {
     /// The directory of Kubernetes' programs, which are in its subdirectory `bin`.
     pub kubernetes: PathBuf,
@@ -23,11 +24,11 @@ pub struct Programs {
     pub containerd: PathBuf,
     /// The directory of usher's programs, statically linked as in images.
     pub statically_linked: PathBuf,
-    /// The directory of further programs that the DaemonSet's image contains.
+    /// The directory of the other programs in the DaemonSet's image.
     pub image_tools: PathBuf,
-    /// The disk image of the virtual machine, if the node is one.
+    /// The disk image of the virtual machine. `None` if the node is no virtual machine.
     pub node_image: Option<PathBuf>,
-    /// The runc of the node, if the node does not use the machine's.
+    /// The runc of the node. `None` if the node uses the machine's runc.
     pub runc: Option<PathBuf>,
 }
 
@@ -42,8 +43,8 @@ pub const CONTAINERD_CONFIG: &str = "/etc/containerd/config.toml";
 pub const KUBELET: &str = "etc/kubelet.json";
 pub const STATIC_PODS: &str = "etc/static-pods";
 
-/// Runs containerd as systemd does: restarts containerd when it has exited or when a restart is
-/// requested, and keeps its child processes.
+/// A script that runs containerd as systemd does. It restarts containerd when containerd has
+/// exited, or when a restart is requested. Child processes of containerd go on running.
 const CONTAINERD_SERVICE: &str = r#"
 mkfifo /run/containerd.restart
 while :; do "$@" & echo $! >/run/containerd.service; wait; done &
@@ -51,8 +52,8 @@ while read -r _; do kill "$(cat /run/containerd.service)"; done <>/run/container
 "#;
 
 impl Programs {
-    /// Reads the locations from the environment. `None` if they are not set, because the cluster's
-    /// tests were not called.
+    /// Reads the paths from the environment. `None` if the variables are not set: then the tests do
+    /// not run on a cluster.
     pub fn from_environment() -> Option<Self> {
         let kubernetes = PathBuf::from(std::env::var_os("USHER_TEST_KUBERNETES")?);
         let directory = |name| PathBuf::from(std::env::var_os(name).expect(name));
@@ -95,7 +96,7 @@ fn version_after(words: &str, said: &str) -> Option<(u32, u32)> {
     next().zip(next())
 }
 
-/// Writes all files below `etc`.
+/// Writes all configuration files. They are in the cluster's directory `etc`.
 pub fn write(cluster: &Cluster) {
     let etc = cluster.path("etc");
     let put = |name: &str, text: String| fs::write(etc.join(name), text).expect("a setting");
@@ -180,7 +181,7 @@ pub fn network() -> String {
                 "type": "host-local",
                 "dataDir": "/run/cni",
                 "ranges": [[{ "subnet": "10.89.0.0/16" }]],
-                // The only destination outside of the node that pods can reach is the API server.
+                // Pods can reach only the API server outside of the node.
                 "routes": [{ "dst": "10.96.0.0/16" }],
             },
         }],
@@ -222,7 +223,8 @@ fn kubelet(cluster: &Cluster) -> String {
         "protectKernelDefaults": true,
         "kubeAPIQPS": 100, "kubeAPIBurst": 200,
         "staticPodPath": cluster.path(STATIC_PODS),
-        // In the virtual machine kubelet gets no notification when a file is created.
+        // In the virtual machine kubelet is not notified when a file is created, so it has to look
+        // for files periodically.
         "fileCheckFrequency": "5s",
     });
     if cluster.programs.version >= (1, 27) {
@@ -241,8 +243,8 @@ fn kubelet(cluster: &Cluster) -> String {
     config.to_string()
 }
 
-/// The systemd unit of a program in the virtual machine. It is like the project's own unit, but
-/// does not restart a program that has exited.
+/// The systemd unit for a program in the virtual machine. Unlike the unit of the program's own
+/// project, it does not restart the program.
 pub fn unit(cluster: &Cluster, name: &str) -> String {
     let own = match name {
         "containerd" => {
@@ -264,7 +266,7 @@ pub fn unit(cluster: &Cluster, name: &str) -> String {
 
 const SOCKET: &str = "unix:///run/containerd/containerd.sock";
 
-/// The RuntimeClass for users.
+/// The RuntimeClass that users apply.
 pub fn runtime_class() -> String {
     concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -297,22 +299,22 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         "kube-apiserver" => &[
             "--etcd-servers=http://127.0.0.1:2379",
             "--service-cluster-ip-range=10.96.0.0/16",
-            // The API server lets a node's credentials change only that node and its pods.
+            // With a node's credentials, a client can change only that node and its pods.
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--service-account-issuer=https://kubernetes.test",
             "--secure-port=443",
             "--advertise-address=10.88.0.1",
             "--endpoint-reconciler-type=none",
-            // Nothing forwards a Service to its pods, so the API server calls webhooks at the pods'
-            // addresses.
+            // There is no proxy that forwards from a Service to its pods. So the API server calls
+            // webhooks at the addresses of their pods.
             "--enable-aggregator-routing",
             "--kubelet-preferred-address-types=InternalIP",
             "--allow-privileged",
         ],
         "kube-controller-manager" => &[
             "--leader-elect=false",
-            // A node that is late because its machine is busy must not count as failed.
+            // A node that reports late because its machine is busy must not count as failed.
             "--node-monitor-grace-period=5m",
         ],
         "kube-scheduler" => &["--leader-elect=false"],
@@ -320,8 +322,8 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
         _ => &[],
     };
     words.extend(fixed.iter().map(|word| word.to_string()));
-    // Features that some cases need, and that this version of Kubernetes has off by default, among
-    // them ephemeral containers for `kubectl debug`.
+    // Features that some cases need and that are off by default in this version of Kubernetes. One
+    // of them is ephemeral containers, for `kubectl debug`.
     let gates = match cluster.programs.version {
         (..1, _) | (1, ..23) => Some("EphemeralContainers=true"),
         (1, 34) => Some("ContainerRestartRules=true"),

@@ -1,5 +1,5 @@
-//! From the creation of a pod until it is ready: cases from the test plans of KEP-753 and of the
-//! draft KEP.
+//! Cases from the creation of a pod until the pod is ready. They are from the test plans of KEP-753
+//! and of the draft KEP.
 
 use crate::pod::{Case, Pod, exit_code, ready_probe, restarts, script, status_of, with, witness};
 
@@ -41,7 +41,8 @@ pub fn sidecars_start_before_apps(case: &Case) {
     assert_in_order(case);
 }
 
-/// kubelet waits for the app's Start before it creates the sidecars that the app waits for.
+/// The app waits for its sidecars, and kubelet creates the sidecars only when the app's Start is
+/// answered.
 pub fn an_app_listed_before_its_sidecar_waits(case: &Case) {
     case.create(
         &pod()
@@ -96,7 +97,7 @@ pub fn sidecars_start_among_the_init_containers(case: &Case) {
 /// after the previous init container has completed", "Regular containers should start in parallel
 /// after all init containers have completed".
 fn assert_apps_start_together(case: &Case, pod: Pod) {
-    // An app continues when both apps run.
+    // Each app continues only when both apps run.
     let text = |own: &str, other: &str| {
         format!(
             "witness mark {own} start; touch /shared/{own}

@@ -1,4 +1,4 @@
-//! Terminations of pods of all kinds, and events that look like a termination and are none.
+//! Terminations of pods of all kinds, and events that look like a termination but are not.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub fn apps_end_before_sidecars(case: &Case) {
 }
 
 /// KEP draft: "Termination grace period is still respected when terminating a Pod with sidecars".
-/// In this case it is the grace period of the deletion request, which the pod's annotations do not
-/// contain.
+/// In this case the request to delete the pod contains the grace period, and the pod's annotations
+/// do not.
 pub fn a_shorter_grace_period_is_kept(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
@@ -60,7 +60,7 @@ pub fn a_shorter_grace_period_is_kept(case: &Case) {
     let took = Duration::from_nanos(last.saturating_sub(record.at("app", "signal")));
     // The termination took far less than the ten minutes in the spec.
     assert!(took < Duration::from_secs(120), "{record}");
-    // The app keeps running for the six seconds before the proxy gets its signal.
+    // The proxy gets its signal after six seconds. The app runs during this time.
     let (from, to) = (record.at("app", "signal"), record.at("proxy", "signal"));
     let between = |at: u64| from < at && at < to;
     let beats = record.all("app", "beat").filter(|beat| between(beat.at_ns));
@@ -118,8 +118,8 @@ pub fn another_stop_signal_is_delivered(case: &Case) {
     assert_stopped_by(case, "10", &image, Pod::new("pod"));
 }
 
-/// Runs a pod of two containers with these fields, and checks that they stop in order, each by this
-/// signal only.
+/// Runs a pod whose two containers have these fields. Checks that the containers stop in order, and
+/// that each gets this signal and no other.
 fn assert_stopped_by(case: &Case, signal: &str, fields: &serde_json::Value, pod: Pod) {
     let options = ["--stop-signal", signal, "--stop-after", "1s"];
     let pod = pod
@@ -138,8 +138,8 @@ fn assert_stopped_by(case: &Case, signal: &str, fields: &serde_json::Value, pod:
     case.await_gone("pod");
 }
 
-/// The draft KEP's TerminationHook: the hook runs before any container of the pod stops, and the
-/// stop waits for it.
+/// The TerminationHook of the draft KEP: the hook runs before any container of the pod stops, and
+/// the containers stop only when the hook has ended.
 pub fn termination_hooks_come_first(case: &Case) {
     let hook = |name: &str, wait: &str| {
         let text = format!("witness mark {name} hook; {wait}; witness mark {name} hooked");
@@ -163,7 +163,7 @@ pub fn termination_hooks_come_first(case: &Case) {
     case.await_gone("pod");
 }
 
-/// Emits the signal that logind sends before a shutdown, or when the shutdown is canceled.
+/// Sends the D-Bus signal that logind sends before a shutdown, or when a shutdown is canceled.
 fn prepare_for_shutdown(case: &Case, begins: bool) {
     let words = [
         "busctl",
@@ -203,7 +203,8 @@ pub fn a_pod_ends_in_order_when_its_node_shuts_down(case: &Case) {
     drop(shutdown);
 }
 
-/// The pod's own stop signal (KEP-4960), which overrides the image's.
+/// The stop signal that the pod's spec names (KEP-4960). It takes precedence over that of the
+/// image.
 pub fn a_pods_own_stop_signal_is_delivered(case: &Case) {
     let signal = json!({ "lifecycle": { "stopSignal": "SIGUSR2" } });
     let pod = Pod::new("pod").spec("os", json!({ "name": "linux" }));
@@ -260,8 +261,8 @@ pub fn an_unhealthy_sidecar_is_restarted_alone(case: &Case) {
     assert!(!record.has("app", "signal"), "{record}");
 }
 
-/// kubelet stops the app and the sidecar one after the other. usher must not take that for the
-/// pod's termination, and both restart.
+/// kubelet stops the app and the sidecar one after the other. usher must not assume that the pod is
+/// terminating. Both containers are restarted.
 pub fn an_app_and_a_sidecar_that_are_unhealthy_are_both_restarted(case: &Case) {
     run_with_liveness(case);
     make_sick(case, &["app", "proxy"]);

@@ -1,4 +1,4 @@
-//! Traffic from outside the pod to a sidecar, depending on the sidecar's readiness probe.
+//! Traffic from outside of the pod to a sidecar. It depends on the sidecar's readiness probe.
 
 use serde_json::{Value, json};
 
@@ -6,14 +6,14 @@ use crate::cluster::PATIENCE;
 use crate::harness::{Background, poll};
 use crate::pod::{Case, Pod, script, with};
 
-/// An app that gets its stop signal and then waits until the test makes a file.
+/// The script of an app that keeps running after its stop signal, until the test makes a file.
 const APP: &str = "trap 'witness mark app signal
         until test -e /shared/may-end; do sleep 0.1; done
         witness mark app exit; exit' TERM
     while :; do sleep 0.1; done";
 
-/// Runs a pod with an app and a sidecar, and a Service. The sidecar serves a port, and is ready as
-/// long as a certain file does not exist.
+/// Runs a pod with an app and a sidecar, and a Service. The sidecar listens on a port. It is not
+/// ready while a certain file exists.
 fn run(case: &Case) {
     let text = "mkdir -p /tmp/www && echo served > /tmp/www/index.html
         trap 'witness mark proxy told; kill $!; exit 0' TERM

@@ -30,8 +30,8 @@ pub(super) fn code<T>(answer: Answer<T>) -> Code {
     answer.map_or_else(|(code, _)| code, |_| Code::OK)
 }
 
-/// The outcome of a call, reduced to what callers distinguish. containerd's own shim refuses most
-/// calls with the code UNKNOWN, and no caller depends on that.
+/// The outcome of a call, as far as callers distinguish outcomes. containerd's own shim refuses
+/// most calls with the code UNKNOWN, and no caller depends on this code.
 pub(super) fn outcome<T>(answer: Answer<T>) -> &'static str {
     match code(answer) {
         Code::OK => "done",
@@ -40,7 +40,7 @@ pub(super) fn outcome<T>(answer: Answer<T>) -> &'static str {
     }
 }
 
-/// The test suite of the CRI sends a cgroup path in systemd's form, on nodes without systemd too.
+/// The CRI's test suite passes a cgroup path in systemd's form, even on nodes without systemd.
 #[test]
 fn the_options_not_the_form_of_the_path_choose_the_cgroup_manager() {
     let path = "usher-test.slice:options:a";
@@ -94,8 +94,8 @@ fn a_created_task_can_be_killed_and_deleted() {
     );
 }
 
-/// containerd's client option `WithProcessKill` makes this call, and takes every error except
-/// NOT_FOUND for a failure.
+/// containerd's client makes this call for its option `WithProcessKill`. For the client, every
+/// error except NOT_FOUND is a failure.
 #[test]
 fn a_kill_of_all_processes_of_a_container_that_ends_meanwhile_returns_not_found() {
     let seen = both(|host, runtime| {
@@ -353,8 +353,8 @@ fn close_io_ends_the_input() {
         api.create(&create).expect("Create");
         api.start("a", "").expect("Start");
         std::fs::write(&create.stdin, "words\n").expect("write the input");
-        // The writer has closed the FIFO, but another writer may still open it. Only CloseIO tells
-        // the shim that none will.
+        // The client has closed the FIFO. Another client may open the FIFO later, so the
+        // container's input goes on until CloseIO.
         let copy = host.shared_dir().join("copy");
         let arrived = || std::fs::read_to_string(&copy).is_ok_and(|text| text == "words\n");
         eventually("the words have arrived", PATIENCE, arrived);

@@ -15,7 +15,7 @@ use crate::harness::{
     runtime_under_test,
 };
 
-/// Starts the shim as [`BareShim::start`] does, with a directory for criu's log.
+/// Starts the shim like [`BareShim::start`], and makes a directory for criu's log.
 #[track_caller]
 fn start(shim: &mut BareShim<'_>) {
     // containerd makes this directory too.
@@ -24,7 +24,7 @@ fn start(shim: &mut BareShim<'_>) {
     shim.try_start(command, &Any::new()).expect("start");
 }
 
-/// Counts up from one, in memory and into a file.
+/// A script that counts up from one. The number is in memory, and is written to a file.
 const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i > /shared/count; sleep 0.05; done";
 
 fn count(host: &Containerd) -> u64 {
@@ -40,8 +40,8 @@ fn await_more(host: &Containerd, than: u64) -> u64 {
     count(host)
 }
 
-/// A shim whose container counts. The container is in the host's network namespace, because for
-/// another one criu needs iptables.
+/// A shim with a container that counts. The container uses the host's network namespace, because
+/// criu would need iptables for another network namespace.
 fn counting<'host>(host: &'host Containerd, runtime: &str, id: &str) -> BareShim<'host> {
     let args = ["/bin/sh", "-c", COUNT];
     let mut shim = BareShim::prepare(host, runtime, id, &args, |config| {
@@ -103,7 +103,8 @@ fn a_restored_container_continues_where_its_checkpoint_was_made() {
 
         fs::remove_file(host.shared_dir().join("count")).unwrap();
         fs::remove_dir_all(host.dir().join("bundles/a")).unwrap();
-        // The restored container has the same name, because criu restores the cgroup too.
+        // The restored container has the same id as the original one, because criu restores the
+        // cgroup too.
         let shim = counting(host, runtime, "a");
         let api = shim.api().deadline(PATIENCE * 3);
         let (request, _output) = shim.create_request_with_stdio();
@@ -212,7 +213,7 @@ fn a_held_container_is_restored_on_release() {
     api.create(&sidecar.create_request()).expect("Create");
     api.start("b", "").expect("Start");
     assert!(await_more(&host, 0) >= before);
-    // The restored container runs before the OCI runtime reports its process.
+    // The restored program counts before the OCI runtime has reported its process to the shim.
     eventually("the restored process is known", PATIENCE, || {
         state(&api, "app") == ("RUNNING".to_owned(), true)
     });
@@ -220,7 +221,7 @@ fn a_held_container_is_restored_on_release() {
     assert_eq!(api.wait("app", "").expect("Wait").exit_status, 137);
 }
 
-/// Events of a task from its creation to its deletion, with the exit code of a killed task.
+/// All events of a task, with the exit code of a killed container.
 const RUN: [&str; 4] = [
     "/tasks/create",
     "/tasks/start",

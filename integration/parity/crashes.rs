@@ -1,4 +1,4 @@
-//! Shims and containerds that are killed.
+//! Shims and containerd processes that are killed.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -57,7 +57,7 @@ fn a_pod_can_start_again_after_its_shim_was_killed() {
         run_witness(host, &witness(runtime, "a", &[]).in_pod("pod1", "a"));
         kill_shim(host, "a");
         host.wait_exit("a");
-        // The new shim has the same address. The dead shim may have left its socket there.
+        // The new shim uses the same address. The socket of the dead shim may still be there.
         run_witness(host, &witness(runtime, "b", &[]).in_pod("pod1", "b"));
         (host.status("b"), host.shims().len())
     });
@@ -117,7 +117,7 @@ fn an_exit_while_containerd_is_down_is_known_afterwards() {
         }
         host.await_status("a", Some(Status::Stopped));
         let delete = host.ctr(&["tasks", "delete", "a"]);
-        // `ctr` logs the task's exit code.
+        // `ctr` prints the task's exit code in a log line.
         (delete.err().contains("exit code 3"), host.status("a"))
     });
     assert_eq!(seen, (true, None));

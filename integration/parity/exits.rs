@@ -3,8 +3,8 @@
 use super::{both, run_witness, script, witness};
 use crate::harness::{ContainerSpec, PATIENCE, Status, Version, eventually, words_for_missing};
 
-/// In the host's PID namespace the container's process is not process 1, so unhandled signals kill
-/// it.
+/// Options of `ctr` that put the container into the host's PID namespace. Its process then is not
+/// process 1, so a signal without a handler kills it.
 const HOST_PIDS: &[&str] = &["--with-ns", "pid:/proc/self/ns/pid"];
 
 #[test]
@@ -72,7 +72,8 @@ fn kill_all_reaches_every_process() {
         eventually("three processes run", PATIENCE, || {
             host.pids("a").len() == 3
         });
-        // The shell is process 1 of its PID namespace, so it ignores SIGTERM.
+        // The shell is process 1 of its PID namespace and has no handler for SIGTERM, so the kernel
+        // drops the signal.
         host.must(&["tasks", "kill", "--all", "--signal", "SIGTERM", "a"]);
         host.wait_exit("a")
     });
@@ -82,8 +83,8 @@ fn kill_all_reaches_every_process() {
 #[test]
 fn child_processes_without_a_pid_namespace_end_with_their_container() {
     let seen = both(|host, runtime| {
-        // The shim of containerd 1.7 and 2.x does not kill the remaining processes if the container
-        // exits before Start is answered, so the container waits.
+        // In containerd 1.7 and 2.x, containerd's own shim does not kill the other processes if the
+        // container exits before Start is answered. So the container waits for a file.
         let first = if host.is_reference() {
             "until test -e /shared/go; do sleep 0.01; done"
         } else {

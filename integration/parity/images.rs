@@ -20,7 +20,8 @@ fn from_image_with(snapshotter: &'static str) {
             let at = format!("mount {}/rootfs", host.bundle_dir(id).display());
             host.remains().iter().filter(|what| **what == at).count()
         };
-        // A second container of the image must not see the first one's file.
+        // The second container uses the same image. It must not see the file of the first
+        // container.
         let other = host.run_attached(&container("b", "cat /file 2> /dev/null || echo none"));
         let (while_running, read) = (mounts("a"), host.exec("a", &["/bin/cat", "/file"]).out());
         host.kill("a", "SIGKILL");

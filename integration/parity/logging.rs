@@ -16,13 +16,14 @@ use crate::harness::{
 fn program(host: &Containerd, script: &str) -> String {
     let path = host.dir().join("logger");
     let dir = host.dir().display();
-    // The program gets neither a useful environment nor a useful working directory.
+    // The shim gives the logging program hardly any environment, and no useful working directory.
     let head = format!("#!/bin/busybox sh\nexport PATH=/usr/bin:/bin\ncd {dir}\necho $$ > pid\n");
     write_program(&path, &format!("{head}{script}"));
     path.display().to_string()
 }
 
-/// Writes both streams to separate files, and ends after both have ended.
+/// A logging program that writes both streams to separate files. It exits when both streams have
+/// ended.
 const KEEPS: &str = "echo \"$CONTAINER_ID $CONTAINER_NAMESPACE $*\" > args\n\
                      env | grep -c = > env\n\
                      cat <&3 3<&- 4<&- 5>&- > out & cat <&4 3<&- 4<&- 5>&- > err &\n\
@@ -66,7 +67,7 @@ fn a_logging_program_gets_the_output() {
         host.delete("a");
         program_has_ended(host);
         let args = read(host, "args").replace(&host.namespace, "namespace");
-        // The environment contains only the variables of the logging program and of the shell.
+        // The logging program has only its own environment variables and those of the shell.
         let is_poor = read(host, "env").trim().parse::<u32>().expect("a number") < 8;
         (code, args, is_poor, read(host, "out"), read(host, "err"))
     });
@@ -120,7 +121,7 @@ fn a_logging_program_gets_the_output_of_a_terminal() {
             output().ends_with("\n2000\r\n")
         });
         if !host.is_reference() {
-            // containerd's own shim forgets its logging program.
+            // With containerd's own shim, the logging program need not exit.
             program_has_ended(host);
         }
         output()
@@ -161,8 +162,8 @@ fn a_logging_program_that_cannot_start_is_an_error_and_leaves_nothing() {
 
 #[test]
 fn a_logging_program_that_exits_before_it_is_ready_is_an_error_and_leaves_nothing() {
-    // Only our shim is tested: containerd's own shim takes the program's exit for the message that
-    // it is ready.
+    // Only our shim is tested. containerd's own shim continues when the program exits, as if the
+    // program had reported that it is ready.
     let host = Containerd::start();
     let uri = format!("binary://{}", program(&host, "exit 7\n"));
     let (created, _) = create(&host, &uri);
@@ -280,7 +281,7 @@ fn output_is_appended_to_an_existing_file() {
 
 #[test]
 fn a_terminals_output_can_go_to_a_file() {
-    // Only our shim is tested: the shim of containerd 1.6 takes the address for the path of a FIFO.
+    // Only our shim is tested. The shim of containerd 1.6 uses the address as the path of a FIFO.
     let host = Containerd::start();
     let args = ["/bin/sh", "-c", "seq 1 2000"];
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, |config| {
@@ -325,8 +326,8 @@ fn other_schemes_and_missing_files_are_refused() {
         };
         let refused = refusal("http://localhost/");
         if !host.is_reference() {
-            // If containerd's own shim cannot open a stream, it fails the Create but leaves the
-            // container.
+            // If a stream cannot be opened, containerd's own shim fails the Create, but does not
+            // delete the container.
             assert_eq!(refusal("/nowhere/fifo"), (false, true));
         }
         refused

@@ -1,4 +1,4 @@
-//! OOM events: which container gets one, and when.
+//! OOM events: for which container and at what time the shim publishes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use crate::harness::{ContainerSpec, Containerd, PATIENCE, Status, eventually, ru
 
 const LIMIT: &str = "33554432";
 
-/// Fills memory until it is killed: `tail` looks for the end of a line that never ends.
+/// A command that fills memory until the kernel kills it: `tail` reads a line that never ends.
 const EATER: &str = "tail /dev/zero";
 
-/// A memory limit twice as high as the tests' programs need; a program that fills memory reaches it
-/// at once.
+/// Limits the container's memory to twice as much as the programs of the tests need. A program that
+/// fills memory soon reaches the limit.
 fn limited(spec: ContainerSpec) -> ContainerSpec {
     spec.option(&["--memory-limit", LIMIT])
 }
@@ -63,7 +63,7 @@ fn an_oom_event_comes_at_once_if_the_container_survives() {
         });
         host.kill("a", "SIGKILL");
         host.wait_exit("a");
-        // The OOM kill causes one event. The caller's SIGKILL causes none.
+        // The kernel's OOM kill causes one event. The SIGKILL from the caller causes no event.
         (status, count(host, "a", "/tasks/oom"))
     });
     assert_eq!(seen, (Some(Status::Running), 1));
@@ -115,8 +115,8 @@ fn an_oom_event_of_a_cgroup_below_the_containers_precedes_the_exit() {
         .join(&host.namespace)
         .join("a/below");
     if !below.parent().is_some_and(Path::exists) {
-        // cgroup v2 itself adds up the kills of all cgroups below, and allows no limit below a
-        // cgroup with processes.
+        // The test is for cgroup v1. In cgroup v2, the kernel itself counts kills in cgroups below,
+        // and a cgroup with processes cannot have a child cgroup with a limit.
         return;
     }
     fs::create_dir(&below).expect("a cgroup");
@@ -128,8 +128,8 @@ fn an_oom_event_of_a_cgroup_below_the_containers_precedes_the_exit() {
     assert_eq!(topics[topics.len() - 2..], ["/tasks/oom", "/tasks/exit 6"]);
 }
 
-/// With cgroup v1 the kernel notifies the shim of a kill for all containers of the pod, and
-/// containerd's own shim publishes an event for each of them.
+/// With cgroup v1, the kernel tells the shim of one kill as if it had happened in each container of
+/// the pod. containerd's own shim then publishes an event for each container.
 #[test]
 fn only_the_killed_container_of_a_pod_gets_an_oom_event() {
     let host = Containerd::start();
@@ -171,7 +171,7 @@ fn the_oom_watch_ends_with_its_container() {
         host.wait_exit(&id);
         host.delete(&id);
     }
-    // Connections also open and close descriptors.
+    // The number may be higher for a moment, because connections also use descriptors.
     eventually("nothing is open any more", PATIENCE, || {
         descriptors() <= before
     });
@@ -209,7 +209,7 @@ impl Pod {
 }
 
 impl Drop for Pod {
-    /// Neither containerd nor a shim removes this cgroup.
+    /// Removes the cgroup, because neither containerd nor a shim does so.
     fn drop(&mut self) {
         let below = self.path.trim_start_matches('/');
         let root = PathBuf::from("/sys/fs/cgroup");

@@ -1,8 +1,8 @@
-//! Containers of a pod without usher annotations behave under our shim as under containerd's own
-//! shim, which is called the reference.
+//! Parity with containerd's own shim, which is called the reference: containers of a pod without
+//! annotations of usher behave the same under both shims.
 //!
 //! Each scenario runs under both shims, each time on a new containerd. The observations must be
-//! equal, and must be what the test expects: two equal failures are no success.
+//! equal. They must also be what the test expects, because both shims could fail in the same way.
 
 mod api;
 mod checkpoint;
@@ -28,11 +28,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::harness::{ContainerSpec, Containerd, REFERENCE, Settings, Shims, runtime_under_test};
 
-/// Attempts of a scenario under the reference, which sometimes loses the output of a program that
-/// exits at once. Our shim has one attempt.
+/// Number of attempts of a scenario under the reference. The reference sometimes loses the output
+/// of a program that exits at once. Under our shim, there is one attempt.
 const REFERENCE_TRIES: usize = 3;
 
-/// Runs a scenario under the reference and under our shim. Returns the common observation.
+/// Runs a scenario under the reference and under our shim. Returns the observation, which must be
+/// the same in both.
 #[track_caller]
 fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
     let ours = scenario(&Containerd::start(), &runtime_under_test());

@@ -27,7 +27,8 @@ fn mount(kind: &str, source: &Path, options: &[&str]) -> Mount {
     }
 }
 
-/// A container that runs a shell script. Its bundle's `rootfs` is its root.
+/// A shim for a container that runs a shell script. The container's root file system is the
+/// directory `rootfs` of the bundle.
 fn shim_of<'host>(
     host: &'host Containerd,
     runtime: &str,
@@ -40,8 +41,8 @@ fn shim_of<'host>(
     })
 }
 
-/// Runs the container. Returns the content of `/shared/seen` and the exit code, and checks that
-/// nothing stays mounted.
+/// Runs the container. Returns the content of the file `/shared/seen`, and the exit code. Checks
+/// that no mount remains.
 #[track_caller]
 fn seen_by(host: &Containerd, shim: &BareShim<'_>, request: &CreateTaskRequest) -> (String, u32) {
     let api = shim.api();
@@ -70,7 +71,8 @@ fn run_with(host: &Containerd, runtime: &str, mounts: Vec<Mount>, script: &str) 
     seen_by(host, &shim, &request)
 }
 
-/// The error of a Create with this mount, which must fail. Checks that nothing stays mounted.
+/// Creates a container with this mount, which must fail, and returns the error. Checks that no
+/// mount remains.
 fn refusal(host: &Containerd, runtime: &str, mount: Mount) -> String {
     let shim = shim_of(host, runtime, "exit 0", |_| {});
     let request = CreateTaskRequest {
@@ -82,7 +84,8 @@ fn refusal(host: &Containerd, runtime: &str, mount: Mount) -> String {
     message
 }
 
-/// The harness's root file system, and options for an overlay with new empty directories.
+/// The harness's root file system, and the options of an overlay whose upper directory and work
+/// directory are new and empty.
 fn overlay_dirs(host: &Containerd) -> (PathBuf, [String; 2]) {
     let [upper, work] = ["upper", "work"].map(|name| {
         let path = host.dir().join(name);
@@ -193,7 +196,7 @@ fn a_failed_mount_is_named_and_leaves_nothing() {
             let words = words.to_owned();
             let refusal = refusal(host, runtime, mount);
             fs::remove_dir_all(host.dir().join("bundles/a")).unwrap();
-            // Since containerd 1.7, its own shim does not name the mount that failed.
+            // containerd's own shim does not name the mount that failed, since containerd 1.7.
             host.is_reference() || refusal.contains(&words)
         })
     });
@@ -205,7 +208,8 @@ fn mount_options_that_exceed_a_page_are_refused_in_one_line() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
     let (base, [upper, work]) = overlay_dirs(&host);
-    // The paths of the layers share no directory by which the shim could shorten them.
+    // The shim could shorten the paths of layers that are in one directory. These paths have no
+    // directory in common.
     let lower = format!("lowerdir={}:/{}", base.display(), "x".repeat(5000));
     let overlay = mount("overlay", Path::new("overlay"), &[&upper, &work, &lower]);
     let said = refusal(&host, &runtime, overlay);
@@ -240,11 +244,13 @@ fn a_mount_target_stays_below_the_root_despite_symbolic_links() {
     );
 }
 
-/// Id mappings of two parts each: one for id 0, and one for all ids from 1 on.
+/// Mappings of user and group ids. Each has two parts: one for the id 0, and one for all ids from 1
+/// on.
 const UIDS: &str = "uidmap=0:100000:1,1:100001:65535";
 const GIDS: &str = "gidmap=0:200000:1,1:200001:65535";
 
-/// Prints the owners of files that belong to 0:0 and 7:8 on the file system.
+/// A command that prints the owners of two files. On the file system, the first file belongs to
+/// 0:0, and the second to 7:8.
 const OWNERS: &str = "/bin/busybox stat -c %u:%g /bin/busybox /seven > /shared/seen";
 
 /// A root file system with a file that belongs to 7:8.

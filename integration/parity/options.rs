@@ -39,7 +39,7 @@ fn prepare<'host>(host: &'host Containerd, runtime: &str) -> BareShim<'host> {
     BareShim::prepare(host, runtime, "a", &["/bin/sleep", "1000"], |_| {})
 }
 
-/// Starts a shim with these options. Returns it and its process id.
+/// Starts a shim with these options. Returns the shim and its process id.
 #[track_caller]
 fn started<'host>(host: &'host Containerd, runtime: &str, options: &Any) -> (BareShim<'host>, u32) {
     let mut shim = prepare(host, runtime);
@@ -88,7 +88,8 @@ impl Drop for Cgroup {
 
 #[test]
 fn the_shim_runs_in_the_cgroup_of_the_options() {
-    // The shim may do its first work before or after its move to the cgroup, so try several times.
+    // The shim may start its work before or after it is moved to the cgroup. So the test makes
+    // several attempts.
     const ROUNDS: usize = 5;
     let seen = both(|host, runtime| {
         let path = format!("/{}/shims", host.namespace);
@@ -130,8 +131,8 @@ fn the_shims_oom_score_is_one_above_its_callers_within_the_limit() {
         ["0", "7", "1000"].map(|score| {
             let mut shim = prepare(host, runtime);
             let direct = shim.command("start");
-            // The score is set in a separate shell, because a process without privileges cannot
-            // lower its score again.
+            // A separate shell sets the score. An unprivileged process could not lower its own
+            // score again afterwards.
             let script = format!("echo {score} > /proc/$$/oom_score_adj; \"$0\" \"$@\"; exit $?");
             let mut words = vec!["-c".as_ref(), script.as_ref(), direct.get_program()];
             words.extend(direct.get_args());
@@ -159,7 +160,7 @@ fn core_scheduling_is_enabled_or_refused() {
         }
         refused.map(|said| said.contains("SCHED_CORE") || said.contains("sched core"))
     });
-    // A kernel that supports core scheduling refuses no start.
+    // If the kernel supports core scheduling, the shim must start.
     assert!(refused.unwrap_or(true));
 }
 
@@ -246,8 +247,8 @@ fn the_pipes_belong_to_the_owner_in_the_options() {
             (pipe.uid(), pipe.gid())
         })
     });
-    // When the container runs, the owner depends on the OCI runtime: runc changes the pipe's user
-    // to that of the program, crun changes user and group, youki changes neither.
+    // The owner of the running container's pipe depends on the OCI runtime. runc changes the user
+    // to that of the program, crun changes user and group, and youki changes neither.
     let owner = match oci_runtime().as_str() {
         "runc" => (0, 2345),
         "crun" => (0, 0),

@@ -38,7 +38,8 @@ fn the_end_of_one_container_leaves_the_other_alone() {
                 &witness(runtime, id, &["--exit", "4"]).in_pod("pod1", id),
             );
         }
-        // The shim was started for this container, and stays for the others when it exits.
+        // The shim was started for container `a`. When `a` exits, the shim goes on serving the
+        // other containers.
         host.kill("a", "SIGTERM");
         let first = host.wait_exit("a");
         host.delete("a");

@@ -8,8 +8,8 @@ use super::api::{bare, outcome};
 use super::both;
 use crate::harness::{BareShim, Containerd, PATIENCE, TaskApi, eventually, move_below};
 
-/// In the host's PID namespace the container's process is not process 1, so unhandled signals kill
-/// it.
+/// Puts the container into the host's PID namespace. Its process then is not process 1, so a signal
+/// without a handler kills it.
 fn host_pids(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
     namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
@@ -28,8 +28,8 @@ fn start<'a>(
     (shim, api)
 }
 
-/// Waits until a process runs `sleep`. containerd's own shim answers Start while the process still
-/// executes runc's code, which handles signals in its own way.
+/// Waits until a process runs `sleep`. When containerd's own shim answers Start, the process may
+/// still run code of runc, which handles signals in another way.
 fn await_sleep(host: &Containerd, pid: u32) {
     if !host.is_reference() {
         return;
@@ -40,7 +40,8 @@ fn await_sleep(host: &Containerd, pid: u32) {
     });
 }
 
-/// Starts two processes, one in a session of its own, and writes their process ids to files.
+/// A script that starts two processes and writes their process ids to files. One of the processes
+/// has a new session.
 const FAMILY: &str =
     "sleep 1001 & echo $! > /shared/one; setsid sleep 1002 & echo $! > /shared/two";
 
@@ -106,7 +107,8 @@ fn a_real_time_signal_reaches_all_processes() {
         let (_shim, api) = start(host, runtime, &["/bin/sh", "-c", script], |_| ());
         let count = || api.pids("a").expect("Pids").processes.len();
         eventually("three processes run", PATIENCE, || count() == 3);
-        // The shell is process 1 of its PID namespace, so it ignores the signal.
+        // The shell is process 1 of its PID namespace and has no handler for this signal, so the
+        // kernel drops the signal.
         api.kill("a", "", 40, true).expect("Kill");
         api.wait("a", "").expect("Wait").exit_status
     });
@@ -132,8 +134,9 @@ fn all_processes_of_a_pid_namespace_end_with_its_killed_init() {
     assert_eq!(code, 137);
 }
 
-/// Without a PID namespace, the shim ends the container's other processes when its first process
-/// ends, whatever the reason. The shim also publishes the exits of execs.
+/// Checks that the shim ends all processes of a container without a PID namespace as soon as its
+/// first process has exited, and publishes the exits of execs. The reason of the exit does not
+/// matter.
 fn run_until_init_ends(edit: fn(&mut Value), script: &str, end: fn(&TaskApi)) -> (u32, u32) {
     both(|host, runtime| {
         let args = ["/bin/sh", "-c", &format!("{FAMILY}; {script}")];
@@ -201,8 +204,8 @@ fn in_a_shared_pid_namespace_a_containers_processes_end_with_its_init() {
         let b = second.api();
         b.create(&second.create_request()).expect("Create");
         b.start("b", "").expect("Start");
-        // The files contain process ids of the pod's PID namespace, so ask the shim for the ids
-        // outside of it.
+        // The files contain process ids of the pod's PID namespace. The ids outside of this
+        // namespace are in the shim's answer.
         family(host);
         let count = || b.pids("b").expect("Pids").processes.len();
         eventually("all processes run", PATIENCE, || count() >= 3);

@@ -23,7 +23,7 @@ type Fields = BTreeMap<String, String>;
 
 const MEMORY_LIMIT: u64 = 64 << 20;
 
-/// Uses disk, memory and processor for part of a second.
+/// A script that uses disk, memory and CPU for less than a second.
 const WORK: &str = "dd if=/dev/zero of=/shared/block bs=65536 count=64 conv=fsync; \
     i=0; while test $i -lt 100000; do i=$((i+1)); done; \
     touch /shared/up; exec sleep 1000";
@@ -69,8 +69,8 @@ const VARYING: &[&str] = &[
     "workingset_nodereclaim",
 ];
 
-/// Fields that the shims of older versions of containerd do not report: some before 1.7, some also
-/// later.
+/// Fields that the shims of older versions of containerd do not report. Some are missing before
+/// 1.7, some also in later versions.
 const MORE: &[&str] = &[
     "psi",
     "max_usage",
@@ -139,7 +139,7 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
     for line in print_to_string_pretty(metrics).lines() {
         let line = line.trim();
         if let Some(name) = line.strip_suffix(" {") {
-            // Messages of the same name form a list, so all but the first get a number.
+            // Messages of the same name form a list. The second and later ones get a number.
             path.push(name.to_owned());
             let count = seen.entry(path.join(".")).or_default();
             *count += 1;
@@ -152,7 +152,7 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
         } else if line == "}" {
             path.pop();
         } else if let Some((name, value)) = line.split_once(": ") {
-            // Entries of disk operations are named by their operation, because their order varies.
+            // The order of disk operations varies. So each of them is named after its operation.
             if name == "op"
                 && let Some(last) = path.last_mut()
             {
@@ -161,7 +161,7 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
             }
             let at = path.iter().map(String::as_str).chain([name]);
             let values = fields.entry(at.collect::<Vec<_>>().join(".")).or_default();
-            // The values of a list field are joined.
+            // If a field is a list, its values form one text.
             *values = format!("{values} {value}").trim().to_owned();
         }
     }
@@ -189,7 +189,7 @@ fn has_cgroup(host: &Containerd) -> bool {
     places.into_iter().any(|root| place(root).exists())
 }
 
-/// The shim's metrics for a container after its work.
+/// The metrics that the shim reports when the container has done its work.
 #[track_caller]
 fn figures_of_work(runtime: &str) -> (String, Fields) {
     let host = Containerd::start();
@@ -232,7 +232,8 @@ fn our_metrics_have_every_field_of_the_reference() {
         if STATIC.contains(&name(field)) {
             assert_eq!(value, expected, "{field}");
         }
-        // Both runs do the same work, so their costs must be of the same order.
+        // Both runs do the same work, so each value must be similar in both: at most eight times as
+        // high.
         if let (Ok(value), Ok(expected)) = (value.parse::<u128>(), expected.parse::<u128>())
             && !is_varying(field)
         {
@@ -265,8 +266,8 @@ fn metrics_are_reported_in_every_state() {
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");
         if !host.is_reference() {
-            // Our shim removes the cgroup as soon as the container has exited, but keeps the
-            // metrics.
+            // Our shim removes the cgroup when the container has exited. It reports the last
+            // metrics afterwards, too.
             eventually("the container's cgroup is gone", PATIENCE, || {
                 !has_cgroup(host)
             });
@@ -274,14 +275,13 @@ fn metrics_are_reported_in_every_state() {
         let stopped = stats(&api).1;
         api.delete("a", "").expect("Delete");
         let deleted = api.stats("a").map_or_else(|(code, _)| code, |_| Code::OK);
-        // The values to compare: the configured limits, whether processor time was used, and the
-        // number of processes.
+        // Compare the configured limits, whether CPU time was used, and whether there is one
+        // process.
         let told = |fields: &Fields| {
             let limits = fields
                 .iter()
                 .filter(|(field, _)| STATIC.contains(&name(field)));
-            // Fields of disk operations are left out, because an operation counts only once it
-            // reaches the disk.
+            // Leave out disk operations: the kernel counts them only when they reach the disk.
             let limits = limits.filter(|(field, _)| !field.contains("io"));
             let used = ["cpu.usage.total", "cpu.usage_usec"].map(|f| fields.contains_key(f));
             let processes = fields.get("pids.current").map(|n| n == "1");
@@ -301,8 +301,9 @@ fn metrics_are_reported_in_every_state() {
         assert!(used);
     }
     let processes = [created.2, paused.2, stopped.2];
-    // In a created container, runc's waiting process has several threads, which all count. Other
-    // OCI runtimes have one thread there. An exited container has none.
+    // In a created container, runc's waiting process has several threads, and all of them are
+    // counted. With other OCI runtimes this process has one thread. An exited container has no
+    // process.
     let parked_has_one = oci_runtime() != "runc";
     assert_eq!(processes, [Some(parked_has_one), Some(true), None]);
     assert_eq!(deleted, Code::NOT_FOUND);

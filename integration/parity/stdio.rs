@@ -24,7 +24,7 @@ fn output_and_errors_are_kept_apart() {
 #[test]
 fn large_output_arrives_completely() {
     let seen = both(|host, runtime| {
-        // More than a pipe holds, on both streams at once.
+        // The script writes more to both streams than a pipe can hold.
         let script = script(runtime, "a", "seq 1 40000; seq 1 40000 >&2");
         let finished = host.run_attached(&script);
         (finished.code, finished.stdout, finished.stderr)
@@ -86,7 +86,7 @@ fn large_input_reaches_the_program() {
         container.write(&[b'x'; 200_000]);
         container.finish(PATIENCE).out()
     });
-    // Made by: head -c 200000 /dev/zero | tr '\0' x | sha256sum
+    // Output of the command: head -c 200000 /dev/zero | tr '\0' x | sha256sum
     let expected = "91e3faafd322bcdf160f3f0ce886acb092b9b9e2a1e8526b40f21a8898a8700b  -\n";
     assert_eq!(seen, expected);
 }
@@ -126,7 +126,7 @@ fn a_client_can_wait_until_its_input_is_opened() {
         let (request, _output) = shim.create_request_with_stdio();
         let stdin = request.stdin.clone();
         let client = std::thread::spawn(move || {
-            // The open returns once the shim has opened the FIFO for reading.
+            // Opening the FIFO for writing takes until the shim has opened it for reading.
             let mut input = std::fs::File::options().write(true).open(stdin)?;
             input.write_all(b"words\n")
         });
@@ -144,8 +144,8 @@ fn a_client_can_wait_until_its_input_is_opened() {
 #[test]
 fn output_continues_after_the_reader_has_gone() {
     let beats = both(|host, runtime| {
-        // The FIFO's reader, `ctr`, exits before the container writes. The writes must neither fail
-        // nor block.
+        // `ctr` reads the FIFO, and exits before the container writes. Writing must then neither
+        // fail nor block.
         let lines = "n=0; while [ $n -lt 300 ]; do echo $n; n=$((n + 1)); done";
         host.run(&script(
             runtime,
@@ -201,8 +201,8 @@ fn a_missing_program_is_named_once() {
     assert_eq!(seen, [(false, 1); 3]);
 }
 
-/// A container in a user namespace, whose client does not say which user the pipes should belong
-/// to.
+/// The container has a user namespace. The client does not say to which user the pipes should
+/// belong.
 #[test]
 fn a_container_in_a_user_namespace_can_reopen_its_output_without_a_named_owner() {
     let host = Containerd::start();

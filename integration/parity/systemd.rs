@@ -1,5 +1,5 @@
-//! Containers whose cgroups systemd makes, one scope for each. The tests need systemd as the first
-//! process, as in the test's virtual machine (`integration/guest`).
+//! Containers whose cgroups are scopes that systemd makes. systemd has to be the first process, as
+//! in the virtual machine of the tests (`integration/guest`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::harness::{
 
 fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
     let cgroup = format!("system.slice:{}:{}", host.namespace, spec.id);
-    // `ctr` passes this option only to the runtime of this name. Our shim recognizes a systemd
-    // cgroup by the form of the path.
+    // `ctr` passes this option only to containerd's own shim. Our shim recognizes a systemd cgroup
+    // by the form of its path.
     let spec = match spec.runtime.as_str() {
         REFERENCE => spec.option(&["--runc-systemd-cgroup"]),
         _ => spec,
@@ -22,8 +22,8 @@ fn in_scope(host: &Containerd, spec: ContainerSpec) -> ContainerSpec {
     spec.option(&["--cgroup", &cgroup])
 }
 
-/// The cgroup of a process, with the word `test` in place of the test's name, so that cgroups can
-/// be compared.
+/// The cgroup of a process. The test's name in the path is replaced by the word `test`, so that the
+/// cgroups of two tests can be compared.
 fn cgroup_of(host: &Containerd, pid: u32) -> String {
     let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroup");
     cgroup.trim().replace(&host.namespace, "test")
@@ -66,8 +66,8 @@ fn a_container_and_its_execs_share_a_scope_until_it_ends() {
     );
 }
 
-/// A scope in which the OOM killer has killed a process is kept by systemd as failed, until it is
-/// reset.
+/// If the OOM killer has killed a process in a scope, systemd keeps the scope as failed until the
+/// scope is reset.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
 fn a_scope_with_an_oom_kill_is_removed() {
@@ -86,7 +86,7 @@ fn a_scope_with_an_oom_kill_is_removed() {
 /// Installs a runc that records its arguments.
 fn record_runc_calls(host: &Containerd) -> PathBuf {
     let note = host.dir().join("runc-was-asked");
-    // The virtual machine has no other shell.
+    // busybox contains the only shell of the virtual machine.
     let script = format!(
         "#!/bin/busybox sh\necho \"$*\" >>{}\nPATH={}\nexec runc \"$@\"\n",
         note.display(),
@@ -119,7 +119,8 @@ fn runc_does_not_stop_a_scope_that_has_stopped_by_itself() {
     assert_eq!(scopes(&host), "");
 }
 
-/// systemd and container engines in a container also move themselves to another cgroup.
+/// systemd in a container does the same, and so do container engines: they move themselves to
+/// another cgroup.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
 fn an_exec_joins_the_cgroup_that_the_containers_init_moved_to() {

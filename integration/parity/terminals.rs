@@ -43,8 +43,8 @@ fn sleeping<'a>(host: &'a Containerd, runtime: &str) -> (BareShim<'a>, TaskApi) 
     (shim, api)
 }
 
-/// An exec of a shell script in a terminal. Only the flag in the request, not the process spec,
-/// says that the exec has a terminal.
+/// A request to execute a shell script in a terminal. The request says that the exec has a
+/// terminal, but the process spec does not.
 fn exec_in_terminal(shim: &BareShim, exec_id: &str, script: &str) -> ExecProcessRequest {
     ExecProcessRequest {
         stdin: shim.fifo(&format!("{exec_id}-stdin")),
@@ -68,8 +68,8 @@ fn run(shim: &BareShim, api: &TaskApi, exec_id: &str, script: &str) -> (String, 
 }
 
 fn open_input(path: &str) -> File {
-    // The file is also opened for reading: so the open does not wait for the shim, and the FIFO
-    // stays open.
+    // The file is opened for reading, too. So opening it does not wait for the shim, and the FIFO
+    // remains open.
     File::options()
         .read(true)
         .write(true)
@@ -111,7 +111,7 @@ fn an_exec_owns_its_terminal() {
     assert_eq!(seen, ("/dev/pts/0\r\ngot\r\n".to_owned(), 3));
 }
 
-/// Prints the terminal's size whenever it changes.
+/// A script that prints the terminal's size at first, and whenever the size changes.
 const SAYS_SIZES: &str = "trap 'stty size' WINCH; stty size; while sleep 0.05; do :; done";
 
 #[test]
@@ -156,8 +156,8 @@ fn the_terminal_of_an_exec_can_be_resized() {
         api.kill("a", "one", 9, false).expect("Kill");
         api.wait("a", "one").expect("Wait");
         if !host.is_reference() {
-            // containerd's own shim refuses this call, and so `ctr` reports an error if a program
-            // exits at once.
+            // containerd's own shim refuses this call. That is why `ctr` reports an error for a
+            // program that exits at once.
             api.resize("a", "one", 90, 30)
                 .expect("ResizePty afterwards");
         }
@@ -170,7 +170,7 @@ fn the_terminal_of_an_exec_can_be_resized() {
 
 #[test]
 fn a_size_set_before_the_start_applies_when_the_program_runs() {
-    // Only our shim is tested: containerd's own shim forgets the size.
+    // Only our shim is tested, because containerd's own shim does not keep the size.
     let host = Containerd::start();
     let (shim, api) = sleeping(&host, &runtime_under_test());
     let request = exec_in_terminal(&shim, "one", "stty size");
@@ -265,7 +265,8 @@ fn the_last_output_in_an_execs_terminal_is_never_lost() {
         assert_eq!((output.len(), code), (expected.len(), 0), "the {n}th");
         assert!(output == expected, "the {n}th");
     }
-    // These programs are so short that the shim gets all of their output in its last read.
+    // The programs in this loop are short. So the shim reads all of their output at once, in its
+    // last read.
     for n in 0..50 {
         let (output, _) = run(&shim, &api, &format!("s{n}"), "seq 1 500");
         assert!(output == lines(500), "the {n}th short one: {output:?}");
@@ -352,8 +353,8 @@ fn ctr_runs_programs_in_terminals() {
             run.stdout().contains("got words")
         });
         let run = run.finish(PATIENCE);
-        // With containerd's own shim `ctr` also prints an error, because the program exited before
-        // `ctr` set the terminal's size.
+        // With containerd's own shim, `ctr` prints an error too, because it cannot set the
+        // terminal's size after the exit of the program.
         let has_its_own = exec.out().contains("/dev/pts/1");
         (exec.code, has_its_own, run.code)
     });

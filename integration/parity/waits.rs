@@ -8,7 +8,7 @@ use super::api::{bare, code, outcome, running};
 use super::both;
 use crate::harness::{Answer, TaskApi};
 
-/// Time to wait for an answer that must not come.
+/// Time for which the test waits, to see that no answer arrives.
 const MOMENT: Duration = Duration::from_millis(300);
 
 fn freeze(api: &TaskApi, method: &str) -> Answer<Empty> {

@@ -1,5 +1,5 @@
-//! The test acts as a future containerd. That version expects no process for a sandbox, and joins
-//! containers to namespaces by the paths that the shim returns.
+//! Calls that a future version of containerd will make. For this version, a sandbox need not have a
+//! process. It joins containers to namespaces by the paths that the shim returns.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ use crate::harness::{BareShim, Containerd, Service, TaskApi, runtime_under_test}
 
 const POD: &str = "pod";
 
-/// A pod in the node's network, with an IPC namespace of its own.
+/// The configuration of a pod in the node's network. The pod has a separate IPC namespace.
 fn config() -> Any {
     let options = NamespaceOption {
         network: NamespaceMode::NODE.into(),
@@ -85,7 +85,7 @@ fn containers_join_namespaces_that_no_process_holds() {
         return;
     }
     let pod = BareShim::start(&host, &runtime, POD, &[], |_| ());
-    // containerd makes such a link in each bundle.
+    // containerd makes the link `work` in each bundle.
     let on_disk = host.dir().join("on-disk");
     fs::create_dir(&on_disk).expect("a directory");
     std::os::unix::fs::symlink(&on_disk, pod.bundle().join("work")).expect("a link");
@@ -132,7 +132,7 @@ fn containers_join_namespaces_that_no_process_holds() {
     }
     drop(app);
 
-    // containerd makes this call after kubelet has resized the pod.
+    // containerd calls UpdateSandbox when kubelet has resized the pod.
     let request = UpdateSandboxRequest {
         sandbox_id: POD.to_owned(),
         ..UpdateSandboxRequest::new()

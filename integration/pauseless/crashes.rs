@@ -1,6 +1,6 @@
 //! SIGKILL for one of three processes: the one that holds a pod's namespaces, the pod's shim, or
-//! containerd. Afterwards kubelet has to notice the loss and can remove the pod, and nothing may be
-//! left.
+//! containerd. Afterwards kubelet must learn of the loss and be able to remove the pod. Nothing may
+//! be left.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -30,7 +30,7 @@ enum Step {
 }
 
 impl Step {
-    /// A pod in this state, and its containers.
+    /// Makes a pod in this state. Returns the pod and its containers.
     fn of<'a>(self, node: &'a Cri, handler: Handler) -> (Pod<'a>, Vec<Container<'a>>) {
         let pod = node.run_pod(&PodSpec::new("mortal", handler));
         let containers = match self {
@@ -143,8 +143,8 @@ fn deaths_while_containerd_is_down_are_known_afterwards() {
     });
 }
 
-/// Any process can give itself the holder's name. So the shim identifies the holder by facts from
-/// the kernel.
+/// Any process can give itself the name of the process that holds a pod's namespaces. So the shim
+/// identifies the holder by facts from the kernel.
 #[test]
 fn a_process_with_the_holders_name_is_not_killed_with_the_pod() {
     if !is_known() {
@@ -162,21 +162,22 @@ fn a_process_with_the_holders_name_is_not_killed_with_the_pod() {
     forger.arg(&bundle).stdin(Stdio::piped());
     let mut forger = forger.spawn().expect("a shell");
     let holder = pod.pid();
-    // The holder is stopped, so it cannot notice that its shim is gone, and `delete` has to kill
-    // it.
+    // The holder is stopped by SIGSTOP. So it cannot notice that its shim has exited, and `delete`
+    // has to kill it.
     let number = Pid::from_raw(i32::try_from(holder).expect("a PID"));
     kill(number, Signal::SIGSTOP).expect("the process exists");
     destroy(node.shims()[0]);
     pod.await_not_ready();
     pod.end();
-    // A process that has exited has no executable.
+    // The link to the executable of an exited process cannot be read.
     assert!(fs::read_link(format!("/proc/{holder}/exe")).is_err());
     assert_eq!(forger.try_wait().expect("a child"), None);
     drop(forger.stdin.take());
     forger.wait().expect("a child");
 }
 
-/// The holder exits although containerd makes no call.
+/// The process that holds the pod's namespaces exits when its shim dies. containerd need not make a
+/// call for this.
 #[test]
 fn a_holder_ends_with_its_shim() {
     if !is_known() {
@@ -203,8 +204,10 @@ const MI: u64 = 1 << 20;
 /// The memory limit that kubelet gave the pod.
 const CEILING: u64 = 512 * MI;
 
-/// A pod with several containers, whose cgroup is smaller than kubelet made it. If the shim
-/// recorded the original size in the bundle of one container only, the test would notice.
+/// A pod with several containers. Its cgroup is smaller than the one that kubelet made.
+///
+/// The shim must record the original size in the bundles of all containers. If it recorded the size
+/// in one bundle only, the test would fail.
 fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     let spec = PodSpec::new("sized", handler)
         .memory(CEILING)
@@ -228,8 +231,8 @@ fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     (pod, containers.into())
 }
 
-/// Unless the size is restored, the pod's next sandbox, for which kubelet uses the same cgroup, is
-/// limited to the old pod's needs.
+/// kubelet uses the same cgroup for the pod's next sandbox. Without the original size, this sandbox
+/// would be limited to the needs of the old one.
 #[test]
 fn the_size_of_a_pods_cgroup_is_restored_after_its_shim_dies() {
     with_each(|node, handler| {
@@ -250,7 +253,8 @@ fn the_size_of_a_pods_cgroup_is_restored_after_its_shim_dies() {
     });
 }
 
-/// Installs a fake containerd-shim-runc-v2 that records its arguments and fails.
+/// Installs a fake containerd-shim-runc-v2, which records its arguments and fails. Returns the file
+/// with the arguments.
 fn install_fake_shim(node: &Cri) -> PathBuf {
     let note = node.dir().join("another-shim");
     let script = format!(
@@ -287,12 +291,12 @@ fn a_dead_pod_is_cleaned_up_by_its_own_kind_of_shim() {
 /// killed.
 const MOMENTS: [u64; 5] = [0, 3, 8, 15, 40];
 
-/// Maximum time until a shim exits whose containerd has died before it requested a pod. The shim
-/// waits for some time, in case that the request still comes.
+/// Maximum time until a shim exits if its containerd has died before it requested a pod. The shim
+/// waits for a while, because the request may still come.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(45);
 
-/// Requests a pod, and calls `interrupt` this many milliseconds after the pod's shim has started.
-/// Returns the outcome.
+/// Requests a pod. Calls `interrupt` when the pod's shim has run for `moment` milliseconds. Returns
+/// the outcome of the request.
 fn interrupted(
     node: &Cri,
     handler: Handler,
@@ -313,7 +317,8 @@ fn interrupted(
     })
 }
 
-/// The process id of the shim that serves. The shim's `start` and `delete` commands do not count.
+/// The process id of the shim that serves calls. Processes of the shim's `start` and `delete`
+/// commands are left out.
 fn serving(node: &Cri) -> Option<u32> {
     let mut commands = node.commands().into_iter();
     let serves = |words: &str| {

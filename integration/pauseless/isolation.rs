@@ -22,7 +22,7 @@ fn curious<'a>(pod: &Pod<'a>) -> Container<'a> {
     })
 }
 
-/// An unprivileged container whose user is that of the holder.
+/// A container without privileges. Its user is the user of the process that holds the namespaces.
 fn of_the_holders_user<'a>(pod: &Pod<'a>) -> Container<'a> {
     pod.run_with("same", &["/bin/sleep", "1000"], |config| {
         let linux = config.linux.mut_or_insert_default();
@@ -31,8 +31,8 @@ fn of_the_holders_user<'a>(pod: &Pod<'a>) -> Container<'a> {
     })
 }
 
-/// A pause process exits on SIGTERM. The kernel then kills all processes of its PID namespace, and
-/// delivers no other signal to them.
+/// A pause process exits on SIGTERM. The kernel then sends SIGKILL to all processes of its PID
+/// namespace, which get no other signal.
 #[test]
 fn the_holder_treats_signals_from_inside_like_a_pause_process() {
     with_each(|node, handler| {
@@ -73,8 +73,8 @@ fn the_holder_is_in_the_pods_cgroup() {
             });
             lines.next()
         };
-        // cgroup v2 has only one line. With cgroup v1 the harness, in kubelet's role, makes the
-        // pod's cgroup in these two hierarchies.
+        // With cgroup v2, the file has one line. With cgroup v1, the harness acts as kubelet and
+        // makes the pod's cgroup in these two hierarchies.
         for controller in ["cpu", "memory"] {
             let path = of(controller).or_else(|| of("")).unwrap_or_default();
             assert!(path.starts_with(&below), "{controller}: {cgroup}");
@@ -93,7 +93,7 @@ fn the_holder_gives_no_access_to_the_node() {
     let secret = node.dir().join("config.toml");
     let secret = secret.display();
     for way in ["root", "cwd"] {
-        // Whatever directory `root` or `cwd` is, no file of the node is below it.
+        // `root` and `cwd` may be any directories that have no file of the node below them.
         let through = curious.sh(&format!("cat /proc/1/{way}{secret} 2>&1 || true"));
         assert!(!through.contains("version"), "{way}: {through}");
         let listed = curious.sh(&format!("ls /proc/1/{way}/ 2>/dev/null || true"));
@@ -112,7 +112,8 @@ fn the_holder_gives_no_access_to_the_node() {
     }
     assert_eq!(curious.sh("cat /proc/1/environ"), "");
     assert_eq!(curious.sh("tr '\\0' ' ' </proc/1/cmdline"), "usher-sandbox");
-    // A container must not be able to change the program that holds later pods.
+    // This program will also hold the namespaces of later pods, so a container must not be able to
+    // change it.
     let written = curious.exec(&["/bin/sh", "-c", "echo changed >/proc/1/exe"]);
     assert!(!written.ok());
     let size: u64 = curious.sh("wc -c </proc/1/exe").parse().expect("a number");
@@ -120,7 +121,8 @@ fn the_holder_gives_no_access_to_the_node() {
     pod.end();
 }
 
-/// Process ids of the processes that have this file open, named by its link in `/proc`.
+/// Process ids of the processes that have this file open. The file is named as its link in `/proc`
+/// shows it.
 fn holders_of(file: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

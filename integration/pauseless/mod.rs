@@ -1,5 +1,6 @@
-//! Pods that the test creates as kubelet does, with and without a pause container. Promises that
-//! hold for both kinds are tested with both. Pods without a pause container need containerd 2.3.
+//! Pods that the test creates as kubelet does, with and without a pause container. If a promise
+//! holds for both kinds of pods, both are tested. Pods without a pause container need containerd
+//! 2.3.
 
 use crate::harness::{Cri, Handler, PodSpec, Version};
 
@@ -16,8 +17,8 @@ mod users;
 
 const BOTH: [Handler; 2] = [Handler::Usher, Handler::Pauseless];
 
-/// True if the tested containerd supports shims that make sandboxes. Before 2.3, such a pod that
-/// uses the node's network ends by itself.
+/// True if the tested containerd supports shims that make sandboxes. Before 2.3, a pod without a
+/// pause container that uses the node's network ends by itself.
 fn is_known() -> bool {
     Version::of_containerd() >= Version(2, 3)
 }
@@ -36,7 +37,7 @@ fn with_each(test: impl Fn(&Cri, Handler)) {
     }
 }
 
-/// As `with_each`, for pods with a network of their own.
+/// Does the same as `with_each`, for pods that have a separate network.
 #[track_caller]
 fn with_each_in_a_network(test: impl Fn(&Cri, PodSpec)) {
     if !Cri::has_networks() {

@@ -1,4 +1,4 @@
-//! The node's namespaces, and a PID namespace shared by containers.
+//! Pods that use namespaces of the node, and PID namespaces that containers share.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

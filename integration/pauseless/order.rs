@@ -53,7 +53,7 @@ impl<'a> Shop<'a> {
         }
     }
 
-    /// Ends the pod as kubelet does, with all stop requests at once.
+    /// Ends the pod as kubelet does: sends all stop requests at the same time.
     fn close(self) {
         std::thread::scope(|scope| {
             for container in [&self.proxy, &self.app, &self.clean_up] {
@@ -91,7 +91,7 @@ fn without_a_pause_container_annotations_need_not_be_passed_on() {
     play(&node, Handler::Pauseless);
 }
 
-/// An administrator switches the runtime handlers of a node while pods run.
+/// An administrator exchanges the runtime handlers of a node while pods run.
 #[test]
 fn a_pod_keeps_its_sandbox_when_the_handlers_change() {
     if !is_known() {
@@ -145,8 +145,8 @@ fn a_pod_with_an_invalid_annotation_is_refused_with_an_error_that_names_it() {
     node.clear();
 }
 
-/// Only kubelet's stop request has a deadline. A signal from a person has none, and so it is no
-/// stop request.
+/// A stop request of kubelet has a deadline. A signal that a person sends has no deadline, so it is
+/// no stop request.
 #[test]
 fn a_persons_signal_is_no_stop_and_kubelets_stop_delivers_the_annotated_signal() {
     const WEB: &[(&str, &str)] = &[

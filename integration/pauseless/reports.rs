@@ -1,4 +1,4 @@
-//! Reports about a pod: kubelet gets them by the CRI, people by `usher`.
+//! Reports about a pod: kubelet gets them through the CRI, and people through `usher`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -193,7 +193,7 @@ fn usher_lists_a_pod_without_containers() {
     pod.end();
 }
 
-/// kubelet's `/checkpoint` endpoint makes the same call.
+/// For its endpoint `/checkpoint`, kubelet makes the same call as this test.
 #[test]
 fn a_container_continues_after_its_checkpoint() {
     if !criu_works() {

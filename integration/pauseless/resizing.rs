@@ -1,10 +1,10 @@
-//! A pod that kubelet resizes as a whole while it runs.
+//! Resizing of a whole pod by kubelet while the pod runs.
 
 use crate::harness::{Cri, Handler, PATIENCE, PodSpec, Version, eventually};
 
 const MI: u64 = 1 << 20;
 
-/// Since 2.4, containerd tells the shim that made the sandbox of the resize.
+/// Since 2.4, if the shim has made the sandbox, containerd tells the shim that the pod was resized.
 #[test]
 fn a_pod_that_gets_more_memory_is_sized_for_its_containers() {
     if Version::of_containerd() < Version(2, 4) {

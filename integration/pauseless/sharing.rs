@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{with_each, with_each_in_a_network};
 use crate::harness::{Cri, Handler, PodSpec};
 
-/// A shell command that prints the namespace of the process `of`.
+/// A shell command that prints a namespace of a process. `of` is the process id or `self`.
 fn namespace(of: &str, kind: &str) -> String {
     format!("readlink /proc/{of}/ns/{kind}")
 }
@@ -33,7 +33,8 @@ fn a_container_has_the_pods_hostname_and_network_files() {
     });
 }
 
-/// True if the directory, or one below it, has an entry with this inode. Does not follow links.
+/// True if an entry of this directory, or of a directory below, has this inode. Does not follow
+/// links.
 fn has_below(directory: &Path, inode: u64) -> bool {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
@@ -41,8 +42,8 @@ fn has_below(directory: &Path, inode: u64) -> bool {
         .any(|(path, found)| found.ino() == inode || found.is_dir() && has_below(&path, inode))
 }
 
-/// A container can write these files, and so must not be able to fill the node's memory, in which
-/// containerd's state directory is.
+/// A container can write to these files. containerd's state directory is in the node's memory. If
+/// the files were there, a container could fill the memory.
 #[test]
 fn writable_files_of_a_pod_are_in_containerds_root_directory() {
     with_each(|node, handler| {
@@ -57,7 +58,7 @@ fn writable_files_of_a_pod_are_in_containerds_root_directory() {
             let inode = app.sh(&format!("stat -c %i {file}"));
             let inode = inode.parse().expect("a number");
             let is_below = |part: &str| {
-                // The directories in which containerd itself keeps files of pods.
+                // List the directories in which containerd keeps its own files of pods.
                 let all = fs::read_dir(node.dir().join(part)).expect(part).flatten();
                 let mut parts = all.filter(|entry| {
                     let name = entry.file_name().to_string_lossy().into_owned();
@@ -96,7 +97,7 @@ fn shared_memory_has_the_usual_size_and_is_open_to_all() {
         }
         a.sh("echo shared >/dev/shm/file");
         assert_eq!(b.sh("cat /dev/shm/file"), "shared");
-        // A user other than root can write too.
+        // A user other than root can also write to the files.
         let c = pod.run_with("c", &["/bin/sleep", "1000"], |config| {
             let linux = config.linux.mut_or_insert_default();
             let context = linux.security_context.mut_or_insert_default();

@@ -6,12 +6,12 @@ use super::{with_each, with_each_in_a_network};
 use crate::harness::{PodSpec, Version, oci_runtime};
 use usher_api::cri::{IDMapping, NamespaceMode, UserNamespace};
 
-/// The user id on the node of the user who is root in the pod.
+/// The user id on the node that root in the pod has.
 const ROOT: u32 = 100_000;
 const USERS: u32 = 65_536;
 
-/// True if the OCI runtime supports pods in user namespaces: containerd requires mounts with mapped
-/// ids, which runc has since 1.2.
+/// True if the OCI runtime supports pods in user namespaces. containerd then needs mounts with
+/// mapped ids, which runc supports since 1.2.
 fn is_known() -> bool {
     let said = Command::new(oci_runtime()).arg("--version").output();
     let said = said.expect("the OCI runtime").stdout;
@@ -68,8 +68,8 @@ fn root_in_the_pod_is_unprivileged_on_the_node() {
         let map = app.sh("cat /proc/self/uid_map");
         let map: Vec<&str> = map.split_whitespace().collect();
         assert_eq!(map, ["0", "100000", "65536"]);
-        // All namespaces of the pod belong to its user namespace, and its files belong to the root
-        // user of the pod.
+        // The user namespace of the pod owns all other namespaces of the pod. The root user of the
+        // pod owns its files.
         for file in ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"] {
             assert_eq!(app.sh(&format!("stat -c %u {file}")), "0", "{file}");
         }

@@ -14,7 +14,8 @@ use usher_core::plan::Rules;
 /// The default path of the file; [`PATH_VARIABLE`] overrides it.
 pub const PATH: &str = "/etc/usher/config.toml";
 
-/// Environment variable that names another file, which must then exist. For tests.
+/// Environment variable with the path of another configuration file, for tests. If it is set, that
+/// file must exist.
 pub const PATH_VARIABLE: &str = "USHER_CONFIG";
 
 /// Largest size of the file that is read.
@@ -34,11 +35,11 @@ pub fn read() -> Result<Rules, String> {
     }
 }
 
-/// Reads rules from a file at another path.
+/// Reads rules from the configuration file at `path`.
 ///
 /// # Errors
 ///
-/// As [`read`]; also if the file does not exist.
+/// The same as for [`read`], and also if the file does not exist.
 pub fn read_file(path: &Path) -> Result<Rules, String> {
     read_from(path).map_err(|unread| unread.sentence(path))
 }
@@ -82,5 +83,5 @@ fn read_from(path: &Path) -> Result<Rules, Unread> {
     if text.len() as u64 > MAX_BYTES {
         return Err(Unread::Because(format!("is longer than {MAX_BYTES} bytes")));
     }
-    parse(&text).map_err(Unread::Because)
+    parse(&text).map_err(|error| Unread::Because(error.to_string()))
 }

@@ -1,7 +1,7 @@
 //! Records of pods that have ended, in files that are kept for an hour.
 //!
-//! A pod's shim exits with the pod, so it cannot remove its record after an hour. `usher` removes
-//! old records, and so does the shim of the next pod that ends.
+//! A pod's shim exits with the pod, so it cannot remove the pod's record an hour later. `usher`
+//! removes old records, and so does the next shim that keeps a record.
 
 use std::fmt;
 use std::io;
@@ -21,10 +21,10 @@ const ENDED: &str = "ended";
 /// Age up to which a record is kept.
 const KEPT_FOR: Duration = Duration::from_secs(3600);
 
-/// Most records kept on a node.
+/// Maximum number of records kept on a node.
 const MAX_RECORDS: usize = 256;
 
-/// Largest file that is read. A record has a few kilobytes, at most some dozens.
+/// Maximum size of a file that is read. A record has a few kilobytes, at most a few dozen.
 const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Records of the pods of this node that have ended.
@@ -59,7 +59,7 @@ impl Archive for NodeArchive {
 }
 
 impl Ended {
-    /// Records below a directory of sockets.
+    /// The records in a subdirectory of this directory of sockets.
     pub fn in_directory(sockets: &Path) -> Ended {
         Ended {
             directory: sockets.join(ENDED),
@@ -77,14 +77,15 @@ impl Ended {
         replace(&file, &message, Replacement::with_mode(0o600))
     }
 
-    /// Removes records that are older than an hour, and the oldest ones above the limit.
+    /// Removes the records that are older than an hour. If there are still more records than the
+    /// limit permits, removes the oldest ones.
     pub fn clean(&self, now: SystemTime) {
         let files = self.files();
         let surplus = files.len().saturating_sub(MAX_RECORDS.saturating_sub(1));
         for (index, (at, path)) in files.into_iter().enumerate() {
             let is_old = now.duration_since(at).is_ok_and(|age| age > KEPT_FOR);
             if is_old || index < surplus {
-                // Fails if another process has removed it already.
+                // The removal fails if another process has already removed the file.
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -103,7 +104,7 @@ impl Ended {
         pods.collect()
     }
 
-    /// Files with their time, oldest first.
+    /// The files of the records, each with the time in its name. The oldest file comes first.
     fn files(&self) -> Vec<(SystemTime, PathBuf)> {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
         let mut files: Vec<_> = entries

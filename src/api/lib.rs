@@ -1,7 +1,8 @@
 //! Messages between shims and `usher`, and the records of pods that have ended.
 //!
 //! `protos/usher/v1/control.proto` defines the messages and the service. Each shim answers on a
-//! socket in [`directory`]. A pod that has ended is recorded there in a file, for an hour.
+//! socket in [`directory`]. When a pod ends, a file in that directory keeps the pod's record for an
+//! hour.
 //!
 //! | module | content |
 //! |---|---|
@@ -46,7 +47,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Environment variable with a directory to use instead of the default one.
 pub const DIRECTORY_VARIABLE: &str = "USHER_SOCKETS";
 
-/// Mode of directories.
+/// Mode of the directories: only their owner can access them.
 const OURS_ALONE: u32 = 0o700;
 
 /// Default directory of the control sockets, beside the shims' own sockets.
@@ -67,13 +68,13 @@ pub fn roots_socket(socket: &Path) -> PathBuf {
     socket.with_file_name(ROOTS).join(name)
 }
 
-/// Makes a directory that only its owner can access, and its missing parents. An existing directory
-/// loses the access of others: kubelet makes it world-readable if a pod mounts it before the first
-/// shim runs.
+/// Makes a directory that only its owner can access, and its missing parents. If the directory
+/// exists, takes the access away from all other users. This is needed because kubelet makes the
+/// directory, readable by all, if a pod mounts it before the first shim runs.
 ///
 /// # Errors
 ///
-/// If it cannot be made.
+/// If the directory cannot be made.
 #[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 pub fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new()

@@ -9,11 +9,11 @@ pub const DEFAULT_BINARY: &str = "runc";
 /// Option that chose [`REMOVED_RUNTIME`] instead of the OCI runtime in `BinaryName`.
 const ENGINE: &str = "engine";
 
-/// OCI runtime of earlier versions of usher, which may still be installed on nodes.
+/// OCI runtime of earlier versions of usher. It may still be installed on nodes.
 const REMOVED_RUNTIME: &str = "usher-libcontainer";
 
 /// Error message for an option that chooses the removed runtime (`REMOVED_RUNTIME`); `None` for any
-/// other.
+/// other option.
 pub fn refusal(key: &str, value: &str) -> Option<String> {
     match plain(key).as_str() {
         ENGINE => Some(format!(

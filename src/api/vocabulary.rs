@@ -1,5 +1,5 @@
-//! Conversions between the core's types and the messages: each type has one counterpart. `usher`
-//! puts the messages into sentences.
+//! Conversions between the core's types and the messages: each type of the core has one counterpart
+//! in the messages. `usher` makes sentences from the messages.
 
 use crate as api;
 use usher_core::lifecycle::{
@@ -69,7 +69,8 @@ pub fn step_of(told: api::StepName) -> Option<Step> {
     })
 }
 
-/// Converts the reason of a termination, with the container and exit code behind it, if any.
+/// Converts the reason for a termination. If a container caused the termination, also returns its
+/// name and exit code.
 pub fn cause(cause: &Cause) -> (api::Cause, Option<(&str, u32)>) {
     match cause {
         Cause::Inferred => (api::Cause::CAUSE_INFERRED, None),
@@ -232,7 +233,8 @@ impl From<&Obstacle> for api::Obstacle {
     }
 }
 
-/// Names the step whose turn it is, and the defer container that runs in it.
+/// Sets the termination step whose turn it is, and the name of the defer container that runs in
+/// that step.
 fn set_turn(message: &mut api::Obstacle, step: Step, defer: Option<&str>) {
     if let (Some(name), Some(turn)) = (defer, step.defer_turn()) {
         let its = role(ContainerKind::Workload, Role::Defer(turn));
@@ -242,8 +244,8 @@ fn set_turn(message: &mut api::Obstacle, step: Step, defer: Option<&str>) {
     message.step = Some(api::StepName::from(step).into());
 }
 
-/// Converts the reason why a container is still waited for; `None` if the obstacle is no container,
-/// or if this version of usher does not know it.
+/// Converts the reason why a container still has to wait for another container. `None` if the
+/// obstacle is something else, or if this version of usher does not know it.
 pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
     let state = told.state.unwrap_or_default().enum_value_or_default();
     Some(match told.missing.enum_value_or_default() {

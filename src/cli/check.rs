@@ -87,7 +87,8 @@ impl Check {
 }
 
 impl Report {
-    /// Checks a node whose containerd needs no options to be found.
+    /// The report about a node, for the end of `usher install`. The commands in its cures need no
+    /// options to find containerd.
     pub(super) fn of_installed(node: &Node) -> Report {
         Report::of(node, &Cures::of(node, &[]))
     }
@@ -115,7 +116,8 @@ impl Report {
             .all(|finding| matches!(finding.code, Some(Code::ContainerdStale | Code::CriFailed)))
     }
 
-    /// The first step: a command, or else the first problem. Empty if there is no problem.
+    /// The headline of the report: the command to run first, or the first problem if there is no
+    /// command. Empty if there is no problem.
     fn headline(&self) -> String {
         let mut problems = self.findings.iter().filter(|finding| finding.is_problem());
         let Some(problem) = problems.next() else {
@@ -150,11 +152,12 @@ impl Report {
     }
 }
 
-/// The command that solves most problems. If a finding advises the installer, that is the command,
-/// since the installer repairs all it can.
+/// The command to run first. This is the command of the first problem that has one. A command with
+/// `usher install` takes precedence, since the installer repairs all that it can.
 fn first(findings: &[Finding]) -> Option<String> {
     let problems = || findings.iter().filter(|finding| finding.is_problem());
-    // The user has most likely named the wrong file, so no command helps.
+    // containerd's configuration file is missing. Most likely the user has given the wrong path, so
+    // no command helps.
     if problems().any(|finding| finding.code == Some(Code::ConfigMissing)) {
         return None;
     }

@@ -4,11 +4,13 @@ use usher_api as api;
 
 use super::output::Failure;
 
-/// The least length of an id's prefix. A shorter text is probably a misspelt name.
+/// Minimum number of characters of an id's prefix. A shorter text is probably a misspelled name.
 pub(super) const LEAST_ID_PREFIX: usize = 4;
 
-/// Finds a pod by its name, its namespace and name, its id, or a prefix of the id. The closest
-/// match wins; of equal ones a running pod before an ended one, and of ended ones the last to end.
+/// Finds a pod by its name, its namespace and name, its id, or a prefix of its id.
+///
+/// The pod with the closest match is found. If several pods match equally well, a running pod takes
+/// precedence over ended pods. If all of them have ended, the pod that ended last is found.
 ///
 /// # Errors
 ///
@@ -33,7 +35,7 @@ pub fn choose<T>(
     }
 }
 
-/// The only candidate.
+/// Returns the only candidate. Fails if there are several.
 fn only<T>(
     which: &str,
     mut candidates: Vec<T>,
@@ -52,13 +54,13 @@ fn only<T>(
     }
 }
 
-/// The closeness of a match, the worst first.
+/// The closeness of a match. The worst match comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Match {
     None,
     IdPrefix,
     Name,
-    /// The whole id, or the namespace and the name.
+    /// The text is the pod's whole id, or its namespace and name.
     Full,
 }
 
@@ -72,7 +74,8 @@ fn match_of(which: &str, pod: &api::Pod) -> Match {
     }
 }
 
-/// A name that is unique on the pod's node.
+/// The pod's namespace and name, with the first characters of its id. No two pods of a node share
+/// this text.
 pub(super) fn full_name(pod: &api::Pod) -> String {
     let id: String = pod.id.chars().take(12).collect();
     match pod.name == pod.id {
@@ -81,7 +84,7 @@ pub(super) fn full_name(pod: &api::Pod) -> String {
     }
 }
 
-/// The pod's Kubernetes namespace, or containerd's if it has none.
+/// The pod's Kubernetes namespace. For a pod without one, containerd's namespace.
 pub fn namespace(pod: &api::Pod) -> &str {
     match pod.namespace.as_str() {
         "" => &pod.containerd_namespace,

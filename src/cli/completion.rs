@@ -33,15 +33,17 @@ pub(super) fn script(shell: Shell) -> String {
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
         Shell::Bash => script + &BASH.replace("@PODS@", PODS),
-        // The fish script puts the command within single quotes.
+        // The fish script already has single quotes around the command, so the command's own quotes
+        // are escaped.
         Shell::Fish => script + &FISH.replace("@PODS@", &PODS.replace('\'', r"\'")),
         Shell::Zsh => with_zsh(&script),
         _ => script,
     }
 }
 
-/// The command that prints the names of pods; it replaces `@PODS@` in the scripts. It prints no
-/// names with special characters, since `compgen` would execute command substitutions in them.
+/// The shell command that prints the names of pods. The scripts contain it in place of `@PODS@`. It
+/// omits names with special characters, since `compgen` would execute command substitutions in
+/// them.
 const PODS: &str =
     "usher ps -a 2>/dev/null | awk 'NR > 1 && $2 ~ /^[A-Za-z0-9._-]+$/ { print $2 }'";
 
@@ -77,8 +79,8 @@ _usher_pods() {
 }
 "#;
 
-/// Adds a function that completes pods to the zsh script. The function comes after the first line,
-/// because the last lines already call it.
+/// Adds a function that completes pods to the zsh script. The function comes after the script's
+/// first line. It cannot come at the end, because the script's last lines call it.
 fn with_zsh(script: &str) -> String {
     let mut text = String::new();
     for (index, line) in script.lines().enumerate() {

@@ -1,8 +1,9 @@
 //! JSON of messages, for scripts.
 
+use anyhow::Context;
 use protobuf::MessageFull;
 use protobuf::reflect::{EnumDescriptor, MessageDescriptor, RuntimeFieldType, RuntimeType};
-use protobuf_json_mapping::{ParseOptions, PrintOptions};
+use protobuf_json_mapping::{ParseError, ParseOptions, PrintOptions};
 use serde_json::Value;
 
 use super::output::Failure;
@@ -13,17 +14,14 @@ use usher_api as api;
 pub(super) fn json<M: MessageFull>(message: &M) -> Result<Value, Failure> {
     let options = PrintOptions {
         always_output_default_values: true,
-        // All enum values come as numbers. With names, values unknown to this version would be
-        // numbers among names.
+        // All enum values come as numbers. If values came as names, a value that this version does
+        // not know would still come as a number.
         enum_values_int: true,
         ..PrintOptions::default()
     };
-    let text = protobuf_json_mapping::print_to_string_with_options(message, &options);
-    let value = text
-        .map_err(|error| error.to_string())
-        .and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
-    let mut value =
-        value.map_err(|error| Failure::because(format!("cannot encode the output: {error}")))?;
+    let text = protobuf_json_mapping::print_to_string_with_options(message, &options)
+        .context("cannot encode the output")?;
+    let mut value = serde_json::from_str(&text).context("cannot encode the output")?;
     reword_message(&mut value, &M::descriptor());
     Ok(value)
 }
@@ -37,20 +35,19 @@ pub(super) fn json_on(pod: &api::Pod, node: Option<&str>) -> Result<Value, Failu
     Ok(value)
 }
 
-/// Parses the output of `json`, from this or another version of usher: drops unknown fields, and
-/// reads unknown words as the unknown value.
+/// Parses the output of `json`, which may come from another version of usher. Drops unknown fields,
+/// and reads unknown words as the unknown value.
 ///
 /// # Errors
 ///
-/// A sentence, if it is not such a message.
-pub fn message<M: MessageFull>(mut value: Value) -> Result<M, String> {
+/// If the value is not such a message.
+pub fn message<M: MessageFull>(mut value: Value) -> Result<M, ParseError> {
     unword_message(&mut value, &M::descriptor());
     let options = ParseOptions {
         ignore_unknown_fields: true,
         ..ParseOptions::default()
     };
     protobuf_json_mapping::parse_from_str_with_options(&value.to_string(), &options)
-        .map_err(|error| error.to_string())
 }
 
 fn reword_message(value: &mut Value, message: &MessageDescriptor) {
@@ -228,7 +225,7 @@ mod tests {
             let Ok(printed) = json_on(&pod, Some("node1")) else {
                 panic!("it cannot be encoded")
             };
-            assert_eq!(message(printed).as_ref(), Ok(&pod));
+            assert_eq!(message::<api::Pod>(printed).unwrap(), pod);
         }
     }
 

@@ -46,7 +46,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use output::{Failure, Stdout};
 
-/// The colors of help texts, which are cargo's.
+/// The colors of help texts. They are those of cargo.
 pub const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())

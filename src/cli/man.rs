@@ -45,7 +45,8 @@ impl Man {
 }
 
 fn write_all(directory: &Path) -> Result<(), Failure> {
-    let failed = |path: &Path, error| Failure::because(format!("{}: {error}", path.display()));
+    let failed =
+        |path: &Path, error| Failure::because(format!("cannot write {}: {error}", path.display()));
     let section = |number: &str| {
         let path = directory.join(format!("man{number}"));
         let made = fs::create_dir_all(&path).map_err(|error| failed(&path, error));

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::Args;
 use http::{Response, StatusCode, header};
 use hyper::server::conn::http1;
@@ -37,20 +38,21 @@ pub(super) struct Metrics {
     listen: Option<Listen>,
 }
 
-/// Addresses to try in this order; the server listens at the first that works.
+/// The addresses at which the server may listen. It listens at the first one that works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Listen(Vec<SocketAddr>);
 
 impl FromStr for Listen {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Listen, String> {
-        let expected = |error: &dyn Display| format!("{error}; expected [HOST]:PORT");
+    fn from_str(text: &str) -> anyhow::Result<Listen> {
+        let expected = |error: &dyn Display| anyhow!("{error}; expected [HOST]:PORT");
         if let Some(port) = text.strip_prefix(':') {
             let port = port
                 .parse()
                 .map_err(|error: ParseIntError| expected(&error))?;
-            // The IPv6 socket takes IPv4 as well. The IPv4 address is for nodes without IPv6.
+            // A socket for IPv6 accepts connections over IPv4 as well. The IPv4 address is tried on
+            // nodes without IPv6.
             let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
             let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
             return Ok(Listen(vec![v6, v4]));
@@ -86,7 +88,7 @@ impl Metrics {
 /// Serves metrics until SIGTERM or SIGINT.
 async fn listen(node: &Node, addresses: &[SocketAddr]) -> Result<(), Failure> {
     let failed = |error: std::io::Error| match addresses.last() {
-        Some(address) => Failure::because(format!("{address}: {error}")),
+        Some(address) => Failure::because(format!("cannot listen at {address}: {error}")),
         None => Failure::because("the host has no address"),
     };
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -116,7 +118,7 @@ async fn serve(node: &Node, listener: &TcpListener) -> Infallible {
             .header_read_timeout(ASKS_WITHIN)
             .keep_alive(false)
             .serve_connection(TokioIo::new(stream), answer);
-        // Errors and time-outs of a connection need no report.
+        // A connection that fails or times out is not reported.
         let _ = tokio::time::timeout(SERVED_WITHIN, served).await;
     }
 }
@@ -163,8 +165,8 @@ const POD: [&str; 3] = ["containerd_namespace", "namespace", "pod"];
 pub(super) fn text(seen: &Seen, ended: &[api::Pod]) -> Result<String, Failure> {
     let failed = |error: prometheus::Error| Failure::because(format!("metrics: {error}"));
     let figures = Figures::new().map_err(failed)?;
-    // If pods have the same name, the last one counts. So the ended pods come before the running
-    // ones.
+    // If several pods have the same name, the map keeps the last of them. So running pods come
+    // after ended ones.
     let mut pods = BTreeMap::new();
     let living = || seen.pods.iter().map(|found| &found.pod);
     for pod in ended.iter().chain(living()) {
@@ -301,8 +303,8 @@ impl Figures {
             self.oom_kills.with_label_values(&labels).set(kills);
             for kills in &container.kills {
                 let labels = with(&[&container.name, &role, &words::word(kills.why)]);
-                // Several reasons can be unknown to this version; they share one label, so their
-                // kills are added up.
+                // Several reasons for kills can be unknown to this version. They share one label,
+                // so the numbers of their kills are added up.
                 let count = i64::from(kills.count);
                 self.kills.with_label_values(&labels).add(count);
             }
@@ -327,7 +329,7 @@ mod tests {
         let one: Listen = "127.0.0.1:0".parse().unwrap();
         assert_eq!(one.0, ["127.0.0.1:0".parse().unwrap()]);
         for wrong in ["9105", ":", ":70000", "127.0.0.1"] {
-            let error = wrong.parse::<Listen>().unwrap_err();
+            let error = wrong.parse::<Listen>().unwrap_err().to_string();
             assert!(error.ends_with("expected [HOST]:PORT"), "{error}");
         }
     }

@@ -23,13 +23,14 @@ use usher_api::{self as api, ControlClient, Ended};
 use super::choice::{LEAST_ID_PREFIX, choose, namespace};
 use super::output::{Failure, warn};
 
-/// Time limit for a shim's answer.
+/// Time limit for the answer of one shim.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
-/// Interval between attempts to connect to a socket with a full backlog.
+/// Interval between two attempts to connect to a shim's socket whose backlog is full.
 const CALL_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// Time limit between two updates of a watched pod; shims send one at least every five seconds.
+/// Time limit between two updates of a watched pod. A shim sends an update at least every five
+/// seconds.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(15);
 
 /// Interval between searches for new pods while watching.
@@ -56,15 +57,15 @@ pub(super) struct Seen {
 /// A pod and its shim's socket.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// None if the pod has ended.
+    /// The socket of the pod's shim. None if the pod has ended.
     pub socket: Option<PathBuf>,
     pub pod: api::Pod,
 }
 
-/// News of a watched pod.
+/// An update of a watched pod, to be shown.
 pub(super) struct Update {
     pub socket: PathBuf,
-    /// None if the pod has ended or its shim is gone.
+    /// The present pod. None if the pod has ended or its shim is gone.
     pub pod: Option<api::Pod>,
 }
 
@@ -72,18 +73,19 @@ pub(super) struct Update {
 pub(super) struct StopAnswer {
     /// The pod before the request.
     pub pod: api::Pod,
-    /// The error is the shim's reason for a refusal.
-    pub answer: Result<api::StopResponse, String>,
+    /// The error is the shim's refusal.
+    pub answer: Result<api::StopResponse, ttrpc::Status>,
 }
 
 /// The reason why a shim gave no answer.
 pub(super) enum NoAnswer {
     /// The pod has ended, or the shim has exited.
     Ended,
-    /// The shim was killed: nothing listens on the socket. containerd will clean up after it.
+    /// The shim was killed, and nothing listens on its socket. containerd will clean up after the
+    /// shim.
     Died,
-    /// The shim seems to run, but does not answer. The text is the end of a sentence whose subject
-    /// is the shim.
+    /// The shim seems to run, but does not answer. The text completes a sentence that begins with
+    /// the shim, for example "does not answer within 500ms".
     Unresponsive(String),
 }
 
@@ -92,10 +94,12 @@ impl Node {
         let tokio = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| Failure::because(format!("tokio does not start: {error}")))?;
+            .map_err(|error| {
+                Failure::because(format!("cannot start the async runtime: {error}"))
+            })?;
         let directory = api::directory();
         if let Err(error) = std::fs::read_dir(&directory)
-            // Without the directory no shim has ever run.
+            // If the directory does not exist, no shim has ever run on the node.
             && error.kind() != ErrorKind::NotFound
         {
             let place = directory.display();
@@ -107,8 +111,8 @@ impl Node {
         Ok(Node { directory, tokio })
     }
 
-    /// The running pods. With `details` each has everything that its shim knows. Warns of each shim
-    /// that does not answer.
+    /// The running pods. With `details`, a pod contains everything that its shim knows. Warns of
+    /// each shim that does not answer.
     pub(super) fn living(&self, details: bool) -> Seen {
         self.tokio.block_on(self.ask_for_pods(details))
     }
@@ -134,7 +138,7 @@ impl Node {
         seen
     }
 
-    /// The pods that ended within the last hour, the last to end last.
+    /// The pods that ended within the last hour, in the order in which they ended.
     pub(super) fn ended(&self) -> Vec<api::Pod> {
         Ended::in_directory(&self.directory).pods(SystemTime::now())
     }
@@ -215,8 +219,8 @@ impl Node {
         self.tokio.block_on(ask_all(sockets, ask))
     }
 
-    /// Passes the updates of all pods to `each`, also of pods that start later, until `each`
-    /// returns false.
+    /// Passes updates of all pods to `each` until `each` returns false. Includes pods that start
+    /// later.
     pub(super) fn watch(
         &self,
         mut each: impl FnMut(Update) -> Result<bool, Failure>,
@@ -263,12 +267,12 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-/// Connects to a shim. The socket is non-blocking, so that the time limit applies to the connection
-/// as well.
+/// Connects to a shim. The socket is non-blocking, so that the caller's time limit also applies
+/// while the backlog is full.
 async fn connect(socket: &Path) -> Result<ControlClient, NoAnswer> {
     loop {
-        // Root's socket has its own backlog, which other users cannot fill. Older shims have no
-        // such socket.
+        // The socket for root has its own backlog, which other users cannot fill. Older shims do
+        // not have that socket.
         let stream = match UnixStream::connect(api::roots_socket(socket)).await {
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
                 UnixStream::connect(socket).await
@@ -282,7 +286,7 @@ async fn connect(socket: &Path) -> Result<ControlClient, NoAnswer> {
         match error.kind() {
             ErrorKind::NotFound => return Err(NoAnswer::Ended),
             ErrorKind::ConnectionRefused => return Err(NoAnswer::Died),
-            // The backlog is full.
+            // The socket's backlog is full.
             ErrorKind::WouldBlock => sleep(CALL_AGAIN_AFTER).await,
             _ => {
                 return Err(NoAnswer::Unresponsive(format!(
@@ -293,8 +297,8 @@ async fn connect(socket: &Path) -> Result<ControlClient, NoAnswer> {
     }
 }
 
-/// Tells the shim a time limit, after which the shim may drop the request. The limit is longer than
-/// ours, so that our own clock decides first.
+/// Tells the shim after which time it may drop the request. This time is longer than the command's
+/// own limit, so that the command's limit ends first.
 fn context() -> ttrpc::context::Context {
     ttrpc::context::with_duration(ANSWERS_WITHIN.saturating_mul(2))
 }
@@ -346,7 +350,7 @@ async fn stop(socket: &Path, request: &api::StopRequest) -> Result<StopAnswer, N
     let ask = async {
         match connect(socket).await?.stop(context(), request).await {
             Ok(answer) => Ok(Ok(answer)),
-            Err(ttrpc::Error::RpcStatus(status)) => Ok(Err(status.message)),
+            Err(ttrpc::Error::RpcStatus(status)) => Ok(Err(status)),
             Err(error) => Err(no_answer(socket, error)),
         }
     };
@@ -356,7 +360,7 @@ async fn stop(socket: &Path, request: &api::StopRequest) -> Result<StopAnswer, N
 
 /// The reason for an error from a connected shim.
 fn no_answer(socket: &Path, error: ttrpc::Error) -> NoAnswer {
-    // A shim that ends removes its socket first, and closes its connections afterwards.
+    // A shim that exits first removes its socket, and then closes its connections.
     if !socket.exists() {
         return NoAnswer::Ended;
     }
@@ -371,7 +375,7 @@ fn no_answer(socket: &Path, error: ttrpc::Error) -> NoAnswer {
     }
 }
 
-/// A sentence about a shim.
+/// A sentence that names the shim of this socket and says `why` the shim gave no answer.
 pub(super) fn complaint(socket: &Path, why: &str) -> String {
     format!("the shim at {} {why}", socket.display())
 }
@@ -401,7 +405,8 @@ struct Watched {
     is_silent: bool,
 }
 
-/// Watches a pod until it ends. Warns once of a shim that does not answer, and asks it again.
+/// Watches a pod until the pod ends. If its shim does not answer, warns once and goes on asking the
+/// shim.
 async fn watch_one(socket: PathBuf, tell: mpsc::Sender<Update>) {
     let mut watched = Watched::default();
     while let NoAnswer::Unresponsive(why) = listen(&socket, &tell, &mut watched).await {
@@ -486,7 +491,8 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         assert_eq!(ask(), "the shim at SOCKET does not answer within 500ms");
         let hangs_up = std::thread::spawn(move || {
-            // The first connection is that of the call that timed out.
+            // The listener accepts two connections. The first one is that of the call that timed
+            // out.
             for _ in 0..2 {
                 drop(listener.accept().unwrap());
             }

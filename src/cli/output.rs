@@ -12,15 +12,17 @@ use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Padding, Style as Borders};
 
-/// Headings and names.
+use usher_core::text::with_causes;
+
+/// Style of headings and names.
 pub(super) const BOLD: Style = Style::new().bold();
-/// Good states.
+/// Style of good states.
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
-/// States that need attention.
+/// Style of states that need attention.
 pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
-/// Bad states.
+/// Style of bad states.
 pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// Less important text.
+/// Style of less important text.
 pub(super) const FAINT: Style = Style::new().dimmed();
 
 /// The reason why a command failed.
@@ -81,6 +83,17 @@ impl Failure {
     }
 }
 
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        Failure::Because(sentence(&error))
+    }
+}
+
+/// The text of an error, with its causes.
+pub(super) fn sentence(error: &anyhow::Error) -> String {
+    with_causes(error.as_ref())
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
@@ -131,16 +144,16 @@ impl Table {
         table
     }
 
-    /// Adds a row, with line breaks in cells escaped. Further lines of a cell would leave the
-    /// column. If a style spans a line break, papergrid 0.18 even reads beyond the cell's end in a
-    /// copy (`Text::clone`).
+    /// Adds a row, and escapes line breaks in its cells, since a line after the first would not
+    /// stay in its column. If a style spans a line break, papergrid 0.18 even reads beyond the end
+    /// of a cell's text when it copies the cell (`Text::clone`).
     pub(super) fn row<T: Display>(&mut self, cells: impl IntoIterator<Item = T>) {
         let on_one_line = |cell: T| printable(&cell.to_string()).replace('\n', r"\n");
         self.rows.push(cells.into_iter().map(on_one_line).collect());
     }
 
-    /// Fits the table into `width` columns of the terminal, as far as possible: wraps the widest
-    /// cells between words.
+    /// Wraps the widest cells between words, so that the table fits into `width` columns of the
+    /// terminal. A word that is too long can make the table wider.
     pub(super) fn within(mut self, width: Option<usize>) -> Table {
         let Some(width) = width else {
             return self;
@@ -172,7 +185,7 @@ impl Table {
     }
 }
 
-/// The lines of a row whose cells are wrapped to these widths.
+/// The lines of a row. Its cells are wrapped to these widths.
 fn lines(row: &[String], widths: &[usize]) -> Vec<Vec<String>> {
     let cells = row.iter().zip(widths).map(|(cell, width)| {
         let is_styled = cell.contains('\u{1b}');
@@ -207,8 +220,9 @@ fn longest_word(text: &str) -> usize {
     text.split(' ').map(columns_of).max().unwrap_or_default()
 }
 
-/// Wraps a text between words to `width` columns, if given. Lines after the first begin with
-/// `indent`; a word that is too long has its own line. The text does not end with a line break.
+/// Wraps a text between words to `width` columns, if given. Each line after the first begins with
+/// `indent`. A word that is too long gets a line of its own. The text does not end with a line
+/// break.
 pub(super) fn wrapped(text: &str, width: Option<usize>, indent: &str) -> String {
     let Some(width) = width.filter(|width| text.chars().count() > *width) else {
         return text.to_owned();
@@ -256,7 +270,7 @@ impl Display for Table {
 }
 
 /// Escapes all control characters except line breaks and styles. Names and messages come from
-/// authors of pods and from their programs, and must not control the terminal.
+/// authors of pods and from the pods' programs, which must not control the terminal.
 pub(super) fn printable(text: &str) -> Cow<'_, str> {
     let is_plain = |char: char| char == '\n' || !char.is_control();
     if text.chars().all(is_plain) {

@@ -1,5 +1,5 @@
 //! The reference pages about annotations and about a node's configuration, as text, man pages and
-//! Markdown tables. Their contents come from the parsers.
+//! Markdown tables. The parsers of the settings supply the contents.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use roff::{Inline, Roff, bold, roman};
 use usher_core::config::reference as config;
 use usher_core::plan::reference as plan;
 
-/// The width of text.
+/// The width of pages as text, in columns.
 const WIDTH: usize = 80;
 
 /// A reference page.
@@ -40,13 +40,13 @@ struct Part {
 
 /// A key.
 struct Item {
-    /// The name in a table: `key` without its prefix.
+    /// The key as it stands in a Markdown table: `key` without its prefix.
     name: String,
     key: String,
-    /// Facts with their labels, such as "value".
+    /// Facts about the key. Each has a label, such as "value".
     facts: Vec<(&'static str, String)>,
     about: &'static str,
-    /// The proposal that the key comes from, or usher itself.
+    /// The source of the key: a proposal for Kubernetes, or usher itself.
     source: Option<&'static str>,
     /// Lines of an example.
     example: String,
@@ -267,7 +267,7 @@ fn inline(text: &str) -> Vec<Inline> {
 mod tests {
     use super::*;
 
-    /// The pages of the documentation that contain generated tables.
+    /// The documentation pages that contain tables made from a reference page.
     const MADE: [(&str, &str, Topic); 2] = [
         (
             "docs/annotations.md",

@@ -53,7 +53,7 @@ enum Format {
     Json,
 }
 
-/// A pod, and its node's name if it can be another node.
+/// A pod, and the name of its node. The name is None if only pods of one node can be shown.
 pub type Placed<'a> = (&'a api::Pod, Option<&'a str>);
 
 const HEADING: [&str; 6] = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
@@ -81,8 +81,8 @@ impl List {
         row(pod).into_iter().chain(shim)
     }
 
-    /// Shows pods, either all of them with a node's name or none. Without pods prints the note
-    /// `empty`, unless some shims were `silent`.
+    /// Shows pods. Either every pod comes with the name of its node, or none does. If there are no
+    /// pods, prints the note `empty`, unless some shims were `silent`.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl Ps {
         self.list.show(&pods, seen.silent, empty, stdout)
     }
 
-    /// Prints a line for each pod, and another one for each change.
+    /// Prints a line for each pod, and then a line for each change of a pod.
     fn follow(self, node: &Node, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let mut shown: BTreeMap<_, (String, api::Pod)> = BTreeMap::new();
         let mut widths = Widths::default();
@@ -182,8 +182,8 @@ impl Ps {
     }
 }
 
-/// Column widths for lines that are printed one by one. A column is as wide as its widest cell so
-/// far.
+/// Column widths for lines that are printed one by one. A column is as wide as the widest cell that
+/// was printed in it so far.
 struct Widths([usize; 7]);
 
 impl Default for Widths {
@@ -227,8 +227,8 @@ fn shim(pod: &api::Pod) -> String {
     styled(shim_style(pod), words::shim_version(pod))
 }
 
-/// The style of a shim's version. It is a warning if the version differs from this command's, for
-/// example after an upgrade.
+/// The style of a shim's version. The style is a warning if that version differs from this
+/// command's version, for example after an upgrade.
 pub(super) fn shim_style(pod: &api::Pod) -> Style {
     match words::shim_version(pod) == usher_api::VERSION {
         true => Style::new(),

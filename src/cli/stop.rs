@@ -28,30 +28,26 @@ pub(super) struct Stop {
     #[arg(long)]
     all: bool,
     /// The grace period, such as 30s or 1m30s [default: each pod's own]
-    #[arg(long, value_name = "DURATION", value_parser = grace)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     grace_period: Option<Duration>,
     /// The time during which to retry shims that do not answer: a node that shuts down is busy
-    #[arg(long, value_name = "DURATION", value_parser = grace, default_value = "1m")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1m")]
     answer_within: Duration,
     /// Does not wait until the pods have stopped
     #[arg(long)]
     no_wait: bool,
 }
 
-/// The time after the end of the grace period at which a pod counts as stuck. It is long enough for
-/// every grace policy on a busy machine.
+/// The time that a pod may take after the end of its grace period before it counts as stuck. Under
+/// every grace policy a pod needs less, even on a busy machine.
 const BEYOND_GRACE: Duration = Duration::from_secs(30);
-
-fn grace(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| error.to_string())
-}
 
 /// A pod that is being stopped.
 struct Stopping {
     title: String,
     began: Instant,
     gives_up: Instant,
-    /// The containers' kills before the stop.
+    /// The kills of each container before the stop began.
     kills: BTreeMap<String, Vec<api::Kills>>,
     /// The last printed state of each container.
     states: BTreeMap<String, String>,
@@ -126,7 +122,7 @@ impl Stops<'_> {
         for (socket, answer) in self.node.stop(sockets, &self.request) {
             match answer {
                 Ok(asked) => self.asked(socket, asked, stdout)?,
-                // The pod has ended or its shim was killed, so there is nothing to stop.
+                // The pod has ended, or its shim was killed, so no pod is left to stop.
                 Err(NoAnswer::Ended | NoAnswer::Died) => {}
                 Err(NoAnswer::Unresponsive(why)) if gives_up => {
                     self.is_well = false;
@@ -155,9 +151,10 @@ impl Stops<'_> {
         stdout: &mut Stdout,
     ) -> Result<(), Failure> {
         let response = match answer {
-            Err(why) => {
+            Err(status) => {
                 self.is_well = false;
-                warn(&format!("{} is not stopped: {why}", full_name(&pod)));
+                let (pod, why) = (full_name(&pod), status.message);
+                warn(&format!("{pod} is not stopped: {why}"));
                 return Ok(());
             }
             Ok(response) if response.containers.is_empty() => {
@@ -190,7 +187,7 @@ impl Stops<'_> {
                     one.show(&pod, stdout)?;
                     pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATED)
                 }
-                // The shim exits after its last container.
+                // The shim exits after its last container, so the pod has stopped.
                 Err(NoAnswer::Ended) => true,
                 Err(NoAnswer::Died) => {
                     self.is_well = false;
@@ -219,7 +216,7 @@ impl Stops<'_> {
 }
 
 impl Stopping {
-    /// The record of a pod's stop, which takes at most `limit` on an idle machine.
+    /// The record of a pod that is being stopped. On an idle machine the pod stops within `limit`.
     fn new(pod: api::Pod, limit: Duration) -> Stopping {
         let began = Instant::now();
         let limit = limit.saturating_add(BEYOND_GRACE);

@@ -8,7 +8,8 @@ use super::output::warn;
 pub(super) fn has_systemd() -> bool {
     let mut systemctl = Command::new("systemctl");
     systemctl.arg("is-system-running").stdin(Stdio::null());
-    // The exit status does not tell: it is also nonzero if a running systemd has failed units.
+    // The exit status of systemctl does not tell if systemd runs: it is also nonzero if a running
+    // systemd has failed units.
     systemctl
         .output()
         .is_ok_and(|output| output.stdout.trim_ascii() != b"offline")

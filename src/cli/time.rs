@@ -20,8 +20,8 @@ pub(super) fn now() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// The time to which ages of a pod refer: the time of the shim's answer by its node's clock, or now
-/// for an ended pod.
+/// The time to which ages of a pod refer. For a running pod, this is the time of the shim's answer,
+/// by the clock of its node. For an ended pod, it is the present time.
 pub(super) fn observed(pod: &api::Pod) -> f64 {
     let said = seconds(&pod.now).filter(|_| pod.ended.is_none());
     said.unwrap_or_else(now)
@@ -39,7 +39,7 @@ pub(super) fn message(duration: Duration) -> DurationMessage {
     DurationMessage::from(duration)
 }
 
-/// An age in kubectl's format, with coarser units for longer ones.
+/// An age in kubectl's format. Long ages are given in coarse units.
 pub(super) fn age(seconds: f64) -> String {
     let total = seconds.max(0.0) as u64;
     let (minutes, hours) = (total / 60, total / 3600);
@@ -56,8 +56,8 @@ pub(super) fn age(seconds: f64) -> String {
     }
 }
 
-/// A span of time with up to three significant digits: 4.2ms, 310ms, 1.25s, 12.3s; from 100 s on as
-/// an age.
+/// A span of time with up to three significant digits: 4.2ms, 310ms, 1.25s, 12.3s. A span of 100 s
+/// or more is given like an age.
 pub(super) fn span(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     match seconds {

@@ -8,8 +8,8 @@ use protobuf::{Enum, EnumFull, EnumOrUnknown};
 use usher_api as api;
 use usher_core::plan::Signal;
 
-/// The suffix in the name of every enum's value 0. The rest of that name is the prefix of all names
-/// in the enum.
+/// The suffix that the name of value 0 has in every enum. The rest of that name is the prefix of
+/// all names in the enum.
 const UNKNOWN: &str = "UNKNOWN";
 
 /// The word for a value, such as `backing-off`.
@@ -159,7 +159,8 @@ pub(super) fn remedy(remedy: &api::Remedy) -> String {
     )
 }
 
-/// The sentences for several waiting containers, one for each annotation.
+/// Sentences about annotations that would help several waiting containers. Each annotation has one
+/// sentence.
 pub(super) fn remedies(all: &[&api::Remedy]) -> Vec<String> {
     use api::RemedyFor::*;
     let of = |helps: api::RemedyFor| {
@@ -189,7 +190,7 @@ pub(super) fn state(state: EnumOrUnknown<api::State>) -> String {
     known.map_or_else(|| word(state), |state| state.to_string())
 }
 
-/// The end of a wait, as a clause.
+/// The effect when a wait reaches its time limit, as a clause.
 pub(super) fn then(then: EnumOrUnknown<api::Then>) -> &'static str {
     match then.enum_value_or_default() {
         api::Then::THEN_START_FAILS => "its Start fails",

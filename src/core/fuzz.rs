@@ -6,10 +6,10 @@ use crate::plan::{ContainerSetting, Identity, KubeletFacts, Plan, Word, identity
 
 use usher_fuzz::cost;
 
-/// Limit of an error message about annotations, in characters.
+/// Maximum length of an error message about annotations, in characters.
 const MAX_MESSAGE_CHARS: usize = 4_000;
 
-/// Parses the input as annotations: text in which a form feed ends each annotation, and a tab
+/// Parses the input as annotations. In the input, a form feed ends each annotation, and a tab
 /// separates key and value. No valid key or JSON needs either character, so the fuzzer can reach
 /// all cases.
 pub fn annotations(input: &[u8]) {

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`plan`] | the settings in a pod's annotations, as types that cannot contradict themselves |
 //! | [`config`] | a node's configuration file: the rules for all pods' annotations |
-//! | [`lifecycle`] | the pure core: decides everything, does nothing |
-//! | [`manifest`] | objects of Kubernetes that have pods in them |
+//! | [`lifecycle`] | the pure core: decides what happens to a pod, and executes nothing |
+//! | [`manifest`] | Kubernetes objects that contain pods |
 //! | [`judgement`] | what the shim would do with a pod, from its spec |
 //! | [`share`] | a limit on the CPU time of work that others can request |
 //! | [`sizing`] | the size of a pod in each phase, from the requests and limits of its containers |

@@ -12,7 +12,7 @@ pub const SAID_CHARS: usize = 200;
 #[derive(Clone, Copy, Debug)]
 pub struct Shortened<'a> {
     pub text: &'a str,
-    /// Most characters shown; `…` stands for the rest.
+    /// Maximum number of characters shown; `…` stands for the rest.
     pub chars: usize,
     /// True if the text will stand in quotes, so that its own quotes are escaped.
     pub quotes: bool,
@@ -46,17 +46,22 @@ pub fn tame(sentence: &str) -> String {
 
 /// An error with all its causes, in one line.
 pub fn causes(error: &dyn Error) -> String {
+    with_causes(error).replace('\n', " ")
+}
+
+/// An error with all its causes.
+pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         let said = cause.to_string();
-        // Many errors repeat their cause.
+        // The text of many errors already contains the text of their cause.
         if !text.contains(&said) {
             text = format!("{text}: {said}");
         }
         next = cause.source();
     }
-    text.replace('\n', " ")
+    text
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ impl CancelToken {
         CancelToken(self.0.child_token())
     }
 
-    /// Cancels the work, for good; new work needs a new token.
+    /// Cancels the work. A canceled token stays canceled, so new work needs a new token.
     pub fn cancel(&self) {
         self.0.cancel();
     }

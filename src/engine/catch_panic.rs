@@ -1,4 +1,4 @@
-//! Turns a panic of a piece of work into an error.
+//! Turns a panic of a future into an error.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,8 +8,8 @@ use std::task::Poll;
 
 use crate::EngineError;
 
-/// A job panicked, which is a bug of the shim; the log says where. Every job's error can hold this,
-/// so that the code that handles its outcome runs even after a panic.
+/// A job panicked, which is a bug of the shim; the log says where. Each job's error type can be
+/// made from this error. So the code that handles a job's outcome runs even if the job panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("internal error: the shim panicked; see its log")]
 pub struct Panicked;

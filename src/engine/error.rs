@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A sentence, with the kind of error, which decides what the caller is told.
+/// An error of the engine: a sentence, and its kind. The kind decides which status the caller gets.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EngineError {
     /// The caller's input is invalid.

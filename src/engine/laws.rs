@@ -36,7 +36,7 @@ pub trait Testbed {
     /// An order for an exec.
     fn exec(&self, exec_id: &str, execs: Runs) -> ExecOrder;
 
-    /// True if the container's program has ever been executed.
+    /// True if the container's program was executed at any time.
     fn was_executed(&self, id: &str) -> bool;
 
     /// True if a process has this PID, even a zombie, or if the PID is held.
@@ -46,10 +46,10 @@ pub trait Testbed {
     fn left_of(&self, id: &str) -> String;
 }
 
-/// The behavior of a program.
+/// The behavior of a test's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// Runs until SIGTERM, and then exits with 7.
+    /// Runs until SIGTERM, and then exits with code 7.
     UntilTold,
     /// Runs until it is killed.
     UntilKilled,
@@ -161,7 +161,7 @@ async fn a_parked_container_can_be_killed_and_is_then_not_released(testbed: &dyn
         soon(told(new_init.exit_future)).await,
         ExitStatus::Signal(9)
     );
-    // Tells the release that the exit was reported.
+    // Dropping the sender tells the release that the init's exit was reported.
     let (told_of_it, gone) = oneshot::channel();
     drop(told_of_it);
     let released = soon(new_init.init.release(gone, &CancelToken::default())).await;
@@ -211,7 +211,8 @@ async fn the_program_of_a_frozen_container_is_not_executed(testbed: &dyn Testbed
     let init = Arc::clone(&new_init.init);
     let released = tokio::spawn(async move { release(&*init).await });
     sleep(A_WHILE).await;
-    // Some engines report the release before the thaw; the program must not run in any case.
+    // Some engines report the release before the container is thawed. The program must not run
+    // before the thaw.
     assert!(!testbed.was_executed("waits"));
     soon(new_init.init.resume(&token))
         .await

@@ -12,9 +12,9 @@
 //! | [`Engine`] | reads bundles |
 //! | [`EngineKind`] | makes engines, and does their part of the program's commands |
 //! | [`Container`] | a container, from its bundle on, through all its restarts in place |
-//! | [`Init`] | its current init process |
-//! | [`Process`] | an exec in it |
-//! | [`Cgroup`], [`PodCgroup`] | the cgroup of the container, and that of its pod |
+//! | [`Init`] | the container's current init process |
+//! | [`Process`] | an exec in the container |
+//! | [`Cgroup`], [`PodCgroup`] | the cgroup of the container, and the cgroup of its pod |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
@@ -70,7 +70,7 @@ pub use usher_linux::probe::Attempted;
 /// Work that runs concurrently with everything else.
 pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The engine of a shim, from which its containers come.
+/// The engine of a shim. It makes a container from each bundle.
 pub trait Engine: fmt::Debug + Send + Sync {
     /// If the options of a container's order name a file, returns them with the file's content.
     /// `None` if they name none. A disk can stall the read.
@@ -91,12 +91,12 @@ pub trait Engine: fmt::Debug + Send + Sync {
         sandbox: Option<&Sandbox>,
     ) -> Result<(Arc<dyn Container>, Facts), EngineError>;
 
-    /// Returns the OOM score that a process can get if it would have the score `instead_of` anyway,
-    /// and `wanted` is the score to set. A shim without the right to lower scores cannot go below
-    /// the score that the process would have anyway.
+    /// Returns the OOM score that the shim can give a process: `wanted`, or a higher score.
+    /// `instead_of` is the score that the process would have anyway. A shim without the right to
+    /// lower scores cannot go below that score.
     fn allowed_score(&self, wanted: i32, instead_of: i32) -> i32;
 
-    /// Prepares for a creation that is likely to follow; never waits, and does no harm if none
+    /// Prepares for a creation that is likely to follow. Never waits. Does no harm if no creation
     /// follows.
     fn get_ready(&self, _coming: UpcomingCreation) {}
 }
@@ -116,11 +116,12 @@ pub struct Order {
     /// Mounts of the container's root file system.
     pub rootfs: Vec<Mount>,
     pub paths: Paths,
-    /// The engine's own options.
+    /// Options in the caller's Create. Their form depends on the engine.
     pub options: Option<Any>,
     /// Directory of the checkpoint to restore the container from; empty for none.
     pub checkpoint: String,
-    /// Set for a pod's sandbox without a pause container, whose bundle is empty.
+    /// The request for a sandbox, if this container is a pod's sandbox without a pause container.
+    /// Its bundle is empty.
     pub sandbox: Option<SandboxOrder>,
 }
 
@@ -138,7 +139,8 @@ pub struct SandboxOrder {
 /// The sandbox of a pod: the namespaces and files that the pod's containers share.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
-    /// PID of the sandbox's process, which may have exited; 0 if the sandbox needs no process.
+    /// PID of the sandbox's process. The process may have exited. 0 if the sandbox needs no
+    /// process.
     pub pid: i32,
     /// The namespaces of the sandbox's process.
     pub namespaces: Namespaces,
@@ -146,12 +148,12 @@ pub struct Sandbox {
     pub own: Option<Arc<OwnSandbox>>,
 }
 
-/// A sandbox that the shim has made. Its annotations are all annotations of the pod.
+/// A sandbox that the shim has made. All annotations of the pod are annotations of this sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct OwnSandbox {
     /// Files that the pod's containers share: the path in a container, and the path on the node.
     pub files: Vec<(&'static str, PathBuf)>,
-    /// The sandbox's own namespaces: type as in the OCI specification, and path.
+    /// The namespaces of the sandbox: for each its type as in the OCI specification, and its path.
     pub namespaces: Vec<(&'static str, PathBuf)>,
     pub annotations: BTreeMap<String, String>,
     /// Host name, if the sandbox has its own.
@@ -212,8 +214,8 @@ pub trait Container: fmt::Debug + Send + Sync {
         token: &CancelToken,
     ) -> Result<NewInit, EngineError>;
 
-    /// Removes the runtime state of a container whose init has exited, except its root file system:
-    /// the first part of [`delete`](Container::delete).
+    /// Removes the runtime state of a container whose init has exited, but not its root file
+    /// system. [`delete`](Container::delete) begins with the same removal.
     ///
     /// Law: idempotent; succeeds for a container that the engine does not know.
     ///
@@ -224,8 +226,8 @@ pub trait Container: fmt::Debug + Send + Sync {
 
     /// Removes all that is left of the container, after all output of `streams` has been passed on.
     ///
-    /// Laws: idempotent; succeeds for a container that the engine does not know. Whether it
-    /// succeeds or fails, nothing stays mounted, and no output is lost.
+    /// Laws: idempotent; succeeds for a container that the engine does not know. Even if the
+    /// deletion fails, nothing stays mounted, and no output is lost.
     ///
     /// # Errors
     ///
@@ -239,10 +241,11 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// Law: never waits; a failure does not delay the exit.
     fn record_exit(&self, pid: i32, code: u32, at: SystemTime);
 
-    /// Writes a message to the container's owner on the container's standard error. With
-    /// `last_words` the message says why the container is ended, and also goes into the termination
-    /// message, which kubelet reads after the exit. Never waits; a message that cannot be written
-    /// is lost. `streams` are the streams of the container's init. Returns the write of the
+    /// Writes a message to the container's owner on the container's standard error. `streams` are
+    /// the streams of the container's init. Never waits; a message that cannot be written is lost.
+    ///
+    /// If `last_words` is set, the message says why the container is ended. Then it also goes into
+    /// the termination message, which kubelet reads after the exit. Returns the write of the
     /// termination message as work, because a disk may stall it.
     fn tell(&self, streams: Option<&Streams>, words: &str, last_words: bool) -> Option<Work<()>>;
 }
@@ -250,12 +253,13 @@ pub trait Container: fmt::Debug + Send + Sync {
 /// Settings of a creation that are not in the bundle.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CreateOptions {
-    /// OOM score of the container's processes instead of the bundle's score; also after restarts in
-    /// place.
+    /// OOM score of the container's processes, in place of the score in the bundle. It also applies
+    /// after restarts in place.
     pub oom_score: Option<i32>,
     /// True if the container may be restarted in place, with the same streams.
     pub may_restart: bool,
-    /// True if the caller's wait has a deadline; otherwise ten minutes are the limit.
+    /// True if the caller waits only until a deadline. Without one, the creation may take ten
+    /// minutes.
     pub has_deadline: bool,
 }
 
@@ -282,8 +286,8 @@ pub struct NewInit {
     pub exit_future: ExitFuture,
 }
 
-/// The exit of a process. Law: the future always resolves, exactly once, and only after the process
-/// has exited, for whatever reason.
+/// The exit of a process. Law: the future resolves exactly once, after the process has exited. It
+/// resolves for every kind of exit.
 pub struct ExitFuture(pub Work<io::Result<ExitStatus>>);
 
 /// Facts of the previous init that a restart in place needs.
@@ -316,7 +320,8 @@ pub trait Restoration: fmt::Debug + Send {
     ) -> Result<NewInit, EngineError>;
 }
 
-/// An init process of a container, from its creation on; a restart in place makes a new one.
+/// An init process of a container, from its creation on. A restart in place makes a new init
+/// process.
 ///
 /// Laws: all methods may be called after the exit of the process, and then report the exit. A
 /// frozen container reacts to no signal but SIGKILL, and is not released, until it is thawed.
@@ -332,7 +337,8 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// Cgroup of the container's processes; `None` if it cannot be found now.
     fn cgroup(&self) -> Option<Arc<dyn Cgroup>>;
 
-    /// Cgroup of the container's pod, if there is one with this UID in its name.
+    /// Cgroup of the pod with this UID. `None` if no parent of the container's cgroup has the UID
+    /// in its name.
     fn pod_cgroup(&self, uid: &str) -> Option<Arc<dyn PodCgroup>>;
 
     /// Returns the namespaces that the pod's other containers share, if this is the init of their
@@ -343,8 +349,8 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// exit of the init was reported. The release then returns soon.
     ///
     /// Laws: the future is never dropped early, because that would kill a container of runc's. The
-    /// program of a frozen container is not executed. On success the program has been executed,
-    /// even if it has exited since, or will be when the container is thawed.
+    /// program of a frozen container is not executed. Success means that the program has been
+    /// executed, or will be when the container is thawed. It may also have exited already.
     ///
     /// # Errors
     ///
@@ -393,8 +399,8 @@ pub trait Init: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`EngineError`], with the engine's message; then the container is frozen only if it was
-    /// before.
+    /// [`EngineError`], with the engine's message. After an error the container is frozen only if
+    /// it was frozen before the call.
     async fn checkpoint(
         &self,
         checkpoint: &Checkpoint,
@@ -410,9 +416,9 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// [`EngineError`], with the engine's message.
     async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<NewExec, EngineError>;
 
-    /// Executes the container's postStart handler again, as the caller has executed it before, and
-    /// returns when the handler has finished. `oom_score` is the upper limit of the handler's OOM
-    /// score.
+    /// Executes the container's postStart handler again, after a restart in place. `process` is the
+    /// process of the exec by which the caller ran the handler. Returns when the handler has
+    /// finished. `oom_score` is the upper limit of the handler's OOM score.
     ///
     /// # Errors
     ///
@@ -444,7 +450,7 @@ pub trait Init: fmt::Debug + Send + Sync {
 
 /// Progress of sending a signal.
 pub enum SignalProgress {
-    /// The signal was sent, or could not be.
+    /// The signal was sent, or sending it has failed.
     Done(Result<(), EngineError>),
     /// The signal is still being sent.
     UnderWay(Work<Result<(), EngineError>>),
@@ -461,8 +467,8 @@ pub trait Process: fmt::Debug + Send + Sync {
     /// PID of the process. Another process may get it after the exit.
     fn pid(&self) -> i32;
 
-    /// Sends a signal to the process. Signals other than SIGKILL are delivered only once it
-    /// executes its own program.
+    /// Sends a signal to the process. A signal other than SIGKILL is delivered only once the
+    /// process executes its own program.
     ///
     /// Law: returns [`EngineError::Gone`] after the exit.
     fn kill(&self, signal: Signal) -> SignalProgress;
@@ -544,8 +550,8 @@ pub trait Cgroup: fmt::Debug + Send + Sync {
     /// watch is dropped. `None` without memory accounting.
     fn watch_oom(self: Arc<Self>, tell: Box<dyn Fn() + Send + Sync>) -> Option<Box<dyn OomWatch>>;
 
-    /// Sets the OOM score of all processes in the cgroup, including those that start meanwhile;
-    /// `superseded` ends the change early.
+    /// Sets the OOM score of all processes in the cgroup, including processes that start meanwhile.
+    /// A notification of `superseded` ends the change early.
     ///
     /// # Errors
     ///
@@ -574,10 +580,10 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// Bytes of memory charged to the pod's cgroup and to all cgroups below it.
     fn memory_usage(&self) -> Option<u64>;
 
-    /// Reads a current value; `None` if the kernel has no such value.
+    /// Reads the current value of a knob; `None` if the kernel has no such value.
     fn read(&self, knob: Knob) -> Option<u64>;
 
-    /// Sets a value.
+    /// Sets the value of a knob.
     ///
     /// # Errors
     ///
@@ -592,10 +598,11 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// The kernel's error.
     async fn lower_memory(&self, bytes: u64) -> io::Result<()>;
 
-    /// The part of the value `found` that belongs to no container of the pod, in the knob's unit.
+    /// The part of the value `found` that the pod's containers do not account for, in the knob's
+    /// unit.
     fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64;
 
-    /// CPU quota and weight for these limits and requests.
+    /// The CPU quota and the CPU weight that result from these limits and requests.
     fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)>;
 
     /// True if a cgroup manager (systemd) may restore the values that it knows. The manager then
@@ -628,7 +635,7 @@ impl fmt::Debug for ExitFuture {
 }
 
 impl PidHold {
-    /// Holds a PID; `free` is called when this is dropped.
+    /// Holds a PID. `free` is called when the returned value is dropped.
     pub fn new(pid: i32, free: impl FnOnce() + Send + 'static) -> PidHold {
         PidHold {
             pid,

@@ -33,7 +33,7 @@ type Identity = (u64, u64);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(Vec<(&'static str, Identity)>);
 
-/// An error: the namespaces that a container would join, or is in, are not the intended ones.
+/// An error: a container would join, or is in, other namespaces than intended.
 #[derive(Debug, Error)]
 pub enum NamespaceError {
     #[error("{kind} namespace {path}: {source}")]
@@ -72,7 +72,7 @@ impl Namespaces {
         let mut named = Vec::new();
         for (kind, path) in namespaces.filter(|(_, path)| !path.is_empty()) {
             let Some((_, file)) = FILES.iter().find(|(word, _)| *word == kind) else {
-                // An unknown type: the OCI runtime reports it.
+                // The type is unknown, so the OCI runtime reports the error.
                 continue;
             };
             let its = |sandbox: &Sandbox| {

@@ -1,17 +1,17 @@
-//! The parts of the OCI specification's `LinuxResources` that the size of a pod's cgroup depends
-//! on.
+//! The parts of the OCI specification's `LinuxResources` from which the shim computes the size of a
+//! pod's cgroup.
 
 use serde::Deserialize;
 
 use usher_core::sizing::{Bytes, Limit, Millicores, Size};
 
-/// The kernel's default of a quota's period, in microseconds.
+/// Default period of a CPU quota in the kernel, in microseconds.
 const DEFAULT_PERIOD: u64 = 100_000;
 
 /// CPU shares of a container without a CPU request (kubelet's `MinShares`).
 const MIN_SHARES: u64 = 2;
 
-/// Resources in a container's `config.json` or in an Update. In both, any of them may be missing.
+/// Resources in a container's `config.json` or in an Update. Each field may be missing in both.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Resources {
@@ -23,7 +23,8 @@ pub struct Resources {
 #[serde(default)]
 struct Cpu {
     shares: Option<u64>,
-    /// Microseconds in each period; zero or negative for no limit.
+    /// CPU time that the container may use in each period, in microseconds. Zero or negative for no
+    /// limit.
     quota: Option<i64>,
     period: Option<u64>,
 }
@@ -31,7 +32,7 @@ struct Cpu {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Memory {
-    /// Bytes; zero or negative for no limit.
+    /// Memory limit in bytes. Zero or negative for no limit.
     limit: Option<i64>,
 }
 
@@ -41,7 +42,7 @@ impl Resources {
         serde_json::from_slice(json).unwrap_or_default()
     }
 
-    /// Returns the size of a container that had size `before`.
+    /// Returns the new size of a container whose size was `before`.
     pub fn change(&self, before: Size) -> Size {
         let mut size = before;
         let cpu = self.cpu.unwrap_or_default();
@@ -86,7 +87,7 @@ mod tests {
             let shares = millis * 1024 / 1000;
             assert_eq!(request(shares), Millicores(millis));
         }
-        // kubelet gives at least two shares, even without a request.
+        // kubelet sets two shares for a container without a CPU request.
         assert_eq!(request(2), Millicores(0));
     }
 

@@ -7,16 +7,16 @@ use nix::time::{ClockId, clock_gettime};
 
 /// CPU time allowed for each [`SHARE`] of annotations. A part of a share counts as a whole one.
 const TIME: Duration = Duration::from_millis(1);
-/// Most bytes that usher reads of its own annotations on one container.
+/// Maximum number of bytes that usher reads of its own annotations on one container.
 const SHARE: usize = 32 * 1024;
-/// Factor by which a program without optimization is slower.
+/// Factor by which a program takes longer without the compiler's optimization.
 const SLOWNESS: u32 = if cfg!(debug_assertions) { 15 } else { 1 };
-/// Bytes that may be allocated at once for each byte of annotations.
+/// Bytes that may be allocated at the same time for each byte of annotations.
 const MEMORY: usize = 48;
-/// Bytes that may be allocated at once in any case.
+/// Bytes that may be allocated at the same time in addition, whatever the size of the annotations.
 const MEMORY_ANYWAY: usize = 8 * 1024;
-/// Attempts to stay within a time bound. One success suffices, because interrupts and other threads
-/// only make a measurement longer.
+/// Number of attempts to stay within a time bound. One success suffices, because interrupts and
+/// other threads can only make a measurement longer.
 const TRIES: u32 = 20;
 /// CPU time of [`yardstick`] on the machine for which the time bounds were chosen.
 const YARDSTICK: Duration = Duration::from_micros(if cfg!(debug_assertions) { 2000 } else { 250 });
@@ -52,15 +52,18 @@ pub fn assert_small(annotations: &BTreeMap<String, String>, read: impl Fn()) {
 
 /// CPU time that judging one pod may take.
 const JUDGED_IN: Duration = Duration::from_millis(50);
-/// As [`SLOWNESS`]; parsing JSON suffers most without optimization.
+/// Factor like [`SLOWNESS`], for judging a pod. It is higher because parsing JSON suffers most
+/// without optimization.
 const JUDGING_SLOWNESS: u32 = if cfg!(debug_assertions) { 40 } else { 1 };
-/// Bytes that may be allocated at once for each byte of a review or a manifest.
+/// Bytes that may be allocated at the same time for each byte of a review or a manifest.
 const JUDGED: usize = 4;
-/// Bytes that may be allocated at once in any case: a pod has at most 1,000 containers.
+/// Bytes that may be allocated at the same time in addition, whatever the size of the manifest: a
+/// pod has at most 1,000 containers.
 const JUDGED_ANYWAY: usize = 8 << 20;
-/// As [`JUDGED`], for the sum of all allocations, which finds steps that are repeated too often.
+/// Bound like [`JUDGED`], but for the sum of all allocations. It detects steps that are repeated
+/// too often.
 const JUDGED_IN_ALL: usize = 16;
-/// As [`JUDGED_ANYWAY`], for the sum of all allocations.
+/// Bound like [`JUDGED_ANYWAY`], but for the sum of all allocations.
 const JUDGED_IN_ALL_ANYWAY: usize = 128 << 20;
 
 /// Returns the outcome of `judge`, which reads and judges a pod of `size` bytes.
@@ -87,9 +90,9 @@ pub fn assert_cheap<T>(size: usize, judge: impl Fn() -> T) -> T {
     outcome.expect("it was called")
 }
 
-/// Most bytes that the protobuf library reserves for a field before the field arrives, whatever
-/// length the message announces. The value is a constant of the library. The memory is not touched
-/// before the field has arrived.
+/// Maximum number of bytes that the protobuf library reserves for a field before the field arrives,
+/// whatever length the message announces. The value is a constant of the library. The memory is not
+/// touched before the field has arrived.
 pub const RESERVED_FOR_A_MESSAGE: usize = 10_000_000;
 
 /// Returns the outcome of `read`, which parses `size` bytes.
@@ -109,8 +112,8 @@ pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnO
     outcome.expect("it was called")
 }
 
-/// Calls `read`, which parses `size` bytes, up to [`TRIES`] times until it is quick; returns its
-/// last outcome.
+/// Calls `read`, which parses `size` bytes, until one call is quick, but at most [`TRIES`] times.
+/// Returns the outcome of the last call.
 ///
 /// # Panics
 ///
@@ -154,7 +157,7 @@ fn try_within<T>(allowed: Duration, mut work: impl FnMut() -> T) -> Result<T, Du
     Err(shortest)
 }
 
-/// Returns by what factor `yardstick` takes longer than expected on this thread; at least 1.
+/// Returns the factor by which this thread needs longer for `yardstick` than expected; at least 1.
 fn slowness() -> f64 {
     let begin = cpu_time();
     std::hint::black_box(yardstick());

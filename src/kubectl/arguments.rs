@@ -99,9 +99,9 @@ pub enum Command {
 mod tests {
     use super::*;
 
-    fn parse(words: &str) -> Result<Arguments, String> {
+    fn parse(words: &str) -> Result<Arguments, clap::Error> {
         let words = std::iter::once("kubectl-usher").chain(words.split_whitespace());
-        Arguments::try_parse_from(words).map_err(|error| error.to_string())
+        Arguments::try_parse_from(words)
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
             else {
                 panic!("{words}")
             };
-            // -A is kubectl's --all-namespaces, -a usher's --all.
+            // `-A` is kubectl's `--all-namespaces`, and `-a` is usher's `--all`.
             assert_eq!((all_namespaces, list.all()), (true, false), "{words}");
         }
     }
@@ -133,7 +133,7 @@ mod tests {
         assert!(parse("explain web").is_ok());
         assert!(parse("explain -f a.yaml -f -").is_ok());
         for words in ["explain", "explain web -f a.yaml"] {
-            let error = parse(words).unwrap_err();
+            let error = parse(words).unwrap_err().to_string();
             assert!(error.contains("kubectl usher explain"), "{error}");
         }
     }

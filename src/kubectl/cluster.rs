@@ -1,7 +1,6 @@
 //! The API server, reached by the user's kubeconfig.
 
-use std::error::Error;
-
+use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Resource;
@@ -33,8 +32,8 @@ impl Cluster {
     /// # Errors
     ///
     /// If there is no kubeconfig, or it lacks a cluster or a user.
-    pub async fn connect(options: &ClusterOptions) -> Result<Cluster, String> {
-        let wrong = |error: &dyn Error| format!("cannot use the kubeconfig: {}", causes(error));
+    pub async fn connect(options: &ClusterOptions) -> anyhow::Result<Cluster> {
+        const WRONG: &str = "cannot use the kubeconfig";
         let file = match &options.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
@@ -43,12 +42,12 @@ impl Cluster {
             context: options.context.clone(),
             ..KubeConfigOptions::default()
         };
-        let file = file.map_err(|error| wrong(&error))?;
+        let file = file.context(WRONG)?;
         let config = Config::from_custom_kubeconfig(file, &kube_options).await;
-        let config = config.map_err(|error| wrong(&error))?;
+        let config = config.context(WRONG)?;
         let namespace = options.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|error| wrong(&error))?;
+        let client = Client::try_from(config).context(WRONG)?;
         Ok(Cluster { client, namespace })
     }
 

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::{Context, bail};
 use serde_json::Value;
 use usher_api as api;
 use usher_cli::choice::{choose, namespace};
@@ -33,7 +34,7 @@ pub fn run(arguments: Arguments, stdout: &mut Stdout) -> Result<ExitCode, Failur
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::because(format!("cannot start the async runtime: {error}")))?;
+        .context("cannot start the async runtime")?;
     let options = arguments.options;
     runtime.block_on(async {
         match arguments.command {
@@ -60,12 +61,11 @@ pub fn run(arguments: Arguments, stdout: &mut Stdout) -> Result<ExitCode, Failur
 }
 
 async fn connect(options: &ClusterOptions) -> Result<Cluster, Failure> {
-    Cluster::connect(options).await.map_err(Failure::because)
+    Ok(Cluster::connect(options).await?)
 }
 
 async fn view(cluster: &Cluster, options: &ClusterOptions) -> Result<View, Failure> {
-    let view = View::find(cluster, &options.view_namespace).await;
-    let view = view.map_err(Failure::because)?;
+    let view = View::find(cluster, &options.view_namespace).await?;
     if view.is_truncated {
         warn(&format!(
             "the cluster has more nodes; only {} of them are asked",
@@ -98,7 +98,7 @@ async fn ps(
     list.show(&pods, listing.unanswered, &if_none, stdout)
 }
 
-/// Lists the pods of nodes, sorted by name; with `all`, also those that have ended.
+/// Lists the pods of nodes, sorted by name; with `all`, also the pods that have ended.
 async fn list_pods(view: &View, nodes: Vec<Node>, all: bool) -> Result<Listing, Failure> {
     let words: &[&str] = match all {
         true => &["ps", "-o", "json", "--all"],
@@ -111,10 +111,10 @@ async fn list_pods(view: &View, nodes: Vec<Node>, all: bool) -> Result<Listing, 
 }
 
 /// Parses the output of `usher ps -o json`, and drops the events.
-fn parse_pods(answer: &str) -> Result<Vec<api::Pod>, String> {
-    let mut answer = value(answer)?;
+fn parse_pods(answer: &str) -> anyhow::Result<Vec<api::Pod>> {
+    let mut answer: Value = serde_json::from_str(answer)?;
     let Some(Value::Array(pods)) = answer.get_mut("pods").map(Value::take) else {
-        return Err("expected a field pods with a list".to_owned());
+        bail!("expected a field pods with a list");
     };
     let pods = pods.into_iter().map(|pod| {
         let mut pod: api::Pod = message(pod)?;
@@ -125,12 +125,8 @@ fn parse_pods(answer: &str) -> Result<Vec<api::Pod>, String> {
 }
 
 /// Parses the output of `usher inspect -o json`.
-fn parse_pod(answer: &str) -> Result<Vec<api::Pod>, String> {
-    Ok(vec![message(value(answer)?)?])
-}
-
-fn value(answer: &str) -> Result<Value, String> {
-    serde_json::from_str(answer).map_err(|error| error.to_string())
+fn parse_pod(answer: &str) -> anyhow::Result<Vec<api::Pod>> {
+    Ok(vec![message(serde_json::from_str(answer)?)?])
 }
 
 /// Runs a command of `usher` on nodes. Warns of each node that does not answer, and once if the
@@ -190,7 +186,8 @@ async fn find(options: &ClusterOptions, which: &str) -> Result<Placed, Failure> 
     let Listing { pods, unanswered } = list_pods(&view, nodes, true).await?;
     let found = match choose(&full, pods.clone(), |(pod, _)| pod)? {
         Some(found) => Some(found),
-        // Search by id. A pod whose bare name matches does not count: it is in another namespace.
+        // Searches by id. A pod whose name matches does not count, because it is in another
+        // namespace.
         None => {
             let by_id = |(pod, _): &Placed| pod.name != which;
             let pods = pods.into_iter().filter(by_id).collect();
@@ -286,19 +283,18 @@ mod tests {
     fn a_malformed_pod_invalidates_a_nodes_whole_list() {
         let names = |answer: Value| {
             let pods = parse_pods(&answer.to_string())?;
-            Ok(pods.into_iter().map(|pod| pod.name).collect::<Vec<_>>())
+            anyhow::Ok(pods.into_iter().map(|pod| pod.name).collect::<Vec<_>>())
         };
         let listed = json!({ "pods": [{ "name": "a" }, { "name": "b", "status": "Init:1/2" }] });
-        assert_eq!(names(listed), Ok(vec!["a".to_owned(), "b".to_owned()]));
-        assert_eq!(names(json!({ "pods": [] })), Ok(Vec::new()));
+        assert_eq!(names(listed).unwrap(), ["a", "b"]);
+        assert!(names(json!({ "pods": [] })).unwrap().is_empty());
         for other in [
             json!({}),
             json!([]),
             json!({ "pods": 1 }),
             json!({ "pods": [{ "name": "a" }, 1] }),
         ] {
-            let refused: Result<_, String> = names(other.clone());
-            assert!(refused.is_err(), "{other}");
+            assert!(names(other.clone()).is_err(), "{other}");
         }
     }
 }

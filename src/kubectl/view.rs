@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::Api;
@@ -13,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use usher_core::text::causes;
 
 use crate::cluster::{ApiError, Cluster};
 
@@ -27,7 +30,7 @@ const CONTAINER: &str = "view";
 /// Path of `usher` in that container.
 const USHER: &str = "/usher/usher";
 
-/// Most nodes asked at the same time.
+/// Maximum number of nodes on which `usher` runs at the same time.
 const CONCURRENT: usize = 16;
 
 /// Time limit for listing the DaemonSet's pods.
@@ -35,12 +38,12 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the answer of a node.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pods in a page of the list.
+/// Number of pods in one page of the list.
 const PAGE: u32 = 500;
 /// Maximum number of pages read. Together they hold more nodes than Kubernetes supports.
 const MAX_PAGES: usize = 20;
 
-/// Largest answer of a node. The answer of a full node has some megabytes.
+/// Maximum size of a node's answer, in bytes. The answer of a full node has some megabytes.
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
 /// Maximum number of bytes read from a node's standard error.
@@ -49,11 +52,11 @@ const MAX_WARNINGS_BYTES: u64 = 64 << 10;
 /// Size of the buffer of each stream.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The nodes that can be asked.
+/// The nodes on which `usher` can be run.
 pub struct View {
     pods: Api<Pod>,
     namespace: String,
-    /// Sorted by name.
+    /// The nodes, sorted by name.
     pub nodes: Vec<Node>,
     /// True if the cluster has more nodes than these.
     pub is_truncated: bool,
@@ -72,12 +75,12 @@ pub struct Node {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answer<T> {
     pub value: T,
-    /// Lines of standard error.
+    /// Lines that `usher` wrote to standard error.
     pub warnings: Vec<String>,
 }
 
 /// Parser of a node's standard output.
-pub type Parse<T> = fn(&str) -> Result<T, String>;
+pub type Parse<T> = fn(&str) -> anyhow::Result<T>;
 
 /// Why a node did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,12 +92,12 @@ pub enum NoAnswer {
 }
 
 impl View {
-    /// Finds the nodes that can be asked.
+    /// Finds the nodes on which `usher` can be run.
     ///
     /// # Errors
     ///
     /// If the user may not list the pods of the DaemonSet, or there are none.
-    pub async fn find(cluster: &Cluster, namespace: &str) -> Result<View, String> {
+    pub async fn find(cluster: &Cluster, namespace: &str) -> anyhow::Result<View> {
         let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
         let listed = timeout(LIST_TIMEOUT, list(&pods)).await;
         let listed = listed.unwrap_or_else(|_late| {
@@ -103,21 +106,21 @@ impl View {
             )))
         });
         let (listed, is_truncated) = listed.map_err(|error| match error {
-            ApiError::Forbidden(message) => format!(
+            ApiError::Forbidden(message) => anyhow!(
                 "the right to list the pods of namespace {namespace} is missing; the Role usher-view \
                  of scripts/kubernetes/kubectl.yaml grants it: {message}"
             ),
-            error => format!(
+            error => anyhow!(
                 "cannot list the pods of namespace {namespace}: {}",
                 error.message()
             ),
         })?;
         let nodes = nodes(&listed);
         if nodes.is_empty() {
-            return Err(format!(
+            bail!(
                 "namespace {namespace} has no pod of the DaemonSet usher-view, through which nodes \
                  are asked; install scripts/kubernetes/kubectl.yaml"
-            ));
+            );
         }
         Ok(View {
             pods,
@@ -148,8 +151,8 @@ impl View {
                     let why = format!("no answer within {ANSWER_TIMEOUT:?}");
                     Err(NoAnswer::Other(why))
                 });
-                // Parsed here, so that not all texts are in memory at once: a text is much larger
-                // than what is parsed from it.
+                // Each answer is parsed as soon as it arrives, so that the texts of all answers are
+                // never in memory together. A text is much larger than the parsed result.
                 (node, answer.and_then(|answer| answer.parse(parse)))
             });
         }
@@ -248,6 +251,7 @@ fn trouble(pod: &Pod) -> Option<String> {
 impl Answer<String> {
     fn parse<T>(self, parse: Parse<T>) -> Result<Answer<T>, NoAnswer> {
         let value = parse(&self.value).map_err(|error| {
+            let error = causes(error.as_ref());
             NoAnswer::Other(format!("cannot parse the output of its usher: {error}"))
         })?;
         Ok(Answer {
@@ -294,7 +298,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, at_most: u64) -> Result<St
         return Ok(String::new());
     };
     let mut bytes = Vec::new();
-    // One byte more, to notice that the limit is exceeded.
+    // Reads one byte more than allowed, to notice that the limit is exceeded.
     let mut stream = stream.take(at_most.saturating_add(1));
     let read = stream.read_to_end(&mut bytes).await;
     read.map_err(|error| NoAnswer::Other(format!("cannot read its answer: {error}")))?;
@@ -306,7 +310,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, at_most: u64) -> Result<St
 }
 
 /// Judges the exit status and output of a command. If a shim does not answer, `usher` exits with 1
-/// but prints the other pods: that counts as an answer with warnings.
+/// but prints the other pods. Such an output counts as an answer with warnings.
 fn judge(
     status: Option<Status>,
     answer: String,

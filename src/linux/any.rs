@@ -1,8 +1,9 @@
 //! Messages packed in `google.protobuf.Any`, with the name of their type.
 //!
-//! containerd-shim's own function asks the message's descriptor for the name. The first use of a
-//! descriptor parses, indexes and keeps the descriptors of the whole protocol: 400 kB in every
-//! shim. So this module lists the packages of the messages that are packed.
+//! The crate containerd-shim has a function for this, which reads the type's name from the
+//! message's descriptor. The first use of a descriptor parses and indexes the descriptors of the
+//! whole protocol, and keeps them: 400 kB in every shim. So this module packs messages without
+//! descriptors, and lists the package of each message itself.
 
 use containerd_shim_protos::cgroups::metrics as v1;
 use containerd_shim_protos::cgroups_v2::metrics as v2;

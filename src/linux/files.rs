@@ -1,8 +1,9 @@
-//! The replacement of a file in one step: readers see the old file or the new one, never a part.
+//! Replaces a file in one step: readers see the whole old file or the whole new file.
 //!
-//! The new file has a fixed name until it is complete, so that a process that dies meanwhile leaves
-//! at most one file, which the next replacement overwrites. `tempfile` and `atomicwrites` choose
-//! names by chance, and each death would leave another file.
+//! Until the new file is complete, it has a temporary name, which is always the same. If the
+//! process dies before that, one file stays, and the next replacement overwrites it. The crates
+//! `tempfile` and `atomicwrites` choose random names, so each such death would leave a further
+//! file.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions, Permissions};
@@ -15,16 +16,16 @@ use std::path::{Path, PathBuf};
 pub struct Replacement {
     /// Permission bits of the new file, whatever the umask is.
     pub mode: u32,
-    /// User and group ids of the new file; `None` for those of this process.
+    /// User and group ids of the new file; `None` for the ids of this process.
     pub owner: Option<(u32, u32)>,
-    /// The content is on the disk before the file has its name, so that not even a power failure
-    /// leaves a part of it.
+    /// True if the content is written to the disk before the file gets its name. Then even a power
+    /// failure leaves no part of a file.
     pub is_synced: bool,
 }
 
 impl Replacement {
-    /// Attributes of a file that belongs to this process and need not survive a power failure,
-    /// because it is in memory or soon removed.
+    /// Attributes of a file of this process's user that need not survive a power failure: the file
+    /// is in memory, or is soon removed.
     pub fn with_mode(mode: u32) -> Replacement {
         Replacement {
             mode,
@@ -48,8 +49,8 @@ pub fn replace(path: &Path, content: &[u8], by: Replacement) -> io::Result<()> {
     replaced
 }
 
-/// The name of the new file until it is complete. It is hidden, and no pattern such as `*.toml`
-/// matches it.
+/// The temporary name of the new file. The name is hidden, and no pattern such as `*.toml` matches
+/// it.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

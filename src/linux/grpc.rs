@@ -13,14 +13,15 @@ use crate::probe::{alongside, causes};
 
 /// Limit for the headers of an answer, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
-/// Length of the prefix of a message: a compression flag and the message's length.
+/// Size in bytes of the prefix before a message, which has a compression flag and the message's
+/// length.
 const PREFIX: usize = 5;
 
-/// Headers with the server's status: a number, and a message.
+/// Names of the headers in which the server sends its status: a number, and a message.
 const STATUS: &str = "grpc-status";
 const REASON: &str = "grpc-message";
 
-/// The method to call, and the names to call it with.
+/// A call: the method, the names of server and client in the request, and the limit for the answer.
 pub struct Call<'a> {
     /// The server's name or address.
     pub authority: &'a str,
@@ -37,12 +38,12 @@ pub struct Answer {
     status: Option<String>,
     /// `grpc-message`, still percent-encoded.
     reason: Option<String>,
-    /// `None` if it is longer than the limit.
+    /// The body of the answer; `None` if it is longer than the limit.
     pub body: Option<Vec<u8>>,
 }
 
 impl Call<'_> {
-    /// Sends the request and reads the answer. Drives the connection, and closes it afterwards.
+    /// Sends the request over `connection`, reads the answer, and closes the connection.
     ///
     /// # Errors
     ///
@@ -91,7 +92,7 @@ impl Answer {
     ///
     /// # Errors
     ///
-    /// The status, in words, if it is anything else.
+    /// A sentence with the status, if the status is not success.
     pub fn succeeded(&self) -> Result<(), String> {
         match self.status.as_deref() {
             Some("0") => Ok(()),
@@ -112,8 +113,8 @@ impl Answer {
         Some(reason.into_owned())
     }
 
-    /// The only message of the body, which is uncompressed because the request allows no
-    /// compression.
+    /// The message in the body. The body has only one, and it is not compressed, because the
+    /// request allows no compression.
     pub fn message<M: Message>(&self) -> Option<M> {
         let (prefix, message) = self.body.as_ref()?.split_first_chunk::<PREFIX>()?;
         let [compressed, length @ ..] = *prefix;
@@ -123,7 +124,8 @@ impl Answer {
     }
 }
 
-/// Encodes a message behind its prefix: uncompressed, and its length.
+/// Encodes a message with its prefix, which says that the message is not compressed, and how long
+/// it is.
 fn frame(message: &impl Message) -> Result<Bytes, String> {
     let message = message.write_to_bytes().map_err(|error| causes(&error))?;
     let length = u32::try_from(message.len()).map_err(|error| causes(&error))?;
@@ -142,7 +144,7 @@ async fn receive(
     while let Some(data) = stream.data().await {
         let data = data?;
         stream.flow_control().release_capacity(data.len())?;
-        // Later data is ignored.
+        // The body is too long: return without reading the rest.
         if body.len().saturating_add(data.len()) > max_body {
             return Ok(Answer {
                 status: text_of(headers, STATUS),

@@ -1,9 +1,9 @@
-//! Runs work that a disk, a network file system or another process can stall, outside the serving
-//! thread.
+//! Runs work on further threads if a disk, a network file system or another process can stall the
+//! work. The thread that serves a pod must never stall.
 //!
-//! Each piece of work has its own thread, which ends with the work: a shim without such work has
-//! one thread. The number of these threads is bounded for each container and further work waits, so
-//! that a stalled disk delays only the containers that use it.
+//! Each piece of work gets its own thread, which ends with the work. So a shim without such work
+//! has one thread. Each container may have a limited number of these threads, and its further work
+//! waits. So a stalled disk delays only the containers that use the disk.
 
 use std::io;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use std::thread;
 
 use tokio::sync::{Semaphore, oneshot};
 
-/// Threads that one container may have at a time.
+/// Maximum number of threads that one container may have at a time.
 const AT_ONCE: usize = 4;
 
-/// Stack size: room for paths, mount options and a few pages of text. The kernel allocates only the
-/// pages that are used.
+/// Stack size of a thread in bytes, with room for paths, mount options and a few pages of text. The
+/// kernel allocates only the pages that are used.
 const STACK: usize = 256 * 1024;
 
-/// The threads of one container. Clones share the bound.
+/// The limit on the threads of one container. Clones share the limit.
 #[derive(Clone, Debug)]
 pub struct Threads(Arc<Semaphore>);
 
@@ -29,8 +29,8 @@ impl Threads {
         Threads(Arc::new(Semaphore::new(1)))
     }
 
-    /// Runs `work` on a thread as soon as the bound allows one. If this future is dropped, work
-    /// that has begun goes on, and counts against the bound until it ends.
+    /// Runs `work` on a new thread as soon as the container may have one more. If this future is
+    /// dropped, work that has begun goes on, and counts against the limit until it ends.
     ///
     /// # Errors
     ///
@@ -45,7 +45,8 @@ impl Threads {
         start(move || {
             let done = work();
             drop(place);
-            // If the caller is gone, dropping the outcome undoes its effects.
+            // If the caller no longer waits, the outcome is dropped. Its destructor undoes what the
+            // work has done.
             let _ = sender.send(done);
         })?;
         let panicked = |_| io::Error::other("internal error: the shim panicked; see its log");
@@ -59,7 +60,7 @@ impl Default for Threads {
     }
 }
 
-/// Starts a thread that ends with `work`. The caller bounds the number of threads.
+/// Starts a thread that runs `work` and ends. The caller has to limit the number of threads.
 ///
 /// # Errors
 ///
@@ -116,7 +117,7 @@ mod tests {
                 beginnings.recv().await.unwrap();
             }
             assert_eq!(other.run(|| 7).await.unwrap(), 7);
-            // Stalled work counts against the bound even if nothing awaits it.
+            // Stalled work counts against the limit even if no caller awaits it.
             stalled[0].1.abort();
             let one_more = timeout(Duration::from_millis(50), beginnings.recv()).await;
             assert!(one_more.is_err(), "a fifth thread");

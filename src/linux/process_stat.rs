@@ -1,12 +1,12 @@
-//! `/proc/<pid>/stat` (`proc_pid_stat(5)`).
+//! Reads and parses `/proc/<pid>/stat` (`proc_pid_stat(5)`).
 //!
-//! The `procfs` crate parses all 52 fields of the file and fails if one of them is unknown to it.
-//! Four are needed here, and these have not changed since Linux 2.6.
+//! The `procfs` crate parses all 52 fields of the file, and fails if one of them is unknown to it.
+//! The shim needs four fields, which have not changed since Linux 2.6.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 
-/// `PF_EXITING` of Linux: set before an exiting process closes its descriptors.
+/// The flag `PF_EXITING`. Linux sets it before an exiting process closes its descriptors.
 const EXITING: u32 = 0x4;
 
 /// The fields of a process's `stat` that the shim needs.
@@ -16,7 +16,7 @@ pub struct ProcessStat {
     pub state: char,
     /// The process id of the parent.
     pub parent: i32,
-    /// `PF_*` flags of the kernel.
+    /// The kernel's flags of the process (`PF_*`).
     flags: u32,
     /// Start time, in clock ticks since boot.
     pub start_time: u64,
@@ -48,14 +48,14 @@ impl ProcessStat {
         Some(ProcessStat {
             state: fields.next()?.chars().next()?,
             parent: fields.next()?.parse().ok()?,
-            // pgrp, session, tty and tpgid come before the flags.
+            // The fields pgrp, session, tty and tpgid come before the flags.
             flags: fields.nth(4)?.parse().ok()?,
-            // The 22nd field of the file.
+            // The start time is the 22nd field of the file.
             start_time: fields.nth(12)?.parse().ok()?,
         })
     }
 
-    /// True if the process has exited and waits for its parent to collect it.
+    /// True if the process has exited and its parent has not collected it yet.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }

@@ -1,10 +1,10 @@
 //! The only owner of all child processes.
 //!
 //! The shim is a subreaper: when the OCI runtime's command exits, the kernel makes the container's
-//! processes children of the shim. `waitpid(-1)` collects the exits of all children alike, so
-//! nothing else in this process may wait for a child. The kernel does not reuse a process id before
-//! it is collected here, so this is also the only place that can signal a process without hitting
-//! another.
+//! processes children of the shim. `waitpid(-1)` collects the exits of all children, so no other
+//! code in this process may wait for a child. The kernel does not reuse a process id before the
+//! reaper has collected the process. So only the reaper can signal a process without the risk of
+//! hitting another process.
 
 #[cfg(test)]
 mod alone;
@@ -36,22 +36,23 @@ pub use children::LIST as LIST_OF_CHILDREN;
 pub(crate) use children::fuzz;
 pub use ending::Waited;
 
-/// Most unclaimed exits that are kept while a command may still claim one, twelve bytes each; the
-/// oldest are dropped. A container that shares the PID namespace of others can leave thousands of
-/// orphans a second.
+/// Maximum number of unclaimed exits, of twelve bytes each, that are kept while a command may still
+/// claim one. Beyond it, the oldest is dropped. A container that shares a PID namespace with others
+/// can leave thousands of orphans a second.
 const UNCLAIMED_AT_MOST: usize = 32_768;
 
-/// Exit status of a process whose exit was dropped; containerd uses it for unknown exits.
+/// Exit status of a process whose exit was dropped. containerd uses the same status for unknown
+/// exits.
 const UNKNOWN: ExitStatus = ExitStatus::Code(255);
 
-/// Minimum time between two searches for orphans on a kernel without lists of children.
+/// Minimum time between two searches for orphans, if the kernel has no lists of children.
 const SEARCHES_APART: Duration = Duration::from_secs(5);
 
 /// Spawns commands, collects exits, delivers signals. Clones share one table.
 #[derive(Clone, Debug, Default)]
 pub struct Reaper {
     table: Arc<Mutex<Table>>,
-    /// Counts the CPU time of the commands spawned here.
+    /// Counts the CPU time of the commands that this reaper spawns.
     meter: Option<Meter>,
     search: Search,
     threads: Threads,
@@ -65,9 +66,9 @@ pub struct Meter {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The waiters for exits that are not collected yet, by process id.
+    /// Waiters for the exits of processes that are not collected yet, by process id.
     waiting: HashMap<i32, Waiting>,
-    /// Running commands that have not yet reported the id of the process that they start.
+    /// Number of running commands that have not yet reported the id of the process that they start.
     expected: usize,
     /// Exits of processes without a waiter. A running command may still report one of them as the
     /// process that it has started.
@@ -76,18 +77,18 @@ struct Table {
     is_incomplete: bool,
     /// Processes to leave as zombies when they exit. The value is true if the exit is known.
     reserved: BTreeMap<i32, bool>,
-    /// Earliest time of the next search for orphans, where searches are expensive.
+    /// Earliest time of the next search for orphans, if the kernel has no lists of children.
     next_search: Option<Instant>,
-    /// True if orphans may have exited that only a search finds.
+    /// True if a search is needed, because orphans may have exited that wait(2) does not return.
     is_search_due: bool,
     spawning: Spawning,
 }
 
-/// Commands that threads are spawning.
+/// Number of commands that threads are spawning at the moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spawning(usize);
 
-/// A command that was spawned, and is killed if its caller does not take it.
+/// A command that was just spawned. On drop, the command is killed unless its caller has taken it.
 struct Spawned {
     child: Option<Child>,
     reaper: Reaper,
@@ -106,7 +107,7 @@ pub struct Child {
     exit: oneshot::Receiver<ExitStatus>,
 }
 
-/// The right to claim a process that does not exist yet.
+/// The right to claim the process that a running command will start.
 #[derive(Debug)]
 pub struct Expectation {
     reaper: Reaper,
@@ -153,8 +154,8 @@ impl Reaper {
         }
     }
 
-    /// Returns the same reaper, with its own threads for work that can stall: those of one
-    /// container.
+    /// Returns the same reaper with a limit of its own on threads for work that can stall, to be
+    /// used for one container.
     pub fn with_own_threads(&self) -> Reaper {
         Reaper {
             threads: Threads::default(),
@@ -187,7 +188,7 @@ impl Reaper {
         Ok(())
     }
 
-    /// Waits for the time of a postponed search; forever if there is none.
+    /// Waits until a postponed search is due; forever if no search was postponed.
     async fn search_is_due(&self) {
         let due = {
             let table = self.lock();
@@ -199,8 +200,8 @@ impl Reaper {
         }
     }
 
-    /// Spawns a command on a thread, since the disk of its program may stall. Kills the command if
-    /// the caller is gone by then.
+    /// Spawns a command on a further thread, because the disk with the program may stall. Kills the
+    /// command if the caller no longer waits when the command has started.
     ///
     /// # Errors
     ///
@@ -212,34 +213,35 @@ impl Reaper {
     }
 
     /// Spawns the shim's own program again. Since that program runs already, no disk can stall its
-    /// start. It is spawned on the serving thread, because the program may ask for a signal when
-    /// its parent thread ends (`PR_SET_PDEATHSIG(2const)`).
+    /// start. The serving thread itself spawns the program, because the program may ask for a
+    /// signal when its parent thread ends (`PR_SET_PDEATHSIG(2const)`).
     ///
     /// # Errors
     ///
     /// If the program cannot be spawned.
     pub fn spawn_self(&self, command: &mut Command) -> io::Result<Child> {
-        // The lock is held from before the child exists until it is in the table, so that its exit
-        // cannot be collected in between. std's own Child neither waits nor kills when dropped.
+        // Hold the lock until the child is in the table, so that its exit cannot be collected
+        // before. std's own Child neither waits nor kills when dropped.
         let mut table = self.lock();
         let pid = pid_of(&sys::spawn(command)?)?;
         Ok(table.wait_for(pid, self.meter.clone()))
     }
 
-    /// Spawns a command on the calling thread, which stalls with the disk of the program. Meanwhile
-    /// no child of this thread is collected: the process id is not known yet, and std itself waits
-    /// for a child whose program cannot be executed.
+    /// Spawns a command on the calling thread, which stalls if the disk with the program stalls.
+    /// During the call the reaper collects no child of this thread. The child's process id is not
+    /// known yet, and if its program cannot be executed, std itself waits for the child.
     fn spawn_here(&self, mut command: Command) -> io::Result<Spawned> {
         self.lock().spawning.begin();
         let spawned = sys::spawn(&mut command).and_then(|child| pid_of(&child));
-        // Close the command's copies of its streams, or their readers never see the end.
+        // Close this process's copies of the command's streams. Otherwise the readers of the
+        // streams never see the end.
         drop(command);
         let child = {
             let mut table = self.lock();
             table.spawning.end();
             spawned.map(|pid| table.wait_for(pid, self.meter.clone()))
         };
-        // The signals for exits that were not collected meanwhile have come already.
+        // Collect the exits that were left out during the spawn: no further SIGCHLD comes for them.
         self.reap();
         Ok(Spawned {
             child: Some(child?),
@@ -263,7 +265,8 @@ impl Reaper {
     ///
     /// `ESRCH` if the process has exited, `EINVAL` if there is no such signal.
     pub fn kill(&self, pid: i32, signal: i32) -> io::Result<()> {
-        // While the lock is held the process cannot be collected, so its id is not reused.
+        // While this thread holds the lock, the process cannot be collected, so its id is not
+        // reused.
         match self.lock().waiting.contains_key(&pid) {
             true => sys::kill(pid, signal),
             false => Err(io::Error::from_raw_os_error(Errno::ESRCH as i32)),
@@ -280,7 +283,8 @@ impl Reaper {
                 .any(|(unclaimed, _)| *unclaimed == pid)
     }
 
-    /// True if the process is not collected yet, so that `/proc` at its process id describes it.
+    /// True if the process is not collected yet. Then the files in `/proc/<pid>` are about this
+    /// process.
     pub fn owns(&self, pid: i32) -> bool {
         self.lock().waiting.contains_key(&pid)
     }
@@ -317,7 +321,7 @@ impl Expectation {
     /// Claims the process that the command has reported.
     pub fn claim(self, pid: i32) -> Child {
         let mut table = self.reaper.lock();
-        // The process id may have been reused: the latest exit counts.
+        // Take the latest exit, because the process id may have been reused.
         let found = table
             .unclaimed
             .iter()
@@ -334,8 +338,8 @@ impl Expectation {
             None => {
                 // The meter does not count this process, because it belongs to the container.
                 let child = table.wait_for(pid, None);
-                // The process may have exited long ago: a reserved zombie keeps wait(2) from
-                // returning it.
+                // The process may have exited already, while another, reserved zombie kept wait(2)
+                // from returning it.
                 table.collect_if_ended(pid);
                 child
             }
@@ -384,7 +388,7 @@ impl Spawned {
 impl Drop for Spawned {
     fn drop(&mut self) {
         if let Some(child) = &self.child {
-            // The command may have exited already.
+            // This fails if the command has exited already.
             let _ = self.reaper.kill(child.pid(), nix::libc::SIGKILL);
         }
     }
@@ -432,9 +436,10 @@ impl Table {
         let mut last = None;
         loop {
             match sys::first_ended(is_own_only) {
-                // The reserved zombie stays, so the kernel returns none of the orphans after it.
+                // This is a reserved zombie. The kernel returns it each time, so the orphans after
+                // it are out of reach.
                 Ok(first) if first.is_some_and(|pid| self.reserved.contains_key(&pid)) => break,
-                // The kernel does not let this process be collected.
+                // The kernel returns the same process again, so it cannot be collected.
                 Ok(Some(pid)) if last == Some(pid) => break,
                 Ok(Some(pid)) => {
                     self.collect_if_ended(pid);
@@ -446,8 +451,8 @@ impl Table {
                 Err(error) => return tracing::error!(%error, "exits cannot be collected"),
             }
         }
-        // A search would also find children that are being spawned, so it is left out. `spawn_here`
-        // collects exits again afterwards.
+        // A search would also find children that are being spawned, so there is no search during a
+        // spawn. `spawn_here` collects exits after the spawn.
         if !is_own_only {
             self.reap_hidden(search);
         }
@@ -496,7 +501,7 @@ impl Table {
                 if let Some(meter) = waiting.meter {
                     meter.count(cpu);
                 }
-                // The waiter may be gone; the process is collected anyway.
+                // This fails if no caller waits anymore.
                 let _ = waiting.exit.send(status);
             }
             None if self.expected > 0 => {
@@ -506,7 +511,8 @@ impl Table {
                 }
                 self.unclaimed.push_back((pid, status));
             }
-            // An orphan of some container, re-parented to the shim.
+            // The process is an orphan of some container. The kernel has made it a child of the
+            // shim.
             None => {}
         }
     }
@@ -516,7 +522,7 @@ fn pid_of(child: &std::process::Child) -> io::Result<i32> {
     i32::try_from(child.id()).map_err(io::Error::other)
 }
 
-/// True if `pid` is a child of this process that is not collected.
+/// True if `pid` is a child of this process and is not collected yet.
 fn is_child(pid: i32) -> bool {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     // Any other result, even another error, means that the child exists.

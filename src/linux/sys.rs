@@ -1,4 +1,5 @@
-//! System calls that have no safe wrapper, each with the reason why it is sound.
+//! System calls without a safe wrapper in std or nix. A comment at each call says why the call is
+//! sound.
 
 pub mod holder;
 #[cfg(test)]
@@ -28,7 +29,7 @@ use usher_core::process::ExitStatus;
 /// `ESRCH` if there is no such process, `EINVAL` if there is no such signal, `EPERM`.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     if pid <= 0 {
-        // Zero and negative numbers mean process groups, and -1 all processes.
+        // For kill(2), zero and negative numbers are process groups, and -1 is all processes.
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: kill(2) takes two integers and touches no memory of this process.
@@ -40,10 +41,11 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 
 /// Spawns a command whose process does not ignore glibc's internal signals.
 ///
-/// std uses glibc's `posix_spawn`, whose child ignores signal 32 (`SIGCANCEL`), and so does each
-/// program that it executes: every container of a pod. With a step before execve(2), std calls
-/// fork(2) instead, whose child ignores no further signals. The step itself resets what this
-/// process may have inherited: systemd starts its services with `posix_spawn`, too.
+/// std uses glibc's `posix_spawn`. Its child ignores signal 32 (`SIGCANCEL`), and so does each
+/// program that the child executes, in the end every container of a pod. If a command has a step
+/// before execve(2), std calls fork(2) instead, whose child ignores no further signals. The step
+/// here also resets these signals, because this process may have inherited them as ignored: systemd
+/// starts its services with `posix_spawn`, too.
 ///
 /// # Errors
 ///
@@ -66,7 +68,7 @@ fn heed_internal_signals() -> io::Result<()> {
     // The value is the kernel's `struct sigaction`, of at most four words: `SIG_DFL`, and no flags.
     let default = [0_u64; 4];
     for signal in [32, 33] {
-        // The system call, since glibc's function refuses these signals.
+        // Make the system call directly, because glibc's function refuses these signals.
         // SAFETY: rt_sigaction(2) reads one sigaction, from a variable that outlives the call.
         let _ = unsafe {
             libc::syscall(
@@ -98,7 +100,8 @@ pub fn end(pid: u32) {
 ///
 /// # Errors
 ///
-/// `ESRCH` if there is no such process, `ENOSYS`, or if no descriptor is free.
+/// `ESRCH` if there is no such process, `ENOSYS` before Linux 5.3, or another error if no
+/// descriptor is free.
 pub fn hold(pid: u32) -> io::Result<OwnedFd> {
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
     // SAFETY: pidfd_open(2) takes two integers and touches no memory of this process.
@@ -110,7 +113,7 @@ pub fn hold(pid: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Kills a process that is [held](hold). It may have exited.
+/// Kills a process [by its descriptor](hold). The process may have exited already.
 pub fn end_held(process: BorrowedFd<'_>) {
     let none: *const libc::siginfo_t = std::ptr::null();
     // SAFETY: with a null pointer pidfd_send_signal(2) reads no memory of this process.
@@ -129,20 +132,20 @@ pub fn end_held(process: BorrowedFd<'_>) {
     }
 }
 
-/// The exit of a child that was collected.
+/// The exit of a child, as wait4(2) or waitid(2) returns it.
 #[derive(Clone, Copy, Debug)]
 pub struct Exit {
     pub pid: i32,
     pub status: ExitStatus,
-    /// CPU time of the process and of the children that it waited for.
+    /// CPU time of the process, and of the children whose exits it has collected.
     pub cpu: Duration,
 }
 
 /// Collects the exit of any child; `None` if no child has exited. With `is_own_only`, ignores the
 /// children of other threads.
 ///
-/// nix's `waitpid` fails for a child that died of a real-time signal, after the kernel has
-/// forgotten the child: the exit would be lost, and its waiter would wait forever.
+/// nix's `waitpid` returns an error for a child that died of a real-time signal. By then the kernel
+/// has forgotten the child, so the exit would be lost, and its waiter would wait forever.
 ///
 /// # Errors
 ///
@@ -159,7 +162,7 @@ pub fn wait_any(is_own_only: bool) -> io::Result<Option<Exit>> {
         0 => return Ok(None),
         pid if pid < 0 => return Err(io::Error::last_os_error()),
         _ if libc::WIFSIGNALED(status) => ExitStatus::Signal(libc::WTERMSIG(status)),
-        // The kernel gives eight bits of the exit code.
+        // The kernel keeps only eight bits of the exit code.
         _ => ExitStatus::Code((libc::WEXITSTATUS(status) & 0xff) as u8),
     };
     Ok(Some(Exit {
@@ -178,12 +181,12 @@ fn cpu(usage: &libc::rusage) -> Duration {
     time(usage.ru_utime).saturating_add(time(usage.ru_stime))
 }
 
-/// Collects the exit of one child, or only reads it if `kept`; `None` if it has not exited.
-/// Otherwise like [`wait_any`].
+/// Collects the exit of one child. If `kept` is true, reads the exit, and leaves the child as a
+/// zombie. `None` if the child has not exited.
 ///
 /// # Errors
 ///
-/// `ECHILD` if it is not a child of this process, `EINTR`.
+/// `ECHILD` if `pid` is not a child of this process, `EINTR`.
 pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
     let Ok(id) = libc::id_t::try_from(pid) else {
         return Err(io::Error::from_raw_os_error(libc::ECHILD));
@@ -192,8 +195,8 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
     wait(libc::P_PID, id, keep)
 }
 
-/// The first child, in the kernel's order, that has exited and is not collected. This function does
-/// not collect the child either. With `is_own_only`, ignores the children of other threads.
+/// Finds the first child, in the kernel's order, that has exited and is not collected, and does not
+/// collect the child. With `is_own_only`, ignores the children of other threads.
 ///
 /// # Errors
 ///
@@ -211,7 +214,7 @@ fn wait(which: libc::idtype_t, id: libc::id_t, flags: libc::c_int) -> io::Result
     let flags = libc::WEXITED | libc::WNOHANG | flags;
     // SAFETY: rusage is plain data, for which zeroes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // Calls the kernel directly, since libc's function lacks the last argument.
+    // Make the system call directly, because libc's function lacks the last argument.
     let waited = unsafe {
         libc::syscall(
             libc::SYS_waitid,
@@ -229,7 +232,7 @@ fn wait(which: libc::idtype_t, id: libc::id_t, flags: libc::c_int) -> io::Result
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let status = match info.si_code {
         libc::CLD_EXITED => ExitStatus::Code((status & 0xff) as u8),
-        // Killed, with or without a core dump.
+        // The child was killed by a signal, with or without a core dump.
         _ => ExitStatus::Signal(status),
     };
     Ok((pid != 0).then_some(Exit {
@@ -239,19 +242,21 @@ fn wait(which: libc::idtype_t, id: libc::id_t, flags: libc::c_int) -> io::Result
     }))
 }
 
-/// Closes every descriptor from `first` on. Only for a process that has just begun, in which no
-/// code owns one of them. Does nothing on kernels before 5.9.
+/// Closes every descriptor from number `first` on. Only for a process that has just begun, in which
+/// no code owns these descriptors. Does nothing on kernels before 5.9.
 pub fn close_all_from(first: u32) {
     // SAFETY: close_range(2) takes three integers and touches no memory. At the beginning of a
     // process no descriptor has an owner that this would break.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
 }
 
-/// The user namespace that owns `namespace`, an open file of `/proc/<pid>/ns` or a mount of one.
+/// Opens the user namespace that owns `namespace`, which is an open file of `/proc/<pid>/ns`, or of
+/// a mount of such a file.
 ///
 /// # Errors
 ///
-/// `EPERM` if it is not visible from here, `ENOTTY` if the file is no namespace.
+/// `EPERM` if the user namespace is outside of this process's own, `ENOTTY` if the file is no
+/// namespace.
 pub fn owner_of_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     /// `NS_GET_USERNS` of `ioctl_nsfs(2)`.
     const GET_USER_NAMESPACE: libc::Ioctl = 0xb701;
@@ -268,7 +273,7 @@ pub fn owner_of_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 ///
-/// If the kernel cannot watch it, or has no room for another one.
+/// If the kernel cannot watch the descriptor, or refuses to watch one more.
 pub fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the AsyncFd owns the descriptor, which therefore stays open, and an OwnedFd always
     // returns the same one.
@@ -276,14 +281,15 @@ pub fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     watched.map_err(|failed| failed.into_parts().1)
 }
 
-/// Opens the process's side of a pseudo-terminal from its master, wherever it is mounted
-/// (`ioctl_tty(2)`, Linux 4.13).
+/// Opens the process's side of a pseudo-terminal by way of its master, so that it does not matter
+/// where devpts is mounted (`ioctl_tty(2)`, Linux 4.13).
 ///
 /// # Errors
 ///
-/// If the kernel does not support it, or no descriptor is free.
+/// If the kernel does not support this call, or no descriptor is free.
 pub fn open_peer(master: &OwnedFd) -> io::Result<OwnedFd> {
-    // Without O_NOCTTY it could become the controlling terminal of the shim, which leads a session.
+    // Without O_NOCTTY the terminal could become the controlling terminal of the shim, because the
+    // shim is a session leader.
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: this request takes an integer and touches no memory of this process.
     match unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) } {
@@ -316,7 +322,7 @@ pub fn resize(terminal: BorrowedFd<'_>, width: u16, height: u16) -> io::Result<(
 ///
 /// # Errors
 ///
-/// `ENOTTY` for a descriptor that cannot say.
+/// `ENOTTY` if the kernel does not support this for the descriptor.
 pub fn unread(pipe: BorrowedFd<'_>) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: this request writes one int, to a variable that outlives the call.
@@ -332,9 +338,10 @@ pub fn unread(pipe: BorrowedFd<'_>) -> io::Result<u64> {
 ///
 /// # Errors
 ///
-/// `WouldBlock` if no message has come yet; an error if it does not have exactly one descriptor.
+/// `WouldBlock` if no message has arrived yet; another error if the message does not have exactly
+/// one descriptor.
 pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // Ignored text beside the descriptor: runc sends the terminal's name.
+    // The text of the message, which is ignored. runc sends the terminal's name.
     let mut words = [0; 4096];
     let mut words = [io::IoSliceMut::new(&mut words)];
     let mut room = nix::cmsg_space!([RawFd; 4]);
@@ -367,8 +374,8 @@ pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 ///
 /// `EINVAL` if the kernel has no core scheduling, `ENODEV` if there are no sibling threads.
 pub fn create_core_scheduling_group() -> io::Result<()> {
-    // Missing in libc for this platform; from `linux/prctl.h`, and `PIDTYPE_PGID` of the kernel's
-    // `pid_type`.
+    // libc does not have these constants for this platform. They are from `linux/prctl.h`, and
+    // `PIDTYPE_PGID` is from the kernel's `pid_type`.
     const PR_SCHED_CORE: libc::c_int = 62;
     const PR_SCHED_CORE_CREATE: libc::c_ulong = 1;
     const PROCESS_GROUP: libc::c_ulong = 2;
@@ -405,7 +412,8 @@ mod tests {
         };
         let own = ignored(&std::fs::read_to_string("/proc/self/status").unwrap());
         let own = u64::from_str_radix(own.trim_start_matches("SigIgn:").trim(), 16).unwrap();
-        // Only std's own process ignores SIGPIPE.
+        // This process ignores SIGPIPE, because std sets that at the start; std resets it in
+        // children.
         let expected = own & !(0b11 << 31) & !(1 << (libc::SIGPIPE - 1));
         let mut command = Command::new("cat");
         command.arg("/proc/self/status").stdout(Stdio::piped());
@@ -437,7 +445,7 @@ mod tests {
     #[test]
     #[expect(clippy::zombie_processes, reason = "it is waited for here")]
     fn an_exit_has_the_cpu_time_of_a_command_and_of_the_children_it_waited_for() {
-        // The loop runs in a child of the shell.
+        // The shell runs the loop in a child process.
         let work = "(i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done); exit 7";
         let mut command = std::process::Command::new("sh");
         let child = command.args(["-c", work]).spawn().unwrap();

@@ -1,5 +1,5 @@
-//! Tests that bundles are read and rewritten in agreement with `oci-spec`, the ecosystem's model of
-//! them.
+//! Tests that the shim reads and rewrites bundles in agreement with `oci-spec`. This crate is the
+//! Rust ecosystem's model of bundles.
 
 use std::collections::HashMap;
 use std::fs;
@@ -132,13 +132,13 @@ fn written(bundle: &Path) -> Value {
     serde_json::from_slice(&fs::read(bundle.join(CONFIG)).unwrap()).unwrap()
 }
 
-/// Name in the specification.
+/// Name of a namespace type in the OCI specification.
 fn name(kind: LinuxNamespaceType) -> String {
     let name = serde_json::to_value(kind).unwrap();
     name.as_str().unwrap().to_owned()
 }
 
-/// Size that these resources give a container without limits.
+/// Size that a container without limits gets by these resources.
 fn size(resources: Option<&LinuxResources>) -> Size {
     let mut size = Size::UNLIMITED;
     let cpu = resources.and_then(|it| it.cpu().as_ref());
@@ -183,7 +183,7 @@ proptest! {
         for mount in spec.mounts().iter().flatten() {
             let destination = mount.destination().to_str().unwrap();
             let mut same = spec.mounts().iter().flatten().rev();
-            // Compares the text, because to `Path`, "a/" is "a".
+            // The test compares the paths as text, because `Path` treats "a/" and "a" as equal.
             let last = same.find(|it| it.destination().to_str() == Some(destination)).unwrap();
             prop_assert_eq!(read.mount_source(destination), last.source().as_deref());
         }

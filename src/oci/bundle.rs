@@ -8,8 +8,9 @@
 //! - Its enums are closed. A namespace, action or flag that is newer than the model would be an
 //!   error, although the OCI runtime can create the container. Here such a value is a string, which
 //!   only the runtime checks.
-//! - A process does not shrink again. For one of kubelet's `config.json` files (12.6 kB), the typed
-//!   document adds 984 kB to the shim, `serde_json::Value` 232 kB, and this struct 4 kB.
+//! - The shim would keep memory that it has used once. For one of kubelet's `config.json` files
+//!   (12.6 kB), the typed document adds 984 kB to the shim, `serde_json::Value` 232 kB, and this
+//!   struct 4 kB.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -70,7 +71,7 @@ struct Linux {
     gid_mappings: Vec<Mapping>,
 }
 
-/// A range of IDs in a user namespace, and the first of the IDs outside to which it is mapped.
+/// A range of IDs in a user namespace, and the first ID of the range outside to which it is mapped.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Mapping {
@@ -160,8 +161,8 @@ impl Bundle {
         namespaces.map(|ns| (ns.kind.as_str(), ns.path.as_str()))
     }
 
-    /// UID and GID on the node to which the container's root is mapped; 0 without a user namespace,
-    /// and for an ID that is not mapped.
+    /// UID and GID on the node to which the container's root is mapped. They are 0 if the container
+    /// has no user namespace, or if its root is not mapped.
     pub fn root(&self) -> (u32, u32) {
         let Some(linux) = &self.linux else {
             return (0, 0);
@@ -182,7 +183,7 @@ impl Bundle {
         self.process.as_ref()?.oom_score_adj
     }
 
-    /// The container's requests and limits, as far as set.
+    /// The container's requests and limits. Those that are not set are missing.
     pub fn resources(&self) -> Resources {
         let linux = self.linux.as_ref();
         linux.and_then(|linux| linux.resources).unwrap_or_default()
@@ -255,10 +256,10 @@ mod tests {
         let mappings = r#""uidMappings":[{"containerID":1,"hostID":5,"size":9},{"containerID":0,"hostID":7,"size":1}],
             "gidMappings":[{"containerID":0,"hostID":8,"size":65536}]"#;
         assert_eq!(root(&format!("{user},{mappings}")), (7, 8));
-        // The namespace of the pod's sandbox.
+        // The container joins the user namespace of the pod's sandbox.
         let joined = r#""namespaces":[{"type":"user","path":"/proc/7/ns/user"}]"#;
         assert_eq!(root(&format!("{joined},{mappings}")), (7, 8));
-        // Without a user namespace, mappings mean nothing.
+        // Without a user namespace, the mappings have no effect.
         assert_eq!(root(mappings), (0, 0));
         assert_eq!(root(user), (0, 0));
         let unmapped =

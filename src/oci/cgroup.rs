@@ -168,7 +168,7 @@ impl PodCgroup for OciPodCgroup {
     }
 
     fn remove_note(&self, bundle: &Path) {
-        // Fails if the bundle is already gone.
+        // The removal fails if the bundle is already gone.
         let _ = fs::remove_file(bundle.join(NOTES));
     }
 }

@@ -14,17 +14,17 @@ use super::error::{RuntimeError, Verb};
 
 /// criu's log in its work directory.
 const DUMP_LOG: &str = "dump.log";
-/// Copy of that log in the bundle.
+/// Copy of criu's log in the bundle.
 const COPIED_LOG: &str = "criu-dump.log";
 
 /// Default work directory of criu for a restore: containerd's directory for the container, in the
 /// bundle.
 const WORK: &str = "work";
 
-/// The checkpoint from which a container is restored.
+/// The checkpoint from which a container is restored, and criu's directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restore {
-    /// Directory with the files.
+    /// Directory with the files of the checkpoint.
     pub image: PathBuf,
     /// Directory for criu's own files; `None` for the default one in the bundle.
     pub work: Option<PathBuf>,
@@ -79,8 +79,8 @@ impl OciRuntime {
         outcome
     }
 
-    /// Shortens an error to its first line, and adds the path of a copy of criu's log, because the
-    /// work directory is removed.
+    /// Shortens an error to its first line. Copies criu's log, because the work directory will be
+    /// removed, and adds the path of the copy to the error.
     #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
     async fn with_log(&self, error: RuntimeError, work: &Path) -> RuntimeError {
         let RuntimeError::Failed { verb, message } = error else {

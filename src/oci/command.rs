@@ -34,7 +34,7 @@ const ENVIRONMENT: [&str; 8] = [
     "DBUS_SESSION_BUS_ADDRESS",
 ];
 
-/// Builder of a command.
+/// Builder of a command of the OCI runtime.
 pub(super) struct RuntimeCommand {
     verb: Verb,
     pub command: Command,
@@ -55,12 +55,12 @@ impl RuntimeCommand {
         }
     }
 
-    /// Lets the runtime's cancellation token cancel this command.
+    /// Allows that the runtime's cancellation token cancels this command.
     pub fn allow_cancel(&mut self) {
         self.is_cancelable = true;
     }
 
-    /// Lowers the time limit to `limit`, unless it is lower already.
+    /// Lowers the time limit to `limit`. A lower time limit stays.
     pub fn limit(&mut self, limit: Duration) {
         self.limit = self.limit.min(limit);
     }
@@ -68,7 +68,8 @@ impl RuntimeCommand {
 
 impl OciRuntime {
     pub(super) fn command(&self, verb: Verb) -> RuntimeCommand {
-        // A log for each command: they run concurrently, and an error must not quote another's log.
+        // Each command has its own log: commands run concurrently, and an error must not quote the
+        // log of another command.
         let log = self.scratch(LOG);
         // The log is created before the command starts: if the shim dies, `delete` finds running
         // commands by this file. If the log cannot be created, the command itself fails, with a
@@ -87,8 +88,8 @@ impl OciRuntime {
         command.env_clear();
         let given = |name: &&'static str| Some((*name, std::env::var_os(name)?));
         command.envs(ENVIRONMENT.iter().filter_map(given));
-        // Measured: runc's create is a tenth faster if Go starts no threads to share its short
-        // work.
+        // Without further threads of Go for its short work, runc's create is a tenth faster
+        // (measured).
         command.env("GOMAXPROCS", "1");
         command.arg(verb.to_string()).current_dir(&self.bundle);
         RuntimeCommand {

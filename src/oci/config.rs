@@ -22,7 +22,7 @@ struct Config<'a> {
     process: Option<&'a RawValue>,
 }
 
-/// The fields that decide where a container's files come from.
+/// The fields that determine the container's mounts, and who owns the mounted files.
 #[derive(Deserialize)]
 struct Places<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
@@ -51,7 +51,7 @@ struct Process<'a> {
     oom_score_adj: Option<&'a RawValue>,
 }
 
-/// Reads a field that exists, even if it is null.
+/// Reads the text of a field that exists. A field that is null exists, too.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
 }
@@ -73,7 +73,7 @@ pub fn set_oom_score(bundle: &Path, score: i32) -> Result<(), BundleError> {
 
 pub(super) fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
     let Config { process } = serde_json::from_str(config)?;
-    // serde would accept an array as a struct without fields.
+    // A JSON array is refused here, because serde would accept it as a struct without fields.
     let process = process.map(RawValue::get);
     let process = process.filter(|process| process.starts_with('{'));
     let process = process.ok_or_else(|| io::Error::other("it has no process"))?;
@@ -81,7 +81,7 @@ pub(super) fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
     let changed = match oom_score_adj {
         Some(old) => splice(config, place(config, old.get()), &score.to_string()),
         None => place(config, process).and_then(|Range { start, .. }| {
-            // The new field goes right after the opening brace.
+            // The new field is inserted after the opening brace.
             let start = start.checked_add(1)?;
             let is_empty = process.trim_start_matches('{').trim() == "}";
             let comma = if is_empty { "" } else { "," };
@@ -92,8 +92,9 @@ pub(super) fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
     changed.ok_or_else(|| io::Error::other("internal error: cannot locate a field in the text"))
 }
 
-/// Mounts these files of the pod's sandbox into the container in `bundle`; each is a path in the
-/// container and one on the node. Mounts that the container's owner has made at these paths stay.
+/// Mounts these files of the pod's sandbox into the container in `bundle`. Each file has a path in
+/// the container and a path on the node. If the container's owner has mounted something at a path
+/// in the container, that mount stays.
 ///
 /// # Errors
 ///
@@ -125,7 +126,7 @@ pub(super) fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result
         let is_there =
             |mount: &Value| mount.get("destination").and_then(Value::as_str) == Some(*place);
         let is_memory = *place == SHARED_MEMORY;
-        // The last mount at a path covers the others.
+        // If there are several mounts at a path, the last one hides the others.
         let own = mounts.iter().rposition(is_there);
         if own
             .and_then(|own| mounts.get(own))
@@ -141,7 +142,8 @@ pub(super) fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result
         };
         let mut mount = json!({"destination": place, "type": "bind", "source": path,
             "options": ["rbind", "rprivate", access]});
-        // The container's root owns the files; shared memory is writable by all anyway.
+        // With these mappings the files belong to the container's root. Shared memory needs no
+        // mappings, because all users may write to it.
         if let (false, Some(uids), Some(gids), Some(mount)) =
             (is_memory, &uids, &gids, mount.as_object_mut())
         {
@@ -167,8 +169,8 @@ pub(super) fn with_shared(config: &str, files: &[(&str, PathBuf)]) -> io::Result
     changed.ok_or_else(|| io::Error::other("internal error: cannot locate a field in the text"))
 }
 
-/// True if the container's owner did not choose this mount: containerd adds bind mounts of files
-/// that only a pause container's sandbox would have, and a private tmpfs for shared memory.
+/// True if containerd has added this mount, and not the container's owner. containerd adds bind
+/// mounts of files that exist only with a pause container, and a private tmpfs for shared memory.
 fn is_default_mount(mount: &Value, is_memory: bool) -> bool {
     let word = |key| mount.get(key).and_then(Value::as_str).unwrap_or_default();
     match word("type") {
@@ -178,8 +180,8 @@ fn is_default_mount(mount: &Value, is_memory: bool) -> bool {
     }
 }
 
-/// Returns the OCI process, as JSON, that executes `argv` like the container's own program, but
-/// without a terminal: with its user, capabilities, limits, profiles, environment and directory.
+/// Returns the OCI process that executes `argv`, as JSON. The process has the user, capabilities,
+/// limits, profiles, environment and directory of the container's own program, but no terminal.
 ///
 /// # Errors
 ///
@@ -197,11 +199,12 @@ pub(super) fn process(bundle: &Path, argv: &[String]) -> Result<Vec<u8>, BundleE
     process.map_err(|source| BundleError::Unreadable { path, source })
 }
 
-/// Returns the OCI process of an exec that a caller has executed before, but without a terminal.
+/// Returns the OCI process of an exec without its terminal, in order to repeat an exec that the
+/// caller has made before.
 ///
 /// # Errors
 ///
-/// If it is not a JSON object.
+/// If the process is not a JSON object.
 pub(super) fn unattended(process: &[u8]) -> serde_json::Result<Vec<u8>> {
     let mut process: Map<String, Value> = serde_json::from_slice(process)?;
     without_terminal(&mut process);
@@ -213,7 +216,7 @@ fn without_terminal(process: &mut Map<String, Value>) {
     process.remove("consoleSize");
 }
 
-/// Range of `part` in the text `whole`, of which it is a slice.
+/// The range of bytes that `part` takes in `whole`. `part` is a slice of `whole`.
 fn place(whole: &str, part: &str) -> Option<Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     Some(start..start.checked_add(part.len())?)

@@ -27,7 +27,8 @@ use super::{
     Bundle, OciRuntime, Options, config, exit, forget, options, retry_on_exhaustion, shim_path,
 };
 
-/// Time limit of a creation whose caller sets none; long, because a hook may load a driver.
+/// Time limit of a creation whose caller sets none. The limit is long, because a hook may load a
+/// driver.
 const WITHOUT_A_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Time limit of the OCI runtime for cleaning up a canceled creation.
@@ -40,7 +41,7 @@ const HOOKS_END_WITHIN: Duration = Duration::from_secs(100);
 /// Bundle of the pod's first container: the working directory in which containerd starts the shim.
 const HOME: &str = ".";
 
-/// Time for the previous processes to be gone before a restart in place.
+/// Time limit for the previous processes to be gone before a restart in place.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -94,8 +95,8 @@ impl Container for Handle {
             runtime.within(WITHOUT_A_DEADLINE);
         }
         if let Some(sandbox) = &self.shares {
-            // Runs on a thread: the check whether the sources of the owner's mounts exist may
-            // stall.
+            // The check whether the sources of the owner's mounts exist may stall on a disk, so
+            // this runs on a thread.
             let (bundle, files) = (self.bundle.clone(), sandbox.files.clone());
             let shared = self
                 .reaper
@@ -151,8 +152,8 @@ impl Container for Handle {
         };
         if completed.is_err() {
             // If the restart was canceled, the publication of the container's exit waits for this
-            // call. So only mounts, processes and cgroups are removed here, and the deletion
-            // removes the rest of the state.
+            // call. So this call removes only mounts, processes and cgroups. The deletion of the
+            // container later removes the rest of the state.
             if token.is_canceled() {
                 let state = runtime.state_dir(&self.id);
                 rootfs::unmount_state(&state, self.reaper.threads()).await;
@@ -185,7 +186,7 @@ impl Container for Handle {
                 }
             }
         };
-        // Even after an error or panic, no output is lost and nothing stays mounted.
+        // After an error or panic, too, all output is passed on and everything is unmounted.
         let deleted = catch_panic(removal).await;
         let drained = async {
             stdio::drain(streams).await;
@@ -301,8 +302,8 @@ impl OciContainer {
         Ok(child)
     }
 
-    /// Checks a restarted container's namespaces, and sets up its streams and resources, before its
-    /// release.
+    /// Completes a container that was restarted in place, before its release: checks its
+    /// namespaces, and sets up its streams and resources.
     async fn complete(
         &self,
         runtime: &OciRuntime,
@@ -353,8 +354,8 @@ impl OciContainer {
         rootfs::unmount_state(&state, self.reaper.threads()).await;
         let deleted = match runtime.cancel_token.is_canceled() {
             false => retry_on_exhaustion(|| runtime.delete(&self.id, true)).await,
-            // The time limit is short, because a caller waits. Remaining processes are killed
-            // below.
+            // The time limit is short, because a caller waits. Processes that remain are killed
+            // after this command.
             true => {
                 let mut runtime = runtime.clone();
                 runtime.within(DISCARDED_WITHIN);

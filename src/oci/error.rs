@@ -13,7 +13,7 @@ use usher_linux::stdio::Streams;
 
 use super::runtime::is_shortage;
 
-/// A command of the OCI runtime failed.
+/// The error of a command of the OCI runtime that failed.
 #[derive(Debug, Error)]
 pub enum RuntimeError {
     #[error("cannot run OCI runtime {binary:?}: {source}")]
@@ -32,8 +32,8 @@ pub enum RuntimeError {
     Unseen(String),
 }
 
-/// Most characters of the runtime's message that an error repeats. A message may contain long names
-/// that a container has chosen.
+/// Maximum number of characters of the runtime's message that an error quotes. A message may
+/// contain long names that a container has chosen.
 const SAID_CHARS: usize = 4096;
 
 fn said(text: &str) -> Shortened<'_> {
@@ -46,7 +46,7 @@ fn said(text: &str) -> Shortened<'_> {
 
 impl RuntimeError {
     /// Passes on the output that the runtime itself has written to the streams of the new process.
-    /// Does nothing if this error contains that output already.
+    /// Does nothing if this error already quotes that output.
     pub(super) fn unless_said(&self, streams: &mut Streams) {
         if !matches!(self, RuntimeError::Failed { .. }) {
             streams.pass_on();
@@ -58,8 +58,8 @@ impl RuntimeError {
         matches!(self, RuntimeError::Failed { message, .. } if message.contains("does not exist"))
     }
 
-    /// True if the command was killed before it had finished. Processes and cgroups may then be
-    /// left.
+    /// True if the command was killed before it had finished. It may have left processes and
+    /// cgroups behind.
     pub fn is_cut_short(&self) -> bool {
         matches!(
             self,
@@ -79,7 +79,7 @@ impl RuntimeError {
             if message.contains("not stopped: paused"))
     }
 
-    /// True if the process to be signaled is gone, or its container.
+    /// True if the process that should get the signal is gone, or if its container is gone.
     pub fn is_process_gone(&self) -> bool {
         self.is_unknown_container()
             || matches!(self, RuntimeError::Failed { message, .. }
@@ -139,14 +139,14 @@ impl fmt::Display for Verb {
 }
 
 impl Verb {
-    /// Default time limit of the command. Each limit is shorter than the time that the caller has:
-    /// kubelet allows two minutes for Create and Start together, and containerd ten seconds for all
-    /// that follows an exit.
+    /// Default time limit of the command. Each limit is shorter than the time that the caller
+    /// allows. kubelet allows two minutes for Create and Start together. containerd allows ten
+    /// seconds for all work that follows an exit.
     pub(super) fn limit(self) -> Duration {
         Duration::from_secs(match self {
             Verb::Create | Verb::Start | Verb::Exec => 100,
             Verb::Pause | Verb::Resume | Verb::Update => 30,
-            // Enough to write or read much memory.
+            // The limit is long enough to write or read much memory.
             Verb::Checkpoint | Verb::Restore => 600,
             Verb::Kill => 5,
             Verb::Delete => 8,

@@ -29,7 +29,7 @@ pub(super) struct Execution<'a> {
 struct OciProcess {
     pid: i32,
     reaper: Reaper,
-    /// True once the exit of the process has been reported: then the PID may be reused.
+    /// True once the exit of the process has been reported. From then on the PID may be reused.
     has_ended: Arc<AtomicBool>,
 }
 
@@ -90,8 +90,9 @@ impl Execution<'_> {
         }
     }
 
-    /// Returns the OCI process of the exec. The caller's request has its own field for a terminal,
-    /// and the terminal gets its size before the program runs.
+    /// Returns the OCI process of the exec, adjusted to the caller's request. The request has its
+    /// own field that says whether the exec has a terminal. The terminal gets its size before the
+    /// program runs.
     fn spec(&self) -> serde_json::Result<Cow<'_, [u8]>> {
         let order = &self.order;
         let mut spec: Map<String, Value> = serde_json::from_slice(&order.spec)?;
@@ -123,9 +124,9 @@ impl Process for OciProcess {
         self.pid
     }
 
-    /// Sends a signal to the exec. Start is answered when `runc exec` returns, a moment before the
-    /// exec's program is executed. Until then runc's own code in the process would handle the
-    /// signal.
+    /// Sends a signal to the exec. The shim answers Start when `runc exec` returns, a moment before
+    /// the exec's program is executed. In that moment runc's own code in the process would handle
+    /// the signal. So a signal other than SIGKILL is sent only after the execution.
     fn kill(&self, signal: Signal) -> SignalProgress {
         if signal == Signal::KILL {
             return SignalProgress::Done(self.kill_now(signal));
@@ -138,8 +139,8 @@ impl Process for OciProcess {
     }
 }
 
-/// Lowers the OOM score of an OCI process. A process without a score gets the score of its
-/// container.
+/// Lowers the OOM score of an OCI process. Returns false if the score stays. A process without a
+/// score gets the score of its container.
 pub(crate) fn lower(process: &mut Map<String, Value>, to: i32) -> bool {
     let Some(own) = process.get("oomScoreAdj").and_then(Value::as_i64) else {
         return false;

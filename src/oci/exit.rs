@@ -33,8 +33,8 @@ struct Document {
     status: u32,
 }
 
-/// Records the exit of the init of container or sandbox `id`; nothing if `pid` is 0. A failure is
-/// only logged, so that it does not delay the exit.
+/// Records the exit of the init of container or sandbox `id`. Records nothing if `pid` is 0. A
+/// failure is only logged, so that it does not delay the exit.
 pub(crate) fn record(bundle: &Path, id: &str, pid: i32, code: u32, at: SystemTime) {
     // Without a process there is no exit to record.
     let Some(pid) = u32::try_from(pid).ok().and_then(NonZeroU32::new) else {
@@ -49,7 +49,7 @@ pub(crate) fn record(bundle: &Path, id: &str, pid: i32, code: u32, at: SystemTim
 ///
 /// # Errors
 ///
-/// If the file cannot be written; an earlier one may remain.
+/// If the file cannot be written. An earlier file may remain.
 fn save(bundle: &Path, exit: RecordedExit) -> io::Result<()> {
     let since = exit.at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let nanos = i128::try_from(since.as_nanos()).unwrap_or(i128::MAX);
@@ -82,7 +82,7 @@ pub fn recorded(bundle: &Path) -> Option<RecordedExit> {
 
 /// Removes the record before a new process is made from the bundle.
 pub(crate) fn forget(bundle: &Path) {
-    // Usually there is none.
+    // Usually the file does not exist, and the removal fails.
     let _ = fs::remove_file(bundle.join(EXIT));
 }
 
@@ -99,7 +99,7 @@ mod tests {
         at: UNIX_EPOCH,
     };
 
-    /// 2026-11-22 20:38:09.074364123 UTC.
+    /// An exit at 2026-11-22 20:38:09.074364123 UTC.
     fn exited() -> RecordedExit {
         RecordedExit {
             at: UNIX_EPOCH + Duration::new(1_795_379_889, 74_364_123),
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_file_of_containerds_own_shim_is_read() {
         let bundle = tempfile::tempdir().unwrap();
-        // Go writes local time, without trailing zeros.
+        // In Go's format the time is local, and the fraction of a second has no trailing zeros.
         let theirs = r#"{"Timestamp":"2026-11-22T22:08:09.5+01:30","Pid":4242,"Status":0}"#;
         fs::write(bundle.path().join(EXIT), theirs).unwrap();
         let expected = RecordedExit {

@@ -1,7 +1,7 @@
 //! Cleans up the runtime state of an exited container in the place of `runc delete`.
 //!
 //! `runc delete` removes the cgroups listed in `<root>/<id>/state.json`, and then that directory.
-//! To run the command costs many times as much as to do the same here. `runc delete` still runs if
+//! Running the command costs many times as much as removing them here. `runc delete` still runs if
 //! there is more to do: groups of resctrl, network devices to return to the node, hooks, cgroups
 //! that the container has made, and anything unknown that a later runc has written into its state
 //! (`destroy` in `libcontainer/state_linux.go`).
@@ -26,22 +26,25 @@ use usher_linux::cgroup::is_named_after;
 
 use super::{OciRuntime, state};
 
-/// Directory with a file for each transient unit that systemd knows; from version 235 on.
+/// Directory in which systemd has a file for each transient unit that it knows. systemd has this
+/// directory from version 235 on.
 const UNITS: &str = "/run/systemd/transient";
 
-/// Time for systemd to stop the scope of an exited container. After that `runc delete` has to stop
-/// the scope, and its time limit is chosen so that both fit into containerd's limit.
+/// Time limit for systemd to stop the scope of an exited container. After that time `runc delete`
+/// has to stop the scope. Its own time limit is chosen so that both limits together fit into
+/// containerd's limit.
 const STOPPED_WITHIN: Duration = Duration::from_secs(1);
-/// Time for systemd to forget the stopped scope.
+/// Time limit for systemd to forget the stopped scope.
 const FORGOTTEN_WITHIN: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// File of a v2 cgroup with its state (`Documentation/admin-guide/cgroup-v2.rst`).
 const EVENTS: &str = "cgroup.events";
-/// Line in that file if no process is in the cgroup or below it.
+/// Line in `cgroup.events` if no process is in the cgroup or below it.
 const EMPTY: &str = "populated 0";
 
-/// Number of checks during which a process that was just reaped may still be in its cgroup.
+/// Number of checks before a process in the cgroup counts as one that stays. A process that was
+/// just reaped may still be in its cgroup.
 const LEAVES_WITHIN: usize = 4;
 
 /// Cleans up the state of container `id`, whose init has exited and which has no poststop hooks.
@@ -64,7 +67,8 @@ pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
     let removed = match runtime.systemd_cgroup {
         true => match cgroups.first().filter(|_| cgroups.len() == 1) {
             Some(cgroup) => is_stopped(cgroup, Path::new(UNITS)).await,
-            // On cgroup v1 there are several cgroups, and some of them are not systemd's.
+            // On cgroup v1 a container has several cgroups, and systemd does not manage all of
+            // them.
             None => false,
         },
         // Removing a cgroup fails if it has processes or child cgroups.
@@ -75,13 +79,13 @@ pub async fn directly(runtime: &OciRuntime, id: &str) -> bool {
     removed && state::remove(&directory).is_ok()
 }
 
-/// True once systemd has stopped the unit of this cgroup and has forgotten it. `units` is the
+/// True once systemd has stopped the unit of this cgroup and has forgotten the unit. `units` is the
 /// directory with the files of transient units.
 async fn is_stopped(cgroup: &Path, units: &Path) -> bool {
     let Some(name) = cgroup.file_name() else {
         return false;
     };
-    // A unit of another systemd, such as a user's, has its file elsewhere.
+    // Another systemd, such as a user's, has the files of its units in another directory.
     if !units.is_dir() {
         return false;
     }
@@ -107,7 +111,7 @@ async fn is_stopped(cgroup: &Path, units: &Path) -> bool {
         && timeout(FORGOTTEN_WITHIN, forgotten).await.is_ok()
 }
 
-/// Succeeds also if the file did not exist.
+/// Treats the removal of a missing file as a success.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -209,7 +213,7 @@ mod tests {
             assert!(node.is_known() && node.has("memory/web") && node.has("pids/web"));
         };
         refused(&other, "id", json!("web"));
-        // On cgroup v1.
+        // On cgroup v1 with systemd, `runc delete` has to do the cleanup.
         refused(&systemd, "id", json!("web"));
         refused(&usual, "intel_rdt_path", json!("/sys/fs/resctrl/web"));
         refused(&usual, "rootless", json!(true));
@@ -301,7 +305,7 @@ mod tests {
         };
         let (is_stopped_now, ()) = tokio::join!(is_stopped(&cgroup, &units), systemd);
         assert!(is_stopped_now);
-        // A failed unit.
+        // The file of the unit stays, because the unit has failed.
         fs::write(&file, "").unwrap();
         assert!(!is_stopped(&cgroup, &units).await);
     }

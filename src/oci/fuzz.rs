@@ -17,9 +17,9 @@ use super::log::last_error_of;
 use super::options::{self, Options};
 use super::{sandbox as sandboxes, state};
 
-/// Bytes that may be allocated at once for each byte of input.
+/// Bytes that may be allocated at the same time for each byte of input.
 const EACH: usize = 96;
-/// Bytes that may be allocated at once in any case.
+/// Bytes that may be allocated at the same time in addition, whatever the size of the input.
 const ANYWAY: usize = 128 * 1024;
 
 /// The same for the JSON of a process. In a list, the JSON value `0,` becomes 32 bytes, and the
@@ -75,7 +75,7 @@ pub fn bundle(input: &[u8]) {
     };
     assert_one_place(config, &changed);
     let is_there = serde_json::from_str::<Bundle>(&changed).map(|bundle| bundle.oom_score());
-    // The input may be an invalid bundle for other reasons than its OOM score.
+    // The changed text may still be an invalid bundle for other reasons than its OOM score.
     assert!(
         is_there.is_err() || matches!(is_there, Ok(Some(SCORE))),
         "{changed}"
@@ -97,7 +97,7 @@ pub fn bundle(input: &[u8]) {
     assert_eq!(before, after);
 }
 
-/// Asserts that a container gets each file of its pod once, and that all else stays.
+/// Asserts that a container gets the pod's file, and that everything except its mounts stays.
 fn assert_shared(config: &str) {
     let files = [("/etc/hosts", PathBuf::from("/b/hosts"))];
     let share = |config: &str| with_shared(config, &files);
@@ -120,7 +120,7 @@ fn document(json: &str) -> serde_json::Value {
     serde_json::from_str(json).unwrap_or_default()
 }
 
-/// Asserts that only one range of bytes changes: the score.
+/// Asserts that the two texts differ in one place only, the OOM score.
 fn assert_one_place(before: &str, after: &str) {
     let (before, after) = (before.as_bytes(), after.as_bytes());
     let same = |(one, other): &(&u8, &u8)| one == other;
@@ -129,7 +129,8 @@ fn assert_one_place(before: &str, after: &str) {
     let pairs = before.iter().rev().zip(after.iter().rev());
     let end = pairs.take_while(same).count();
     let new = String::from_utf8_lossy(&after[..after.len() - end]);
-    // If the next field begins with the same letters, the difference may begin within the field.
+    // If the field after the score begins with the same letters, the compared difference may begin
+    // within the score's field.
     let field = format!(r#""oomScoreAdj":{SCORE},"#).repeat(2);
     assert!(field.contains(&*new), "{new}");
 }
@@ -173,7 +174,7 @@ fn body(text: &[u8]) -> Vec<u8> {
     [&body, text].concat()
 }
 
-/// Asserts that the copy in the bundle equals the options.
+/// Asserts that the copy of the options in the bundle is read as the same options.
 fn assert_kept(options: &Options) {
     let copy = serde_json::to_vec(options).expect("options are JSON");
     let copy: Options = serde_json::from_slice(&copy).expect("and are read as that");
@@ -183,7 +184,8 @@ fn assert_kept(options: &Options) {
 /// Parses the runtime's log, and the bundle's copy of the options.
 fn files(input: &[u8]) {
     assert_bounded(input.len(), EACH, ANYWAY, || last_error_of(input));
-    // In a text with too many false beginnings the parser gives up before the end.
+    // If a text has too many braces that begin no object, the parser gives up before the end of the
+    // text.
     if input.iter().filter(|byte| **byte == b'{').count() < 100 {
         let said = [input, br#"{"level":"error","msg":"last"}"#].concat();
         assert_eq!(last_error_of(&said).as_deref(), Some("last"));

@@ -29,7 +29,7 @@ use super::{OciPodCgroup, OciRuntime, retry_on_exhaustion};
 /// container's exit waits for this command.
 const KILLS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time after that command for these processes to be gone.
+/// Time limit for the remaining processes to be gone, after the command that kills them.
 const REST_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time limit of the OCI runtime for starting the postStart handler. The handler itself has no time
@@ -64,7 +64,7 @@ impl OciInit {
     fn find_cgroup(&self) -> Result<&Arc<ContainerCgroup>, String> {
         if self.cgroup.get().is_none() {
             let found = Arc::new(ContainerCgroup::of(self.pid)?);
-            // Only one thread calls this, so `set` cannot fail.
+            // Only one thread calls this function, so `set` cannot fail.
             let _ = self.cgroup.set(found);
         }
         self.cgroup.get().ok_or_else(String::new)
@@ -100,9 +100,9 @@ impl OciInit {
         Ok(outcome?)
     }
 
-    /// Sends a signal by the runtime's `kill` command. This is for signals to all processes of the
-    /// cgroup, and for runtimes that start a VM: the process that the runtime reports is not the
-    /// container's init.
+    /// Sends a signal by the runtime's `kill` command. The shim uses this command for signals to
+    /// all processes of the cgroup. It also uses the command for runtimes that start a VM: the
+    /// process that such a runtime reports is not the container's init.
     async fn kill_by_runtime(self, signal: Signal, all: bool) -> Result<(), EngineError> {
         let killed = self.container.runtime.kill(self.id(), signal.number(), all);
         let Err(error) = killed.await else {
@@ -112,8 +112,8 @@ impl OciInit {
             // The runtime freezes the cgroup while it signals all processes.
             self.thaw();
         }
-        // A container that has exited meanwhile is cleaned up at once. The runtime's error may then
-        // name any part of the container that is missing.
+        // A container that has exited meanwhile may already be cleaned up. Then the runtime's error
+        // may name any missing part of the container.
         if !self.reaper().owns(self.pid) || error.is_process_gone() {
             return Err(EngineError::Gone(error.to_string()));
         }
@@ -152,8 +152,8 @@ impl Init for OciInit {
     }
 
     fn cgroup(&self) -> Option<Arc<dyn Cgroup>> {
-        // The first attempt may have failed for lack of descriptors. The PID is valid only while
-        // the process is not reaped.
+        // If descriptors were exhausted at the first attempt to find the cgroup, try again. The PID
+        // is valid only until the process is reaped.
         if self.cgroup.get().is_none() && self.reaper().owns(self.pid) {
             let _ = self.find_cgroup();
         }
@@ -207,10 +207,10 @@ impl Init for OciInit {
         if let Err(error) = retry_on_exhaustion(kill_all).await {
             tracing::debug!(container = self.id(), %error, "no processes left to kill");
         }
-        // crun kills nothing in the cgroups below the container's, and runc from 1.2 on nothing at
-        // all once the init is gone. So the processes are killed here, but only if the cgroup's
-        // name shows that the cgroup is the container's own. Another cgroup may have foreign
-        // processes.
+        // The runtime may have left processes. crun kills nothing in the cgroups below the
+        // container's cgroup. runc kills nothing from 1.2 on once the init is gone. The shim kills
+        // the processes only if the cgroup's name shows that it belongs to the container alone.
+        // Another cgroup may have foreign processes.
         let cgroup = self.cgroup.get();
         if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.is_named_after(self.id()))
             && !cgroup.end_all(REST_ENDS_WITHIN).await
@@ -239,7 +239,7 @@ impl Init for OciInit {
         checkpoint: &Checkpoint,
         token: &CancelToken,
     ) -> Result<(), EngineError> {
-        // criu freezes the container.
+        // criu freezes the container, so the container is thawed if criu was cut short.
         self.thaw_after(self.runtime(token).checkpoint(self.id(), checkpoint).await)
     }
 
@@ -307,7 +307,7 @@ pub(crate) fn kill(reaper: &Reaper, pid: i32, signal: Signal) -> Result<(), Engi
     })
 }
 
-/// Lowers the OOM score of an OCI process to `score`, if that is lower.
+/// Lowers the OOM score of an OCI process to `score`. A lower score stays.
 fn with_score(process: Vec<u8>, score: Option<i32>) -> serde_json::Result<Vec<u8>> {
     let Some(score) = score else {
         return Ok(process);

@@ -114,7 +114,7 @@ fn force_delete(
             .start()
             .map_err(|error| format!("SIGCHLD: {error}"))?;
         let deleted = runtime.delete(id, true).await;
-        // Whatever the runtime has done, no process of the container may run on.
+        // Whether or not the runtime has succeeded, no process of the container may go on running.
         cleanup::kill_and_remove(cgroups).await;
         deleted.map_err(|error| error.to_string())
     })

@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 use super::is_command_log;
 use usher_linux::sys;
 
-/// Time for a command of the runtime to exit by itself. containerd gives `delete` five seconds.
+/// Time that a command of the runtime has to exit by itself. containerd gives `delete` five seconds
+/// in all.
 const COMMANDS_END_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time for killed processes to be gone.
+/// Time limit for killed commands to exit.
 const PROCESSES_END_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// Waits until no command of the OCI runtime runs for the container in `bundle`, and kills commands
-/// that do not exit in time. A create that may go on is soon complete, and its container can be
-/// deleted. A create that is killed leaves cgroups that are recorded nowhere. Returns true if there
-/// were any commands.
+/// that do not exit in time. A `create` that is not killed soon completes, and then its container
+/// can be deleted. A `create` that is killed leaves cgroups that are recorded nowhere. Returns true
+/// if a command was running.
 pub(super) fn await_commands(bundle: &Path) -> bool {
     let logs = command_logs(bundle);
-    // A shim that ended in order leaves no log, which is the usual case. Skip the search of all
-    // processes then.
+    // Usually the shim has ended normally, and there are no logs. Then do not search all processes.
     if logs.is_empty() {
         return false;
     }
@@ -52,7 +52,7 @@ fn command_logs(bundle: &Path) -> Vec<PathBuf> {
     logs.map(|entry| entry.path()).collect()
 }
 
-/// The processes that have one of these files among their arguments.
+/// PIDs of the processes that have one of these log files among their arguments.
 fn commands_that_log_to(logs: &[PathBuf]) -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -127,13 +127,13 @@ pub use runtime::{OciRuntime, retry_on_exhaustion};
 use container::{Handle, OciContainer};
 use words::Words;
 
-/// The engine; each container has the OCI runtime that its options name.
+/// The engine that runs OCI runtimes. The options of a container name its runtime.
 #[derive(Clone, Debug)]
 pub struct OciEngine {
     namespace: String,
     reaper: Reaper,
-    /// Threads that read the files that options name. There is at most one, even if a stalled file
-    /// is read again.
+    /// Threads that read the files that options name. There is at most one such thread at a time,
+    /// even if a file stalls and is read again.
     options_files: Threads,
 }
 

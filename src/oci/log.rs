@@ -1,7 +1,8 @@
 //! Reads the reason of a failure from the OCI runtime's log, a sequence of JSON objects.
 //!
-//! runc, and crun up to 1.21, write each object on one line, crun 1.28 on several, and youki with
-//! other field names. Anything else, such as text or an unfinished object, is skipped.
+//! runc, and crun up to 1.21, write each object on one line. crun 1.28 writes an object on several
+//! lines. youki uses other field names. Anything else in the log, such as text or an unfinished
+//! object, is skipped.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -13,7 +14,8 @@ use serde_json::Deserializer;
 /// Read limit: the last bytes of the log, where the reason is.
 const AT_MOST: u64 = 64 * 1024;
 
-/// Most braces that may turn out to begin no object; bounds how often the same text is parsed.
+/// Maximum number of braces that may begin no object. The parser may parse the text after each such
+/// brace again, so this limits its work.
 const FALSE_BEGINNINGS: usize = 256;
 
 #[derive(Default, Deserialize)]
@@ -47,7 +49,8 @@ pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
         let errors = entries.by_ref().map_while(Result::ok);
         let errors = errors.filter(|entry| entry.level.eq_ignore_ascii_case("error"));
         last = errors.last().map(|entry| entry.msg).or(last);
-        // Continue where parsing stopped; if it stopped at this brace, after the brace.
+        // Parsing continues where the previous parsing stopped. If that is at the same brace, it
+        // continues after the brace.
         rest = object
             .get(entries.byte_offset().max(1)..)
             .unwrap_or_default();

@@ -20,9 +20,10 @@ use usher_linux::stdio::Owner;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// True to enter the root file system without pivot_root(2), which a RAM disk does not support.
+    /// True to enter the root file system without pivot_root(2). A RAM disk does not support that
+    /// call.
     pub no_pivot_root: bool,
-    /// True to share the session keyring of the creator.
+    /// True if the container shares the session keyring of the process that creates it.
     pub no_new_keyring: bool,
     /// Cgroup for the shim itself, below the root of each hierarchy.
     pub shim_cgroup: String,
@@ -41,12 +42,12 @@ pub struct Options {
     pub criu_image_path: String,
     /// Directory for criu's files and logs of a restore.
     pub criu_work_path: String,
-    /// Address at which a sandbox serves its tasks; used by containerd only.
+    /// Address at which a sandbox serves its tasks. Only containerd uses this option.
     pub task_api_address: String,
     pub task_api_version: u32,
 }
 
-/// Names of the options, as in the copy.
+/// Names of the options in the copy in the bundle.
 const NAMES: [&str; 13] = [
     "no_pivot_root",
     "no_new_keyring",
@@ -63,15 +64,15 @@ const NAMES: [&str; 13] = [
     "task_api_version",
 ];
 
-/// Name of the message of the runc shim's options.
+/// Name of the message with the options of containerd's runc shim.
 const RUNC: &str = "containerd.runc.v1.Options";
-/// Name of the message for other runtime types.
+/// Name of the message with the options of other runtime types.
 const GENERIC: &str = "runtimeoptions.v1.Options";
 
-/// A directory exactly if systemd runs (sd_booted(3)).
+/// Directory that exists only if systemd runs (sd_booted(3)).
 const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
-/// Field number of `criu_path`, which was removed from the message.
+/// Field number of the option `criu_path`, which later versions of the message do not have.
 const CRIU_PATH: u32 = 8;
 
 /// Tags of `runtimeoptions.v1.Options`: field number and wire type.
@@ -80,8 +81,9 @@ const CONFIG_BODY: u32 = (CONFIG_BODY_FIELD << 3) | 2;
 const CONFIG_BODY_FIELD: u32 = 3;
 
 /// Reads the options of a Create. If containerd's CRI plugin does not know the runtime type, it
-/// passes the options from containerd's configuration. From 1.7 on it passes them as text
-/// (`ConfigBody`), earlier as [a file](name_a_file), which [has to be read before](with_file).
+/// passes the options from containerd's configuration. containerd 1.7 and later pass these options
+/// as text (`ConfigBody`). Earlier versions pass [a file's name](name_a_file), and the file [has to
+/// be read before](with_file).
 ///
 /// # Errors
 ///
@@ -123,7 +125,7 @@ fn file_of(any: &Any) -> Option<String> {
     Some(path).filter(|path| !path.is_empty())
 }
 
-/// Adds the content of the file that the message [names](name_a_file), if any.
+/// If the message [names a file](name_a_file), adds the file's content to the message.
 ///
 /// # Errors
 ///
@@ -134,7 +136,7 @@ pub fn with_file(mut any: Any) -> Result<Any, String> {
     };
     let text = std::fs::read(&path).map_err(|error| in_file(&path, &error))?;
     let mut output = CodedOutputStream::vec(&mut any.value);
-    // If a field occurs twice, the last one counts.
+    // The message may already have this field. If a field occurs twice, the last one counts.
     output
         .write_bytes(CONFIG_BODY_FIELD, &text)
         .and_then(|()| output.flush())
@@ -190,7 +192,7 @@ fn from_toml(text: &str) -> Result<Options, String> {
     Options::deserialize(named).map_err(|error| one_line(&error.to_string()))
 }
 
-/// Returns the option of a key; like containerd, ignores its capitalization.
+/// Returns the option with this key. Like containerd, ignores the key's capitalization.
 fn name_of(key: &str) -> Result<&'static str, String> {
     NAMES
         .into_iter()
@@ -205,8 +207,8 @@ fn one_line(error: &str) -> String {
 }
 
 impl Options {
-    /// Owner of the pipes of a process. For an ID that the options leave out (0) the owner is the
-    /// root of the container's user namespace. Otherwise the program could not reopen
+    /// Owner of the pipes of a process. If the options leave an ID out (0), it is the ID of the
+    /// root of the container's user namespace. With another owner, the program could not reopen
     /// `/dev/stdout`. Docker leaves both IDs out for a shim that is not containerd's own.
     pub fn owner(&self, bundle: &Bundle) -> Owner {
         let (root_uid, root_gid) = bundle.root();
@@ -244,8 +246,8 @@ impl From<oci::Options> for Options {
     }
 }
 
-/// True if systemd has to make the cgroups although no option says so: a caller that passes no
-/// options requests systemd by the form of the cgroup's path. False if systemd does not run.
+/// True if systemd has to make the cgroups although no option says so. A caller that passes no
+/// options requests this by the form of the cgroup's path. False if systemd does not run.
 pub fn implies_systemd_cgroup(options: Option<&Any>, bundle: &Bundle) -> bool {
     let is_given = options.is_some_and(|any| name(any) == RUNC || !any.value.is_empty());
     !is_given && bundle.has_systemd_cgroup() && Path::new(SYSTEMD_RUNS).is_dir()
@@ -260,8 +262,8 @@ pub fn save(bundle: &Path, options: &Options) -> io::Result<()> {
     std::fs::write(bundle.join(OPTIONS_FILE_NAME), serde_json::to_vec(options)?)
 }
 
-/// Reads the copy in the bundle; the defaults without one, for example if the shim died before it
-/// was written.
+/// Reads the copy of the options in the bundle. Returns the defaults if there is no copy, for
+/// example because the shim died before it wrote the copy.
 pub fn load(bundle: &Path) -> Options {
     let json = std::fs::read(bundle.join(OPTIONS_FILE_NAME)).unwrap_or_default();
     serde_json::from_slice(&json).unwrap_or_default()
@@ -284,7 +286,7 @@ mod tests {
     }
 
     fn wrapped(field: u8, text: &str) -> Any {
-        // Field 1 names a type and is ignored.
+        // Field 1 of the message names a type, and is ignored.
         let mut value = vec![10, 1, b'x', (field << 3) | 2, text.len() as u8];
         value.extend(text.as_bytes());
         any("runtimeoptions.v1.Options", value)
@@ -379,7 +381,8 @@ mod tests {
         );
     }
 
-    /// A newer shim's `delete` finds bundles of containers that were created before the removal.
+    /// Bundles can be older than the removal of the runtime. The `delete` command of a newer shim
+    /// has to clean them up.
     #[test]
     fn a_bundle_that_names_the_removed_runtime_can_still_be_cleaned_up() {
         let dir = tempfile::tempdir().unwrap();

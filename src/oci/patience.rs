@@ -1,11 +1,11 @@
-//! The time limit of a deletion, which grows with each attempt that exceeds it.
+//! The time limit of a container's deletion. The limit grows with each attempt that exceeds it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::error::Verb;
 
-/// Upper bound of the limit.
+/// Upper bound of the time limit of a deletion.
 const AT_MOST: Duration = Duration::from_secs(100);
 
 /// Number of times that a container's deletion has exceeded its limit.
@@ -27,7 +27,7 @@ impl Patience {
         usual.saturating_mul(times).min(AT_MOST)
     }
 
-    /// Records that a command has exceeded its limit.
+    /// Records that a command has exceeded its time limit.
     pub fn was_late(&self, verb: Verb) {
         if verb == Verb::Delete {
             let more = |times: u32| Some(times.saturating_add(1));

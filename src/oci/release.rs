@@ -25,11 +25,11 @@ use super::{OciRuntime, state};
 /// Name of runc's processes until they execute the program (`libcontainer/nsenter`).
 const PARKED: &[u8] = b"runc:[2:INIT]";
 
-/// First checks for the execution: number, and sleep in between. An execution takes a fraction of a
-/// millisecond, which is shorter than a tick of tokio's timer.
+/// Number of the first checks if the program was executed, and the pause between two checks. An execution takes a fraction of a millisecond, which is shorter than a tick of tokio's
+/// timer.
 const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
 
-/// Further checks, on tokio's timer, for a busy machine.
+/// Further checks of the same kind for a busy machine, with pauses on tokio's timer.
 const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
 
 /// Releases container `id` with init process `pid`, and returns once its program has been executed.
@@ -50,8 +50,8 @@ pub async fn release(
 ) -> Result<(), String> {
     let directory = runtime.state_dir(id);
     if has_poststart_hooks || !state::is_parked_by_runc(&directory) {
-        // The runtime's command ends by itself. If the program has exited already, only this
-        // command knows whether the program has run.
+        // The command of the OCI runtime returns even if the program has exited already. Only this
+        // command then knows whether the program has run.
         return runtime.start(id).await.map_err(|error| error.to_string());
     }
     let fifo = state::fifo(&directory);
@@ -60,18 +60,18 @@ pub async fn release(
     let (is_open, is_gone) = tokio::select! {
         biased;
         byte = read_byte(&gate) => (byte.map_err(failed)?, false),
-        // The init is gone, so closing the FIFO can no longer kill it. The byte tells whether the
-        // init died before or after the execution.
+        // The init is gone, so closing the FIFO can no longer kill it. If the FIFO has the byte,
+        // the init died after the execution. Otherwise it died before.
         _ = &mut gone => (take_byte(&gate).is_ok_and(|count| count > 0), true),
     };
     if !is_open {
         return Err("its init process has exited".to_owned());
     }
-    // To runc, a container with this file is not started yet.
+    // As long as this file exists, runc treats the container as not started yet.
     std::fs::remove_file(&fifo).map_err(failed)?;
     if !is_gone {
-        // The execution can no longer fail. If the init exits before the shim sees the execution,
-        // its program has been executed too.
+        // From here on the execution cannot fail. If the init exits before the shim sees the
+        // execution, the program has been executed, too.
         tokio::select! {
             biased;
             () = see_execution(&gate, pid) => {}
@@ -93,8 +93,8 @@ fn open_gate(fifo: &Path) -> io::Result<AsyncFd<OwnedFd>> {
 /// container must not be released, and runc's code would handle a signal that is meant for the
 /// program.
 async fn see_execution(gate: &AsyncFd<OwnedFd>, pid: i32) {
-    // The execution closes the init's end of the FIFO; runc 1.1.12 and later close it just before.
-    // Further bytes in the FIFO do not matter.
+    // The execution closes the init's end of the FIFO. runc 1.1.12 and later close that end just
+    // before the execution. Further bytes in the FIFO do not matter.
     while read_byte(gate).await.unwrap_or(false) {}
     await_execution(pid).await;
 }

@@ -46,9 +46,9 @@ pub struct OciRuntime {
     pub(super) reaper: Reaper,
     /// Cancels the runtime's commands, except those that kill and delete.
     pub(super) cancel_token: CancelToken,
-    /// Time limit of each command instead of the default.
+    /// Time limit of each command; `None` for the default limits.
     pub(super) within: Option<Duration>,
-    /// Default time limit of deletions.
+    /// Time limit of deletions, unless `within` is set.
     pub(super) patience: Arc<Patience>,
     /// Cgroup of the runtime's commands; `None` if they run in the shim's cgroup.
     pub(super) place: Option<Place>,
@@ -107,8 +107,8 @@ impl OciRuntime {
         state::is_native(&self.state_dir(id))
     }
 
-    /// Checks that a container's init is in the namespaces that the container joins. Checks nothing
-    /// if the runtime starts a VM.
+    /// Checks that a container's init is in the namespaces that the container has to join. Does not
+    /// check a runtime that starts a VM.
     ///
     /// # Errors
     ///
@@ -148,10 +148,10 @@ impl OciRuntime {
             .await
     }
 
-    /// Path of the file for the PID of a container's init; removes an earlier one.
+    /// Path of the file for the PID of a container's init. If an earlier file exists, removes it.
     pub(super) fn init_pid_file(&self) -> PathBuf {
         let file = self.bundle.join("init.pid");
-        // Fails the first time, when no file exists.
+        // The removal fails the first time, because the file does not exist yet.
         let _ = std::fs::remove_file(&file);
         file
     }
@@ -171,7 +171,7 @@ impl OciRuntime {
                 && self.reaper.may_claim(pid)
             {
                 let child = expectation.claim(pid);
-                // Fails if the process has exited already.
+                // The kill fails if the process has exited already.
                 let _ = self.reaper.kill(child.pid(), Signal::KILL.number());
             }
             return Err(error);
@@ -246,8 +246,8 @@ impl OciRuntime {
         let outcome = self.run(command, Some(stdio)).await;
         let new_init = self.new_init(Verb::Exec, outcome, expectation, &pid_file.0);
         let child = new_init.await?;
-        // runc ignores the process's score and gives it the one that the container was created
-        // with.
+        // runc ignores the OOM score of the process. It gives the process the score with which the
+        // container was created.
         if let Some(score) = oom_score
             && let Err(error) = scores::lower(child.pid(), score)
         {
@@ -321,8 +321,8 @@ impl OciRuntime {
         if let Err(error) = &deleted
             && error.is_frozen()
         {
-            // The container exited while it was being paused. The thaw is part of the deletion, so
-            // nothing cancels the thaw.
+            // The container exited while the runtime paused it. The thaw belongs to the deletion,
+            // so no token cancels the thaw.
             let mut steady = self.clone();
             steady.cancel_token = CancelToken::default();
             steady.within(RESUMES_WITHIN);
@@ -335,8 +335,8 @@ impl OciRuntime {
         }
     }
 
-    /// Removes the runtime's state of a container before a restart in place; unlike a deletion it
-    /// can be canceled.
+    /// Removes the runtime's state of a container before a restart in place. Unlike a deletion,
+    /// this removal can be canceled.
     ///
     /// # Errors
     ///
@@ -390,7 +390,7 @@ impl Commands for OciRuntime {
         oom_score: Option<i32>,
         limit: Duration,
     ) -> Result<Child, String> {
-        // Passes a whole process: given the command alone, crun would execute the command as root.
+        // The shim passes a whole OCI process, because crun would execute a mere command as root.
         let process = config::process(&self.bundle, command).map_err(|error| {
             let message = error.to_string();
             RuntimeError::Failed {
@@ -405,10 +405,10 @@ impl Commands for OciRuntime {
     }
 }
 
-/// Attempts of a command that must succeed while descriptors, memory or processes are exhausted.
-/// Together they take about a minute.
+/// Maximum number of attempts of a command while descriptors, memory or processes are exhausted.
+/// With the pauses, the attempts take about a minute.
 const TRIES: u32 = 240;
-/// Pause between two of these attempts.
+/// Pause between two attempts of a command while descriptors, memory or processes are exhausted.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// Runs a command that no caller would retry. Retries the command for about a minute while
@@ -440,7 +440,8 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
         .is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// Reads a PID file; retries while descriptors are exhausted, because the process exists already.
+/// Reads a PID file. While descriptors are exhausted, tries again: the process exists already, so
+/// the command must not fail.
 async fn read_pid(verb: Verb, file: &Path) -> Result<i32, RuntimeError> {
     let read = async || match std::fs::read_to_string(file) {
         Err(source) if is_shortage(&source) => Err(RuntimeError::NotRun {

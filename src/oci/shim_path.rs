@@ -3,10 +3,10 @@
 //! A restarted containerd reads the file, and runs this program's `delete` if the shim dies later.
 //! containerd writes the file into the bundle for which it starts a shim. Since 2.0, containerd
 //! starts no shim for a container that joins a pod, and writes no file into that container's
-//! bundle. After a restart it then derives the shim from the runtime's type. If the configuration
-//! has a `runtime_path`, it derives another shim, whose `delete` knows nothing of usher. If no such
-//! program exists, containerd even drops the bundle of a running container (`loadShims` in
-//! `core/runtime/v2/shim_load.go`).
+//! bundle. After a restart containerd then derives the shim's program from the runtime's type. If
+//! the configuration has a `runtime_path`, the derived program is another shim, whose `delete`
+//! knows nothing of usher. If no such program exists, containerd even drops the bundle of a running
+//! container (`loadShims` in `core/runtime/v2/shim_load.go`).
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -19,16 +19,18 @@ const FILE: &str = "shim-binary-path";
 /// Mode of the file, as containerd writes it.
 const MODE: u32 = 0o600;
 
-/// Copies the file from the bundle of the pod's first container to `bundle`, unless it has one.
+/// Copies the file from the bundle of the pod's first container to `bundle`. Does nothing if
+/// `bundle` already has the file.
 ///
 /// # Errors
 ///
-/// If the file cannot be read or written; then `bundle` has none.
+/// If the file cannot be read or written. Then `bundle` does not have the file.
 pub fn hand_on(first: &Path, bundle: &Path) -> io::Result<()> {
     let path = bundle.join(FILE);
     match fs::read(first.join(FILE)) {
         Ok(known) if !path.exists() => replace(&path, &known, Replacement::with_mode(MODE)),
-        // containerd before 1.6, and other callers, write no such file.
+        // The first bundle may lack the file, because containerd before 1.6 and other callers do
+        // not write it.
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }

@@ -48,7 +48,7 @@ struct State {
 struct Config {
     #[serde(default)]
     net_devices: Option<IgnoredAny>,
-    /// True with the cgroups of another user's systemd.
+    /// True if the cgroups are those of another user's systemd.
     #[serde(default, rename = "rootless_cgroups")]
     has_rootless_cgroups: bool,
 }
@@ -59,8 +59,8 @@ struct Cgroups {
     cgroup_paths: BTreeMap<String, PathBuf>,
 }
 
-/// True if the container's init runs on this kernel, and not in a VM: then runc's or crun's state
-/// file exists.
+/// True if the container's init runs on this kernel, and not in a VM. The state file of runc or
+/// crun shows this.
 pub fn is_native(directory: &Path) -> bool {
     directory.join(RUNC).exists() || directory.join(CRUN).exists()
 }
@@ -77,7 +77,7 @@ pub fn fifo(directory: &Path) -> PathBuf {
     directory.join(FIFO)
 }
 
-/// Cgroups in runc's state file; none if it cannot be read.
+/// The cgroups that runc's state file lists. Empty if the file cannot be read.
 pub fn cgroups(directory: &Path) -> BTreeSet<PathBuf> {
     noted(&fs::read(directory.join(RUNC)).unwrap_or_default())
 }
@@ -89,8 +89,8 @@ pub(super) fn noted(state: &[u8]) -> BTreeSet<PathBuf> {
     paths.into_iter().flatten().collect()
 }
 
-/// Cgroups in runc's state file, if removing them and the state is all that the container's
-/// deletion takes.
+/// The cgroups that runc's state file lists. `None` if the container's deletion has to remove more
+/// than these cgroups and the state.
 pub fn only_cgroups(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let state = fs::read(directory.join(RUNC)).ok()?;
     let state: State = serde_json::from_slice(&state).ok()?;

@@ -1,4 +1,4 @@
-//! Clocks. Timers use tokio's clock; this module has the others, and the core's time.
+//! The wall clock, the clock of CPU time, and the core's time. Timers use tokio's clock instead.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -10,14 +10,15 @@ use usher_linux::probe::thread_time;
 
 /// Reads the time. Tests set a clock of their own.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// The wall-clock time: for people, and for comparison with times that others wrote down.
+    /// The wall-clock time, to show to people, and to compare with times that other programs
+    /// recorded.
     fn wall(&self) -> SystemTime;
 
     /// The CPU time that this thread has used.
     fn cpu(&self) -> Duration;
 }
 
-/// The moment from which a core counts its time, since the core has no clock of its own.
+/// The moment at which a core's time is zero. The core itself has no clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Timebase(Instant);
 
@@ -27,7 +28,7 @@ impl Timebase {
         Timebase(Instant::now())
     }
 
-    /// The current time in the core's count.
+    /// The current time, as the core counts it.
     pub fn now(self) -> Time {
         Time::from_origin(self.0.elapsed())
     }

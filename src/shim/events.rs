@@ -1,7 +1,7 @@
 //! Sends events to containerd, in the order in which they happened.
 //!
-//! One task sends the events one at a time: the next only after containerd has acknowledged the one
-//! before. While containerd is down, events wait in a queue.
+//! One task sends the events one at a time: it sends the next event only when containerd has
+//! acknowledged the previous one. While containerd is down, events wait in a queue.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,14 +33,14 @@ pub fn timestamp(at: SystemTime) -> Timestamp {
     }
 }
 
-/// Events that may wait; beyond this the oldest is dropped. Dropped exits are not lost: containerd
-/// asks for the state of every task when it restarts.
+/// Maximum number of events that wait; beyond it, the oldest is dropped. containerd learns of exits
+/// even if their events are dropped: it asks for the state of every task when it restarts.
 const AT_MOST: usize = 2048;
 
-/// Deadline for containerd's acknowledgment while the connection is open. If containerd hangs for
-/// less than this, it still reads the event that was sent; sending it again on a new connection
-/// would deliver it twice. If containerd dies, the connection closes, which the shim notices at
-/// once.
+/// Deadline for containerd's acknowledgment while the connection is open. A containerd that hangs
+/// for a shorter time still reads the event from the connection afterward. If the shim had sent the
+/// event again on a new connection, containerd would get it twice. If containerd dies, the
+/// connection closes, and the shim notices that at once.
 const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(60);
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -65,7 +65,7 @@ impl<E: containerd_shim::event::Event + Pack> Event for E {
 
 /// A receiver of events.
 pub trait Publish: fmt::Debug + Send + Sync {
-    /// Publishes an event after all earlier ones. Never blocks.
+    /// Publishes an event after all earlier events. Never blocks.
     fn publish(&self, event: Box<dyn Event>);
 }
 
@@ -78,7 +78,7 @@ pub struct Publisher {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The first event is the one being sent.
+    /// The events that wait. The first of them is being sent.
     events: Mutex<VecDeque<Envelope>>,
     came: Notify,
     sent: Notify,
@@ -189,8 +189,8 @@ async fn send_all(queue: Arc<Queue>, address: PathBuf) {
     }
 }
 
-/// The error's message. ttrpc's own `Display` prints the whole status, and needs the message
-/// descriptors that [`Pack`] avoids.
+/// Returns the message in an error. The error's own `Display` prints the whole ttrpc status, and
+/// for this it loads the message descriptors that [`Pack`] avoids.
 fn said(error: &ttrpc::Error) -> String {
     match error {
         ttrpc::Error::RpcStatus(status) => status.message().to_owned(),

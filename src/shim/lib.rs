@@ -18,7 +18,7 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
-// Tests may block; only the serving thread must not.
+// Only the thread that serves a pod must not block, so tests may use blocking calls.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
 pub mod clock;

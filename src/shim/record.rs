@@ -1,8 +1,8 @@
-//! The history of a pod: only facts, and only a bounded number of them.
+//! The history of a pod, as a bounded number of facts.
 //!
 //! The [lifecycle core](usher_core::lifecycle) forgets everything that it no longer needs. This module
-//! decides nothing, and keeps the facts that people ask for: when a container was created,
-//! executed, ready, stopped, killed, removed.
+//! decides nothing. It keeps the facts that `usher` shows to people: when a container was created,
+//! executed, ready, stopped, killed and removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use usher_core::lifecycle::{
 };
 use usher_core::plan::{ContainerKind, Role, Signal};
 
-/// Events that are kept. Each takes 48 bytes, plus its text.
+/// Maximum number of events that are kept. Each takes 48 bytes, plus its text.
 const EVENTS_AT_MOST: usize = 256;
 
-/// Container names that are kept.
+/// Maximum number of container names that are kept.
 const NAMES_AT_MOST: usize = 64;
 
-/// Termination steps that are kept.
+/// Maximum number of termination steps that are kept.
 const STEPS_AT_MOST: usize = 16;
 
 /// Name of a sandbox in the record; no container can have this name.
@@ -48,22 +48,22 @@ pub struct Past {
     pub kind: ContainerKind,
     pub role: Role,
     pub created: Time,
-    /// Time of the latest execution of its program.
+    /// Time at which the container's program was last executed.
     pub executed: Option<Time>,
     /// Time at which the container last became ready, which means that it was started or has
     /// succeeded.
     pub became_ready: Option<Time>,
-    /// Time at which a stop signal or SIGKILL was delivered.
+    /// Time at which a stop signal or SIGKILL was delivered to the container.
     pub told: Option<Time>,
     pub exited: Option<Time>,
-    /// Time from the creation to the execution of its program.
+    /// Time from the container's creation to the execution of its program.
     pub held: Option<Duration>,
     pub exit_code: Option<u32>,
     pub reported_code: Option<u32>,
-    /// Restarts in place and by the caller.
+    /// Number of restarts of the container, in place or by the caller.
     pub restarts: u32,
     pub oom_kills: u32,
-    /// SIGKILLs delivered to the container, by reason.
+    /// Number of SIGKILLs delivered to the container, by reason.
     pub kills: BTreeMap<Why, u32>,
     /// The latest failure of a probe. It is kept after the container is removed, because it may
     /// explain why the next container with this name was created.
@@ -89,9 +89,9 @@ pub enum What {
     Executed,
     /// The container is started, or has succeeded.
     Ready,
-    /// A person released it before its start condition held.
+    /// A person released the container before its turn came.
     Released,
-    /// The caller sent a signal; the core knows if that is a stop signal.
+    /// The caller sent a signal. The core knows if the signal is a stop signal.
     Asked {
         signal: Signal,
         is_stop: bool,
@@ -114,13 +114,14 @@ pub enum What {
     OomKilled,
     /// A probe has failed for the first time in a row, or as often as its threshold allows.
     ProbeFailed(Box<FailedProbe>),
-    /// A hook ended, with the reason if it failed.
+    /// A hook ended. The text is the reason if the hook failed.
     HookOver(HookKind, Option<Box<str>>),
-    /// The postStart handler of a restart in place ended, with the reason if it failed.
+    /// The postStart handler of a restart in place ended. The text is the reason if the handler
+    /// failed.
     PostStarted(Option<Box<str>>),
     /// A defer container is not run.
     Skipped,
-    /// The defer container may run for this much longer than its time.
+    /// The time of a defer container was extended by this much, beyond the grace period.
     Extended(Duration),
     Gone,
     /// The core began the termination of the pod.
@@ -139,7 +140,7 @@ pub struct FailedProbe {
     /// Number of consecutive failures, and the failure threshold of the probe.
     pub failures: u32,
     pub threshold: u32,
-    /// A short sentence; the text may come from outside.
+    /// The reason in a short sentence. The text may come from outside.
     pub reason: Box<str>,
 }
 
@@ -153,7 +154,7 @@ impl Record {
     ) {
         self.began.get_or_insert(now);
         self.changes = self.changes.wrapping_add(1);
-        // The name of a sandbox is its id, which means nothing to people.
+        // The name of a sandbox is its id, which people do not know.
         let name = match kind {
             ContainerKind::Sandbox => SANDBOX,
             ContainerKind::Workload => name,
@@ -220,7 +221,7 @@ impl Record {
                 self.note_of_name(now, name, What::BackingOff(*wait));
             }
             Report::NotRestarted { name, reason } => {
-                let reason = Box::from(reason.as_str());
+                let reason = reason.to_string().into();
                 self.note_of_name(now, name, What::NotRestarted(reason));
             }
             Report::ProbeFailed {
@@ -234,7 +235,7 @@ impl Record {
                     probe: *probe,
                     failures: *failures,
                     threshold: *threshold,
-                    reason: Box::from(reason.as_str()),
+                    reason: reason.to_string().into(),
                 };
                 // A startup probe is expected to fail until it succeeds. Of many consecutive
                 // failures, the first and the last say enough.
@@ -248,8 +249,8 @@ impl Record {
                 }
             }
             Report::PostStarted { name, outcome } => {
-                let outcome = outcome.clone().err().map(Box::from);
-                self.note_of_name(now, name, What::PostStarted(outcome));
+                let reason = outcome.as_ref().err().map(|error| error.to_string().into());
+                self.note_of_name(now, name, What::PostStarted(reason));
             }
             Report::PostStartFailed { name, reason } => {
                 self.note_of_name(
@@ -282,8 +283,8 @@ impl Record {
                 kind,
                 outcome,
             } => {
-                let outcome = outcome.clone().err();
-                self.note_of_name(now, name, What::HookOver(*kind, outcome.map(Box::from)));
+                let reason = outcome.as_ref().err().map(|error| error.to_string().into());
+                self.note_of_name(now, name, What::HookOver(*kind, reason));
             }
             Report::DeferSkipped { name } => self.note_of_name(now, name, What::Skipped),
             Report::Extended { name, by } => self.note_of_name(now, name, What::Extended(*by)),
@@ -301,9 +302,9 @@ impl Record {
         }
     }
 
-    /// Records the progress of the pod. Each of `stages` has the first name of a stage, and true if
-    /// the stage is done; `is_ready` tells if all are. Later calls may add stages, before and
-    /// between these.
+    /// Records the progress of the pod's start. Each item of `stages` has the name of the stage's
+    /// first container, and true if the stage is done. `is_ready` is true if all stages are done. A
+    /// later call may have further stages, at any position.
     pub fn progress<'a>(
         &mut self,
         now: Time,
@@ -320,7 +321,8 @@ impl Record {
         }
     }
 
-    /// Begins a new history: the pod is over, and the next container opens another one.
+    /// Begins a new history, because all containers of the pod are gone. The next container belongs
+    /// to the new history.
     pub fn begin_anew(&mut self) {
         *self = Record {
             changes: self.changes.wrapping_add(1),
@@ -398,7 +400,7 @@ impl Past {
 }
 
 impl Record {
-    /// Counts changes: while this number is the same, nothing has happened.
+    /// Number of changes of the record. While the number is the same, the record is the same.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -413,7 +415,7 @@ impl Record {
         self.became_ready
     }
 
-    /// Time at which the stage that begins with this name was first done.
+    /// Time at which the stage whose first container has this name was done for the first time.
     pub fn stage_done(&self, first: &str) -> Option<Time> {
         self.stages_done.get(first).copied()
     }
@@ -447,6 +449,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use usher_core::lifecycle::ActionError;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -541,7 +544,7 @@ mod tests {
             probe,
             failures,
             threshold: 3,
-            reason: reason.to_owned(),
+            reason: ActionError::reported(reason),
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::Parser;
 
 /// Adds the annotations that the usher shim needs to pods, and refuses what the shim would refuse
@@ -63,9 +64,9 @@ pub struct Arguments {
 /// period.
 const MAX_DRAIN_SECONDS: u64 = 3600;
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn seconds(text: &str) -> anyhow::Result<Duration> {
     match text.parse() {
         Ok(seconds @ 0..=MAX_DRAIN_SECONDS) => Ok(Duration::from_secs(seconds)),
-        _ => Err(format!("expected 0 to {MAX_DRAIN_SECONDS} seconds")),
+        _ => bail!("expected 0 to {MAX_DRAIN_SECONDS} seconds"),
     }
 }

@@ -2,9 +2,9 @@
 //!
 //!     cargo bench --package usher-webhook
 //!
-//! It sends 200 reviews a second for a minute, on eight connections, like a few API servers. Each
-//! review has 9 kB: a pod with an annotation, a proxy, an app and the usual fields. Latency is
-//! counted from the moment at which a request is due, and includes TLS and HTTP.
+//! The benchmark sends 200 reviews a second for a minute, on eight connections, like a few API
+//! servers. Each review has 9 kB: a pod with an annotation, a proxy, an app and the usual fields.
+//! Latency is counted from the moment at which a request is due, and includes TLS and HTTP.
 //!
 //! Between two reviews comes a trivial request, which is refused at once: its latency is the
 //! overhead of machine and connection. The kernel tells how long the program ran on a processor,
@@ -147,7 +147,7 @@ fn quantile(took: &[Duration], share: f64) -> f64 {
 struct Load {
     reviews: Vec<Duration>,
     nothing: Vec<Duration>,
-    /// Pairs of a review and a trivial request of which one was not answered.
+    /// Number of pairs of a review and a trivial request in which at least one was not answered.
     lost: usize,
 }
 

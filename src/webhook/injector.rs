@@ -2,10 +2,10 @@
 //!
 //!     injector ADDR DIRECTORY
 //!
-//! For a review at `/NAME` it reads `DIRECTORY/NAME.json`, for example `{"list": "containers",
-//! "container": {…}}` (or `initContainers`), and inserts that container at the front of the list
-//! unless the pod already has it. It makes its own certificate. Once it listens,
-//! `DIRECTORY/authority.json` has the authority in the form of a `caBundle`.
+//! For a review at `/NAME` the injector reads `DIRECTORY/NAME.json`, for example `{"list":
+//! "containers", "container": {…}}` (or `initContainers`), and inserts that container at the front
+//! of the list unless the pod already has it. The injector makes its own certificate. Once it
+//! listens, `DIRECTORY/authority.json` has the authority in the form of a `caBundle`.
 
 #![allow(clippy::restriction, reason = "a test may panic")]
 

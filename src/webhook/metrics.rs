@@ -6,8 +6,8 @@ use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
-/// Upper bounds of the histogram's buckets, in seconds: most admissions take less than the first,
-/// and none should exceed the last.
+/// Upper bounds of the histogram's buckets, in seconds. Most admissions take less than the first
+/// bound, and none should exceed the last bound.
 const SECONDS: [f64; 9] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 1.0,
 ];

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Parser;
 use kube::Client;
 use tokio::net::TcpListener;
@@ -28,7 +29,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // `--help` comes here too; clap prints it to standard output, with exit code 0.
+            // clap reports `--help` as an error, too: it prints the help to standard output, and
+            // the exit code is 0.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -42,25 +44,25 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         .enable_all()
         .build();
     let outcome = runtime
-        .map_err(|error| format!("the runtime: {error}"))
+        .context("cannot start the async runtime")
         .and_then(|runtime| runtime.block_on(run(arguments)));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            tracing::error!("{why}");
+        Err(error) => {
+            tracing::error!("{}", causes(error.as_ref()));
             ExitCode::FAILURE
         }
     }
 }
 
-async fn run(arguments: Arguments) -> Result<(), String> {
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let served = CurrentCertificate::default();
     let source = match arguments.certificates {
         Some(directory) => Source::Files(Files::new(directory, served.clone())),
         None => {
             let client = Client::try_default()
                 .await
-                .map_err(|error| format!("the API server: {}", causes(&error)))?;
+                .context("cannot configure the connection to the API server")?;
             let names = ObjectNames {
                 namespace: client.default_namespace().to_owned(),
                 secret: arguments.secret,
@@ -77,7 +79,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         },
         served,
         source,
-        metrics: Metrics::new().map_err(|error| format!("metrics: {error}"))?,
+        metrics: Metrics::new().context("cannot register the metrics")?,
         clients: match &arguments.client_ca {
             Some(path) => Some(ClientAuthorities::read(path)?),
             None => None,
@@ -86,29 +88,32 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         health: listen(arguments.health).await?,
         drain: arguments.drain,
     };
-    let end = termination_signal().map_err(|error| format!("signals: {error}"))?;
+    let end = termination_signal().context("cannot handle signals")?;
     program.run(end).await
 }
 
 /// Path of the configuration on nodes, used if no other is named.
 const CONFIG: &str = "/etc/usher/config.toml";
 
-/// Reads the nodes' rules. A file that the user names has to exist; [`CONFIG`] need not.
-fn rules(named: Option<&Path>) -> Result<Rules, String> {
+/// Reads the nodes' rules. If the user names a file, the file has to exist; [`CONFIG`] need not
+/// exist.
+fn rules(named: Option<&Path>) -> anyhow::Result<Rules> {
     let path = named.unwrap_or(Path::new(CONFIG));
-    let wrong = |why: String| format!("{}: {why}", path.display());
     match std::fs::read_to_string(path) {
-        Ok(text) => usher_core::config::parse(&text).map_err(wrong),
+        Ok(text) => {
+            let rules = usher_core::config::parse(&text);
+            rules.with_context(|| path.display().to_string())
+        }
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => {
             Ok(Rules::default())
         }
-        Err(error) => Err(wrong(error.to_string())),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).await;
-    listener.map_err(|error| format!("{address}: {error}"))
+    listener.with_context(|| format!("cannot listen at {address}"))
 }
 
 /// Completes at the first SIGTERM, which kubelet sends, or SIGINT.
@@ -135,7 +140,7 @@ pub struct Program {
     pub reviews: TcpListener,
     /// Listener for health and metrics.
     pub health: TcpListener,
-    /// Time for which new connections are still accepted after `end`.
+    /// Time for which new connections are still accepted after the shutdown has begun.
     pub drain: Duration,
 }
 
@@ -145,7 +150,7 @@ impl Program {
     /// # Errors
     ///
     /// If TLS or the thread for health cannot be set up.
-    pub async fn run(self, end: impl Future<Output = ()>) -> Result<(), String> {
+    pub async fn run(self, end: impl Future<Output = ()>) -> anyhow::Result<()> {
         let (state, states) = watch::channel(ServerState::Serving);
         let reviews = Reviews::new(
             self.admission,
@@ -154,7 +159,7 @@ impl Program {
             self.metrics.clone(),
             states.clone(),
         );
-        let reviews = reviews.map_err(|error| format!("TLS: {error}"))?;
+        let reviews = reviews.context("cannot set up TLS")?;
         let ending = async {
             end.await;
             tracing::info!(
@@ -167,7 +172,7 @@ impl Program {
         };
         let metrics = self.metrics.clone();
         health(self.health, self.served, metrics, states)
-            .map_err(|error| format!("health: {error}"))?;
+            .context("cannot start the thread for health")?;
         let served = async { tokio::join!(reviews.serve(self.reviews), ending) };
         tokio::select! {
             _ = served => {}

@@ -31,7 +31,7 @@ pub struct Container<'a> {
 }
 
 impl PodSpec {
-    /// A pod in the node's network, which is cheapest.
+    /// A pod in the node's network. Such a pod is made fastest.
     pub fn new(name: &str, handler: Handler) -> Self {
         let mut config = cri::PodSandboxConfig::new();
         let metadata = config.metadata.mut_or_insert_default();
@@ -48,7 +48,8 @@ impl PodSpec {
         }
     }
 
-    /// Gives the pod a network of its own by the network plugins, and its name as hostname.
+    /// Gives the pod a network namespace, which the network plugins set up, and the pod's name as
+    /// hostname.
     pub fn with_network(mut self) -> Self {
         namespaces(&mut self.config).network = cri::NamespaceMode::POD.into();
         self.config.hostname = self.config.metadata.name.clone();
@@ -100,7 +101,8 @@ impl Cri {
         pod.unwrap_or_else(|e| panic!("RunPodSandbox: {e}"))
     }
 
-    /// Makes a pod in a cgroup below the test's own, whether that succeeds or not.
+    /// Makes a pod. Its cgroup is below the test's cgroup. Returns the error if containerd refuses
+    /// the pod.
     pub fn try_run_pod(&self, spec: &PodSpec) -> Result<Pod<'_>, String> {
         let mut spec = spec.clone();
         let parent = self.cgroup_of(&spec.config.metadata.name);
@@ -148,7 +150,8 @@ impl<'a> Pod<'a> {
         container
     }
 
-    /// Runs a witness named like the container, and waits for its start.
+    /// Runs a container with a witness, and waits until the witness has started. Container and
+    /// witness have the same name.
     #[track_caller]
     pub fn witness(&self, name: &str, options: &[&str]) -> Container<'a> {
         let words = [&["/bin/witness", name][..], options].concat();
@@ -168,7 +171,7 @@ impl<'a> Pod<'a> {
         created.unwrap_or_else(|e| panic!("CreateContainer {name}: {e}"))
     }
 
-    /// Creates a container, whether that succeeds or not.
+    /// Creates a container. Returns the error if containerd refuses the container.
     pub fn try_create(
         &self,
         name: &str,
@@ -184,7 +187,8 @@ impl<'a> Pod<'a> {
         shared.container_path = "/shared".to_owned();
         shared.host_path = self.node.shared_dir().display().to_string();
         config.mounts.push(shared);
-        // kubelet repeats the pod's shared namespaces in each container.
+        // kubelet writes the shared namespaces of the pod into the configuration of each container,
+        // too.
         let linux = config.linux.mut_or_insert_default();
         let context = linux.security_context.mut_or_insert_default();
         let of_pod = &self.spec.config.linux.security_context.namespace_options;
@@ -207,7 +211,7 @@ impl<'a> Pod<'a> {
         self.told(false).status.unwrap_or_default()
     }
 
-    /// The runtime's verbose information, by key.
+    /// The verbose information that containerd gives about the pod, by key.
     #[track_caller]
     pub fn info(&self) -> HashMap<String, String> {
         self.told(true).info
@@ -232,7 +236,8 @@ impl<'a> Pod<'a> {
         CgroupFiles { path }
     }
 
-    /// Resizes the pod as kubelet does: changes its cgroup's limit, and calls the runtime.
+    /// Resizes the pod as kubelet does: changes the limit of the pod's cgroup, and tells
+    /// containerd.
     #[track_caller]
     pub fn resize_memory(&self, bytes: u64) {
         self.cgroup().limit_memory(bytes);
@@ -283,8 +288,8 @@ impl<'a> Pod<'a> {
         answer.map(|_| ())
     }
 
-    /// Removes the pod, with retries like kubelet: containerd refuses while it cleans up after a
-    /// dead shim.
+    /// Removes the pod. Repeats a failed removal as kubelet does: containerd refuses a removal
+    /// while it cleans up after a dead shim.
     #[track_caller]
     pub fn remove(&self) {
         let mut request = cri::RemovePodSandboxRequest::new();
@@ -314,7 +319,7 @@ impl<'a> Pod<'a> {
         assert!(remains.is_empty(), "left behind:\n{}", remains.join("\n"));
     }
 
-    /// The process whose namespaces are the pod's, as reported by the runtime.
+    /// The process that holds the pod's namespaces, according to containerd.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         let info = self.info();
@@ -341,7 +346,7 @@ impl Container<'_> {
         answer.map(|_| ())
     }
 
-    /// Stops the container with this many seconds until SIGKILL.
+    /// Stops the container. containerd sends SIGKILL after `timeout` seconds.
     #[track_caller]
     pub fn stop(&self, timeout: i64) {
         let mut request = cri::StopContainerRequest::new();
@@ -352,7 +357,7 @@ impl Container<'_> {
         answer.unwrap_or_else(|e| panic!("StopContainer {}: {e}", self.name));
     }
 
-    /// Writes an archive of the container's processes, which continue.
+    /// Writes a checkpoint of the container's processes to an archive. The processes go on running.
     #[track_caller]
     pub fn checkpoint(&self, archive: &Path) {
         let mut request = cri::CheckpointContainerRequest::new();

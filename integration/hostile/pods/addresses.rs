@@ -1,5 +1,5 @@
-//! 20,000 addresses in a network namespace made by the container, with probes of a closed port. A
-//! prober that lists all addresses each time has much to read.
+//! Containers that make a network namespace and add 20,000 addresses, with probes of a closed port.
+//! A prober that lists all addresses for each probe needs much CPU time.
 
 use super::{Container, Pod, sleeper};
 

@@ -1,5 +1,5 @@
-//! A sidecar replaces files by devices and links, and then fails. They are files that the OCI
-//! runtime reads, mounts on and writes to when it creates the container again.
+//! A sidecar replaces files by devices and links, and then fails. To create the container again,
+//! the OCI runtime reads these files, writes to them, or mounts other files on them.
 
 use super::super::stage::own_root;
 use super::{Container, Pod, sleeper};

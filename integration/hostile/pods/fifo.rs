@@ -1,5 +1,5 @@
-//! An unprivileged sidecar replaces `/etc/passwd` by a FIFO, and then fails. The OCI runtime reads
-//! the file when it creates the container again.
+//! An unprivileged sidecar replaces `/etc/passwd` by a FIFO, and then fails. To create the
+//! container again, the OCI runtime reads this file and blocks.
 
 use super::super::stage::{own_root, without_rights};
 use super::{Container, Pod, sleeper};

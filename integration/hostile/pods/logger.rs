@@ -1,4 +1,4 @@
-//! Endless output to a logging program that reports that it is ready, and then hangs.
+//! Endless output to a logging program. The program reports that it is ready, and then hangs.
 
 use super::{Container, Pod, Stdio};
 

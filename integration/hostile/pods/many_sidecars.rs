@@ -1,4 +1,4 @@
-//! A dozen sidecars that only SIGKILL ends, one after another.
+//! A dozen sidecars that ignore stop signals, so SIGKILL has to end one after another.
 
 use super::{Pod, sleeper};
 

@@ -1,5 +1,5 @@
-//! The containers run out of memory all the time: the OOM killer kills one child after another, and
-//! the first process survives.
+//! Containers that always run out of memory. The OOM killer kills one child process after another,
+//! but not the first process.
 
 use super::super::stage::limit_memory;
 use super::{Container, Pod};

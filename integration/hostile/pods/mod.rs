@@ -1,9 +1,10 @@
-//! The hostile pods, each in a file that describes its attack.
+//! The hostile pods. Each has a file that describes its attack.
 //!
-//! A pod's CPU, memory and number of processes are limited, as on any sensible node. The first
-//! process of a container ignores stop signals unless it handles them: even a plain `sleep` does.
+//! Limits of CPU, memory and processes apply to each pod, as on any sensible node. The first
+//! process of a container ignores stop signals unless it handles them. Even a plain `sleep` ignores
+//! them.
 
-// Only the figures use `about`.
+// The field `about` is used by the program `figures` only.
 #![allow(dead_code)]
 
 use std::time::Duration;
@@ -58,16 +59,18 @@ pub struct Pod {
     pub annotations: &'static [(&'static str, &'static str)],
     /// The containers, in the order of their start.
     pub containers: &'static [Container],
-    /// CPU limit: low, so that several pods run side by side and the machine survives.
+    /// CPU limit in thousandths of a CPU. A low limit allows several pods to run at the same time
+    /// without overloading the machine.
     pub cpu_millis: u64,
     /// An attack made once while the pod runs.
     pub meanwhile: fn(&Stage),
-    /// An attack made right before the end; the file `/shared/end` appears then.
+    /// A further attack, which is carried out right before the pod ends. The file `/shared/end` is
+    /// made at this time.
     pub at_its_end: fn(&Stage),
     /// The commands of the OCI runtime that hang from the beginning of the pod's termination.
     pub hangs: &'static [&'static str],
-    /// Additional time for our shim to report an exit, because it waits for a client that still
-    /// reads the output.
+    /// Additional time that our shim may take to report an exit, because a client still reads the
+    /// output.
     pub told_late: Duration,
     /// True if the attack also works without usher's annotations.
     pub is_plain: bool,
@@ -76,7 +79,7 @@ pub struct Pod {
 pub struct Container {
     pub name: &'static str,
     pub args: &'static [&'static str],
-    /// Changes the default configuration of `ctr`.
+    /// Changes the configuration of the container, which by default is that of `ctr`.
     pub edit: fn(&Stage, &mut Value),
     pub stdio: Stdio,
 }

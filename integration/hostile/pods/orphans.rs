@@ -1,5 +1,6 @@
-//! Thousands of orphans a second. With a PID namespace they go to the container's first process,
-//! which does not collect them; without one they go to the shim.
+//! Thousands of orphans every second. In a container with a PID namespace, they become children of
+//! the first process, which does not collect them. Without a PID namespace, they become children of
+//! the shim.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Endless output into FIFOs without a reader, or with a slow one.
+//! Endless output to FIFOs that no client reads, or that a client reads slowly.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -32,8 +32,8 @@ pub const PODS: &[Pod] = &[Pod {
         Container::new("web", &["/bin/busybox", "yes"]),
     ],
     meanwhile: read_slowly,
-    // The reader pauses only briefly, so the shim delays the report of the exit for it as long as
-    // for any reader.
+    // The reader never pauses for long. So the shim waits for this reader as long as for any reader
+    // before it reports the exit.
     told_late: Duration::from_secs(2),
     ..Pod::NEW
 }];

@@ -1,4 +1,5 @@
-//! The caller has paused one container when the pod ends; the other stops itself.
+//! At the end of the pod, its caller has paused one container. The other container has stopped
+//! itself.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use crate::cluster::PATIENCE;
 use crate::harness::{eventually, poll, run};
 use crate::pod::{Case, Pod, restarts, witness};
 
-/// A pod in the webhook's own namespace, with the security context required there.
+/// A pod in the webhook's own namespace. This namespace requires the security context.
 fn own_pod() -> Value {
     let mut own = pod(json!({ "usher/sidecars": "proxy" }));
     own["metadata"]["namespace"] = NAME.into();
@@ -40,7 +40,7 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
         case.cluster.must(&[&namespace[..], &[label]].concat());
         let mut plain = pod(json!({}));
         plain["metadata"]["namespace"] = case.namespace.as_str().into();
-        // The API server sees the label a moment later.
+        // The label takes effect a moment later.
         move || dry_run(case.cluster, &plain)
     };
     let plain = labeled("usher/enabled=true");
@@ -52,7 +52,7 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
     let said = dry_run(case.cluster, &own_pod());
     assert!(said.ok(), "{}", said.err());
 
-    // With this setting the API server creates pods unchanged while the webhook is down.
+    // Under the policy `Ignore`, the API server creates pods unchanged while the webhook is down.
     webhook.set_failure_policy("Ignore");
     let as_written = || dry_run(case.cluster, &annotated).ok() && plain().ok();
     eventually("nothing waits", PATIENCE, as_written);
@@ -67,8 +67,8 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
     assert!(plain().ok());
 }
 
-/// The number of pods in a batch while a replica is killed, and the number of them that may still
-/// be missing when the next batch begins.
+/// `LOAD`: number of pods in a batch. `BEING_CREATED`: number of pods of a batch that may still be
+/// missing when the next batch begins. A replica of the webhook is killed during each batch.
 const LOAD: usize = 30;
 const BEING_CREATED: usize = 20;
 
@@ -95,7 +95,7 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
         });
     };
     for replica in &replicas {
-        // Pods are created before, during and after the kill, however long the kill takes.
+        // Create pods before, during and after the kill, however long the kill takes.
         create_more(BEING_CREATED);
         std::thread::scope(|scope| {
             let kill = scope.spawn(|| webhook.kill(replica));
@@ -181,8 +181,8 @@ pub fn the_webhooks_certificate_is_renewed_while_pods_are_created(case: &Case) {
     let both = || Some(taken(&webhook)).filter(|all| all.len() == 2);
     let before = poll(PATIENCE, both).expect("both have one");
     let old = certificate_of_secret(&webhook, NAME);
-    // The webhook notices the missing certificate and makes one at its next check, and uses it from
-    // the check after that.
+    // The webhook checks the Secret periodically. The next check notices that the certificate is
+    // missing, and makes one. The check after that begins to use it.
     webhook.kubectl(&["patch", "secret", NAME, "--patch", r#"{"data": null}"#]);
     await_renewal(&webhook, &before);
     let new = certificate_of_secret(&webhook, NAME);
@@ -194,7 +194,8 @@ const CERT_MANAGER: &str = concat!(
     "/scripts/kubernetes/cert-manager"
 );
 
-/// Acts as cert-manager by openssl: an authority, and certificates signed by it.
+/// A script in place of cert-manager. It makes an authority, and certificates that the authority
+/// has signed, by openssl.
 const ISSUE: &str = r#"
 set -e
 cd "$1" && host=$2 secret=$3
@@ -209,7 +210,7 @@ kubectl --namespace usher-webhook create secret generic "$secret" --type=kuberne
     kubectl apply --filename -
 "#;
 
-/// Values of the manifest that cert-manager would use.
+/// Values in the manifest that tell cert-manager what to issue.
 struct Wanted {
     host: String,
     secret: String,
@@ -225,8 +226,8 @@ fn issue(webhook: &Webhook, wanted: &Wanted) {
     assert!(finished.ok(), "{}", finished.err());
 }
 
-/// Writes the authority into the webhook configurations where an annotation asks for it, as
-/// cert-manager does.
+/// Writes the authority into webhook configurations, as cert-manager does. An annotation of a
+/// configuration asks for this.
 fn inject_authority(webhook: &Webhook, wanted: &Wanted) {
     let text = webhook.kubectl(&["get", "secret", &wanted.secret, "--output", "json"]);
     let secret: Value = serde_json::from_str(&text).expect("JSON");
@@ -243,7 +244,7 @@ fn inject_authority(webhook: &Webhook, wanted: &Wanted) {
     }
 }
 
-/// Applies the kustomization as its head says, except cert-manager's own objects.
+/// Applies the kustomization by the commands at its head. Leaves out the objects for cert-manager.
 fn apply_kustomization(webhook: &Webhook) -> Wanted {
     let directory = webhook.cluster.path("tmp/cert-manager");
     fs::create_dir_all(&directory).expect("a directory");

@@ -14,7 +14,7 @@ pub use failures::*;
 pub use proxies::*;
 use webhook::{NAME, Webhook, dry_run, wrong};
 
-/// A Job's pod with the only annotation that its author has to write.
+/// A Job's pod. Its author has written only the annotation that is required.
 fn job() -> Pod {
     let probe = json!({
         "exec": { "command": ["test", "-e", "/shared/ready-proxy"] },

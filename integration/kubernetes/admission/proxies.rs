@@ -57,8 +57,8 @@ fn only_pod_of(case: &Case, job: &str) -> Value {
     pods.remove(0)
 }
 
-/// Names of the injector's configuration: the API server calls the first before `usher-webhook`,
-/// and the second after it.
+/// Names of the injector's webhook. The API server calls webhooks in alphabetical order: `another`
+/// before `usher-webhook`, and `zealous` after it.
 const WHEN: [&str; 2] = ["another", "zealous"];
 
 pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
@@ -78,7 +78,8 @@ pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
         }
     }
     for name in &names {
-        // The same annotation works for both forms of the proxy.
+        // The proxy is an ordinary container or a native sidecar. The same annotation works for
+        // both.
         let annotated = format!("proxy-{name}?");
         case.create_job(&job(name).annotation("usher/sidecars", annotated), 0);
     }
@@ -99,7 +100,8 @@ pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
         let annotations = &pod["metadata"]["annotations"];
         assert_eq!(annotations["usher/apps"], app, "{annotations:#}");
         match name.ends_with("native") {
-            // A native sidecar is left to kubelet.
+            // kubelet orders a native sidecar, so the webhook does not list it as a sidecar of
+            // usher.
             true => {
                 assert_eq!(annotations["usher/native-init"], proxy, "{annotations:#}");
                 assert_eq!(annotations["usher/sidecars"], Value::Null);
@@ -123,8 +125,8 @@ pub fn a_job_whose_proxy_was_not_injected_runs(case: &Case) {
     assert_eq!(restarts(&pod, "app-alone"), 0);
 }
 
-/// A pod in which kubelet's init containers and a native sidecar keep their order, and usher's own
-/// containers follow.
+/// kubelet keeps the order of the pod's init containers and native sidecar. usher's own containers
+/// follow.
 pub fn native_init_containers_and_sidecars_work_beside_ushers(case: &Case) {
     let _webhook = Webhook::install(case.cluster);
     let mixed = job("mixed")
@@ -155,7 +157,7 @@ pub fn native_init_containers_and_sidecars_work_beside_ushers(case: &Case) {
     assert_eq!(exit_code(&pod, "ours"), Some(0));
 }
 
-/// The node's `config.toml`, which the webhook has to know too.
+/// The node's `config.toml`. The webhook gets a copy of it.
 const ROLES: &str = "[roles]\nsidecars = ['*-mesh']\neverywhere = true\n";
 
 pub fn a_proxy_in_the_nodes_roles_needs_no_annotation(case: &Case) {
@@ -168,8 +170,8 @@ pub fn a_proxy_in_the_nodes_roles_needs_no_annotation(case: &Case) {
     ] {
         injector.inject(name, list, &container);
     }
-    // If the webhook does not complete a pod, the node's roles apply: usher then takes even a
-    // native sidecar for one of its own, and stops it too.
+    // The webhook does not complete this pod, so the roles in the node's configuration apply. usher
+    // then treats even a native sidecar as its own sidecar, and stops it.
     let unasked = job("unasked").spec("runtimeClassName", "usher");
     case.create_job(&unasked, 0);
     await_complete(case, &["unasked"]);
@@ -182,7 +184,7 @@ pub fn a_proxy_in_the_nodes_roles_needs_no_annotation(case: &Case) {
     webhook.await_rollout();
     let own = ["label", "namespace", &case.namespace, "usher/enabled=true"];
     case.cluster.must(&own);
-    // The API server sees the label a moment later.
+    // The label takes effect a moment later.
     let plain = super::webhook::pod(json!({}));
     let completed = || {
         let mut pod = plain.clone();
@@ -217,7 +219,7 @@ impl<'a> NodeConfig<'a> {
         config
     }
 
-    /// The path outside the machine of the node's configuration file.
+    /// The path of the node's configuration file, as seen from outside of the machine.
     fn copy(&self) -> String {
         let file = self.0.cluster.path("tmp").join("config.toml");
         file.display().to_string()

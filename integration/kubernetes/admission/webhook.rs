@@ -19,7 +19,8 @@ pub const CONFIGURATIONS: [&str; 2] = [
     "mutatingwebhookconfiguration",
     "validatingwebhookconfiguration",
 ];
-/// The repository in the image's name; nothing is pulled from it.
+/// The repository in the name of the webhook's image. The image is imported, and not pulled from
+/// there.
 const REPOSITORY: &str = "registry.example.com/usher-webhook";
 
 /// The installed webhook. Removed with all its objects on drop.
@@ -28,7 +29,7 @@ pub struct Webhook<'a> {
 }
 
 impl<'a> Webhook<'a> {
-    /// Installs the webhook as the head of the manifest says.
+    /// Installs the webhook by the commands at the head of the manifest.
     pub fn install(cluster: &'a Cluster) -> Self {
         let webhook = Self::prepare(cluster);
         let file = cluster.path("tmp/webhook.yaml").display().to_string();
@@ -63,8 +64,8 @@ impl<'a> Webhook<'a> {
         assert!(finished.ok(), "{}\n{}", finished.err(), self.diagnosis());
     }
 
-    /// Waits until the API server calls the webhook, for which it has to trust the webhook's
-    /// certificate.
+    /// Waits until the API server calls the webhook successfully. It can do so when it trusts the
+    /// webhook's certificate.
     pub fn await_answers(&self) {
         let answers = || self.refuses(&wrong()).then_some(());
         let found = poll(PATIENCE, answers);
@@ -189,6 +190,6 @@ pub fn wrong() -> Value {
     pod(json!({ "usher/sidecars": "proxy, proxy" }))
 }
 
-/// Maximum time until kubelet has written a changed Secret into a pod's files and the webhook has
-/// read them.
+/// Maximum time until the webhook has read a changed Secret. kubelet has to write the Secret into
+/// the pod's files first.
 pub const SEEN_WITHIN: Duration = Duration::from_secs(180);

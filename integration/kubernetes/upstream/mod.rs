@@ -1,9 +1,9 @@
-//! Runs Kubernetes' own node tests (`e2e_node`) twice, with containerd's own shim and with usher as
-//! the default runtime, and lists the tests whose outcomes differ. `scripts/test-kubernetes
-//! --upstream` runs this.
+//! Runs Kubernetes' own node tests (`e2e_node`) twice: with containerd's own shim, and with usher
+//! as the default runtime. Lists the tests whose outcomes differ. `scripts/test-kubernetes
+//! --upstream` runs this program.
 //!
-//! The tests bring etcd and an API server, and start kubelet. They run on a
-//! [machine](super::machine) that sees only its own cgroups ([node](node)), at the usual paths.
+//! The tests contain etcd and an API server, and start kubelet. They run at the usual paths, on a
+//! [machine](super::machine) that sees only its own cgroups ([node](node)).
 
 mod outcomes;
 
@@ -29,8 +29,8 @@ const DIFFERENCES: &str = include_str!("differences");
 /// Tests that are left out, as Go regular expressions.
 const LEFT_OUT: &str = include_str!("left-out");
 
-/// The default selection, as a ginkgo label filter: tests that run in parallel, take minutes at
-/// most, concern default features, and need no special node.
+/// The tests that run by default, as a ginkgo label filter. They can run in parallel, take minutes
+/// at most, test features that are on by default, and need no special node.
 const USUAL: &str = "!Serial && !Slow && !Flaky && !Disruptive && !Alpha && !BetaOffByDefault \
     && !(Feature: containsAny {CriProxy, KubeletCredentialProviders, NodeProblemDetector, StandaloneMode})";
 
@@ -41,7 +41,8 @@ enum Runtime {
     Usher,
 }
 
-/// The locations of the programs for the tests, from variables that `scripts/test-kubernetes` sets.
+/// The paths of the programs for the tests. `scripts/test-kubernetes` sets the variables that
+/// contain them.
 struct Parts {
     tests: PathBuf,
     images: PathBuf,
@@ -71,13 +72,13 @@ pub fn run(words: &[String]) -> ExitCode {
     }
 }
 
-/// Returns true if every difference is an accepted one.
+/// Runs the tests under both shims. Returns true if all differences are accepted ones.
 fn difference(words: &[String]) -> Result<bool, String> {
     let named = Named::of(DIFFERENCES)?;
     let parts = Parts::from_environment();
     let mut control = parts.run(Runtime::Runc, words, "")?;
     let mut ours = parts.run(Runtime::Usher, words, "")?;
-    // On a busy machine a test may fail by accident under either runtime.
+    // On a busy machine a test may fail by accident. So tests whose outcomes differ run once more.
     let again = control.differences(&ours);
     if !again.is_empty() {
         let names: Vec<String> = again.iter().map(|d| quoted(&d.name)).collect();
@@ -256,8 +257,8 @@ impl<'a> Suite<'a> {
         put("over/etc/cni/net.d/pods.conflist", settings::network());
         put(CONTAINERD_CONFIG, self.containerd());
         put("kubelet.json", kubelet());
-        // The described type of machine does not matter, because both runs use the same
-        // description.
+        // The type of machine in this description does not matter, because it is the same in both
+        // runs.
         put("system.json", json!({ "os": "Linux" }).to_string());
     }
 
@@ -284,7 +285,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
         )
     }
 
-    /// Installs usher with the installer that users have, and makes it the default runtime.
+    /// Installs usher by `usher install`, as users do, and makes usher the default runtime.
     fn install_usher(&self) {
         let usher = shim_dir().join("usher").display().to_string();
         let mut command = self.machine().command(&[&usher, "install"]);
@@ -369,8 +370,8 @@ fn search_path() -> &'static str {
     "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-/// The configuration of kubelet that the upstream tests use by default, without the values that
-/// hold only for their machines.
+/// The configuration of kubelet. It is the default one of Kubernetes' own tests, without values
+/// that are right only on the machines of Kubernetes.
 fn kubelet() -> String {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -40,8 +40,8 @@ pub struct Count {
 }
 
 impl Outcome {
-    /// Parses a spec of the report; `None` if the test was not selected. ginkgo gives a message
-    /// only for tests that ran.
+    /// Parses a test of the report. `None` if the test was not selected. A skipped test without a
+    /// message was not selected, because ginkgo writes a message only for tests that ran.
     fn of(spec: &Value) -> Option<Self> {
         let words = spec["Failure"]["Message"].as_str().unwrap_or_default();
         match spec["State"].as_str()? {
@@ -123,7 +123,7 @@ impl Outcomes {
         all.filter(Difference::is_one).collect()
     }
 
-    /// Replaces outcomes by those of a later run in which the same tests ran again.
+    /// Replaces the outcomes of tests that ran again by their later outcomes.
     pub fn replace_by(&mut self, later: &Self) {
         for (name, outcome) in &later.0 {
             self.0.insert(name.clone(), outcome.clone());

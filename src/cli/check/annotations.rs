@@ -33,7 +33,8 @@ fn of_runtime(cures: &Cures, name: &str, runtime: &Table) -> Vec<Finding> {
         cures.runtime(name, &line, is_pauseless(runtime))
     };
     let mut findings = Vec::new();
-    // A shim that makes the sandbox gets the pod's whole configuration.
+    // A shim that makes the sandbox reads the annotations from the pod's whole configuration, which
+    // containerd passes to it.
     if !is_pauseless(runtime)
         && let Some(key) = not_passed(runtime, "pod_annotations", &ushers())
     {
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn a_missing_pattern_for_usher_is_a_problem_and_one_for_kubelet_a_warning() {
         assert_eq!(levels(""), [Level::Problem, Level::Warning]);
-        // The star does not match the slash.
+        // The star in the pattern `*` does not match the slash in `usher/init`.
         let lines = "pod_annotations = ['*']\ncontainer_annotations = ['io.kubernetes.*']";
         assert_eq!(levels(lines), [Level::Problem]);
         // No pattern matches settings of single containers.

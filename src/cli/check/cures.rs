@@ -9,7 +9,7 @@ use super::super::install;
 use super::super::systemd::has_systemd;
 use super::finding::Cure;
 
-/// Facts on which cures depend.
+/// Facts about the node, on which the cures depend.
 #[derive(Debug)]
 pub(super) struct Cures {
     main: PathBuf,
@@ -29,7 +29,8 @@ enum Place {
     /// The installer needs no option: containerd searches the default directory, or its
     /// configuration has the shim's path.
     Usual,
-    /// The installer needs `--prefix` with this directory: containerd searches the `bin` in it.
+    /// The installer needs `--prefix` with this directory: containerd searches its subdirectory
+    /// `bin`.
     Prefix(PathBuf),
     /// The command first copies the shim into this directory: containerd searches no directory
     /// named `bin`.
@@ -108,14 +109,14 @@ impl Cures {
         self.unit.map_or_else(Cure::default, command)
     }
 
-    /// The end of a sentence that asks the user to restart containerd; empty if systemd can restart
-    /// it.
+    /// The last words of a sentence that asks the user to restart containerd. Empty if systemd can
+    /// restart containerd.
     pub(super) fn by_hand(&self) -> &'static str {
         self.unit.map_or(" the way you usually start it", |_| "")
     }
 
-    /// Sets keys of a runtime's table: with the installer if it wrote the table, else as lines to
-    /// add.
+    /// The cure that sets keys in a runtime's table. If the installer wrote the table, the cure is
+    /// a run of the installer. Otherwise it is the lines to add.
     pub(super) fn runtime(&self, name: &str, lines: &str, is_pauseless: bool) -> Cure {
         let is_installers = |file: &ConfigFile| name == NAME && install::has_written(&file.text);
         match self.file_of(name) {
@@ -127,7 +128,8 @@ impl Cures {
         }
     }
 
-    /// Sets keys that the installer does not write, in the runtime's table or one below it.
+    /// The cure that sets keys which the installer does not write. The keys go into the runtime's
+    /// table or into the table `below` it.
     pub(super) fn keys(&self, name: &str, below: &str, lines: &str) -> Cure {
         self.file_of(name).map_or_else(Cure::default, |file| {
             let table = runtime_table(file.cri_name(), name);
@@ -158,7 +160,8 @@ impl Place {
         let beside = node.program.as_deref().ok().and_then(Path::parent);
         let directories = node.path.split(':').map(Path::new).chain(beside);
         let directories = || directories.clone().filter(|it| it.is_absolute());
-        // containerd 2 gets the shim's path from its configuration.
+        // containerd 2 reads the shim's path from its configuration, so the shim may be in any
+        // directory.
         if !node.is_1() || directories().any(|it| it == usual) {
             return Place::Usual;
         }

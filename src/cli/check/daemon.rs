@@ -34,7 +34,7 @@ pub(super) fn findings(node: &Node, cures: &Cures) -> Vec<Finding> {
 
 fn program(node: &Node, cures: &Cures) -> Finding {
     let program = match &node.program {
-        Err(error) => return CONTAINERD.problem(Code::ContainerdMissing, error.clone()),
+        Err(error) => return CONTAINERD.problem(Code::ContainerdMissing, error.to_string()),
         Ok(program) => program.display(),
     };
     let Some(version) = &node.version else {
@@ -67,7 +67,8 @@ fn program(node: &Node, cures: &Cures) -> Finding {
 }
 
 fn configuration(node: &Node, cures: &Cures) -> Vec<Finding> {
-    // Some versions dump their defaults if the file is missing, but do not start without it.
+    // Some versions of containerd print their defaults if the configuration file is missing, but do
+    // not start without the file.
     if node.lacks_config {
         let says = format!(
             "{} does not exist, so containerd does not start with it; expected containerd's configuration \
@@ -91,8 +92,8 @@ fn configuration(node: &Node, cures: &Cures) -> Vec<Finding> {
     findings
 }
 
-/// Compares the file with the configuration that the running containerd loaded at its start.
-/// Advises no restart if the file has problems, since containerd might not start again.
+/// Compares containerd's configuration file with the configuration that the running containerd has
+/// loaded. Advises no restart if the file has problems, since containerd might not start again.
 fn loaded(node: &Node, cures: &Cures, is_sound: bool) -> Option<Finding> {
     let (pid, by_hand) = (node.pid?, cures.by_hand());
     let file = node.config.display();
@@ -147,8 +148,8 @@ fn cri(node: &Node, dump: &Effective) -> Finding {
     }
 }
 
-/// Warns if containerd 1.x would ignore a file. It reads the CRI plugin's table from the last file,
-/// and no other.
+/// Warns if containerd 1.x would ignore a configuration file. containerd 1.x reads the CRI plugin's
+/// table only from the last file that has such a table.
 fn files(node: &Node, files: &[ConfigFile]) -> Option<Finding> {
     let with_part = files.iter().filter(|file| file.has_plugin(CRI_2));
     let names: Vec<String> = with_part
@@ -167,8 +168,8 @@ fn files(node: &Node, files: &[ConfigFile]) -> Option<Finding> {
     ))
 }
 
-/// Checks that the default runtime has an entry. containerd 1.x drops its built-in entry for runc
-/// once the file names any runtime.
+/// Checks that the configuration has a table for the default runtime. containerd 1.x drops its
+/// built-in table for runc if the configuration file has a table for any runtime.
 fn default_runtime(node: &Node, cures: &Cures) -> Option<Finding> {
     let (usual, part) = node.cri()?;
     let wanted =
@@ -190,8 +191,8 @@ fn default_runtime(node: &Node, cures: &Cures) -> Option<Finding> {
     )
 }
 
-/// Checks that the shim can set OOM scores below containerd's own score: a sidecar gets the score
-/// of the apps, which can be lower.
+/// Checks that the shim may set OOM scores lower than containerd's own score. The shim gives a
+/// sidecar the score of the apps, which can be that low.
 fn oom_score(node: &Node, cures: &Cures) -> Option<Finding> {
     let process = node.pid.map_or("self".to_owned(), |pid| pid.to_string());
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
@@ -249,7 +250,7 @@ fn cgroups(mount: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::containerd::{CriStatus, configuration_files};
+    use super::super::super::containerd::{CriStatus, ProgramError, configuration_files};
     use super::super::finding::Level;
     use super::*;
 
@@ -332,7 +333,8 @@ mod tests {
     #[test]
     fn a_missing_and_a_refused_configuration_file_have_different_codes() {
         let mut node = Node::with("1.7.24", "");
-        node.dump = Err("open /nowhere/config.toml: no such file or directory".to_owned());
+        let complaint = "open /nowhere/config.toml: no such file or directory";
+        node.dump = Err(ProgramError::Complained(complaint.to_owned()).into());
         let code = |node: &Node| configuration(node, &cures(node))[0].code;
         assert_eq!(code(&node), Some(Code::ConfigRefused));
         node.lacks_config = true;

@@ -20,7 +20,7 @@ pub(super) enum Group {
     Configuration,
 }
 
-/// The thing that a check looks at.
+/// The subject of a check.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject {
     pub(super) group: Group,
@@ -33,7 +33,7 @@ pub(crate) struct Finding {
     pub(super) group: Group,
     pub(super) about: &'static str,
     pub(super) level: Level,
-    /// None if the level is [`Level::Ok`].
+    /// The stable name of the problem; None if the level is [`Level::Ok`].
     pub(super) code: Option<Code>,
     pub(super) says: String,
     #[serde(flatten)]
@@ -47,7 +47,7 @@ pub(crate) struct Finding {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Ok,
-    /// Pods run, but lack something.
+    /// Pods run, but some feature does not work.
     Warning,
     /// Pods do not run, or usher has no effect.
     Problem,
@@ -59,9 +59,9 @@ pub(super) struct Cure {
     pub(super) run: Option<String>,
     /// The configuration file to which `add` belongs.
     pub(super) file: Option<PathBuf>,
-    /// The table of that file to which `add` belongs. None if `add` contains the table's heading.
+    /// The table in `file` to which `add` belongs. None if `add` contains the table's heading.
     pub(super) table: Option<String>,
-    /// Configuration lines.
+    /// Lines to add to the configuration file.
     pub(super) add: Option<String>,
 }
 
@@ -141,7 +141,7 @@ impl Cure {
         }
     }
 
-    /// Lines to add to a table of the file.
+    /// The cure that adds lines to this table of the configuration file.
     pub(super) fn keys(file: PathBuf, table: String, lines: impl Into<String>) -> Cure {
         Cure {
             file: Some(file),
@@ -151,7 +151,7 @@ impl Cure {
         }
     }
 
-    /// A new table at the end of the file.
+    /// The cure that adds these lines, with a new table, at the end of the configuration file.
     pub(super) fn table(file: PathBuf, lines: impl Into<String>) -> Cure {
         Cure {
             file: Some(file),

@@ -22,7 +22,7 @@ const OCI_RUNTIME: Subject = Subject::new(Group::Runtime, "OCI runtime");
 const DRIVER: Subject = Subject::new(Group::Runtime, "cgroup driver");
 const KUBELET_FEATURES: Subject = Subject::new(Group::Runtime, "features for kubelet");
 
-/// kubelet's configuration file, where kubeadm writes it.
+/// The path to which kubeadm writes kubelet's configuration file.
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 
 pub(super) fn findings(node: &Node, cures: &Cures) -> Vec<Finding> {
@@ -45,8 +45,7 @@ pub(super) fn ours(node: &Node) -> impl Iterator<Item = (&str, &Table)> {
     node.runtimes().filter(|(_, runtime)| is_ours(runtime))
 }
 
-/// Checks an entry's `runtime_type` and `runtime_path` against what this containerd supports for
-/// them.
+/// Checks that this version of containerd supports the runtime's `runtime_type` and `runtime_path`.
 fn registration(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Option<Finding> {
     let version = node.version.as_ref()?;
     let is_by_path = text(runtime, "runtime_path").is_some_and(|path| !path.is_empty());
@@ -66,8 +65,8 @@ fn registration(node: &Node, cures: &Cures, name: &str, runtime: &Table) -> Opti
     let options = runtime.get("options").and_then(Value::as_table);
     let has_options = options.is_some_and(|options| !options.is_empty());
     if is_pauseless(runtime) {
-        // A runtime whose shim makes the sandboxes works with usher's own type alone, so advise no
-        // other type.
+        // If the shim makes a runtime's sandboxes, the runtime works only with usher's own type. So
+        // this finding advises no other type.
         return has_options.then(|| {
             let says = format!(
                 "{name} cannot start pods with a user namespace, since it has options and its shim makes the \
@@ -144,7 +143,7 @@ fn features(handlers: &[Handler], name: &str) -> Option<Finding> {
     // containerd 1 reports no runtimes, and kubelet then requires no features.
     let of_runc = handlers.iter().find(|handler| handler.name == "runc");
     let of_any = of_runc.or(handlers.first())?;
-    // Another finding reports a runtime that is not loaded.
+    // If containerd has not loaded the runtime, another finding reports that.
     let ours = handlers.iter().find(|handler| handler.name == name)?;
     let features = [
         (
@@ -195,8 +194,8 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
             )),
         };
     }
-    // Advise no lines to add: a file that names usher's runtime alone makes containerd 1 drop its
-    // built-in runtime.
+    // The cure has no lines to add: if a configuration file names usher's runtime alone, containerd
+    // 1 drops its built-in runtime.
     let says = format!(
         "containerd has no runtime of type {TYPE} or with a runtime_path to {PROGRAM}; expected one in {}",
         node.config.display()
@@ -205,9 +204,9 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
     finding.cure(cures.install())
 }
 
-/// Checks that the runtime's cgroup driver is the one of kubelet, or else of the other runtimes: a
-/// kubelet uses cgroup paths of one kind for all its pods. Without options the shim tells the
-/// driver from the path.
+/// Checks that the runtime's cgroup driver is kubelet's, or, if kubelet's is unknown, the driver of
+/// the other runtimes. kubelet uses one kind of cgroup path for all its pods. If the runtime has no
+/// options, the shim finds out the driver from the path.
 fn driver(
     node: &Node,
     cures: &Cures,
@@ -224,7 +223,7 @@ fn driver(
             })
         })?;
     if node.version.as_ref().is_some_and(|it| it.release == (1, 6)) {
-        // containerd 1.6 does not pass options on.
+        // containerd 1.6 does not pass a runtime's options on to the shim.
         return None;
     }
     let shown = |systemd| if systemd { "systemd" } else { "cgroupfs" };
@@ -272,14 +271,15 @@ fn oci_runtime(node: &Node) -> Finding {
     }
 }
 
-/// `BinaryName` of the runtime's options.
+/// The OCI runtime's program: `BinaryName` in the options of the runtime's table.
 fn binary_name(runtime: &Table) -> Option<String> {
     let options = options_of(runtime)?;
     let program = text(&options, "BinaryName").filter(|name| !name.is_empty());
     program.map(str::to_owned)
 }
 
-/// The error with which the shim refuses options that choose an OCI runtime it no longer supports.
+/// The shim's error about an option that it refuses because it no longer supports that kind of OCI
+/// runtime.
 fn refusal(runtime: &Table) -> Option<String> {
     let options = options_of(runtime)?;
     let mut options = options.iter();
@@ -287,7 +287,7 @@ fn refusal(runtime: &Table) -> Option<String> {
         .find_map(|(key, value)| runtime_options::refusal(key, value.as_str().unwrap_or_default()))
 }
 
-/// The runtime's options, or those in the file that `ConfigPath` names.
+/// The options in the runtime's table, or the options in the file that `ConfigPath` names.
 fn options_of(runtime: &Table) -> Option<Table> {
     let options = runtime.get("options")?.as_table()?;
     let file = text(options, "ConfigPath").map(Path::new);
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// containerd 1 looks for the shim on its PATH, and beside itself.
+    /// containerd 1 looks for the shim on its PATH and in the directory of its own program.
     #[test]
     fn the_install_command_puts_the_shim_where_containerd_looks() {
         let command = |version: &str, path: &str| {
@@ -428,7 +428,7 @@ mod tests {
         for (runcs, ours, expected) in [
             (true, true, Level::Ok),
             (true, false, Level::Warning),
-            // The kernel lacks the features.
+            // Neither runtime has the features, because the kernel lacks them.
             (false, false, Level::Ok),
         ] {
             let handlers = [

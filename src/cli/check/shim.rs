@@ -11,7 +11,7 @@ use super::runtime::ours;
 
 const SHIM: Subject = Subject::new(Group::Runtime, "shim");
 
-/// Checks that the shim that containerd would run has this command's version.
+/// Compares the version of the shim that containerd would run with the version of this command.
 pub(super) fn finding(node: &Node, cures: &Cures) -> Finding {
     let named = ours(node).find_map(|(_, runtime)| text(runtime, "runtime_path"));
     let program = match named {

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{CRI, CRI_2};
+use super::{CRI, CRI_2, ProgramError};
 
 /// The output of `containerd config dump`.
 #[derive(Debug, Clone)]
@@ -11,21 +11,34 @@ pub(crate) struct Effective {
     table: Table,
 }
 
+/// The reason why there is no effective configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DumpError {
+    #[error("containerd was not found")]
+    NoContainerd,
+    /// containerd's complaint about the file.
+    #[error(transparent)]
+    Refused(#[from] ProgramError),
+    /// The parser's own message.
+    #[error("the output of config dump is not TOML: {0}")]
+    NotToml(String),
+}
+
 impl Effective {
     /// # Errors
     ///
-    /// A sentence, if the text is not TOML.
-    pub(crate) fn parse(text: String) -> Result<Effective, String> {
+    /// If the text is not TOML.
+    pub(crate) fn parse(text: String) -> Result<Effective, DumpError> {
         match text.parse() {
             Ok(table) => Ok(Effective { text, table }),
-            Err(error) => Err(format!(
-                "the output of config dump is not TOML: {}",
-                toml::de::Error::message(&error)
-            )),
+            Err(error) => {
+                let message = toml::de::Error::message(&error);
+                Err(DumpError::NotToml(message.to_owned()))
+            }
         }
     }
 
-    /// A configuration without its text.
+    /// An effective configuration with this table and an empty text.
     #[cfg(test)]
     pub(crate) fn of(table: Table) -> Effective {
         Effective {
@@ -80,7 +93,7 @@ impl Effective {
         })
     }
 
-    /// The configuration without one runtime and without the names of the imported files.
+    /// The configuration's table without this runtime and without the names of the imported files.
     pub(crate) fn without(&self, runtime: &str) -> Table {
         let mut rest = self.table.clone();
         rest.remove("imports");

@@ -15,7 +15,8 @@ pub(crate) struct ConfigFile {
     table: Table,
 }
 
-/// The main file and its imports, in containerd's order, without those that are not TOML.
+/// The main file and the files that it imports, in containerd's order. Files that are not TOML are
+/// left out.
 pub(crate) fn configuration_files(main: &Path) -> Vec<ConfigFile> {
     let Some(first) = ConfigFile::read(main) else {
         return Vec::new();
@@ -46,7 +47,8 @@ impl ConfigFile {
         })
     }
 
-    /// The plugin that has the runtimes in this file's layout.
+    /// The name of the CRI plugin in a file of this layout. The plugin's table contains the
+    /// runtimes.
     pub(crate) fn cri_name(&self) -> &'static str {
         let layout = self.table.get("version").and_then(Value::as_integer);
         cri_of_layout(layout.unwrap_or(1))

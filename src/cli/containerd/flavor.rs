@@ -1,4 +1,5 @@
-//! Kubernetes distributions with their own containerd, and its files in each.
+//! Kubernetes distributions that bring their own containerd, and the paths of containerd's files in
+//! each distribution.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +11,11 @@ use super::CONFIG;
 use super::node::version;
 use super::program::is_program;
 
-/// The owner of a node's containerd.
+/// The distribution to which a node's containerd belongs. `Containerd` means that it belongs to no
+/// distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Flavor {
-    /// A package or the administrator.
+    /// containerd from a package, or installed by the administrator.
     #[default]
     Containerd,
     K3s,
@@ -26,7 +28,7 @@ pub(crate) enum Flavor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FlavorArgument(pub(crate) Option<Flavor>);
 
-/// A flavor's paths and units, from its manual.
+/// Paths and systemd units of a flavor, from the distribution's manual.
 struct Layout {
     /// The directory of all files of the flavor.
     root: &'static str,
@@ -47,11 +49,12 @@ pub(crate) struct Source {
 /// The relation of a [`Source`] to the configuration generated from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SourceForm {
-    /// A template of the whole configuration; a line can include the flavor's own template.
+    /// A template of the whole configuration. It can have a line that includes the flavor's own
+    /// template.
     Template,
     /// The whole configuration; the file always exists.
     Whole,
-    /// A file of our own that the flavor merges with others.
+    /// A file that only the installer writes. The flavor merges it with its other files.
     OwnFile,
 }
 
@@ -121,12 +124,13 @@ impl Flavor {
         }
     }
 
-    /// The flavor to which a configuration file belongs.
+    /// The flavor whose directory contains this configuration file.
     pub(crate) fn of_config(config: &Path) -> Flavor {
         Flavor::first(|flavor| flavor.is_generated() && config.starts_with(flavor.layout().root))
     }
 
-    /// The flavor of a node on which no containerd runs, told from the files that exist.
+    /// The flavor of a node on which no containerd runs. The files that exist on the node tell the
+    /// flavor.
     pub(super) fn on_disk() -> Flavor {
         Flavor::first(|flavor| flavor.config().exists())
     }
@@ -181,8 +185,8 @@ impl Flavor {
     }
 }
 
-/// The path of containerd's program under the name containerd, if there is one. Some distributions
-/// link that name to a program that has many names.
+/// The path of the same program under the name containerd, if that path exists. In some
+/// distributions containerd is a link to a program with many names.
 pub(super) fn by_its_name(program: PathBuf) -> PathBuf {
     let named = program.with_file_name("containerd");
     match program != named && is_program(&named) && version(&named).is_some() {
@@ -209,7 +213,7 @@ mod tests {
                 Flavor::Rke2,
             ),
             ("/etc/k0s/containerd.toml", Flavor::K0s),
-            // A snap's path contains its revision.
+            // The path of a snap contains a revision number, here 7731.
             (
                 "/var/snap/microk8s/7731/args/containerd.toml",
                 Flavor::Microk8s,
@@ -271,7 +275,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let many = directory.path().join("many");
         std::fs::copy("/bin/true", &many).unwrap();
-        // No link with the name containerd exists.
+        // The program's directory has no link with the name containerd.
         assert_eq!(by_its_name(many.clone()), many);
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Handler {
 /// The runtimes and the configuration that a running containerd reports.
 #[derive(Debug)]
 pub(crate) struct CriStatus {
-    /// Empty with containerd 1.
+    /// The runtimes that containerd reports. Empty with containerd 1, which reports none.
     pub(crate) handlers: Vec<Handler>,
     /// The configuration that the CRI plugin has loaded, if it reports one.
     pub(crate) config: Option<serde_json::Value>,
@@ -36,7 +36,7 @@ pub(crate) struct CriStatus {
 pub(crate) enum StatusError {
     /// The CRI plugin is off, or has failed.
     NoPlugin,
-    /// Any other reason, as a clause.
+    /// containerd reported no status for another reason, which is given as a clause.
     Failed(String),
 }
 

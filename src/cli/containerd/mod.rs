@@ -13,13 +13,13 @@ mod program;
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
-pub(super) use effective::Effective;
+pub(super) use effective::{DumpError, Effective};
 pub(super) use files::{ConfigFile, configuration_files};
 pub(super) use flavor::{FlavorArgument, Source, SourceForm};
 pub(super) use kubelet::{CriStatus, Handler, StatusError};
 pub(super) use loaded::is_ours;
 pub(super) use node::{Facts, Node, dump, text};
-pub(super) use program::{find, find_file, is_program, output};
+pub(super) use program::{ProgramError, find, find_file, is_program, output};
 
 /// The runtime's name: the handler of a RuntimeClass.
 pub(super) const NAME: &str = "usher";
@@ -30,11 +30,13 @@ pub(super) const TYPE: &str = "io.containerd.usher.v2";
 /// The type of runc's shim. containerd offers some features for this type alone. An entry with this
 /// type can run any program.
 pub(super) const RUNC_TYPE: &str = "io.containerd.runc.v2";
-/// A runtime's key for the component that makes its sandboxes, and the value for the shim.
+/// The key in a runtime's table that names the component which makes the sandboxes, and the key's
+/// value if that component is the shim.
 pub(super) const SANDBOXER: &str = "sandboxer";
 pub(super) const BY_THE_SHIM: &str = "shim";
-/// The first release in which the shim can make sandboxes for pods in the node's network too.
-/// Earlier releases panic (`NewBundle` in containerd's `core/runtime/v2/bundle.go`).
+/// The first release of containerd in which the shim can make the sandboxes of all pods. Earlier
+/// releases panic for pods in the node's network (`NewBundle` in containerd's
+/// `core/runtime/v2/bundle.go`).
 const PAUSELESS_SINCE: (u32, u32) = (2, 3);
 /// The key that keeps containerd from pulling the pause image for pods without a pause container.
 pub(super) const NO_IMAGE: &str = "disable_pause_image_pull";
@@ -67,12 +69,12 @@ pub(super) enum Registration {
     /// By usher's own type, from which containerd derives the program's name.
     OwnType,
     /// By runc's type and the path of usher's program. containerd 2.0 to 2.2 reports user
-    /// namespaces and recursive read-only mounts to kubelet for this type alone. No containerd
-    /// reads another type's options for a pod with a user namespace. With containerd 1 this has no
-    /// benefit; 1.6 ignores the path.
+    /// namespaces and recursive read-only mounts to kubelet only for runc's type. For a pod with a
+    /// user namespace, no containerd reads the options of another type. containerd 1 has no use for
+    /// the path, and 1.6 ignores it.
     Path(PathBuf),
-    /// By usher's own type, with the shim as sandboxer. For such a runtime containerd (2.3 and 2.4)
-    /// ignores the path: it starts the sandbox by the type alone (`Create` in its
+    /// By usher's own type, with the shim as sandboxer. containerd 2.3 and 2.4 ignore the path of
+    /// such a runtime: they start the sandbox by the type alone (`Create` in containerd's
     /// `plugins/sandbox/controller.go`).
     Pauseless {
         /// True if containerd knows the key [`NO_IMAGE`] (2.4 and later).
@@ -99,6 +101,17 @@ pub(super) fn runtime_table(cri: &str, name: &str) -> String {
     )
 }
 
+/// A containerd that cannot have a shim make sandboxes.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "containerd {version} makes all sandboxes itself, or panics when the shim makes one in the node's network; \
+     expected containerd {}.{} or later for pods without a pause container",
+    PAUSELESS_SINCE.0, PAUSELESS_SINCE.1
+)]
+pub(super) struct TooOld {
+    version: String,
+}
+
 impl Registration {
     /// The best registration for this containerd.
     pub(super) fn best_for(node: &Node, shim: &Path) -> Registration {
@@ -112,14 +125,12 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// A sentence, if this containerd cannot have a shim make sandboxes.
-    pub(super) fn pauseless(node: &Node) -> Result<Registration, String> {
+    /// If this containerd cannot have a shim make sandboxes.
+    pub(super) fn pauseless(node: &Node) -> Result<Registration, TooOld> {
         match &node.version {
-            Some(version) if version.release < PAUSELESS_SINCE => Err(format!(
-                "containerd {} makes all sandboxes itself, or panics when the shim makes one in the node's \
-                 network; expected containerd {}.{} or later for pods without a pause container",
-                version.text, PAUSELESS_SINCE.0, PAUSELESS_SINCE.1
-            )),
+            Some(version) if version.release < PAUSELESS_SINCE => Err(TooOld {
+                version: version.text.clone(),
+            }),
             _ => Ok(Registration::Pauseless {
                 has_no_image_key: node
                     .runtimes()

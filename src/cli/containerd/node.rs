@@ -13,27 +13,35 @@ use toml::{Table, Value};
 use super::flavor::{Flavor, by_its_name};
 use super::kubelet::status;
 use super::program::{find, is_program, output};
-use super::{CONFIG, CRI, CRI_2, CriStatus, Effective, StatusError, loaded};
+use super::{CONFIG, CRI, CRI_2, CriStatus, DumpError, Effective, StatusError, loaded};
+
+/// The reason why containerd was not found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoContainerd {
+    #[error("{} is not a program", .0.display())]
+    NotAProgram(PathBuf),
+    #[error("containerd is not on the PATH {0}")]
+    NotOnPath(String),
+}
 
 /// A node's containerd.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// The program, or the reason why it was not found.
-    pub(crate) program: Result<PathBuf, String>,
+    pub(crate) program: Result<PathBuf, NoContainerd>,
     pub(crate) version: Option<Version>,
     pub(crate) config: PathBuf,
-    /// True if the configuration file is missing and is not the default one, which may be missing.
+    /// True if the configuration file is missing, unless it is the default file: containerd starts
+    /// without that.
     pub(crate) lacks_config: bool,
-    /// The owner of the configuration file.
+    /// The distribution to which the configuration file belongs.
     pub(crate) flavor: Flavor,
-    /// The effective configuration, or the reason why there is none.
-    pub(crate) dump: Result<Effective, String>,
-    /// The PATH of containerd.
+    /// The effective configuration.
+    pub(crate) dump: Result<Effective, DumpError>,
+    /// The PATH of containerd, or of this command if containerd's PATH is unknown.
     pub(crate) path: String,
-    /// True if `path` comes from the running containerd or the command line. Otherwise it is the
-    /// PATH of this command.
+    /// True if `path` is containerd's PATH, from the running containerd or from the command line.
     pub(crate) path_is_known: bool,
-    /// The running containerd's process.
+    /// The process id of the running containerd.
     pub(crate) pid: Option<u32>,
     /// The running containerd's answer to kubelet's `Status` request, if this command has asked for
     /// it.
@@ -67,8 +75,8 @@ struct Running {
 }
 
 impl Node {
-    /// Collects the facts about the node. A running containerd with this configuration file
-    /// supplies the values that are not given.
+    /// Collects the facts about the node. Values that the caller does not give come from the
+    /// running containerd with this configuration file.
     pub(crate) fn look(
         program: Option<PathBuf>,
         config: Option<PathBuf>,
@@ -91,19 +99,19 @@ impl Node {
         let path = path
             .or(running.path)
             .unwrap_or_else(|| std::env::var("PATH").unwrap_or_default());
-        // The running containerd's program file may be gone, because it was replaced since.
+        // The file of the running program may be missing, because the program was replaced after
+        // its start.
         let running = running.program.filter(|program| is_program(program));
         let running = running.map(by_its_name).or_else(|| flavor.program());
         let program = match program.or(running) {
             Some(program) if is_program(&program) => Ok(program),
-            Some(program) => Err(format!("{} is not a program", program.display())),
-            None => find(&path, "containerd")
-                .ok_or_else(|| format!("containerd is not on the PATH {path}")),
+            Some(program) => Err(NoContainerd::NotAProgram(program)),
+            None => find(&path, "containerd").ok_or_else(|| NoContainerd::NotOnPath(path.clone())),
         };
         let version = program.as_deref().ok().and_then(version);
         let dump = match &program {
             Ok(program) => dump(program, &config),
-            Err(_) => Err("containerd was not found".to_owned()),
+            Err(_) => Err(DumpError::NoContainerd),
         };
         let socket = dump.as_ref().ok().and_then(Effective::socket);
         let cri_status = pid.and(socket).map(|socket| status(Path::new(socket)));
@@ -126,7 +134,7 @@ impl Node {
     pub(crate) fn unloaded(&self) -> Option<String> {
         match self.cri_status.as_ref()? {
             Ok(status) => loaded::difference(self.dump.as_ref().ok()?, status.config.as_ref()?),
-            // The file disables the plugin, as Docker's does.
+            // The configuration file disables the CRI plugin, as Docker's file does.
             Err(StatusError::NoPlugin)
                 if self
                     .dump
@@ -184,8 +192,8 @@ impl Node {
         self.dump.iter().flat_map(Effective::runtimes)
     }
 
-    /// The shim program that containerd would run: the one on its PATH, else the one beside
-    /// containerd
+    /// The path of the shim program that containerd would run. containerd searches its PATH, and
+    /// then the directory of its own program
     /// (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/shim_manager.go>).
     pub(crate) fn shim(&self, name: &str) -> Option<PathBuf> {
         find(&self.path, name).or_else(|| {
@@ -194,7 +202,8 @@ impl Node {
         })
     }
 
-    /// The PATH and the program that it belongs to, for sentences.
+    /// The PATH as part of a sentence, which says whether it is the PATH of containerd or of this
+    /// command.
     pub(crate) fn whose_path(&self) -> String {
         match self.path_is_known {
             true => format!("containerd's PATH {}", self.path),
@@ -206,7 +215,7 @@ impl Node {
     }
 }
 
-/// The text that is a key's value, or None if it is empty or not a text.
+/// The value of a key, if the value is a text and not empty.
 pub(crate) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
     table
         .get(key)
@@ -242,7 +251,7 @@ impl Version {
 /// # Errors
 ///
 /// containerd's complaint about the file, in one line.
-pub(crate) fn dump(program: &Path, config: &Path) -> Result<Effective, String> {
+pub(crate) fn dump(program: &Path, config: &Path) -> Result<Effective, DumpError> {
     let said = output(
         Command::new(program)
             .arg("--config")
@@ -258,9 +267,10 @@ impl Running {
     }
 }
 
-/// All processes named containerd in our mount namespace that run as our own user, root. Any user
-/// can name a process containerd, and we execute the program of the process and programs on its
-/// PATH. A process with the default configuration file comes first.
+/// All processes named containerd in our mount namespace that run as our own user, root. Processes
+/// of other users are left out: any user can name a process containerd, and this command executes
+/// the process's program and programs on its PATH. A process with the default configuration file
+/// comes first.
 fn running_daemons() -> Vec<Running> {
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
     let us = users(Path::new("/proc/self"));
@@ -280,7 +290,7 @@ fn running_daemons() -> Vec<Running> {
 }
 
 /// The line with a process's user ids (`proc_pid_status(5)`). The owner of the process's directory
-/// in /proc would not do: it is root for every process that is not dumpable.
+/// in /proc does not always tell the user: for a process that is not dumpable, the owner is root.
 fn users(directory: &Path) -> Option<String> {
     let status = fs::read_to_string(directory.join("status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("Uid:"))?;
@@ -350,7 +360,8 @@ mod tests {
 
     use super::*;
 
-    /// If the process were not ignored, root would execute its program, and programs on its PATH.
+    /// usher runs as root, and executes the program of a process named containerd, and programs on
+    /// its PATH. So it must ignore a process of another user.
     #[test]
     fn another_users_process_named_containerd_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
@@ -365,7 +376,7 @@ mod tests {
                 command.uid(user).gid(user);
             }
             let mut process = command.spawn().unwrap();
-            // The process gets its name a moment after it exists.
+            // The process exists before it has its name, so the test waits for the name.
             let comm = format!("/proc/{}/comm", process.id());
             while fs::read_to_string(&comm).unwrap().trim_end() != "containerd" {
                 std::thread::yield_now();

@@ -1,17 +1,17 @@
 //! Finds programs on a PATH, and runs them for a few lines of output.
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time limit for a program that prints a few lines.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Interval at which such a program's exit is polled.
+/// Interval at which this command polls the exit of a program that prints a few lines.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The first program `name` in the directories of `path`; `name` itself if it is a path.
@@ -19,7 +19,7 @@ pub(crate) fn find(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, is_program)
 }
 
-/// As [`find`], but the file need not be executable.
+/// Finds a file like [`find`], but the file need not be executable.
 pub(crate) fn find_file(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, Path::is_file)
 }
@@ -38,49 +38,61 @@ pub(crate) fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// Runs a program to its end and returns its standard output.
-///
-/// # Errors
-///
-/// The last line of its standard error, or else its exit status. A program that hangs is killed.
-pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+/// The reason why a program gave no output.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramError {
+    #[error("it cannot be executed: {0}")]
+    NotExecuted(#[source] io::Error),
+    #[error("its exit status cannot be read: {0}")]
+    NotWaited(#[source] io::Error),
+    #[error("it does not answer within {} s", limit.as_secs_f64())]
+    Hangs { limit: Duration },
+    /// The last line of its standard error.
+    #[error("{0}")]
+    Complained(String),
+    /// It failed and said nothing.
+    #[error("{0}")]
+    Failed(ExitStatus),
+}
+
+/// Runs a program to its end and returns its standard output. A program that hangs is killed.
+pub(crate) fn output(command: &mut Command) -> Result<String, ProgramError> {
     output_within(command, ANSWERS_WITHIN)
 }
 
-fn output_within(command: &mut Command, patience: Duration) -> Result<String, String> {
+fn output_within(command: &mut Command, limit: Duration) -> Result<String, ProgramError> {
     let begin = Instant::now();
     let command = command.stdin(Stdio::null());
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| error.to_string())?;
+        .map_err(ProgramError::NotExecuted)?;
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
-    let hangs = || format!("it does not answer within {} s", patience.as_secs_f64());
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if begin.elapsed() < patience => thread::sleep(LOOK_EVERY),
+            Ok(None) if begin.elapsed() < limit => thread::sleep(LOOK_EVERY),
             Ok(None) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(hangs());
+                return Err(ProgramError::Hangs { limit });
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(ProgramError::NotWaited(error)),
         }
     };
-    // A child of the program can hold the pipes open longer.
+    // A child of the program can hold the pipes open after the program has exited.
     let rest = |stream: Receiver<Vec<u8>>| {
-        let bytes = stream.recv_timeout(patience.saturating_sub(begin.elapsed()));
+        let bytes = stream.recv_timeout(limit.saturating_sub(begin.elapsed()));
         bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     };
     if status.success() {
-        return rest(stdout).map_err(|_| hangs());
+        return rest(stdout).map_err(|_| ProgramError::Hangs { limit });
     }
     let said = rest(stderr).unwrap_or_default();
     match said.trim().lines().last() {
-        None => Err(status.to_string()),
-        Some(line) => Err(line.to_owned()),
+        None => Err(ProgramError::Failed(status)),
+        Some(line) => Err(ProgramError::Complained(line.to_owned())),
     }
 }
 
@@ -105,15 +117,16 @@ mod tests {
     fn a_program_that_hangs_is_killed_and_the_error_says_so() {
         let hangs = |script: &str| {
             let mut command = Command::new("/bin/sh");
-            output_within(command.args(["-c", script]), Duration::from_millis(300))
+            let output = output_within(command.args(["-c", script]), Duration::from_millis(300));
+            output.unwrap_err().to_string()
         };
-        let expected = Err("it does not answer within 0.3 s".to_owned());
+        let expected = "it does not answer within 0.3 s";
         assert_eq!(hangs("exec sleep 600"), expected);
-        // The program's child keeps the pipe open.
+        // A child of the program keeps the pipe open.
         assert_eq!(hangs("timeout 5 sleep 600 &"), expected);
         let mut fails = Command::new("/bin/sh");
         let said = output(fails.args(["-c", "echo one >&2; echo two >&2; exit 3"]));
-        assert_eq!(said, Err("two".to_owned()));
+        assert_eq!(said.unwrap_err().to_string(), "two");
     }
 
     #[test]

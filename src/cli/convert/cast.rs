@@ -1,4 +1,4 @@
-//! Containers of a pod in another API, by role.
+//! The containers of a pod in another API, sorted by role.
 
 use super::super::manifest::Node;
 use super::Options;
@@ -8,8 +8,8 @@ use super::Options;
 pub(super) struct Cast {
     /// Init containers that stay init containers: those before the first native sidecar.
     pub(super) native: Vec<Node>,
-    /// Native sidecars and the init containers after the first of them, which start one after
-    /// another.
+    /// Native sidecars, and all init containers after the first native sidecar. They start one
+    /// after another.
     pub(super) serial: Vec<(Starting, Node)>,
     /// Sidecars that start in parallel.
     pub(super) sidecars: Vec<Node>,
@@ -23,7 +23,7 @@ pub(super) enum Starting {
     Sidecar,
 }
 
-/// The proposals' pod-wide fields about defer containers.
+/// Pod-wide fields of the proposals that concern defer containers.
 const DEFER_FIELDS: [&str; 5] = [
     "deferContainerGracePeriodExtension",
     "deferContainerGracePeriodExtensionInterval",
@@ -48,13 +48,13 @@ pub(super) fn has_foreign_fields(spec: &Node, options: &Options) -> bool {
         || (options.legacy && init.iter().any(is_native_sidecar))
 }
 
-/// `lifecycle.type: Sidecar` of KEP-753's draft.
+/// True for a sidecar of KEP-753's draft (`lifecycle.type: Sidecar`).
 fn is_sidecar(container: &Node) -> bool {
     let kind = container.at(&["lifecycle", "type"]).and_then(Node::as_text);
     kind == Some("Sidecar")
 }
 
-/// `restartPolicy: Always` of KEP-753 as built.
+/// True for a sidecar of KEP-753 as built (`restartPolicy: Always`).
 pub(super) fn is_native_sidecar(container: &Node) -> bool {
     container.text_of("restartPolicy") == Some("Always")
 }
@@ -99,7 +99,7 @@ impl Cast {
     }
 }
 
-/// The names of containers, for a list.
+/// The names of these containers, for a list in an annotation.
 pub(super) fn names<'a>(containers: impl IntoIterator<Item = &'a Node>) -> Vec<String> {
     let names = containers.into_iter().filter_map(|it| it.text_of("name"));
     names.map(str::to_owned).collect()

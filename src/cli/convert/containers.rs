@@ -12,7 +12,8 @@ use super::cast::is_native_sidecar;
 /// The shim's startup timeout in seconds, within which sidecars have to become ready.
 const READY_WITHIN: u64 = 300;
 
-/// The results of rewriting containers, besides the lists.
+/// The annotations and notes that result from rewriting containers. The lists of roles are not
+/// among them.
 #[derive(Debug, Default)]
 pub(super) struct Rewrite {
     pub(super) annotations: Vec<(String, String)>,
@@ -24,9 +25,10 @@ pub(super) struct Rewrite {
 /// The probe whose success means that a sidecar is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Started {
-    /// The startup probe only, as for native sidecars.
+    /// Only the startup probe counts, as for native sidecars.
     ByStartupProbe,
-    /// The startup probe, or else the readiness probe, as in the draft ("sidecars become ready").
+    /// The startup probe counts. Without one, the readiness probe counts, as in the draft
+    /// ("sidecars become ready").
     ByReadiness,
 }
 
@@ -87,8 +89,8 @@ impl Rewrite {
         }
     }
 
-    /// Repeats the container's stop signal as an annotation, for stops by the shim. The field stays
-    /// in the spec for kubelet.
+    /// Repeats the container's stop signal as an annotation, which the shim uses when it stops the
+    /// container. The field stays in the spec, because kubelet uses the field.
     fn stop_signal(&mut self, container: &Node, name: &str) {
         let signal = container.at(&["lifecycle", "stopSignal"]);
         let Some(signal) = signal.and_then(Node::as_text) else {
@@ -96,12 +98,13 @@ impl Rewrite {
         };
         match judgement::stop_signal(signal) {
             Ok(()) => self.annotate("stop-signal", name, signal),
-            Err(why) => self.note(name, &why),
+            Err(why) => self.note(name, &why.to_string()),
         }
     }
 
-    /// Converts a sidecar: its startup probe becomes an annotation. Its liveness probe becomes one
-    /// too, unless kubelet `restarts` a container that it stops after the probe failed.
+    /// Converts a sidecar. Its startup probe becomes an annotation. Its liveness probe becomes an
+    /// annotation, too, unless kubelet `restarts` a container that it has stopped because the probe
+    /// failed.
     pub(super) fn sidecar(&mut self, container: &mut Node, started: Started, restarts: bool) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if is_native_sidecar(container) {
@@ -126,8 +129,8 @@ impl Rewrite {
         self.annotate("startup-probe", &name, probe);
     }
 
-    /// Converts an init container to an ordinary container. Keeps its own restart policy, with
-    /// rules, if ordinary containers can have it.
+    /// Converts an init container to an ordinary container. Keeps the container's own restart
+    /// policy with its rules, if an ordinary container can have that policy.
     pub(super) fn init(&mut self, container: &mut Node) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         let policy = container.text_of("restartPolicy");
@@ -143,7 +146,8 @@ impl Rewrite {
         self.drop_rules(container, &name);
     }
 
-    /// Drops rules from a container without its own policy, since the API server refuses them.
+    /// Drops the restart rules of a container that has no restart policy of its own, since the API
+    /// server refuses rules without a policy.
     fn drop_rules(&mut self, container: &mut Node, name: &str) {
         if container.take("restartPolicyRules").is_some() {
             self.note(
@@ -153,9 +157,9 @@ impl Rewrite {
         }
     }
 
-    /// Writes annotations about the exits after which kubelet restarts an app or init container, if
-    /// the pod's policy `of_pod` does not imply them. kubelet restarts a native sidecar after every
-    /// exit.
+    /// Writes annotations that say after which exits kubelet restarts an app or init container.
+    /// Writes none if the pod's policy `of_pod` says the same. kubelet restarts a native sidecar
+    /// after every exit.
     pub(super) fn restarts(&mut self, container: &Node, of_pod: RestartPolicy) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         let fields = ["restartPolicy", "restartPolicyRules"].into_iter();
@@ -221,8 +225,9 @@ impl Rewrite {
     }
 }
 
-/// Raises the failure threshold of a readiness probe that becomes a startup probe: a readiness
-/// probe may fail any number of times, and a startup probe may not.
+/// Raises the failure threshold of a readiness probe that becomes a startup probe. Kubernetes does
+/// nothing to a container whose readiness probe keeps failing, but stops one whose startup probe
+/// fails too often.
 fn outlast(probe: &mut Value) {
     let empty = &mut Map::new();
     let fields = probe.as_object_mut().unwrap_or(empty);

@@ -11,6 +11,7 @@ mod unknown;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 
 use usher_api::config;
@@ -74,30 +75,30 @@ impl Convert {
         let mut documents = Vec::new();
         for file in &self.files {
             let mut converted = manifest::read(file)?;
-            let said = convert(&mut converted, &options)
-                .map_err(|error| Failure::because(format!("{}: {error}", file.display())))?;
+            let said =
+                convert(&mut converted, &options).with_context(|| file.display().to_string())?;
             for sentence in said {
                 output::warn(&format!("{}: {sentence}", file.display()));
             }
             documents.append(&mut converted);
         }
-        let text = manifest::print(&documents).map_err(Failure::because)?;
+        let text = manifest::print(&documents)?;
         stdout.bytes(text.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Converts all pods of the documents and returns notes and warnings about them.
+/// Converts all pods of the documents and returns notes and warnings about the pods.
 ///
 /// # Errors
 ///
 /// The first reason why a pod cannot be converted, or why the shim would refuse it.
-pub(super) fn convert(documents: &mut [Node], options: &Options) -> Result<Vec<String>, String> {
+pub(super) fn convert(documents: &mut [Node], options: &Options) -> anyhow::Result<Vec<String>> {
     let mut said = Vec::new();
     let mut refused = None;
     for document in documents {
         if let Some(sentence) = unknown::in_document(document) {
-            refused.get_or_insert(sentence);
+            refused.get_or_insert(anyhow!(sentence));
         }
         manifest::for_each_pod(document, &mut |owner, pod| {
             let name = format!("{} {}", owner.kind, owner.name);
@@ -107,7 +108,7 @@ pub(super) fn convert(documents: &mut [Node], options: &Options) -> Result<Vec<S
             }) {
                 Ok(notes) => said.extend(notes.into_iter().map(|it| format!("{name}: {it}"))),
                 Err(error) => {
-                    refused.get_or_insert(format!("{name}: {error}"));
+                    refused.get_or_insert(error.context(name));
                 }
             }
         });
@@ -118,8 +119,8 @@ pub(super) fn convert(documents: &mut [Node], options: &Options) -> Result<Vec<S
     }
 }
 
-/// A sentence about a field that was discussed for Kubernetes and that nothing supports, if the pod
-/// has one.
+/// If a pod has a field that was discussed for Kubernetes and that nothing supports, returns a
+/// sentence about the field.
 pub(super) fn unknown_form(pod: &Node) -> Option<String> {
     unknown::in_spec(pod.get("spec")?)
 }
@@ -136,11 +137,11 @@ pub(super) fn is_of_proposals(pod: &Node) -> bool {
 }
 
 /// Judges the converted pod: fails if the shim would refuse it, and returns warnings.
-fn judged(owner: &Owner, pod: &Node, rules: &Rules) -> Result<Vec<String>, String> {
+fn judged(owner: &Owner, pod: &Node, rules: &Rules) -> anyhow::Result<Vec<String>> {
     let pod = Pod::read(owner, &pod.json())?;
     let judgement = Judgement::of(&pod, rules);
     if let Some(error) = judgement.refused {
-        return Err(format!("the shim would refuse the converted pod: {error}"));
+        bail!("the shim would refuse the converted pod: {error}");
     }
     Ok(judgement.warnings.iter().map(Warning::to_string).collect())
 }

@@ -1,5 +1,6 @@
 //! Conversion of a pod: orders its containers and writes its annotations.
 
+use anyhow::{Context, bail, ensure};
 use serde_json::json;
 
 use usher_core::plan::{DeferTurn, RestartPolicy, Role, Word};
@@ -24,13 +25,13 @@ const LISTS: [&str; 6] = [
 ///
 /// # Errors
 ///
-/// A sentence if the pod is invalid or contradicts itself.
-pub(super) fn convert(pod: &mut Node, options: &Options) -> Result<Vec<String>, String> {
+/// If the pod is invalid or contradicts itself.
+pub(super) fn convert(pod: &mut Node, options: &Options) -> anyhow::Result<Vec<String>> {
     let Some(spec) = pod.get("spec") else {
         return Ok(Vec::new());
     };
     if let Some(sentence) = unknown::in_spec(spec) {
-        return Err(sentence);
+        bail!(sentence);
     }
     let has_native_sidecars = items(spec, "initContainers").iter().any(is_native_sidecar);
     if !has_foreign_fields(spec, options) {
@@ -42,14 +43,13 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> Result<Vec<String>, 
     }
     let annotation = |key| pod.at(&["metadata", "annotations", key]);
     if let Some(list) = LISTS.iter().find(|list| annotation(list).is_some()) {
-        return Err(format!(
-            "it has both the annotation {list} and fields to convert; expected only one of them"
-        ));
+        bail!("it has both the annotation {list} and fields to convert; expected only one of them");
     }
     let mut cast = Cast::of(spec, options);
-    if cast.apps.is_empty() {
-        return Err("it has no app; expected a container that is not a sidecar".to_owned());
-    }
+    ensure!(
+        !cast.apps.is_empty(),
+        "it has no app; expected a container that is not a sidecar"
+    );
     check_names(&cast)?;
 
     let mut rewrite = Rewrite::default();
@@ -60,7 +60,7 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> Result<Vec<String>, 
                 .to_owned(),
         );
     }
-    // The API server refuses other words.
+    // The default replaces words that the API server refuses anyway.
     let of_pod = RestartPolicy::from_word(policy(spec)).unwrap_or_default();
     rewrite_containers(&mut cast, of_pod, &mut rewrite);
     let settings = settings(spec, &cast, &mut rewrite);
@@ -81,15 +81,13 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> Result<Vec<String>, 
     Ok(rewrite.notes)
 }
 
-/// Fails unless each container has a unique name, since lists contain names.
-fn check_names(cast: &Cast) -> Result<(), String> {
+/// Fails unless each container has a unique name, since the annotations list containers by name.
+fn check_names(cast: &Cast) -> anyhow::Result<()> {
     let all: Vec<_> = cast.all().map(|it| it.text_of("name")).collect();
-    if all.contains(&None) {
-        return Err("one of its containers has no name".to_owned());
-    }
+    ensure!(!all.contains(&None), "one of its containers has no name");
     let mut seen = std::collections::BTreeSet::new();
     match all.into_iter().flatten().find(|name| !seen.insert(*name)) {
-        Some(name) => Err(format!("it has two containers named {name}; expected one")),
+        Some(name) => bail!("it has two containers named {name}; expected one"),
         None => Ok(()),
     }
 }
@@ -117,7 +115,7 @@ fn lists(cast: &Cast) -> Vec<(&'static str, Vec<String>)> {
     ]
 }
 
-/// The pod's restart policy, with the API server's default.
+/// The pod's restart policy. If the spec has none, the default of the API server.
 fn policy(spec: &Node) -> &str {
     spec.text_of("restartPolicy").unwrap_or("Always")
 }
@@ -163,7 +161,8 @@ fn rewrite_containers(cast: &mut Cast, of_pod: RestartPolicy, rewrite: &mut Rewr
 fn settings(spec: &Node, cast: &Cast, rewrite: &mut Rewrite) -> Vec<(&'static str, String)> {
     let mut settings = vec![("restart-policy", policy(spec).to_owned())];
     if cast.serial.is_empty() && cast.sidecars.len() > 1 {
-        // The draft stops them in parallel; KEP-753 as built stops them one after another.
+        // The draft of KEP-753 stops the sidecars in parallel. KEP-753 as built stops them one
+        // after another.
         settings.push(("sidecar-stop-order", "Parallel".to_owned()));
     }
     let field = |names: &[&str]| {
@@ -208,17 +207,17 @@ fn annotate(
     pod: &mut Node,
     annotations: Vec<(String, String)>,
     rewrite: &mut Rewrite,
-) -> Result<(), String> {
+) -> anyhow::Result<()> {
     if pod.get("metadata").is_none() {
         pod.take("metadata");
         pod.set_before("spec", "metadata", Node::Map(Vec::new()));
     }
     let wrong = "metadata is not a map";
-    let metadata = pod.get_mut("metadata").ok_or(wrong)?;
+    let metadata = pod.get_mut("metadata").context(wrong)?;
     if metadata.get("annotations").is_none() {
         metadata.set("annotations", Node::Map(Vec::new()));
     }
-    let written = metadata.get_mut("annotations").ok_or(wrong)?;
+    let written = metadata.get_mut("annotations").context(wrong)?;
     for (key, value) in annotations {
         match written.get(&key) {
             Some(old) if *old != Node::text(&value) => rewrite.notes.push(format!(
@@ -245,7 +244,7 @@ fn write_spec(spec: &mut Node, cast: Cast, options: &Options, rewrite: &mut Rewr
     if let Some(period) = spec.take("terminationGracePeriod")
         && spec.get("terminationGracePeriodSeconds").is_none()
     {
-        // The defer proposal's examples use this name.
+        // The examples in the defer proposal use the name `terminationGracePeriod`.
         spec.set("terminationGracePeriodSeconds", period);
     }
     match cast.native.is_empty() {

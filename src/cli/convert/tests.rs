@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::manifest::{parse, pods, print};
+use super::super::output::sentence;
 use super::cast::Starting;
 use super::*;
 use usher_core::plan::{Plan, RestartPolicy, Role, Stage};
@@ -182,7 +183,8 @@ fn a_containers_restart_policy_and_rules_become_annotations() {
         let fields = ["restartPolicy", "restartPolicyRules"];
         fields.map(|field| container.get(field).is_some())
     };
-    // An ordinary container keeps its own policy, and keeps rules that stand beside a policy.
+    // An ordinary container keeps its own restart policy. It keeps restart rules only if it has a
+    // policy.
     assert_eq!(of("migrate"), [true, true]);
     assert_eq!(of("app"), [true, true]);
     for name in ["proxy", "odd", "other"] {
@@ -288,7 +290,7 @@ fn a_pod_that_the_shim_would_refuse_is_an_error() {
     let text = "kind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: app}, {name: proxy, \
                 lifecycle: {type: Sidecar}, startupProbe: {httpGet: {port: 1, host: a.example}}}]}";
     let mut documents = parse(text).unwrap();
-    let error = convert(&mut documents, &options(false)).unwrap_err();
+    let error = sentence(&convert(&mut documents, &options(false)).unwrap_err());
     for word in ["Pod x", "would refuse", "a.example", "IP literal"] {
         assert!(error.contains(word), "{error}");
     }
@@ -311,7 +313,7 @@ fn invalid_pods_are_refused() {
         ),
     ] {
         let mut documents = parse(&format!("kind: Pod\nspec:\n  {text}")).unwrap();
-        let error = convert(&mut documents, &options(false)).unwrap_err();
+        let error = sentence(&convert(&mut documents, &options(false)).unwrap_err());
         assert!(error.contains(words), "{error}");
     }
 }
@@ -370,7 +372,7 @@ fn unknown_forms_are_refused() {
             "kind: Job\nspec: {primaryContainer: a, template: {spec: {containers: [{name: a}]}}}",
             ["primaryContainer", "lifecycle.type: Sidecar"],
         ),
-        // An unknown field beside a known one.
+        // The container has an unknown field beside a field that can be converted.
         (
             "kind: Pod\nspec: {containers: [{name: a, dependsOn: b}, {name: b, lifecycle: {type: \
              Sidecar}}]}",
@@ -378,7 +380,7 @@ fn unknown_forms_are_refused() {
         ),
     ] {
         let mut documents = parse(text).unwrap();
-        let error = convert(&mut documents, &options(false)).expect_err(text);
+        let error = sentence(&convert(&mut documents, &options(false)).expect_err(text));
         for word in words {
             assert!(error.contains(word), "{word:?} is missing in: {error}");
         }
@@ -413,10 +415,8 @@ fn containers_that_the_shim_stops_get_their_stop_signal_as_an_annotation() {
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("k: its stopSignal SIGKILL"), "{notes:?}");
     // The second warning is about the init container, which runs before the sidecar.
-    assert_eq!(
-        convert(&mut parse(&text).unwrap(), &options(false)).map(|said| said.len()),
-        Ok(2)
-    );
+    let said = convert(&mut parse(&text).unwrap(), &options(false)).unwrap();
+    assert_eq!(said.len(), 2);
 }
 
 #[test]
@@ -467,7 +467,7 @@ fn a_converted_readiness_probe_fails_within_the_startup_timeout() {
 fn a_quantity_that_kubernetes_refuses_is_an_error() {
     let text = "kind: Pod\nspec: {containers: [{name: app, resources: {limits: {memory: 1GiB}}}, \
                 {name: p, lifecycle: {type: Sidecar}}]}";
-    let error = convert(&mut parse(text).unwrap(), &options(false)).unwrap_err();
+    let error = sentence(&convert(&mut parse(text).unwrap(), &options(false)).unwrap_err());
     for word in ["app", "memory", "1GiB", "expected one such as"] {
         assert!(error.contains(word), "{word:?} is missing in: {error}");
     }
@@ -478,7 +478,8 @@ fn a_quantity_that_kubernetes_refuses_is_an_error() {
 struct Model {
     init: usize,
     serial: Vec<Starting>,
-    /// True for a sidecar, in the order of the manifest.
+    /// An item for each container in the order of the manifest: true for a sidecar, false for an
+    /// app.
     containers: Vec<bool>,
     defers: usize,
     policy: RestartPolicy,
@@ -618,7 +619,7 @@ proptest! {
         prop_assert_eq!(plan.settings().restart_policy, model.policy);
         prop_assert_eq!(plan.settings().essential.len(), usize::from(model.essential));
 
-        // Each container comes after those that it waits for. No warnings but two kinds are
+        // Each container comes after those that it waits for. Only two kinds of warnings are
         // expected: about essential containers, and about init containers before sidecars.
         let order = [serial, sidecars, apps, defers].concat();
         prop_assert_eq!(names(&document, "containers"), order);

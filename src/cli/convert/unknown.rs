@@ -1,5 +1,5 @@
-//! Fields of other forms in which manifests ask for an order, and which usher does not convert.
-//! Such a field is an error: in the output it would look as if it had an effect.
+//! Fields by which some manifests ask for an order of containers, and which usher does not convert.
+//! Such a field is an error, since it would look effective in the converted manifest.
 
 use super::super::manifest::Node;
 use super::cast::items;
@@ -21,14 +21,15 @@ const OF_CONTAINERS: [(&str, &str); 6] = [
 /// Unknown fields of pods and of objects that make pods, each with its replacement.
 const OF_PODS: [(&str, &str); 2] = [("sidecarContainers", SIDECAR), ("primaryContainer", OTHERS)];
 
-/// The places of the fields of pods and of objects that make pods.
+/// The paths of the objects whose fields are checked: a pod's spec, and the specs of objects that
+/// make pods.
 const SPECS: [&[&str]; 2] = [&["spec"], &["spec", "jobTemplate", "spec"]];
 
-/// The possible lists of a pod's containers.
+/// The lists of containers that a pod's spec can have.
 const LISTS: [&str; 3] = ["initContainers", "containers", "deferContainers"];
 
-/// A sentence about a document that looks like a pod but is not a Kubernetes object, or about an
-/// unknown field beside a pod template.
+/// If a document looks like a pod but is not a Kubernetes object, returns a sentence about that.
+/// Also returns a sentence about an unknown field beside a pod template.
 pub(super) fn in_document(document: &Node) -> Option<String> {
     if document.get("kind").is_none() {
         let found = ["pod", "spec"]

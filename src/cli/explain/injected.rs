@@ -1,5 +1,5 @@
-//! Tests with pods as injectors leave them (`integration/injected_pods`): completes and judges
-//! them, and compares the results as one table.
+//! Tests with pods to which injectors have added containers (`integration/injected_pods`). The
+//! tests complete and judge each pod, and compare the results as one table.
 
 use std::fmt::Write;
 use std::fs;

@@ -71,7 +71,7 @@ pub struct How {
     output: Output,
 }
 
-/// Most pods that the note of `--strict` names.
+/// Maximum number of pods that the note of `--strict` names.
 const SHOWN_PODS: usize = 4;
 
 #[derive(Debug, Serialize)]
@@ -92,7 +92,8 @@ pub(super) struct Explanation {
     #[serde(rename = "alsoRefused")]
     also_refused: Vec<String>,
     start: Option<Vec<Entry>>,
-    /// A container that is added to the running pod later. None if it would not wait for its turn.
+    /// A container that is added to the running pod later. None if such a container would not wait
+    /// for its turn.
     #[serde(rename = "addedLater")]
     added_later: Option<Entry>,
     stop: Option<Termination>,
@@ -121,11 +122,12 @@ impl How {
         self.tell(&documents, stdout)
     }
 
-    /// Explains the pods of an object's text, which comes from `place`.
+    /// Explains the pods in the text of a Kubernetes object. `place` says where the text comes
+    /// from.
     ///
     /// # Errors
     ///
-    /// If it is not an object, or has no pod.
+    /// If the text is not an object, or has no pod.
     pub fn object(
         &self,
         place: &str,
@@ -181,7 +183,7 @@ impl How {
     }
 }
 
-/// The note with which `--strict` fails.
+/// The note with which `--strict` fails. It names the pods that have warnings.
 fn warned(pods: &[Explanation]) -> Option<String> {
     let warned: Vec<_> = pods.iter().filter(|pod| !pod.warnings.is_empty()).collect();
     let warnings: usize = warned.iter().map(|pod| pod.warnings.len()).sum();
@@ -230,7 +232,7 @@ pub(super) fn explain(
     })
 }
 
-/// A warning about fields that no cluster and no usher supports.
+/// A warning about fields that no cluster and no version of usher supports.
 fn of_other_apis(pod: &Node) -> Option<Warning> {
     if let Some(sentence) = convert::unknown_form(pod) {
         return Some(Warning::about_pod(sentence));

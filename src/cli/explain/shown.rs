@@ -93,7 +93,7 @@ fn strict_names_the_pods_with_warnings() {
 }
 
 /// The exit status of `usher explain` with these arguments.
-fn status(words: &[&str]) -> Result<ExitCode, String> {
+fn status(words: &[&str]) -> Result<ExitCode, Failure> {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
@@ -105,28 +105,35 @@ fn status(words: &[&str]) -> Result<ExitCode, String> {
     let words = ["explain", "-o", "json"]
         .into_iter()
         .chain(words.iter().copied());
-    let arguments = Arguments::try_parse_from(words).map_err(|error| error.to_string())?;
-    let status = arguments.explain.run(&mut Stdout::new());
-    status.map_err(|failure| format!("{failure:?}"))
+    let arguments = Arguments::try_parse_from(words);
+    let arguments = arguments.map_err(|error| Failure::Usage(error.to_string()))?;
+    arguments.explain.run(&mut Stdout::new())
 }
 
 #[test]
 fn a_directory_stands_for_its_manifests_and_strict_fails_on_a_warning() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
-    let empty = status(&["-f", place]).unwrap_err();
+    let empty = format!("{:?}", status(&["-f", place]).unwrap_err());
     assert!(empty.contains("has no manifest"), "{empty}");
     let put = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
     put("a.yaml", &pod("", "", BOTH));
     put("b.txt", "kind: [");
-    assert_eq!(status(&["-f", place, "--strict"]), Ok(ExitCode::SUCCESS));
+    assert_eq!(
+        status(&["-f", place, "--strict"]).unwrap(),
+        ExitCode::SUCCESS
+    );
     put("c.yml", &pod("", "", REVERSED));
     let is_warned = !warnings(&pod(", usher/start-mode: Hold", "", REVERSED)).is_empty();
     assert!(is_warned);
     put("d.json", &pod(", usher/start-mode: Hold", "", REVERSED));
-    assert_eq!(status(&["-f", place]), Ok(ExitCode::SUCCESS));
-    assert_eq!(status(&["-f", place, "--strict"]), Ok(ExitCode::FAILURE));
+    assert_eq!(status(&["-f", place]).unwrap(), ExitCode::SUCCESS);
+    assert_eq!(
+        status(&["-f", place, "--strict"]).unwrap(),
+        ExitCode::FAILURE
+    );
     put("e.yaml", &pod(", usher/grace-period: soon", "", BOTH));
-    assert_eq!(status(&["-f", place]), Ok(ExitCode::FAILURE));
-    assert!(status(&[]).unwrap_err().contains("required"));
+    assert_eq!(status(&["-f", place]).unwrap(), ExitCode::FAILURE);
+    let usage = status(&[]).unwrap_err();
+    assert!(matches!(usage, Failure::Usage(why) if why.contains("required")));
 }

@@ -329,8 +329,8 @@ fn an_unlisted_init_container_never_starts_and_its_row_names_the_missing_annotat
     );
     let missing = Some("usher/native-init: fetch, migrate");
     assert_eq!(start[1].remedy.as_deref(), missing);
-    // If the apps are listed, the unlisted init container is a guest. If no container starts before
-    // the apps, it waits for none.
+    // If the pod lists its apps, an init container that is in no list is a guest. If no container
+    // starts before the apps, an init container waits for no other container.
     let listed = pod(", usher/apps: app", init, BOTH);
     assert!(row(&listed, "fetch").starts_with("1 fetch guest at once"));
     let nothing_before = "kind: Pod\nmetadata: {annotations: {usher/post-exit: bye}}\nspec:\n  \
@@ -408,7 +408,8 @@ fn says(text: &str, container: &str, words: &[&str]) {
     assert_eq!(with.count(), 1, "{words:?} in {said:#?}");
 }
 
-/// A pod with these annotations, listed apps and a restart policy that the annotations repeat.
+/// A pod that lists its apps and has these annotations. A further annotation repeats the pod's
+/// restart policy.
 fn listed(annotations: &str, policy: &str, spec: &str, containers: &str) -> String {
     format!(
         "kind: Pod\nmetadata:\n  name: shop\n  annotations: {{usher/apps: app, \
@@ -450,7 +451,8 @@ fn probes_and_post_start_handlers_of_an_app_behind_an_init_container_are_warning
         let text = app("Auto", &more);
         says(&text, "app", &words);
         assert_eq!(warnings(&text).len(), 1, "{more}");
-        // With Block the Start waits for the app's turn, and kubelet runs no probe before that.
+        // With start mode Block, usher answers the app's `Start` when the app's turn comes, and
+        // kubelet runs no probe before the answer.
         assert_eq!(warnings(&app("Block", &more)), [], "{more}");
     }
     for harmless in [
@@ -541,7 +543,8 @@ fn a_startup_probe_longer_than_the_startup_timeout_is_a_warning() {
     assert_eq!(warnings(&pod("40s")), []);
 }
 
-/// Rules with which kubelet restarts a container after one exit code, or after all codes but two.
+/// Restart rules. With `RULES`, kubelet restarts a container only after exit code 42. With
+/// `RULES_FOR_ALL`, kubelet restarts it after every exit code except two.
 const RULES: &str = ", restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: \
                      {operator: In, values: [42]}}]";
 const RULES_FOR_ALL: &str = ", restartPolicy: Never, restartPolicyRules: [{action: \
@@ -665,7 +668,8 @@ fn the_table_shows_with_which_exit_codes_a_run_is_complete() {
         done(", caller-restarts.usher/app: '!0, 3'", "Never").unwrap(),
         "the run, when all apps have ended (app: exited with 0, 3; report: exited)"
     );
-    // kubelet restarts the container after every exit.
+    // With these annotations kubelet restarts the container after every exit, so the run is never
+    // complete.
     assert_eq!(done(", restart-policy.usher/report: Always", "Never"), None);
     assert_eq!(done(", caller-restarts.usher/app: '!'", "OnFailure"), None);
     assert_eq!(done(", restart-policy.usher/report: Never", "Always"), None);
@@ -693,15 +697,15 @@ fn caps_shorten_the_worst_case() {
         ends.map(|(_, end)| end).collect::<Vec<_>>()
     };
     assert_eq!(of(""), [32.0, 32.0, 32.0]);
-    // A defer container may take its own cap, from its release to its signal, and two seconds more.
-    // Defer containers run one after another.
+    // The cap of a defer container limits the time from its release to its stop signal. The step
+    // takes two more seconds for each defer container, because they run one after another.
     let app = ", grace-period.usher/app: 5s";
     let both = ", grace-period.usher/save: 4s, grace-period.usher/bye: 1s";
     assert_eq!(of(app), [5.0, 32.0, 32.0]);
     assert_eq!(of(&format!("{app}{both}")), [5.0, 14.0, 32.0]);
     let one = ", grace-period.usher/save: 4s";
     assert_eq!(of(&format!("{app}{one}")), [5.0, 32.0, 32.0]);
-    // Sidecars stop one after another, or together.
+    // Sidecars stop one after another by default, or all at the same time under `Parallel`.
     let sidecars = ", grace-period.usher/proxy: 3s, grace-period.usher/logs: 2s";
     let all = format!("{app}{both}{sidecars}");
     assert_eq!(of(&all), [5.0, 14.0, 19.0]);
@@ -771,7 +775,7 @@ fn a_container_that_keeps_a_complete_pod_running_is_a_warning() {
             &["keeps the pod running", "role native-init"],
         );
     }
-    // Under Always the run is never complete.
+    // Under restart policy Always a run is never complete.
     let said = said_of(&pod("Always", ""), "agent");
     assert!(!said.concat().contains("keeps the pod running"), "{said:?}");
 }
@@ -816,7 +820,7 @@ fn resources_of_the_whole_pod_count() {
     };
     let both = "{cpu: 2, memory: 1Gi}";
     for annotations in ["", "usher/sidecars: proxy"] {
-        // If no container has requests, the pod's requests are its limits.
+        // No container has requests, so the pod's requests are its limits.
         let whole = said(annotations, &format!("{{limits: {both}}}"), "{}");
         assert_eq!(whole.qos_class, "Guaranteed");
         let effective = whole.phases.last().unwrap();
@@ -830,7 +834,7 @@ fn resources_of_the_whole_pod_count() {
             .find(|it| it.phase == "running")
             .unwrap();
         assert_eq!(running.limits.cpu_millis, Some(2000));
-        // A request of a container takes precedence over the pod's limit.
+        // The request of a container takes precedence over the limit of the pod.
         let asked = said(
             annotations,
             &format!("{{limits: {both}}}"),
@@ -868,7 +872,7 @@ fn a_cpu_request_of_the_whole_pod_that_usher_lowers_is_a_warning() {
     assert_eq!(warnings(&pod(", usher/cgroup-sizing: \"Off\"", two)), []);
     // The pod's request is larger than its containers' requests, so usher does not lower it.
     assert_eq!(warnings(&pod("", "{requests: {cpu: 3}}")), []);
-    // Without its own request the pod has none that usher could lower.
+    // The pod has no request of its own, so usher has no request to lower.
     assert_eq!(warnings(&pod("", "{limits: {cpu: 2}}")), []);
 }
 

@@ -37,7 +37,7 @@ impl Explanation {
             }
             None => {}
         }
-        // A refused pod is never created and has no size.
+        // A refused pod is never created, so the text shows no size for it.
         if self.refused.is_none() {
             text.push_str(&self.sizes(width));
         }
@@ -85,7 +85,8 @@ impl Explanation {
     }
 }
 
-/// A sentence about something, with further lines indented.
+/// A line about a subject, such as a container: its name, and a sentence. Wrapped lines are
+/// indented.
 fn about(what: &str, style: Style, sentence: &str, width: Option<usize>) -> String {
     let lines = wrapped(&format!("{what}: {sentence}"), width, "  ");
     lines.replacen(what, &styled(style, what), 1) + "\n"
@@ -163,7 +164,8 @@ fn start(
     text
 }
 
-/// The role, and its origin if that is special.
+/// The container's role, with a note if the role comes from the node or if the container is
+/// optional.
 fn role(entry: &Entry) -> String {
     let role = &entry.role;
     match entry.origin {

@@ -334,7 +334,7 @@ fn a_failed_probe_stands_with_the_wait_for_it_or_else_at_the_end() {
     let wait = pod.containers[0].wait.as_mut().unwrap();
     wait.obstacles[0].missing = api::Missing::MISSING_STARTUP_PROBE.into();
     assert_eq!(lines(&pod), [(3, format!("    {said}"))]);
-    // The probe has succeeded since.
+    // The probe has succeeded after its last failure.
     pod.containers[0].wait = MessageField::none();
     pod.containers[0].ready = true;
     assert_eq!(lines(&pod), []);

@@ -32,7 +32,8 @@ pub(super) fn answer(pod: &api::Pod) -> String {
 
 fn waiting(pod: &api::Pod) -> impl Iterator<Item = (&api::Container, &api::Wait)> {
     let containers = pod.containers.iter();
-    // A defer container waits for the pod's termination anyway, so its wait is no problem.
+    // A defer container always waits for the pod's termination, so its wait is not shown as a
+    // problem.
     containers.filter_map(|container| {
         let is_idle = words::is_defer(container.role) && !is_terminating(pod);
         let wait = container.wait.as_ref().filter(|_| !is_idle)?;
@@ -44,7 +45,8 @@ fn is_terminating(pod: &api::Pod) -> bool {
     pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATING)
 }
 
-/// The lines about waits: of each container, what it waits for, since when, and what ends the wait.
+/// The lines about waits. For each waiting container they say what it waits for, how long it has
+/// waited, and what ends the wait.
 pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     let mut lines = Vec::new();
     // Advice that applies to several containers is printed once, after their lines.
@@ -133,7 +135,7 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     lines
 }
 
-/// True for a defer container that runs in its turn, or got its stop signal then.
+/// True for a defer container whose turn has come. It may already have got its stop signal.
 fn is_cleanup_under_way(container: &api::Container) -> bool {
     let is_under_way =
         |wait: &api::Wait| waits_for(wait, api::Missing::MISSING_WORK) || is_signaled(wait);
@@ -149,7 +151,8 @@ fn waits_for(wait: &api::Wait, missing: api::Missing) -> bool {
     obstacles.any(|obstacle| obstacle.missing.enum_value() == Ok(missing))
 }
 
-/// True if the container waits only for its turn, which comes after the container of this name.
+/// True if the container waits for its turn and for nothing else, and the turn comes when the
+/// container named `name` is done.
 fn waits_only_for(wait: &api::Wait, name: &str) -> bool {
     use api::Missing::{MISSING_TURN_AT_THE_END, MISSING_TURN_TO_STOP};
     let turns = [MISSING_TURN_TO_STOP, MISSING_TURN_AT_THE_END].map(Ok);
@@ -159,7 +162,8 @@ fn waits_only_for(wait: &api::Wait, name: &str) -> bool {
     })
 }
 
-/// The line about a cleanup: its running time, its limit, and the containers that wait for it.
+/// The line about a running cleanup. Says how long the cleanup has run, when it is killed, and
+/// which containers wait for it.
 fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now: f64) -> String {
     let since = time::seconds(&wait.since).or(time::seconds(&cleanup.executed));
     let since = since.unwrap_or(now);
@@ -192,7 +196,8 @@ fn cleanup_line(pod: &api::Pod, cleanup: &api::Container, wait: &api::Wait, now:
     line
 }
 
-/// The line about names that containers wait for and no container has. Such a name may be misspelt.
+/// The line about names of containers that were never created, although other containers wait for
+/// them. Such a name may be misspelled.
 fn never_created(pod: &api::Pod) -> Option<String> {
     let never = api::Missing::MISSING_NEVER_CREATED;
     let obstacles = waiting(pod).flat_map(|(_, wait)| &wait.obstacles);
@@ -219,7 +224,7 @@ fn late(pod: &api::Pod, now: f64) -> Option<String> {
     ))
 }
 
-/// The line about containers that usher does not stop and that still run after the end of the run.
+/// The line about containers that usher does not stop, and that still run after the run has ended.
 fn kept(pod: &api::Pod, now: f64) -> Option<String> {
     let kept = pod.kept.as_ref().filter(|_| pod.ended.is_none())?;
     let since = time::seconds(&kept.since).unwrap_or(now);
@@ -249,7 +254,8 @@ fn is_not_up(container: &api::Container) -> bool {
     is_startup && !container.ready
 }
 
-/// The containers that the wait needs and that were stopped because of their startup probe.
+/// The containers that the waiting container waits for, and that were stopped because their startup
+/// probe failed.
 fn culprits<'a>(
     pod: &'a api::Pod,
     wait: &'a api::Wait,

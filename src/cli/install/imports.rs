@@ -14,7 +14,8 @@ struct Import {
     span: Range<usize>,
 }
 
-/// The first directory of which the configuration file at `config` imports all files.
+/// A directory from which the configuration file at `config` imports all files. If there are
+/// several, the first one.
 pub(super) fn directory(text: &str, config: &Path) -> Option<PathBuf> {
     let imports = imports(text, config).into_iter();
     let mut directories = imports.filter_map(|import| {
@@ -41,7 +42,7 @@ pub(super) fn moved(text: &str, config: &Path, instead: Option<(&Path, &Path)>) 
     text
 }
 
-/// The imports in the order of the text; none if it is not TOML.
+/// The imports of a configuration file, in their order. Empty if the text is not TOML.
 fn imports(text: &str, config: &Path) -> Vec<Import> {
     let Ok(document) = Document::parse(text) else {
         return Vec::new();
@@ -92,7 +93,7 @@ mod tests {
                 "{imports}"
             );
         }
-        // A key of a table does not count.
+        // The key `imports` counts only at the top level, not within a table.
         assert_eq!(
             directory_of("[a]\nimports = ['/etc/conf.d/*.toml']\n"),
             None

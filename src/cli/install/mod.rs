@@ -20,11 +20,12 @@ mod units;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::{anyhow, bail};
 use clap::Args;
 use similar::TextDiff;
 
 use super::containerd::{FlavorArgument, NAME, Node, PROGRAM, Registration, find};
-use super::output::{Failure, Stdout, note};
+use super::output::{Failure, Stdout, note, sentence};
 use super::systemd::{has_systemd, systemctl};
 use plan::{Found, Goal, Planned, Texts};
 use source::SourceText;
@@ -123,14 +124,14 @@ impl Install {
             ));
         }
         let (is_removed, is_dry) = (self.remove, self.dry_run);
-        let installer = Installer::look(self).map_err(Failure::Because)?;
+        let installer = Installer::look(self)?;
         match (is_dry, is_removed) {
             (true, _) => {
                 installer.show(stdout)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            (false, true) => installer.remove().map_err(Failure::Because)?,
-            (false, false) => installer.install().map_err(Failure::Because)?,
+            (false, true) => installer.remove()?,
+            (false, false) => installer.install()?,
         }
         Ok(installer.conclude())
     }
@@ -155,7 +156,7 @@ pub(super) fn usual_prefix(own: Option<&Path>) -> &'static Path {
 
 impl Installer {
     /// Reads the node's state and plans the changes.
-    fn look(wanted: Install) -> Result<Installer, String> {
+    fn look(wanted: Install) -> anyhow::Result<Installer> {
         let node = Node::look(
             wanted.containerd.clone(),
             wanted.config.clone(),
@@ -171,8 +172,8 @@ impl Installer {
         let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
         // Links are followed, so that the installer changes the file and does not replace the link.
         let found = find_texts(place::resolve(&node.config), &containerd)?;
-        // If the configuration imports a directory, our own file goes there, even if the
-        // configuration is generated.
+        // If the configuration imports a directory, the installer writes its own file there. It
+        // does so even if the configuration itself is generated.
         let source = node.flavor.source(&node.config, found.layout());
         let found = match source.filter(|_| found.part_file.is_none()) {
             Some(source) => {
@@ -210,7 +211,7 @@ impl Installer {
     }
 
     /// Makes the changes.
-    fn install(&self) -> Result<(), String> {
+    fn install(&self) -> anyhow::Result<()> {
         let outdated = programs::outdated(&self.binaries, &self.bin)?;
         self.check_systemd()?;
         self.try_configuration()?;
@@ -225,7 +226,8 @@ impl Installer {
                  with systemctl edit usher-stop.service",
             );
         }
-        // A generated configuration contains the runtime after a restart of containerd, not before.
+        // Only a restart of containerd adds the runtime to a generated configuration. Before the
+        // restart, the checks would not find the runtime.
         let is_generated_later = self.is_changed() || self.found.awaits_generation();
         if self.found.source.is_none() || self.wanted.restart || !is_generated_later {
             self.check()?;
@@ -237,14 +239,15 @@ impl Installer {
         Ok(())
     }
 
-    fn remove(&self) -> Result<(), String> {
+    fn remove(&self) -> anyhow::Result<()> {
         self.check_systemd()?;
         self.try_configuration()?;
         let shim = self.bin.join(PROGRAM);
         let shims = programs::running_shims(&shim).all;
         units::remove(&self.wanted.units, shims > 0)?;
         self.configure()?;
-        // Without the shim containerd would drop the pods, while their processes keep running.
+        // The shim stays while pods run under it. Without the shim, containerd would drop these
+        // pods, but their processes would go on running.
         let is_needed = |program: &Path| shims > 0 && program == shim;
         if shims > 0 {
             note(&format!(
@@ -265,7 +268,7 @@ impl Installer {
     }
 
     /// Fails if an option needs systemd and systemd does not run. Called before the first change.
-    fn check_systemd(&self) -> Result<(), String> {
+    fn check_systemd(&self) -> anyhow::Result<()> {
         let is_changed = self.is_changed() || self.needs_restart();
         let (option, instead) = match () {
             () if self.wanted.restart && is_changed => (
@@ -277,9 +280,7 @@ impl Installer {
         };
         match has_systemd() {
             true => Ok(()),
-            false => Err(format!(
-                "{option} needs systemd, which does not run on this machine: {instead}"
-            )),
+            false => bail!("{option} needs systemd, which does not run on this machine: {instead}"),
         }
     }
 
@@ -300,7 +301,7 @@ impl Installer {
         self.planned.texts != self.found.texts
     }
 
-    /// The file to change, and its new text.
+    /// The file that the installer changes, and its new text.
     fn file(&self) -> (&Path, Option<&str>) {
         let (old, new) = (&self.found.texts, &self.planned.texts);
         let (file, text) = match (&self.found.source, &self.found.part_file) {
@@ -322,9 +323,9 @@ impl Installer {
         }
     }
 
-    /// Writes the planned configuration. If containerd does not start again with it, although it
-    /// did in the trial, restores the old one.
-    fn configure(&self) -> Result<(), String> {
+    /// Writes the planned configuration. If containerd started with it in the trial but does not
+    /// start with it now, restores the old configuration.
+    fn configure(&self) -> anyhow::Result<()> {
         let restart_marker = self.restart_marker();
         if !self.is_changed() {
             note(&format!("{} needs no change", self.file().0.display()));
@@ -333,7 +334,7 @@ impl Installer {
             }
             return match restart(self.node.flavor.unit(), &restart_marker) {
                 true => Ok(()),
-                false => Err("containerd did not start again".to_owned()),
+                false => bail!("containerd did not start again"),
             };
         }
         if self.wanted.restart {
@@ -355,11 +356,11 @@ impl Installer {
         }
         self.put(&self.found.texts)?;
         restart(self.node.flavor.unit(), &restart_marker);
-        Err("containerd did not start again; its old configuration is restored".to_owned())
+        bail!("containerd did not start again; its old configuration is restored")
     }
 
     /// Fails if containerd does not start with the planned configuration.
-    fn try_configuration(&self) -> Result<(), String> {
+    fn try_configuration(&self) -> anyhow::Result<()> {
         if self.planned.tried == self.found.texts {
             return Ok(());
         }
@@ -377,14 +378,14 @@ impl Installer {
                 true => format!("with {NAME} removed from"),
                 false => "with".to_owned(),
             };
-            format!(
-                "containerd or its CRI plugin does not start {with} {}: {error}; nothing was changed",
-                self.found.config.display()
+            let (config, error) = (self.found.config.display(), sentence(&error));
+            anyhow!(
+                "containerd or its CRI plugin does not start {with} {config}: {error}; nothing was changed"
             )
         })
     }
 
-    fn put(&self, texts: &Texts) -> Result<(), String> {
+    fn put(&self, texts: &Texts) -> anyhow::Result<()> {
         if let Some(source) = &self.found.source {
             return place::put(&source.file, texts.source.as_deref());
         }
@@ -421,7 +422,7 @@ impl Installer {
             }
             return Ok(());
         }
-        let outdated = programs::outdated(&self.binaries, &self.bin).map_err(Failure::Because)?;
+        let outdated = programs::outdated(&self.binaries, &self.bin)?;
         for program in outdated {
             says("would install:", &self.bin.join(program))?;
         }
@@ -449,7 +450,7 @@ fn note_on_old_shims(shims: &[u32]) -> String {
     )
 }
 
-/// The directories to create for the programs and the files.
+/// The directories that do not exist yet and that the programs and the files need.
 fn missing_directories(found: &Found, bin: &Path) -> Vec<PathBuf> {
     let source = found.source.as_ref().map(|source| &source.file);
     let files = [Some(&found.config), found.part_file.as_ref(), source];
@@ -475,29 +476,29 @@ fn difference(file: &Path, old: Option<&str>, new: Option<&str>) -> String {
     unified.header(&name(old), &name(new)).to_string()
 }
 
-fn refuse_while_needed(shim: &Path) -> Result<(), String> {
+fn refuse_while_needed(shim: &Path) -> anyhow::Result<()> {
     match programs::running_shims(shim).all {
         0 => Ok(()),
-        shims => Err(format!(
+        shims => bail!(
             "pods run under {NAME} (shims: {shims}) and need it to end; drain the node, or use --force"
-        )),
+        ),
     }
 }
 
 /// The program ctr, with which the trial asks containerd for its plugins.
-fn find_ctr(containerd: &Path, node: &Node) -> Result<PathBuf, String> {
+fn find_ctr(containerd: &Path, node: &Node) -> anyhow::Result<PathBuf> {
     let beside = containerd.with_file_name("ctr");
     let ctr = find("", &beside.to_string_lossy()).or_else(|| find(&node.path, "ctr"));
     ctr.ok_or_else(|| {
         let (beside, path) = (beside.display(), node.whose_path());
-        format!(
+        anyhow!(
             "ctr, which tells whether containerd has started, is neither {beside} nor on {path}"
         )
     })
 }
 
 /// Restarts containerd, then removes the marker file. If this command dies before the restart, the
-/// next one finds the marker and restarts containerd.
+/// marker stays, and the next `usher install` restarts containerd.
 fn restart(unit: &str, marker: &Path) -> bool {
     note("restarting containerd; pods keep running");
     systemctl(&["restart", unit]) && place::remove(marker).is_ok()

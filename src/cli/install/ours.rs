@@ -3,27 +3,30 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use thiserror::Error;
 
 /// The line before the installer's lines.
 const FIRST: &str = "# >>> usher: from here to its end written by `usher install`";
-/// The beginning of `FIRST` that every version of the installer has written.
+/// The beginning of `FIRST`. All versions of the installer have written the line with the same
+/// beginning.
 const FIRST_BEGINS: &str = "# >>> usher:";
 /// The line after the installer's lines.
 const LAST: &str = "# <<< usher";
-/// The first line of a file that the installer made. `--remove` removes the file if nothing else is
-/// left in it.
+/// The first line of a file that the installer made. `--remove` removes the file if it then has no
+/// other lines.
 const MADE: &str = "# made by `usher install`";
 /// The first line of a file that an earlier installer made.
 const MADE_EARLIER: &str = "# made by scripts/install of usher";
-/// The comment below a last line that had no newline.
+/// The comment that the installer adds if the last line of the file has no newline. It stands below
+/// that line.
 const UNFINISHED: &str = "# usher: the line above had no end";
 
-/// The beginning of a line of ours that names a directory which the installer made. `--remove`
-/// removes that directory if it is empty.
+/// The beginning of a line that names a directory which the installer made. `--remove` removes that
+/// directory if it is empty.
 const DIRECTORY: &str = "# directory made by `usher install`: ";
 
-/// A file's text without our lines.
+/// The text of a configuration file without the installer's lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bare {
     pub(super) text: String,
@@ -31,7 +34,7 @@ pub(super) struct Bare {
     pub(super) is_made: bool,
 }
 
-/// An error: our lines begin, but their last line is missing.
+/// An error: the installer's lines begin, but the line that ends them is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "line {line}: the lines of usher install begin here and do not end; expected a line {LAST:?}"
@@ -41,19 +44,19 @@ pub(super) struct NoEnd {
     pub(super) line: usize,
 }
 
-/// Removes our lines from a text.
+/// Removes the installer's lines from a text.
 ///
 /// # Errors
 ///
-/// [`NoEnd`], if it is unclear which lines are ours.
+/// [`NoEnd`], if it is unclear which lines are the installer's.
 pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
     let mut bare = Bare {
         text: String::with_capacity(text.len()),
         is_made: false,
     };
     let mut begins = None;
-    // The last line of the text may have got its newline from the installer. Then: the text's
-    // length with that newline, and the newline.
+    // If the last line of the original text had no newline, the installer has added one. Then this
+    // is the text's length with that newline, and the newline.
     let mut unfinished = None;
     for (at, line) in text.split_inclusive('\n').enumerate() {
         let content = content(line);
@@ -69,8 +72,8 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
     if let Some(line) = begins {
         return Err(NoEnd { line });
     }
-    // If the administrator added lines below the installer's, that newline stays, since they need
-    // it.
+    // If the administrator has added lines below the installer's, the added newline stays, since it
+    // separates these lines from the text above.
     if let Some((_, end)) = unfinished.filter(|(length, _)| *length == bare.text.len()) {
         let finished = bare.text.strip_suffix(end).map(str::len);
         bare.text.truncate(finished.unwrap_or(bare.text.len()));
@@ -90,17 +93,18 @@ pub(super) fn names_runtime(text: &str) -> bool {
 }
 
 /// Refuses a file that has the path of the installer's file and that the installer did not make.
-pub(super) fn expect_made(file: &Path, is_made: bool) -> Result<(), String> {
+pub(super) fn expect_made(file: &Path, is_made: bool) -> anyhow::Result<()> {
     match is_made {
         true => Ok(()),
-        false => Err(format!(
+        false => bail!(
             "{} exists, but `usher install` did not create it; expected no such file",
             file.display()
-        )),
+        ),
     }
 }
 
-/// The text with our tables at its end, and with the line [`MADE`] if the installer made the file.
+/// The text with the installer's tables at its end. If the installer made the file, the text begins
+/// with the line [`MADE`].
 pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
     let end = usual_end(&bare.text);
     let mut text = made(bare);
@@ -114,22 +118,23 @@ pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
     text
 }
 
-/// The tables, below a line for each directory that the installer makes.
+/// The runtime's tables. A line for each directory that the installer makes comes before them.
 pub(super) fn with_directories(directories: &[PathBuf], tables: &str) -> String {
     let names = directories.iter().filter_map(|path| path.to_str());
-    // A line break would end the comment.
+    // A directory whose name has a line break is left out, since the line break would end the
+    // comment.
     let names = names.filter(|name| !name.contains(char::is_control));
     let lines: String = names.map(|name| format!("{DIRECTORY}{name}\n")).collect();
     lines + tables
 }
 
-/// The directories that a text names as made by the installer.
+/// The directories that the installer made, from the lines of this text that name them.
 pub(super) fn directories(text: &str) -> impl Iterator<Item = PathBuf> {
     let names = text.lines().filter_map(|line| line.strip_prefix(DIRECTORY));
     names.map(PathBuf::from)
 }
 
-/// Our tables in a text.
+/// The tables that the installer has written in this text.
 pub(super) fn tables(text: &str) -> String {
     let lines = text.lines();
     let lines = lines
@@ -139,12 +144,12 @@ pub(super) fn tables(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The text of a file that has only our tables.
+/// The text of a file that contains only the installer's tables.
 pub(super) fn own_file(version: i64, tables: &str) -> String {
     format!("{MADE}\nversion = {version}\n{tables}\n")
 }
 
-/// The text of a file without our tables.
+/// The text of a file without the installer's tables.
 pub(super) fn with_nothing(bare: &Bare) -> String {
     made(bare) + &bare.text
 }

@@ -7,6 +7,7 @@ use super::super::containerd::{NAME, Node, StatusError};
 use super::super::output::note;
 use super::super::systemd::has_systemd;
 use super::Installer;
+use anyhow::bail;
 
 /// The exit status if the user has to restart containerd.
 const RESTART_WANTED: u8 = 3;
@@ -37,13 +38,14 @@ impl Installer {
         ExitCode::SUCCESS
     }
 
-    /// The process of the running containerd, if the user still has to restart it.
+    /// The process id of the running containerd, if the user still has to restart containerd.
     fn awaits_restart(&self) -> Option<u32> {
         if self.wanted.restart {
             return None;
         }
         let node = self.look_again();
-        // The flavor generates the configuration from the source when containerd starts.
+        // When containerd starts, the distribution generates the configuration from the source
+        // file.
         let is_generated_later = self.found.source.is_some()
             && (self.is_changed() || !self.wanted.remove && self.found.awaits_generation());
         let is_unloaded = match node.cri_status.as_ref()? {
@@ -63,7 +65,7 @@ impl Installer {
     }
 
     /// Runs the checks of `usher check`, and fails if pods would not run.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
         let report = check::Report::of_installed(&self.look_again());
         // Without --restart the administrator restarts containerd later, so a problem that the
         // restart solves does not count.
@@ -73,8 +75,6 @@ impl Installer {
         for finding in &report.findings {
             note(finding.text().trim_end());
         }
-        Err(format!(
-            "{NAME} is installed, but its pods would not run yet; see above"
-        ))
+        bail!("{NAME} is installed, but its pods would not run yet; see above")
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
+use anyhow::Context;
 use usher_linux::files::{self, Replacement};
 
 use super::super::containerd::NAME;
@@ -12,7 +13,7 @@ use super::super::containerd::NAME;
 /// The mode of a new file.
 const MODE: u32 = 0o644;
 
-/// The path of a file of ours beside another file.
+/// The path of one of usher's files beside another file, for example `config.toml.usher-restart`.
 pub(super) fn beside(file: &Path, what: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(format!(".{NAME}-{what}"));
@@ -23,29 +24,30 @@ pub(super) fn beside(file: &Path, what: &str) -> PathBuf {
 ///
 /// # Errors
 ///
-/// A sentence, if the file cannot be read or is not text.
-pub(super) fn read(file: &Path) -> Result<Option<String>, String> {
+/// If the file cannot be read or is not text.
+pub(super) fn read(file: &Path) -> anyhow::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{} cannot be read: {error}", file.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
     }
 }
 
-/// Replaces a file's text and keeps its mode and owner; removes the file if there is no text.
+/// Replaces a file's text and keeps the file's mode and owner. If `text` is None, removes the file.
 ///
 /// # Errors
 ///
-/// A sentence. The file is unchanged then.
-pub(super) fn put(file: &Path, text: Option<&str>) -> Result<(), String> {
+/// If the file cannot be changed; it is as before then.
+pub(super) fn put(file: &Path, text: Option<&str>) -> anyhow::Result<()> {
     let done = match text {
         None => remove(file),
         Some(text) => replace(file, text.as_bytes()),
     };
-    done.map_err(|error| format!("{} cannot be changed: {error}", file.display()))
+    done.with_context(|| format!("cannot change {}", file.display()))
 }
 
-/// The directories to create so that this one exists, the outermost first.
+/// Returns the missing directories among this directory and its parents. The outermost one comes
+/// first.
 pub(super) fn missing_directories(directory: &Path) -> Vec<PathBuf> {
     let missing = directory.ancestors().take_while(|it| !it.exists());
     let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
@@ -53,7 +55,8 @@ pub(super) fn missing_directories(directory: &Path) -> Vec<PathBuf> {
     missing
 }
 
-/// Removes the empty ones of the directories, the innermost first, and returns them.
+/// Removes those of the directories that are empty, the innermost first. Returns the removed
+/// directories.
 pub(super) fn remove_empty(mut directories: Vec<PathBuf>) -> Vec<PathBuf> {
     directories.sort();
     directories.dedup();
@@ -95,7 +98,7 @@ pub(super) fn copy_program(from: &Path, to: &Path) -> io::Result<PathBuf> {
     Ok(new)
 }
 
-/// The path without links, also of a file that does not exist yet.
+/// The path with all symbolic links resolved. The file need not exist.
 pub(super) fn resolve(file: &Path) -> PathBuf {
     const MOST_LINKS: usize = 40;
     let mut rest = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
@@ -130,12 +133,12 @@ mod tests {
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
         put(&file, Some("a = 2\n")).unwrap();
         assert_eq!(
-            (mode(&file), read(&file)),
-            (0o600, Ok(Some("a = 2\n".to_owned())))
+            (mode(&file), read(&file).unwrap()),
+            (0o600, Some("a = 2\n".to_owned()))
         );
         for _ in 0..2 {
             put(&file, None).unwrap();
-            assert_eq!(read(&file), Ok(None));
+            assert_eq!(read(&file).unwrap(), None);
         }
         assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 0);
     }

@@ -2,23 +2,25 @@
 
 use std::path::PathBuf;
 
+use anyhow::{anyhow, bail};
 use toml::{Table, Value};
 use toml_edit::{Document, DocumentMut, Item, Key};
 
 use super::super::containerd::{Effective, NAME, Registration, cri_of_layout, entry};
+use super::super::output::sentence;
 use super::imports;
 use super::ours::{self, Bare, without_ours};
 use super::source::SourceText;
 
-/// The texts of the files that can have lines of ours; None if a file does not exist.
+/// The texts of the files in which the installer writes lines. None for a file that does not exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Texts {
     /// containerd's configuration file.
     pub(super) main: Option<String>,
-    /// Our own file in the directory that the configuration imports.
+    /// The installer's own file, in the directory that the configuration imports.
     pub(super) part: Option<String>,
-    /// The file from which a distribution generates the configuration. If there is one, the
-    /// installer never writes the configuration itself.
+    /// The file from which a distribution generates containerd's configuration. If there is such a
+    /// file, the installer never writes the configuration itself.
     pub(super) source: Option<String>,
 }
 
@@ -26,8 +28,8 @@ pub(super) struct Texts {
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) texts: Texts,
-    /// The texts for the trial: with a [source](Texts::source), the configuration that the
-    /// distribution will generate.
+    /// The texts with which the trial starts containerd. With a [source](Texts::source), these
+    /// contain the configuration that the distribution will generate.
     pub(super) tried: Texts,
 }
 
@@ -36,45 +38,48 @@ pub(super) struct Planned {
 pub(super) struct Found {
     /// containerd's configuration file.
     pub(super) config: PathBuf,
-    /// The path of our own file, if the configuration imports a directory.
+    /// The path of the installer's own file, if the configuration imports a directory.
     pub(super) part_file: Option<PathBuf>,
     pub(super) texts: Texts,
-    /// The configuration file without our lines; only a `version` if the file does not exist.
+    /// The configuration file without the installer's lines. If the file does not exist, the text
+    /// has only a `version`.
     bare: Bare,
     /// The other imported files and their texts.
     pub(super) imported: Vec<(PathBuf, String)>,
     pub(super) source: Option<SourceText>,
-    /// Directories to create, and those that an earlier installation created.
+    /// Directories that this installation has to create, and directories that an earlier
+    /// installation created.
     directories: Vec<PathBuf>,
 }
 
 /// The wanted state of containerd's configuration.
 #[derive(Debug)]
 pub(super) enum Goal {
-    /// The configuration has our runtime with this registration.
+    /// The configuration has usher's runtime with this registration.
     Installed(Registration),
-    /// The configuration has no lines of ours.
+    /// The configuration has no lines of the installer.
     Removed,
 }
 
-/// A function that asks containerd for the effective configuration of texts. Its error is
-/// containerd's reason to reject them.
-pub(super) type Ask<'a> = dyn FnMut(&Found, &Texts) -> Result<Effective, String> + 'a;
+/// A function that asks containerd which effective configuration results from these texts. If
+/// containerd rejects the texts, the error gives containerd's reason.
+pub(super) type Ask<'a> = dyn FnMut(&Found, &Texts) -> anyhow::Result<Effective> + 'a;
 
 impl Found {
-    /// Takes the configuration file's text, or the `version` for a new file.
+    /// Takes the text of containerd's configuration file. If there is no file, takes the `version`
+    /// that a new file gets.
     ///
     /// # Errors
     ///
-    /// A sentence, if it is unclear which lines are ours.
+    /// If it is unclear which lines are the installer's.
     pub(super) fn new(
         config: PathBuf,
         main: Option<String>,
-        version: impl FnOnce() -> Result<i64, String>,
-    ) -> Result<Found, String> {
+        version: impl FnOnce() -> anyhow::Result<i64>,
+    ) -> anyhow::Result<Found> {
         let bare = match &main {
             Some(text) => {
-                without_ours(text).map_err(|error| format!("{}, {error}", config.display()))?
+                without_ours(text).map_err(|error| anyhow!("{}, {error}", config.display()))?
             }
             None => Bare {
                 text: format!("version = {}\n", version()?),
@@ -97,12 +102,12 @@ impl Found {
         })
     }
 
-    /// Adds the text at the path of our own file.
+    /// Adds the present text of the installer's own file.
     ///
     /// # Errors
     ///
-    /// A sentence, if the installer did not make that file.
-    pub(super) fn with_part(mut self, part: Option<String>) -> Result<Found, String> {
+    /// If the installer did not make that file.
+    pub(super) fn with_part(mut self, part: Option<String>) -> anyhow::Result<Found> {
         if let (Some(file), Some(text)) = (&self.part_file, &part) {
             let is_made = without_ours(text).is_ok_and(|bare| bare.is_made);
             ours::expect_made(file, is_made)?;
@@ -116,7 +121,7 @@ impl Found {
         version(&self.bare.text)
     }
 
-    /// The texts without our lines.
+    /// The texts without the installer's lines.
     fn without_ours(&self) -> Texts {
         Texts {
             main: Some(self.bare.text.clone()),
@@ -131,7 +136,8 @@ impl Found {
         self
     }
 
-    /// Adds directories to create to those that an earlier installation created.
+    /// Adds missing directories. The result also contains the directories that an earlier
+    /// installation created.
     pub(super) fn with_directories(mut self, missing: Vec<PathBuf>) -> Found {
         self.directories = self.made_directories();
         self.directories.extend(missing);
@@ -145,7 +151,7 @@ impl Found {
         texts.flat_map(|text| ours::directories(text)).collect()
     }
 
-    /// The runtime's table, below the lines that name created directories.
+    /// The runtime's table. Lines that name the created directories come before it.
     fn tables(&self, cri: &str, registration: &Registration) -> String {
         ours::with_directories(&self.directories, &entry(cri, NAME, registration))
     }
@@ -165,9 +171,9 @@ impl Found {
     ///
     /// # Errors
     ///
-    /// A sentence: containerd rejects the present configuration, or the new one, or the new one
-    /// would change more than our runtime.
-    pub(super) fn plan(&self, goal: &Goal, ask: &mut Ask) -> Result<Planned, String> {
+    /// If containerd rejects the present configuration or the new one, or if the new
+    /// configuration would change more than usher's runtime.
+    pub(super) fn plan(&self, goal: &Goal, ask: &mut Ask) -> anyhow::Result<Planned> {
         let Some(source) = &self.source else {
             let texts = self.plan_configuration(goal, ask)?;
             let tried = texts.clone();
@@ -180,7 +186,8 @@ impl Found {
         let layout = self.layout();
         let (text, tried) = match goal {
             Goal::Removed => (source.without_ours(), None),
-            // The generated configuration has the runtime already, maybe without our comments.
+            // The generated configuration has the runtime already, but may lack the installer's
+            // comments around it.
             Goal::Installed(registration) if source.has_ours() => {
                 let mut tables = self.tables(cri_of_layout(layout), registration);
                 tables.push_str(&built_in_of(&source.tables()));
@@ -197,10 +204,10 @@ impl Found {
         Ok(Planned { texts, tried })
     }
 
-    fn plan_configuration(&self, goal: &Goal, ask: &mut Ask) -> Result<Texts, String> {
+    fn plan_configuration(&self, goal: &Goal, ask: &mut Ask) -> anyhow::Result<Texts> {
         let before = ask(self, &self.without_ours()).map_err(|error| {
-            let file = self.config.display();
-            format!("containerd rejects the present {file}: {error}; nothing was changed")
+            let (file, error) = (self.config.display(), sentence(&error));
+            anyhow!("containerd rejects the present {file}: {error}; nothing was changed")
         })?;
         let planned = match goal {
             Goal::Removed => self.removed(),
@@ -226,14 +233,14 @@ impl Found {
         before: &Effective,
         registration: &Registration,
         ask: &mut Ask,
-    ) -> Result<Texts, String> {
+    ) -> anyhow::Result<Texts> {
         let config = self.config.display();
         let mut runtimes = before.runtimes().map(|(name, _)| name).peekable();
         if runtimes.peek().is_none() {
-            return Err(format!(
+            bail!(
                 "{config} has no runtimes for Kubernetes; expected containerd's CRI plugin to be enabled; \
                  nothing was changed"
-            ));
+            );
         }
         if runtimes.any(|name| name == NAME) {
             let imported = self
@@ -249,32 +256,33 @@ impl Found {
                 Some((file, line)) => format!("{file}, line {line},"),
                 None => format!("a file that {config} imports"),
             };
-            return Err(format!(
+            bail!(
                 "{place} already has a runtime {NAME} that `usher install` did not write; remove it first; \
                  nothing was changed"
-            ));
+            );
         }
         let mut why = String::new();
         for candidate in self.candidates(before, registration) {
             match ask(self, &candidate).and_then(|after| adds_usher(before, &after)) {
                 Ok(()) => return Ok(candidate),
-                Err(error) => why = error,
+                Err(error) => why = sentence(&error),
             }
         }
         if let Some((line, table)) = self.inline_table() {
-            return Err(format!(
+            bail!(
                 "{config}, line {line}: {table} is an inline table, which other lines cannot extend; \
                  expected [{table}] with its keys below it; nothing was changed"
-            ));
+            );
         }
-        Err(format!(
+        bail!(
             "the runtime {NAME} in {config} would change more of containerd's configuration: {why}; \
              nothing was changed"
-        ))
+        )
     }
 
-    /// The texts to try, the best first: our own file; lines in the configuration; these lines with
-    /// the built-in runtime, which containerd 1 drops if the configuration names another runtime.
+    /// The texts to try, the best first. The runtime's lines go into the installer's own file, or
+    /// else into the configuration. The last text also has the built-in runtime, which containerd 1
+    /// drops if the configuration names another runtime.
     fn candidates(&self, before: &Effective, registration: &Registration) -> Vec<Texts> {
         let version = version(&self.bare.text);
         let cri = cri_of_layout(version);
@@ -294,8 +302,9 @@ impl Found {
         all.chain(with_built_in).collect()
     }
 
-    /// Keeps the text that a file has now if the new text has the same values. So no containerd
-    /// restarts for a changed comment, or for lines that the administrator added below ours.
+    /// If the planned text of a file has the same values as the present text, keeps the present
+    /// text. So containerd does not restart for a changed comment, or for lines that the
+    /// administrator added below the installer's.
     fn keep_equal_texts(&self, planned: Texts) -> Texts {
         type Alike = fn(&str, &str) -> bool;
         let either = |old: &Option<String>, new: Option<String>, alike: Alike| match (old, new) {
@@ -309,7 +318,8 @@ impl Found {
         }
     }
 
-    /// The line and the name of the first inline table among the tables that contain the runtimes.
+    /// If the table of all runtimes is an inline table, or is within one, returns the line and the
+    /// name of the outermost inline table.
     fn inline_table(&self) -> Option<(usize, String)> {
         let document = Document::parse(self.bare.text.as_str()).ok()?;
         let mut item = document.as_item();
@@ -325,7 +335,7 @@ impl Found {
     }
 }
 
-/// The line with the table of a runtime of our name.
+/// The number of the line with the table of the runtime `usher`.
 fn line_of_runtime(text: &str) -> Option<usize> {
     let document = Document::parse(text).ok()?;
     let mut path = runtimes(text).into_iter().chain([NAME]);
@@ -333,7 +343,7 @@ fn line_of_runtime(text: &str) -> Option<usize> {
     line(text, item)
 }
 
-/// The path of keys to the table of all runtimes.
+/// The keys that lead to the table of all runtimes.
 fn runtimes(text: &str) -> [&'static str; 4] {
     [
         "plugins",
@@ -355,7 +365,7 @@ fn version(text: &str) -> i64 {
     version.unwrap_or(1)
 }
 
-/// True if two texts have the same values, and the same lines outside the installer's.
+/// True if both texts have the same values and differ only in the installer's lines.
 fn are_alike(old: &str, new: &str) -> bool {
     without_ours(old) == without_ours(new) && have_the_same_values(old, new)
 }
@@ -389,7 +399,7 @@ fn built_in(cri: &str, before: &Effective) -> Option<String> {
     Some(document.to_string())
 }
 
-/// The tables of the built-in runtime among ours.
+/// The tables of the built-in runtime, from the tables that the installer wrote.
 fn built_in_of(ours: &str) -> String {
     let runc = ours.find(".containerd.runtimes.runc]");
     let begin = runc.and_then(|runc| ours.get(..runc)?.rfind('\n'));
@@ -404,22 +414,22 @@ fn flush_left(item: &mut Item) {
     };
     table.decor_mut().clear();
     for (mut key, value) in table.iter_mut() {
-        // A table's key is part of its heading.
+        // The key of a table stands in its heading, so the key gets no indentation.
         key.leaf_decor_mut()
             .set_prefix(if value.is_table() { "" } else { "  " });
         flush_left(value);
     }
 }
 
-/// Checks that `after` is `before` plus our runtime.
-fn adds_usher(before: &Effective, after: &Effective) -> Result<(), String> {
+/// Checks that `after` is `before` with usher's runtime added, and differs in nothing else.
+fn adds_usher(before: &Effective, after: &Effective) -> anyhow::Result<()> {
     let (old, new) = (before.without(NAME), after.without(NAME));
     if let Some(difference) = difference("", &Value::Table(old), &Value::Table(new)) {
-        return Err(difference);
+        bail!(difference);
     }
     match after.runtimes().any(|(name, _)| name == NAME) {
         true => Ok(()),
-        false => Err(format!("containerd does not find the runtime {NAME}")),
+        false => bail!("containerd does not find the runtime {NAME}"),
     }
 }
 

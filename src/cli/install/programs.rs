@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::super::containerd::{NAME, PROGRAM, is_program, output};
+use super::super::output::sentence;
 use super::place;
+use anyhow::{Context, bail};
 
 /// The installed programs.
 pub(super) const PROGRAMS: [&str; 2] = [PROGRAM, NAME];
@@ -14,15 +16,15 @@ pub(super) const PROGRAMS: [&str; 2] = [PROGRAM, NAME];
 ///
 /// # Errors
 ///
-/// A sentence, if `from` lacks a program.
-pub(super) fn outdated(from: &Path, bin: &Path) -> Result<Vec<&'static str>, String> {
+/// If `from` lacks a program.
+pub(super) fn outdated(from: &Path, bin: &Path) -> anyhow::Result<Vec<&'static str>> {
     for program in PROGRAMS {
         // The file need not be executable in `from`: /run is often mounted noexec.
         if !from.join(program).is_file() {
-            return Err(format!(
+            bail!(
                 "{} has no {program}; name the directory with the programs (--binaries)",
                 from.display()
-            ));
+            );
         }
     }
     let is_outdated = |program: &&str| {
@@ -43,24 +45,24 @@ fn have_equal_bytes(one: &Path, other: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// A sentence, if a program cannot be written, or does not run on this node, for instance because
+/// If a program cannot be written, or does not run on this node, for instance because
 /// of an older C library or another processor.
-pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<PathBuf>, String> {
+pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut news = Vec::new();
     let directories = place::missing_directories(bin);
     let copied = programs.iter().try_for_each(|program| {
         let (source, place) = (from.join(program), bin.join(program));
         news.push(place.clone());
         let new = place::copy_program(&source, &place)
-            .map_err(|error| format!("{} cannot be written: {error}", place.display()))?;
+            .with_context(|| format!("cannot write {}", place.display()))?;
         let said = output(Command::new(new).arg("--version"));
         said.map(drop)
-            .map_err(|error| format!("{} does not run on this node: {error}", source.display()))
+            .with_context(|| format!("{} does not run on this node", source.display()))
     });
     let placed = copied.and_then(|()| {
         news.iter().try_for_each(|place| {
             fs::rename(place::beside(place, "new"), place)
-                .map_err(|error| format!("{} cannot be replaced: {error}", place.display()))
+                .with_context(|| format!("cannot replace {}", place.display()))
         })
     });
     match placed {
@@ -70,12 +72,12 @@ pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> Result<Vec<
                 let _ = fs::remove_file(place::beside(&place, "new"));
             }
             place::remove_empty(directories);
-            Err(format!("{error}; nothing was changed"))
+            bail!("{}; nothing was changed", sentence(&error))
         }
     }
 }
 
-/// The programs found by a removal.
+/// The result of removing the programs.
 #[derive(Debug, Default)]
 pub(super) struct Removal {
     pub removed: Vec<PathBuf>,
@@ -83,8 +85,8 @@ pub(super) struct Removal {
     pub of_packages: Vec<PathBuf>,
 }
 
-/// Removes the programs that are neither needed nor part of a package.
-pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Removal, String> {
+/// Removes the programs. A program stays if `is_needed` says so, or if it belongs to a package.
+pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> anyhow::Result<Removal> {
     let files = PROGRAMS.map(|program| bin.join(program));
     let there = files
         .into_iter()
@@ -92,8 +94,7 @@ pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Re
     let files = there.filter(|file| !is_needed(file));
     let (of_packages, removed): (Vec<_>, Vec<_>) = files.partition(|file| is_of_package(file));
     for file in &removed {
-        place::remove(file)
-            .map_err(|error| format!("{} cannot be removed: {error}", file.display()))?;
+        place::remove(file).with_context(|| format!("cannot remove {}", file.display()))?;
     }
     Ok(Removal {
         removed,
@@ -101,7 +102,7 @@ pub(super) fn remove(bin: &Path, is_needed: impl Fn(&Path) -> bool) -> Result<Re
     })
 }
 
-/// True if a Debian package owns the file; its removal then removes the file.
+/// True if a Debian package owns the file. The file is then removed together with the package.
 pub(super) fn is_of_package(file: &Path) -> bool {
     let mut asking = Command::new("dpkg-query");
     asking.arg("--search").arg(file);
@@ -114,12 +115,12 @@ pub(super) fn is_of_package(file: &Path) -> bool {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Shims {
     pub all: usize,
-    /// The processes whose program was replaced or removed since they started.
+    /// The process ids of shims whose program file was replaced or removed after their start.
     pub outdated: Vec<u32>,
 }
 
-/// Counts the shims that run this program. After a replacement they go on running the old program,
-/// but need the file to clean up after their pods.
+/// Counts the shims that run the program at this path. After a replacement of the file they go on
+/// running the old program, but they need the file to clean up after their pods.
 pub(super) fn running_shims(shim: &Path) -> Shims {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = processes.filter_map(|process| {

@@ -1,5 +1,5 @@
-//! The trial's temporary directory and containerd. Neither outlives this command, even if a signal
-//! ends it.
+//! The temporary directory and the containerd of the trial. Both end before this command exits,
+//! even if a signal ends the command.
 
 use std::fs::File;
 use std::io;
@@ -14,8 +14,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use tempfile::TempDir;
 
-/// The directory and the containerd. While it exists, a thread handles the signals that end this
-/// command.
+/// The trial's directory and containerd. As long as this value exists, a thread handles the signals
+/// that would end this command.
 pub(super) struct Scratch {
     path: PathBuf,
     content: Arc<Mutex<Content>>,
@@ -61,8 +61,8 @@ impl Scratch {
         self.path.join("log")
     }
 
-    /// Starts containerd under the lock. So a signal cannot arrive between the start and the moment
-    /// when the process is stored.
+    /// Starts containerd while holding the lock. If a signal arrives meanwhile, its handler waits
+    /// for the lock, and then finds the stored process to kill.
     pub(super) fn start(&self, start: impl FnOnce() -> io::Result<Child>) -> io::Result<()> {
         let mut content = lock(&self.content);
         content.containerd = Some(start()?);
@@ -129,8 +129,8 @@ impl Watcher {
         })
     }
 
-    /// Ends the thread and restores the default action of the signals. That action also applies to
-    /// signals that are pending.
+    /// Ends the thread and restores the default action of the signals. A pending signal then takes
+    /// its default action.
     fn end(self) {
         drop(self.pipe);
         let _ = self.thread.join();
@@ -138,7 +138,8 @@ impl Watcher {
     }
 }
 
-/// Returns once the other end of the pipe closes; after a signal, cleans up and ends this command.
+/// Waits for a signal. After a signal, cleans up and ends this command. Returns when the other end
+/// of the pipe is closed.
 fn watch(arrived: &SignalFd, end: &OwnedFd, content: &Mutex<Content>) {
     loop {
         let mut both = [end.as_fd(), arrived.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
@@ -152,7 +153,7 @@ fn watch(arrived: &SignalFd, end: &OwnedFd, content: &Mutex<Content>) {
         if signal && let Ok(Some(signal)) = arrived.read_signal() {
             lock(content).clear();
             let number = i32::try_from(signal.ssi_signo).unwrap_or_default();
-            // The exit status by which shells report a signal.
+            // The exit status with which a shell reports that a signal ended a command.
             std::process::exit(number.saturating_add(128));
         }
     }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use super::super::containerd::{Source, SourceForm};
 use super::ours::{self, Bare, without_ours};
+use anyhow::{anyhow, bail};
 
-/// A new template, which includes the distribution's own.
+/// A new template. Its only line includes the distribution's own template.
 const TEMPLATE: &str = "{{ template \"base\" . }}\n";
 
 /// A [`Source`] and its text.
@@ -20,13 +21,13 @@ pub(super) struct SourceText {
 impl SourceText {
     /// # Errors
     ///
-    /// A sentence, if it is unclear which lines are ours, or if a file of ours has another author,
-    /// or if a file that always exists is missing.
-    pub(super) fn new(source: Source, text: Option<String>) -> Result<SourceText, String> {
+    /// If it is unclear which lines are the installer's, if the installer's own file
+    /// has another author, or if a file is missing that the distribution always has.
+    pub(super) fn new(source: Source, text: Option<String>) -> anyhow::Result<SourceText> {
         let Source { file, form } = source;
         let place = file.display();
         let bare = match (&text, form) {
-            (Some(text), _) => without_ours(text).map_err(|error| format!("{place}, {error}"))?,
+            (Some(text), _) => without_ours(text).map_err(|error| anyhow!("{place}, {error}"))?,
             (None, SourceForm::Template) => Bare {
                 text: TEMPLATE.to_owned(),
                 is_made: true,
@@ -36,9 +37,9 @@ impl SourceText {
                 is_made: true,
             },
             (None, SourceForm::Whole) => {
-                return Err(format!(
+                bail!(
                     "{place} does not exist; expected the file from which containerd's configuration is generated"
-                ));
+                );
             }
         };
         if form == SourceForm::OwnFile {
@@ -61,7 +62,7 @@ impl SourceText {
         self.text().is_some_and(ours::has_written)
     }
 
-    /// Our tables in the text.
+    /// The installer's tables in the text.
     pub(super) fn tables(&self) -> String {
         let text = self.text().unwrap_or_default();
         match self.form {
@@ -70,7 +71,7 @@ impl SourceText {
         }
     }
 
-    /// The text with our tables, for a configuration of this layout.
+    /// The text with the installer's tables, for a configuration of this layout.
     pub(super) fn with_ours(&self, layout: i64, tables: &str) -> String {
         match self.form {
             SourceForm::OwnFile => ours::own_file(layout, tables),
@@ -78,7 +79,7 @@ impl SourceText {
         }
     }
 
-    /// The text without our lines, or None to remove the file.
+    /// The text without the installer's lines. None if the file is to be removed.
     pub(super) fn without_ours(&self) -> Option<String> {
         let is_empty = match self.form {
             SourceForm::OwnFile => true,
@@ -96,7 +97,7 @@ mod tests {
 
     const TABLES: &str = "[plugins.x.containerd.runtimes.usher]\n  a = 1";
 
-    fn source(form: SourceForm, text: Option<&str>) -> Result<SourceText, String> {
+    fn source(form: SourceForm, text: Option<&str>) -> anyhow::Result<SourceText> {
         let file = PathBuf::from("/etc/source");
         SourceText::new(Source { file, form }, text.map(str::to_owned))
     }
@@ -131,13 +132,15 @@ mod tests {
         let there = source(SourceForm::OwnFile, Some(&text)).unwrap();
         assert!(there.has_ours());
         assert_eq!(there.without_ours(), None);
-        let other = source(SourceForm::OwnFile, Some("version = 2\n")).unwrap_err();
+        let other = source(SourceForm::OwnFile, Some("version = 2\n"))
+            .unwrap_err()
+            .to_string();
         assert!(other.contains("did not create it"), "{other}");
     }
 
     #[test]
     fn a_missing_whole_configuration_is_an_error() {
-        let missing = source(SourceForm::Whole, None).unwrap_err();
+        let missing = source(SourceForm::Whole, None).unwrap_err().to_string();
         assert!(missing.contains("/etc/source does not exist"), "{missing}");
     }
 }

@@ -8,22 +8,20 @@ use super::super::containerd::{Effective, configuration_files, dump, output};
 use super::plan::{Found, Texts};
 use super::scratch::Scratch;
 use super::{imports, place};
+use anyhow::{Context, anyhow};
 
 /// The directory for copies of imported files.
 const PARTS: &str = "parts";
 
-pub(super) fn scratch() -> Result<Scratch, String> {
-    Scratch::new().map_err(|error| {
+pub(super) fn scratch() -> anyhow::Result<Scratch> {
+    Scratch::new().with_context(|| {
         let directory = std::env::temp_dir();
-        format!(
-            "cannot make a directory in {}: {error}",
-            directory.display()
-        )
+        format!("cannot make a directory in {}", directory.display())
     })
 }
 
-/// Reads the files that can have lines of ours.
-pub(super) fn find_texts(config: PathBuf, containerd: &Path) -> Result<Found, String> {
+/// Reads the files in which the installer writes lines.
+pub(super) fn find_texts(config: PathBuf, containerd: &Path) -> anyhow::Result<Found> {
     let main = place::read(&config)?;
     let found = Found::new(config, main, || layout(containerd))?;
     let part = found.part_file.as_deref().map(place::read).transpose()?;
@@ -35,42 +33,43 @@ pub(super) fn find_texts(config: PathBuf, containerd: &Path) -> Result<Found, St
 }
 
 /// The newest layout (`version`) that a containerd supports.
-fn layout(containerd: &Path) -> Result<i64, String> {
+fn layout(containerd: &Path) -> anyhow::Result<i64> {
     let said = output(Command::new(containerd).args(["config", "default"]));
-    let version = said.and_then(|said| {
+    let version = said.map_err(anyhow::Error::from).and_then(|said| {
         let table: Result<toml::Table, _> = said.parse();
-        let table = table.map_err(|error| error.message().to_owned())?;
+        let table = table.map_err(|error| anyhow!("{}", error.message()))?;
         let version = table.get("version").and_then(toml::Value::as_integer);
-        version.ok_or_else(|| "it has no version".to_owned())
+        version.context("it has no version")
     });
-    version.map_err(|error| {
+    version.with_context(|| {
         let containerd = containerd.display();
-        format!("cannot read the default configuration of {containerd}: {error}")
+        format!("cannot read the default configuration of {containerd}")
     })
 }
 
-/// Asks containerd for the effective configuration of texts.
+/// Asks containerd which effective configuration results from these texts.
 pub(super) fn ask(
     containerd: &Path,
     scratch: &Scratch,
     found: &Found,
     texts: &Texts,
-) -> Result<Effective, String> {
-    let config = stage(scratch.path(), found, texts)
-        .map_err(|error| format!("cannot write it to a temporary directory: {error}"))?;
-    // containerd's errors name the temporary files.
+) -> anyhow::Result<Effective> {
+    let config =
+        stage(scratch.path(), found, texts).context("cannot write it to a temporary directory")?;
+    // Errors of containerd name the temporary files, so their paths are replaced by the real ones.
     dump(containerd, &config).map_err(|error| {
         let tried = |path: &Path| path.to_string_lossy().into_owned();
+        let error = error.to_string();
         let error = error.replace(&tried(&config), &tried(&found.config));
-        match found.part_file.as_deref().and_then(Path::parent) {
+        anyhow!(match found.part_file.as_deref().and_then(Path::parent) {
             Some(parts) => error.replace(&tried(&scratch.path().join(PARTS)), &tried(parts)),
             None => error,
-        }
+        })
     })
 }
 
-/// Writes texts to a configuration in the temporary directory. It imports the same files, except
-/// for those in the directory of our own file, of which it imports copies.
+/// Writes the texts to configuration files in the temporary directory. The main file imports the
+/// same files as the original. From the directory with the installer's own file it imports copies.
 fn stage(scratch: &Path, found: &Found, texts: &Texts) -> std::io::Result<PathBuf> {
     let main = texts.main.clone().unwrap_or_default();
     let file = scratch.join("config.toml");

@@ -1,8 +1,9 @@
-//! Plans for configurations of any form. The effective configuration is here the texts' own values;
-//! the integration tests ask containerd itself.
+//! Plans for configurations of any form. In these tests the values in the texts count as the
+//! effective configuration. The integration tests ask containerd itself.
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
@@ -54,11 +55,11 @@ fn installed() -> Goal {
     Goal::Installed(Registration::Path("/opt/it's \"here\"/shim".into()))
 }
 
-/// The merged values of the files.
-fn says(_: &Found, texts: &Texts) -> Result<Effective, String> {
+/// The effective configuration: the values of all files, merged.
+fn says(_: &Found, texts: &Texts) -> anyhow::Result<Effective> {
     let parse = |text: &Option<String>| text.clone().unwrap_or_default().parse::<Table>();
     let both = parse(&texts.main).and_then(|main| Ok((main, parse(&texts.part)?)));
-    let (mut main, part) = both.map_err(|error| error.message().to_owned())?;
+    let (mut main, part) = both.map_err(|error| anyhow!("{}", error.message()))?;
     merge(&mut main, part);
     Ok(Effective::of(main))
 }
@@ -73,12 +74,14 @@ fn merge(into: &mut Table, from: Table) {
 }
 
 fn plan(texts: &Texts, goal: &Goal) -> Result<Texts, String> {
-    let planned = found(texts).plan(goal, &mut says)?;
+    let planned = found(texts).plan(goal, &mut says);
+    let planned = planned.map_err(|error| error.to_string())?;
     assert_eq!(planned.texts, planned.tried);
     Ok(planned.texts)
 }
 
-/// Random configurations: some parts in any order, with either line ending, or none at the end.
+/// Random configurations: some parts in any order, with one of the two line endings. The last line
+/// may lack its line ending.
 fn configuration() -> impl Strategy<Value = String> {
     let others = subsequence(&OTHERS[..], 0..=OTHERS.len()).prop_shuffle();
     let ends = (any::<bool>(), any::<bool>());
@@ -118,7 +121,7 @@ proptest! {
     fn an_installation_and_its_removal_restore_every_byte(text in configuration()) {
         let before = main_only(&text);
         let with = match plan(&before, &installed()) {
-            // An inline table in the text cannot get further keys from other lines.
+            // If the text has an inline table, other lines cannot add keys to that table.
             Err(error) => {
                 prop_assert!(error.contains("is an inline table"), "{}", error);
                 return Ok(());
@@ -228,20 +231,21 @@ fn another_authors_runtime_is_refused_with_its_place() {
         error.starts_with("/etc/containerd/config.toml, line 5, already has a runtime usher"),
         "{error}"
     );
-    // An imported file already has a runtime usher.
+    // A file that the configuration imports already has a runtime named usher.
     let imported = (PathBuf::from("/x/theirs.toml"), theirs.clone());
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{}", RUNTIMES[0]);
     let mut found = found(&main_only(&text));
     found.imported.push(imported);
-    let mut with_theirs = |_: &Found, _: &Texts| Effective::parse(theirs.clone());
+    let mut with_theirs = |_: &Found, _: &Texts| Ok(Effective::parse(theirs.clone())?);
     let error = found.plan(&installed(), &mut with_theirs).unwrap_err();
+    let error = error.to_string();
     assert!(
         error.starts_with("/x/theirs.toml, line 5, already has a runtime usher"),
         "{error}"
     );
     let cut = format!("{}# >>> usher: cut\n[x]\n", RUNTIMES[0]);
     let found = Found::new("/c.toml".into(), Some(cut), || Ok(3));
-    let error = found.err().unwrap();
+    let error = found.err().unwrap().to_string();
     assert!(
         error.starts_with("/c.toml, line 3: the lines of usher install begin here"),
         "{error}"
@@ -252,7 +256,7 @@ fn another_authors_runtime_is_refused_with_its_place() {
         ..Texts::default()
     };
     let found = Found::new("/c.toml".into(), part.main, || Ok(3)).unwrap();
-    let error = found.with_part(part.part).err().unwrap();
+    let error = found.with_part(part.part).err().unwrap().to_string();
     assert!(error.starts_with("/x/usher.toml exists, but"), "{error}");
 }
 
@@ -264,7 +268,7 @@ fn an_inline_table_that_cannot_be_extended_is_named() {
         "/etc/containerd/config.toml, line 5: plugins.\"{CRI}\".containerd is an inline table"
     );
     assert!(error.starts_with(&expected), "{error}");
-    // If our lines go into our own file, the inline table can stay.
+    // The installer's lines go into its own file, so the inline table can stay.
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{IN_BRACES}");
     assert!(
         plan(&main_only(&text), &installed())
@@ -288,6 +292,7 @@ fn a_plan_that_would_change_another_value_is_refused_with_that_value() {
     let text = format!("version = 3\n{}{}", RUNTIMES[0], OTHERS[1]);
     let found = found(&main_only(&text));
     let error = found.plan(&installed(), &mut forgets).unwrap_err();
+    let error = error.to_string();
     assert!(error.contains("debug would be missing"), "{error}");
 }
 
@@ -328,7 +333,8 @@ fn a_generated_configuration_is_tried_and_only_its_source_is_changed() {
             written.awaits_generation(),
             "it has not been generated since"
         );
-        // The generated configuration can lack the comments around our lines.
+        // The distribution may leave out the comments around the installer's lines when it
+        // generates the configuration.
         let mut made = planned.texts.clone();
         made.main = made
             .main
@@ -336,8 +342,8 @@ fn a_generated_configuration_is_tried_and_only_its_source_is_changed() {
         let made_of = with_source(&made, form);
         assert!(!made_of.awaits_generation());
         assert_eq!(made_of.plan(&installed(), &mut says).unwrap().texts, made);
-        // Our lines about the built-in runtime stay, since containerd 1 would drop the runtime
-        // without them.
+        // The installer's lines about the built-in runtime stay. Without them containerd 1 would
+        // drop that runtime.
         let built_in = "\n[plugins.x.containerd.runtimes.runc]\n  a = 1\n# <<< usher";
         if form == SourceForm::Template {
             let text = made.source.take().unwrap();

@@ -1,11 +1,12 @@
-//! The trial: starts a containerd with the new configuration, but with other directories and
-//! sockets than the node's.
+//! The trial: starts a containerd with the new configuration, but with directories and sockets that
+//! differ from those of the node's containerd.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, bail};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use toml_edit::{DocumentMut, Item, Table, value};
@@ -26,16 +27,16 @@ pub(super) struct Programs<'a> {
     pub(super) ctr: &'a Path,
 }
 
-/// Changes a dumped configuration so that its containerd shares nothing with a running one and
-/// keeps its files in `directory`.
+/// Changes a dumped configuration. A containerd with the result shares nothing with a running
+/// containerd, and keeps its files in `directory`.
 ///
 /// # Errors
 ///
-/// A sentence, if the dump is not TOML.
-pub(super) fn private(dump: &str, directory: &Path) -> Result<String, String> {
+/// If the dump is not TOML.
+pub(super) fn private(dump: &str, directory: &Path) -> anyhow::Result<String> {
     let mut document: DocumentMut = dump
         .parse()
-        .map_err(|error| format!("containerd's dump of the configuration is not TOML: {error}"))?;
+        .context("containerd's dump of the configuration is not TOML")?;
     let at = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let top = document.as_table_mut();
     top.remove("imports");
@@ -44,8 +45,8 @@ pub(super) fn private(dump: &str, directory: &Path) -> Result<String, String> {
     }
     set(top, "temp", "");
     if let Some(score) = top.get_mut("oom_score") {
-        // containerd sets the score of its own PID through /proc. In a /proc of another PID
-        // namespace, that PID is another process.
+        // containerd writes its OOM score to `/proc/PID` with its own PID. If this /proc belongs to
+        // another PID namespace, that PID is another process.
         *score = value(0);
     }
     let mut listeners = |name: &str, address: &str| {
@@ -125,23 +126,23 @@ fn complaint(log: &str) -> Option<&str> {
 /// # Errors
 ///
 /// containerd's last error.
-pub(super) fn starts(programs: &Programs, dump: &str, scratch: &Scratch) -> Result<(), String> {
+pub(super) fn starts(programs: &Programs, dump: &str, scratch: &Scratch) -> anyhow::Result<()> {
     let directory = scratch.path().join("trial");
     let text = private(dump, &directory)?;
     let config = scratch.path().join("trial.toml");
-    let cannot = |error: std::io::Error| format!("the trial cannot start: {error}");
-    std::fs::create_dir(&directory).map_err(cannot)?;
-    std::fs::write(&config, text).map_err(cannot)?;
+    const CANNOT: &str = "cannot start the trial";
+    std::fs::create_dir(&directory).context(CANNOT)?;
+    std::fs::write(&config, text).context(CANNOT)?;
     let mut command = Command::new(programs.containerd);
     command.arg("--config").arg(&config);
-    let log_file = log(scratch).map_err(cannot)?;
+    let log_file = log(scratch).context(CANNOT)?;
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log_file);
     scratch
         .start(|| in_mounts_of_its_own(command))
-        .map_err(cannot)?;
+        .context(CANNOT)?;
     let found = await_plugins(programs, &directory.join("grpc"), scratch);
     scratch.end();
     match found {
@@ -149,13 +150,13 @@ pub(super) fn starts(programs: &Programs, dump: &str, scratch: &Scratch) -> Resu
         _ => {
             let log = std::fs::read(scratch.log()).unwrap_or_default();
             let log = String::from_utf8_lossy(&log);
-            Err(complaint(&log).unwrap_or("its log has no error").to_owned())
+            bail!("{}", complaint(&log).unwrap_or("its log has no error"))
         }
     }
 }
 
-/// Starts a command in a new mount namespace, so that its mounts go with it. A new thread enters
-/// the namespace, and its children inherit it.
+/// Starts a command in a new mount namespace, so that the command's mounts end with it. The
+/// namespace is that of a new thread, whose children inherit it.
 fn in_mounts_of_its_own(mut command: Command) -> std::io::Result<std::process::Child> {
     let start = move || {
         unshare(CloneFlags::CLONE_NEWNS)?;

@@ -1,4 +1,4 @@
-//! The systemd units by which the pods stop in their order when the node shuts down.
+//! The systemd units that stop the pods in their order when the node shuts down.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use super::super::output::warn;
 use super::super::systemd::systemctl;
 use super::place;
+use anyhow::ensure;
 
 const UNIT: &str = "usher-stop.service";
 
-/// The files' paths below systemd's directory, and their texts.
+/// The paths of the unit files below systemd's directory, and the files' texts.
 const FILES: [(&str, &str); 2] = [
     (
         UNIT,
@@ -21,7 +22,8 @@ const FILES: [(&str, &str); 2] = [
     ),
 ];
 
-/// The programs' directory in the texts.
+/// The directory of the programs in the texts of the units. The installer replaces it by the real
+/// directory.
 const BIN: &str = "/usr/local/bin/";
 
 /// The files that are missing or different, with their new texts.
@@ -37,29 +39,30 @@ pub(super) fn outdated(units: &Path, bin: &Path) -> Vec<(PathBuf, String)> {
 }
 
 /// Writes the outdated files and enables the unit.
-pub(super) fn install(outdated: &[(PathBuf, String)]) -> Result<(), String> {
+pub(super) fn install(outdated: &[(PathBuf, String)]) -> anyhow::Result<()> {
     for (file, text) in outdated {
         place::put(file, Some(text))?;
     }
-    if !outdated.is_empty() && !systemctl(&["daemon-reload"]) {
-        return Err("systemctl daemon-reload failed".to_owned());
-    }
-    match systemctl(&["enable", "--now", "--quiet", UNIT]) {
-        true => Ok(()),
-        false => Err(format!(
-            "{UNIT} is installed, but systemctl enable --now failed"
-        )),
-    }
+    ensure!(
+        outdated.is_empty() || systemctl(&["daemon-reload"]),
+        "systemctl daemon-reload failed"
+    );
+    ensure!(
+        systemctl(&["enable", "--now", "--quiet", UNIT]),
+        "{UNIT} is installed, but systemctl enable --now failed"
+    );
+    Ok(())
 }
 
-/// The existing files.
+/// The paths of the unit files that exist.
 pub(super) fn installed(units: &Path) -> Vec<PathBuf> {
     let files = FILES.into_iter().map(|(name, _)| units.join(name));
     files.filter(|file| file.exists()).collect()
 }
 
-/// Disables and removes the units. Stops the unit only if no pod runs, as its stop stops all pods.
-pub(super) fn remove(units: &Path, has_pods: bool) -> Result<(), String> {
+/// Disables and removes the units. Stops the unit only if no pod runs, because stopping the unit
+/// stops all pods.
+pub(super) fn remove(units: &Path, has_pods: bool) -> anyhow::Result<()> {
     if !units.join(UNIT).exists() {
         return Ok(());
     }
@@ -72,7 +75,7 @@ pub(super) fn remove(units: &Path, has_pods: bool) -> Result<(), String> {
     for file in installed(units) {
         place::put(&file, None)?;
         if let Some(directory) = file.parent().filter(|directory| *directory != units) {
-            // The directory stays if it has another file.
+            // If the directory has another file, it cannot be removed, and stays.
             let _ = fs::remove_dir(directory);
         }
     }

@@ -30,7 +30,7 @@ pub(super) fn files(places: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed = |error| Failure::because(format!("{}: {error}", directory.display()));
+    let failed = |error| Failure::because(format!("cannot read {}: {error}", directory.display()));
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
@@ -59,18 +59,23 @@ pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
         }
         _ => fs::read_to_string(path),
     };
-    let text = text.map_err(|error| Failure::because(format!("{shown}: {error}")))?;
+    let text = text.map_err(|error| Failure::because(format!("cannot read {shown}: {error}")))?;
     parse(&text).map_err(|error| Failure::because(format!("{shown}: {error}")))
 }
 
-/// Parses documents as kubectl does: YAML 1.1 applies if it differs from 1.2.
-pub(super) fn parse(text: &str) -> Result<Vec<Node>, String> {
+/// The parser's message, in one line.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.to_string().replace('\n', " "))]
+pub(super) struct ParseError(Box<serde_saphyr::Error>);
+
+/// Parses documents as kubectl does. Where YAML 1.1 and YAML 1.2 differ, YAML 1.1 applies.
+pub(super) fn parse(text: &str) -> Result<Vec<Node>, ParseError> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         with_snippet: false,
     };
     let documents: Vec<Node> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| error.to_string().replace('\n', " "))?;
+        .map_err(|error| ParseError(Box::new(error)))?;
     // A comment between two separators is not a document.
     Ok(documents
         .into_iter()
@@ -79,7 +84,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, String> {
 }
 
 /// Prints documents so that kubectl reads the same values.
-pub(super) fn print(documents: &[Node]) -> Result<String, String> {
+pub(super) fn print(documents: &[Node]) -> anyhow::Result<String> {
     let options = serde_saphyr::ser_options! {
         // Long lines, such as JSON annotations, are not wrapped.
         folded_wrap_chars: usize::MAX,
@@ -88,9 +93,7 @@ pub(super) fn print(documents: &[Node]) -> Result<String, String> {
         .iter()
         .map(|document| serde_saphyr::to_string_with_options(document, options.clone()))
         .collect();
-    texts
-        .map(|texts| texts.join("---\n"))
-        .map_err(|error| error.to_string())
+    Ok(texts?.join("---\n"))
 }
 
 /// All pods and pod templates in a document, which can be a list of objects.

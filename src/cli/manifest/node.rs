@@ -26,7 +26,7 @@ impl Node {
         Node::Text(text.into())
     }
 
-    /// A field of a map, or None if it is null.
+    /// The value of a field of a map. None if the field is missing or null.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         let (_, value) = self.fields().iter().find(|(name, _)| name == key)?;
         (*value != Node::Null).then_some(value)
@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    /// A nested field.
+    /// The value of a field in nested maps.
     pub(crate) fn at(&self, path: &[&str]) -> Option<&Node> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
@@ -89,7 +89,7 @@ impl Node {
         (value != Node::Null).then_some(value)
     }
 
-    /// Sets a field in its place, or adds it at the end.
+    /// Sets a field of a map. A new field is added at the end.
     pub(crate) fn set(&mut self, key: &str, value: Node) {
         let Node::Map(fields) = self else {
             return;
@@ -100,7 +100,8 @@ impl Node {
         }
     }
 
-    /// Sets a field in its place, or adds it before the field `other`, or else at the end.
+    /// Sets a field of a map. A new field is added before the field `other`, or at the end if that
+    /// is missing.
     pub(crate) fn set_before(&mut self, other: &str, key: &str, value: Node) {
         match self {
             Node::Map(fields) if !fields.iter().any(|(name, _)| name == key) => {

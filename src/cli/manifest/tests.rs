@@ -79,7 +79,7 @@ nothing: []
 
 #[test]
 fn invalid_yaml_is_refused_with_its_line() {
-    let error = parse("a: b\n c: [\n").unwrap_err();
+    let error = parse("a: b\n c: [\n").unwrap_err().to_string();
     assert!(error.contains("line 2"), "{error}");
     assert!(!error.contains('\n'), "{error}");
 }

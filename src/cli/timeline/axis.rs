@@ -1,19 +1,21 @@
 //! The time axis: maps times to places on a line, and shortens long times without events.
 
-/// The greatest share of the line for a time without events.
+/// The largest share of the line that a shortened time without events takes.
 const QUIET_AT_MOST: f64 = 0.2;
 
-/// A time without events is shortened if it would otherwise take more than this share of the line.
+/// A time without events is shortened if it would otherwise take a larger share of the line than
+/// this.
 const CUT_FROM: f64 = 0.45;
 
-/// Most ticks tried for one segment of the axis; no segment has room for so many.
+/// Maximum number of ticks that are tried for one segment of the axis. No segment has room for that
+/// many.
 const STEPS_AT_MOST: u16 = 1000;
 
-/// Times on a line of length 1.
+/// The time axis, as a line of length 1.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
     begin: f64,
-    /// The pieces in order, without gaps.
+    /// The segments in their order, without gaps between them.
     pieces: Vec<Piece>,
 }
 
@@ -51,7 +53,7 @@ impl Axis {
             .collect();
         let mut widths: Vec<f64> = gaps.iter().map(|(from, to)| to - from).collect();
         let mut cut = vec![false; gaps.len()];
-        // The widest gap comes first, since its share depends on the width of the rest.
+        // The widest gap is handled first, since its share depends on the width of the rest.
         let mut order: Vec<usize> = (0..gaps.len()).collect();
         let width = |index: &usize| widths.get(*index).copied().unwrap_or_default();
         order.sort_by(|one, other| width(other).total_cmp(&width(one)));
@@ -96,22 +98,22 @@ impl Axis {
         (piece.start + share * (piece.end - piece.start)).clamp(0.0, 1.0)
     }
 
-    /// The places where the axis is shortened: the middle of each such piece.
+    /// The places where the axis is shortened: the middle of each shortened segment.
     pub(super) fn cuts(&self) -> Vec<f64> {
         let cut = self.pieces.iter().filter(|piece| piece.is_cut);
         cut.map(|piece| (piece.start + piece.end) / 2.0).collect()
     }
 
-    /// Labels at round times since the beginning, at least about `apart` from each other on the
-    /// line. None lies in a shortened piece.
+    /// Labels at round times since the beginning. Two labels are at least about `apart` from each
+    /// other on the line. No label lies in a shortened segment.
     pub(super) fn ticks(&self, apart: f64) -> Vec<Tick> {
         let mut ticks: Vec<Tick> = Vec::new();
         for piece in self.pieces.iter().filter(|piece| !piece.is_cut) {
             let per_second = (piece.end - piece.start) / (piece.to - piece.from);
             let step = round_up(apart / per_second);
             let first = ((piece.from - self.begin) / step).ceil();
-            // The limit ends the loop when a time is so large that adding a step does not change
-            // it.
+            // If a time is so large that adding a step does not change it, only this limit ends the
+            // loop.
             let steps = (0..STEPS_AT_MOST).map(|steps| (first + f64::from(steps)) * step);
             for at in steps.take_while(|at| self.begin + at <= piece.to) {
                 let place = self.place(self.begin + at);
@@ -147,7 +149,7 @@ fn round_up(seconds: f64) -> f64 {
     step.unwrap_or(10.0 * power).min(60.0)
 }
 
-/// A time since the beginning, with the precision of the step.
+/// The text of a time since the beginning, as precise as the step between two labels.
 fn text(at: f64, step: f64) -> String {
     let whole = at.round() as u64;
     let (hours, minutes, seconds) = (whole / 3600, whole / 60 % 60, whole % 60);
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!(axis.cuts().len(), 1);
         assert!(axis.place(3.0) > 0.15, "{axis:?}");
         assert!(axis.place(3603.0) - axis.place(3.0) < 0.25);
-        // The labels of the axis show the shortened hour.
+        // The labels of the axis show that an hour is left out.
         let texts: Vec<_> = axis.ticks(0.1).into_iter().map(|tick| tick.text).collect();
         assert_eq!(texts.first().unwrap(), "0");
         assert!(texts.iter().any(|text| text.starts_with("1h")), "{texts:?}");

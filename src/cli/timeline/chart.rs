@@ -6,7 +6,7 @@ use super::super::choice::namespace;
 use super::super::{time, words};
 use super::axis::Axis;
 
-/// The least share of the line that a bar must take for its state to be in the legend.
+/// The smallest share of the line that a bar must take for the legend to explain its state.
 const SEEN_FROM: f64 = 0.002;
 
 /// A whole timeline.
@@ -15,7 +15,7 @@ pub(super) struct Chart {
     pub status: String,
     pub rows: Vec<Row>,
     pub axis: Axis,
-    /// True if the shim has dropped older events.
+    /// True if the shim has dropped the pod's oldest events.
     pub is_cut: bool,
 }
 
@@ -121,7 +121,8 @@ impl Kind {
 }
 
 impl Chart {
-    /// The chart of a pod. Bars of a running pod end at the shim's time, or else at `now`.
+    /// The chart of a pod. If the pod runs, its bars end at the time of the shim's answer, or at
+    /// `now` if the answer has no time.
     pub(super) fn of(pod: &api::Pod, now: f64) -> Chart {
         let end = time::seconds(&pod.ended)
             .or(time::seconds(&pod.now))
@@ -152,7 +153,7 @@ impl Chart {
         }
     }
 
-    /// The states and kinds of marks that occur, for the legend.
+    /// The states of the bars in the chart, for the legend.
     pub(super) fn states(&self) -> Vec<State> {
         let is_seen =
             |span: &Span| self.axis.place(span.to) - self.axis.place(span.from) > SEEN_FROM;
@@ -287,8 +288,8 @@ fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row 
     }
 }
 
-/// True for a sandbox that its caller killed. Callers end every sandbox this way, so it is no
-/// error.
+/// True for a sandbox that the caller killed. Callers end every sandbox by a kill, so this kill is
+/// no error.
 fn is_sandbox_of_caller(container: &api::Container) -> bool {
     let mut whys = container
         .kills
@@ -299,8 +300,8 @@ fn is_sandbox_of_caller(container: &api::Container) -> bool {
         && whys.all(|why| why == api::Why::WHY_CALLER)
 }
 
-/// Draws an event of a container. If the container `is_probed`, it is not started yet when its
-/// program is executed.
+/// Draws an event of a container. If the container `is_probed`, its bar says Starting until the
+/// container is ready. Otherwise the bar says Running as soon as the program is executed.
 fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
     use api::What::*;
     let is_stop = event.stops.unwrap_or_default();
@@ -342,7 +343,7 @@ fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
             let probe = words::word(event.probe.unwrap_or_default());
             let (failures, threshold) = (event.number, event.threshold.unwrap_or_default());
             let mut text = format!("{probe} probe failed {failures} of {threshold} times");
-            // Older shims do not send the reason.
+            // Older shims send no reason with this event.
             if !reason.is_empty() {
                 text = format!("{text}: {reason}");
             }
@@ -368,7 +369,7 @@ fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
     }
 }
 
-/// Draws the spans of one row, from change to change.
+/// Draws the bars of one row. A bar ends where the next change begins another.
 struct Pen {
     open: Option<(f64, State)>,
     spans: Vec<Span>,
@@ -603,7 +604,7 @@ pub(super) mod tests {
                 (Kind::Signal, "signal SIGWINCH: its turn has come")
             ]
         );
-        // Here the event says that signal 28 is no stop signal.
+        // This event says that signal 28 is not the container's stop signal.
         let row = row_with(vec![signalled(310, "web", 28, false)]);
         assert_eq!(states(&row), [Held, Running]);
     }

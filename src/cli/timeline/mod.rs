@@ -68,8 +68,9 @@ impl Timeline {
         }
         let chart = Chart::of(pod, time::observed(pod));
         if let Some(file) = &self.svg {
-            return std::fs::write(file, picture::draw(&chart))
-                .map_err(|error| Failure::because(format!("{}: {error}", file.display())));
+            return std::fs::write(file, picture::draw(&chart)).map_err(|error| {
+                Failure::because(format!("cannot write {}: {error}", file.display()))
+            });
         }
         let width = self.width.map(usize::from);
         let width = width.or_else(|| Some(terminal_width()?.clamp(60, 400)));

@@ -5,10 +5,10 @@ use svg::node::element::{Group, Line, Path, Rectangle, Style, Text, Title};
 
 use super::chart::{Chart, Kind, Mark, Row};
 
-// Lengths in pixels of the unscaled picture.
+// All lengths are in pixels of the unscaled picture.
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 190.0;
-/// The least width of the last column; a wider one makes the bars shorter.
+/// The least width of the last column. If the column is wider, the bars are shorter.
 const RIGHT: f64 = 120.0;
 const BESIDE: f64 = 18.0;
 /// The greatest width of a character in bold.
@@ -22,8 +22,8 @@ const LEGEND_STEP: f64 = 24.0;
 const CHARACTER: f64 = 7.4;
 const LABEL_MARGIN: f64 = 10.0;
 
-/// Colors that people with color blindness can tell apart, on white and in print; dark if the
-/// viewer prefers a dark scheme.
+/// Colors for a white background, which people with color blindness can tell apart, also in print.
+/// If the viewer prefers a dark scheme, darker colors apply.
 const STYLE: &str = "
 text { font: 13px system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif; fill: #24292f }
 .page { fill: #ffffff } .title { font-size: 19px; font-weight: 600 } .faint { fill: #6e7781 }
@@ -73,8 +73,8 @@ pub(super) fn draw(chart: &Chart) -> String {
         .replace(is_no_xml, "\u{fffd}")
 }
 
-/// True for characters that XML forbids even when escaped (XML 1.0, section 2.2). The crate escapes
-/// all others.
+/// True for characters that XML forbids even if they are escaped (XML 1.0, section 2.2). The svg
+/// crate escapes all other characters that need it.
 fn is_no_xml(char: char) -> bool {
     char.is_control() && char != '\n' || matches!(char, '\u{fffe}' | '\u{ffff}')
 }
@@ -83,7 +83,7 @@ fn x(chart: &Chart, at: f64) -> f64 {
     LEFT + chart.axis.place(at) * (WIDTH - LEFT - right(chart))
 }
 
-/// The width of the column with the ends of the rows.
+/// The width of the last column, which shows the final state of each row.
 fn right(chart: &Chart) -> f64 {
     let ends = chart.rows.iter().map(|row| row.end.chars().count());
     let widest = ends.max().unwrap_or_default() as f64;
@@ -165,7 +165,7 @@ fn draw_row(chart: &Chart, row: &Row, top: f64) -> Group {
             row.name,
             super::super::time::span(took)
         );
-        // A bar has a visible width even if it is short.
+        // Even a very short bar has a visible width.
         let bar = rectangle(from, middle - BAR / 2.0, (to - from).max(1.5), BAR);
         let bar = bar.set("class", span.state.word()).set("rx", 2.5);
         group = group.add(bar.add(Title::new(title)));
@@ -217,7 +217,7 @@ fn shape(x: f64, y: f64, kind: Kind) -> Path {
         .set("class", format!("mark {class}"))
 }
 
-/// The vertical shift in the legend of shapes that stand above or below a bar.
+/// The vertical shift of a mark in the legend, for marks that stand above or below their bar.
 fn lift(kind: Kind) -> f64 {
     match kind {
         Kind::Asked => 10.0,
@@ -227,8 +227,8 @@ fn lift(kind: Kind) -> f64 {
     }
 }
 
-/// The legend for the states and marks in the chart, from `top` on, and its height beyond the first
-/// line.
+/// The legend for the states and marks in the chart, from `top` down. Also returns by how much it
+/// is higher than one line.
 fn legend(chart: &Chart, top: f64) -> (Group, f64) {
     let mut group = Group::new();
     let (mut x, mut y) = (24.0, top);
@@ -279,7 +279,7 @@ mod tests {
             let bars = chart.rows.iter().flat_map(|row| &row.spans);
             let bars = bars.filter(|span| span.state == state).count();
             let class = format!("class=\"{}\"", state.word());
-            // The legend contains the class once more.
+            // The legend contains each class once more.
             assert_eq!(picture.matches(&class).count(), bars + 1, "{class}");
         }
         assert!(picture.contains("worker: killed: the grace period was over"));

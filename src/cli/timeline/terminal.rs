@@ -139,7 +139,7 @@ fn bar_of(chart: &Chart, row: &Row, width: usize, glyphs: &Glyphs) -> String {
     for span in &row.spans {
         let from = column(chart.axis.place(span.from), width);
         let to = (chart.axis.place(span.to) * width as f64).round() as usize;
-        // A bar has a visible width even if it is short.
+        // Even a very short bar has a visible width.
         let columns = to.saturating_sub(from).max(1);
         for cell in cells.iter_mut().skip(from).take(columns) {
             *cell = Cell {

@@ -1,7 +1,8 @@
 //! The configuration of a node, whose administrator overrules pod authors.
 //!
-//! The configuration applies to all pods that start on the node. The caller reads the file. It
-//! decides where the file is, and what happens to pods that start while the file cannot be read.
+//! The configuration applies to all pods that start on the node. The caller of this module reads
+//! the file, and decides where the file is. If the file cannot be read, the caller decides what
+//! happens to pods that start.
 
 pub mod reference;
 #[cfg(test)]
@@ -12,14 +13,43 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::plan::{Limits, Minimums, Roles, Rules, UnknownKeys, parse_duration};
+use crate::plan::{
+    Limits, Minimums, PlanError, Problem, Roles, RolesError, Rules, UnknownKeys, parse_duration,
+};
+
+/// The mistake in a configuration: one sentence that begins with its place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The parser's own message.
+    #[error("line {line}: {message}")]
+    Malformed { line: usize, message: String },
+    #[error("in [{table}], {name}: {value:?} {problem}")]
+    Duration {
+        table: &'static str,
+        name: &'static str,
+        value: String,
+        #[source]
+        problem: Problem,
+    },
+    /// A minimum above its limit: no value would be allowed.
+    #[error("in [minimums], {name}: {minimum:?} is above the limit; expected at most {limit:?}")]
+    AboveLimit {
+        name: &'static str,
+        minimum: Duration,
+        limit: Duration,
+    },
+    #[error("in [defaults], as an annotation, {0}")]
+    Defaults(#[source] PlanError),
+    #[error("in [roles], {0}")]
+    Roles(#[source] RolesError),
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Raw {
     enabled: Option<bool>,
     unknown_keys: Option<RawUnknownKeys>,
-    /// Settings and their values, as in annotations.
+    /// Defaults of pod settings: the setting's name, and a value as in annotations.
     defaults: BTreeMap<String, String>,
     limits: RawLimits,
     minimums: RawMinimums,
@@ -69,21 +99,22 @@ struct RawMinimums {
 ///
 /// # Errors
 ///
-/// The mistake, in one sentence that begins with its place.
-pub fn parse(text: &str) -> Result<Rules, String> {
+/// The first mistake in the file.
+pub fn parse(text: &str) -> Result<Rules, ConfigError> {
     let raw: Raw = toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map_or(0, |before| before.matches('\n').count());
-        let line = line.saturating_add(1);
-        format!("line {line}: {}", error.message().replace('\n', ", "))
+        ConfigError::Malformed {
+            line: line.saturating_add(1),
+            message: error.message().replace('\n', ", "),
+        }
     })?;
     let limits = raw.limits.read()?;
     let minimums = raw.minimums.read()?;
     contradict(&limits, &minimums)?;
-    let mut rules = Rules::new(&raw.defaults, limits, minimums)
-        .map_err(|error| format!("in [defaults], as an annotation, {error}"))?;
-    rules.roles = Roles::new(&raw.roles.sidecars, raw.roles.everywhere)
-        .map_err(|error| format!("in [roles], {error}"))?;
+    let mut rules = Rules::new(&raw.defaults, limits, minimums).map_err(ConfigError::Defaults)?;
+    rules.roles =
+        Roles::new(&raw.roles.sidecars, raw.roles.everywhere).map_err(ConfigError::Roles)?;
     rules.enabled = raw.enabled.unwrap_or(true);
     rules.unknown_keys = match raw.unknown_keys {
         None => UnknownKeys::default(),
@@ -94,7 +125,7 @@ pub fn parse(text: &str) -> Result<Rules, String> {
 }
 
 impl RawLimits {
-    fn read(&self) -> Result<Limits, String> {
+    fn read(&self) -> Result<Limits, ConfigError> {
         let time = |name, value| time("limits", name, value);
         Ok(Limits {
             grace_period: time("grace-period", &self.grace_period)?,
@@ -113,7 +144,7 @@ impl RawLimits {
 }
 
 impl RawMinimums {
-    fn read(&self) -> Result<Minimums, String> {
+    fn read(&self) -> Result<Minimums, ConfigError> {
         let time = |name, value| time("minimums", name, value);
         Ok(Minimums {
             grace_period: time("grace-period", &self.grace_period)?,
@@ -124,9 +155,9 @@ impl RawMinimums {
     }
 }
 
-/// Refuses a minimum above its limit: no value would be allowed.
-fn contradict(limits: &Limits, minimums: &Minimums) -> Result<(), String> {
-    for (name, least, limit) in [
+/// Refuses a minimum that is above its limit, because no value could satisfy both.
+fn contradict(limits: &Limits, minimums: &Minimums) -> Result<(), ConfigError> {
+    for (name, minimum, limit) in [
         ("grace-period", minimums.grace_period, limits.grace_period),
         (
             "startup-timeout",
@@ -140,22 +171,32 @@ fn contradict(limits: &Limits, minimums: &Minimums) -> Result<(), String> {
         ),
         ("probe-period", minimums.probe_period, limits.probe_period),
     ] {
-        if let (Some(least), Some(limit)) = (least, limit)
-            && least > limit
+        if let (Some(minimum), Some(limit)) = (minimum, limit)
+            && minimum > limit
         {
-            return Err(format!(
-                "in [minimums], {name}: {least:?} is above the limit; expected at most {limit:?}"
-            ));
+            return Err(ConfigError::AboveLimit {
+                name,
+                minimum,
+                limit,
+            });
         }
     }
     Ok(())
 }
 
-fn time(table: &str, name: &str, value: &Option<String>) -> Result<Option<Duration>, String> {
+fn time(
+    table: &'static str,
+    name: &'static str,
+    value: &Option<String>,
+) -> Result<Option<Duration>, ConfigError> {
     let Some(value) = value else {
         return Ok(None);
     };
-    parse_duration(value)
-        .map(Some)
-        .map_err(|problem| format!("in [{table}], {name}: {value:?} {problem}"))
+    let duration = parse_duration(value).map_err(|problem| ConfigError::Duration {
+        table,
+        name,
+        value: value.clone(),
+        problem,
+    })?;
+    Ok(Some(duration))
 }

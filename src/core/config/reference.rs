@@ -1,15 +1,15 @@
 //! Texts about each line of the configuration, from which the reference pages are made.
 
-/// A table of the file.
+/// A table of the configuration file, as TOML uses the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
-    /// Empty for keys at the top of the file.
+    /// The table's name; empty for the keys at the top of the file, outside of any table.
     pub name: &'static str,
     pub about: &'static str,
     pub entries: &'static [Entry],
 }
 
-/// The description of one key.
+/// The description of one key of the configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub key: &'static str,
@@ -17,13 +17,14 @@ pub struct Entry {
     pub value: &'static str,
     /// The value that applies if the key is missing.
     pub default: &'static str,
-    /// The effect, in whole sentences.
+    /// The effect of the key, in whole sentences.
     pub about: &'static str,
     /// An example of a value, in TOML.
     pub example: &'static str,
 }
 
-/// All tables but `[defaults]`, whose keys are those of the pod's annotations.
+/// All tables except `[defaults]`. The keys of `[defaults]` are pod settings, which the reference
+/// of annotations describes.
 pub const TABLES: &[Table] = &[
     Table {
         name: "",
@@ -59,8 +60,8 @@ pub const TABLES: &[Table] = &[
                 key: "grace-period",
                 value: "time",
                 default: "none",
-                about: "The grace period that an annotation gives a pod or a container. The one \
-                        that kubelet sends is not limited.",
+                about: "The grace period that an annotation gives a pod or a container. The \
+                        grace period that kubelet sends is not limited.",
                 example: "\"1h\"",
             },
             Entry {
@@ -172,7 +173,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "roles",
-        about: "Roles of containers that injectors, and others than the author, add to pods.",
+        about: "Roles of containers that the pod's author has not written, for example those that an \
+                injector adds.",
         entries: &[
             Entry {
                 key: "sidecars",

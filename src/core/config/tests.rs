@@ -166,7 +166,8 @@ fn a_minimum_raises_the_default_of_a_setting_that_the_pod_leaves_out() {
     assert_eq!(plan.settings().usual_grace_period, Duration::from_secs(5));
 }
 
-/// The startup probe of a sidecar under these rules; `more` are its fields after the check.
+/// The startup probe of a sidecar under these rules. `more` is JSON: the fields of the probe that
+/// follow its check.
 fn probe(rules: &str, more: &str) -> Result<Probe, String> {
     let probe = format!(r#"{{"tcpSocket": {{"port": 1}}{more}}}"#);
     let annotations = [("usher/sidecars", "p"), ("startup-probe.usher/p", &probe)];
@@ -322,7 +323,7 @@ fn an_error_names_its_place() {
         ),
         ("[[[", &["line 1"]),
     ] {
-        let sentence = parse(text).expect_err(text);
+        let sentence = parse(text).expect_err(text).to_string();
         for word in words {
             assert!(
                 sentence.contains(word),
@@ -351,7 +352,7 @@ fn an_injected_container_gets_its_role_by_its_name() {
     assert_eq!(under(&off, &[]).unwrap().role("istio-proxy"), Role::Guest);
 }
 
-/// The header line of a table; none for the top of the file.
+/// The header line of a TOML table; empty for the keys at the top of the file.
 fn head(table: &str) -> String {
     match table {
         "" => String::new(),
@@ -363,6 +364,7 @@ fn head(table: &str) -> String {
 /// names of the tables are among them.
 fn keys_of(table: &str) -> Vec<String> {
     let refused = parse(&format!("{}no-such-key = 1\n", head(table))).unwrap_err();
+    let refused = refused.to_string();
     let known = refused.split('`').skip(3).step_by(2);
     known.map(str::to_owned).collect()
 }

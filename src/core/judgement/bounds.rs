@@ -9,7 +9,7 @@ use crate::manifest::Owner;
 use crate::plan::Roles;
 use usher_fuzz::cost;
 
-/// Longest answer about one pod, in bytes of JSON.
+/// Maximum size of the answer about one pod, in bytes of JSON.
 const SAID_AT_MOST: usize = 8 << 20;
 
 fn pod(annotations: &[(&str, String)], spec: &Value) -> Pod {
@@ -55,7 +55,8 @@ fn spec(init: usize) -> Value {
     })
 }
 
-/// Completes and judges the pod, and makes the whole answer of `usher explain`. Returns its size.
+/// Completes and judges the pod, and makes the whole answer of `usher explain`. Returns the size of
+/// the answer.
 #[track_caller]
 fn said(pod: &Pod, rules: &Rules) -> usize {
     let said = cost::assert_cheap(1 << 20, || {
@@ -154,7 +155,8 @@ fn too_many_patterns_are_refused_before_they_are_compared() {
         let pod = pod(&[("usher/sidecars", patterns(count))], &spec(0));
         let refused = Judgement::of(&pod, &Rules::default()).refused;
         assert_eq!(refused.as_deref(), Some(sentence));
-        assert_eq!(complete(&pod, &Rules::default()), Err(sentence.to_owned()));
+        let error = complete(&pod, &Rules::default()).unwrap_err();
+        assert_eq!(error.to_string(), sentence);
     }
     let long = [("usher/sidecars", "c*, ".repeat(5000))];
     let refused = Judgement::of(&pod(&long, &spec(0)), &Rules::default()).refused;

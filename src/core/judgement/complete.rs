@@ -9,19 +9,29 @@ use crate::plan::{
     Rules, is_container_name, is_usher_key, list_words,
 };
 
-use super::names::{Annotations, put, without_absent, without_patterns};
+use super::names::{Annotations, PatternsError, put, without_absent, without_patterns};
 use super::start::{longest_start, shown};
 use super::{Warning, fields, role};
 
-/// Changes to a pod that make its annotations tell the shim everything that it has to know.
+/// Changes to a pod. After them its annotations contain everything that the shim has to know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// Annotations to set, or to remove (`None`); without those that stay as they are.
+    /// Annotations to set, and annotations to remove (`None`). Unchanged annotations are left out.
     pub annotations: BTreeMap<String, Option<String>>,
     /// Containers whose `livenessProbe` is to be removed because usher probes instead.
     pub without_liveness_probe: Vec<String>,
     /// Parts of the spec that annotations could not express.
     pub notes: Vec<Warning>,
+}
+
+/// The reason why the author's annotations are refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CompletionError {
+    #[error(transparent)]
+    Patterns(#[from] PatternsError),
+    /// The shim refuses the annotations too.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
 }
 
 /// True if usher handles the pod: because of its annotations, or because of the node's roles.
@@ -35,25 +45,25 @@ pub fn concerns(pod: &Pod, rules: &Rules) -> bool {
 
 /// Completes the annotations of a pod, or returns `None` if usher does not handle the pod.
 ///
-/// The result depends on the author's annotations, the spec and the rules only. If others have
-/// changed the spec after a caller has applied the result, the caller may complete the pod again.
-/// It has to restore the author's annotations first.
+/// The result depends only on the author's annotations, the spec and the rules. The caller may
+/// complete a pod again, for example when another program has changed the spec since. Before that,
+/// the caller has to restore the author's annotations.
 ///
 /// # Errors
 ///
-/// The shim's error message, if the shim refuses the author's annotations.
-pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> {
+/// If the author's annotations are refused.
+pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, CompletionError> {
     if !concerns(pod, rules) {
         return Ok(None);
     }
     let resolved = without_patterns(&pod.annotations, pod)?;
     let mut annotations = without_absent(&resolved, pod);
     if let Some(policy) = pod.restart_policy() {
-        // Set even if no list is left, because usher handles the pod nonetheless.
+        // usher handles the pod even if no list is left, so the restart policy is set in any case.
         let said = annotations.entry(PodSetting::RestartPolicy.key());
         said.or_insert_with(|| policy.to_string());
     }
-    let plan = Plan::parse_under(&annotations, rules).map_err(|error| error.to_string())?;
+    let plan = Plan::parse_under(&annotations, rules)?;
     let mut work = Work {
         pod,
         rules,
@@ -64,7 +74,7 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, String> 
         changes: Completion::default(),
     };
     work.lists();
-    work.read().map_err(|error| error.to_string())?;
+    work.read()?;
     for container in pod.all() {
         work.container(container);
     }
@@ -78,7 +88,7 @@ struct Work<'a> {
     /// The plan from the author's annotations.
     plan: Plan,
     annotations: Annotations,
-    /// The plan from the annotations completed so far, and the size of these in bytes.
+    /// The plan from the annotations completed so far, and the size of these annotations in bytes.
     said: Plan,
     bytes: usize,
     changes: Completion,
@@ -178,7 +188,7 @@ impl Work<'_> {
                 Ok(()) => {
                     self.annotate(ContainerSetting::StopSignal, name, signal.to_owned());
                 }
-                Err(why) => self.note(Some(name), why),
+                Err(error) => self.note(Some(name), error.to_string()),
             }
         }
         match role {
@@ -233,7 +243,7 @@ impl Work<'_> {
         if self.annotations.contains_key(&setting.key(name)) {
             return false;
         }
-        // A probe too long for an annotation is refused unparsed.
+        // A probe that is too long for an annotation is refused without parsing it.
         let (probe, lost) = match probe.text().len() > MAX_VALUE_BYTES {
             true => (probe.text().to_owned(), Vec::new()),
             false => {
@@ -296,7 +306,7 @@ impl Work<'_> {
         });
     }
 
-    /// Leaves out annotations that stay as they are.
+    /// Returns the changes. Annotations that are the same as before are left out.
     fn finish(mut self) -> Completion {
         let before = &self.pod.annotations;
         let gone = before

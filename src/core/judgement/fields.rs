@@ -22,11 +22,11 @@ const PROBE_FIELDS: [&str; 9] = [
 
 /// Maximum number of unknown fields of a probe that a message names.
 const MAX_UNKNOWN: usize = 8;
-/// Most characters shown of a text from the spec.
+/// Maximum number of characters shown of a text from the spec.
 const MAX_KEY_CHARS: usize = 64;
 
-/// Converts a probe to the shim's form, and returns a sentence for each part that is lost. `field`
-/// is the name of the probe's field in the spec.
+/// Converts a probe to the shim's form. Also returns a sentence for each part of the probe that the
+/// shim's form cannot express. `field` is the name of the probe's field in the spec.
 pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     let mut lost = Vec::new();
     let Value::Object(mut fields) = probe else {
@@ -65,19 +65,28 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     (Value::Object(fields), lost)
 }
 
-/// Checks that the shim can use kubelet's `stopSignal`. The error is a sentence that tells what the
-/// shim does instead.
-pub fn stop_signal(signal: &str) -> Result<(), String> {
+/// A `stopSignal` of kubelet that the shim cannot use, shortened. The message tells what the shim
+/// does instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its stopSignal {signal} is kubelet's alone: usher stops it with SIGTERM; expected a signal \
+     other than SIGKILL"
+)]
+pub struct UnusableStopSignal {
+    signal: String,
+}
+
+/// Checks that the shim can use kubelet's `stopSignal`.
+pub fn stop_signal(signal: &str) -> Result<(), UnusableStopSignal> {
+    let shortened = Shortened {
+        text: signal,
+        chars: MAX_KEY_CHARS,
+        quotes: false,
+    };
     match signal.parse() {
-        Ok(Signal::KILL) | Err(_) => Err(format!(
-            "its stopSignal {} is kubelet's alone: usher stops it with SIGTERM; expected a \
-             signal other than SIGKILL",
-            Shortened {
-                text: signal,
-                chars: MAX_KEY_CHARS,
-                quotes: false,
-            }
-        )),
+        Ok(Signal::KILL) | Err(_) => Err(UnusableStopSignal {
+            signal: shortened.to_string(),
+        }),
         Ok(_) => Ok(()),
     }
 }

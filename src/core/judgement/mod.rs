@@ -34,21 +34,22 @@ use crate::plan::{Plan, Role, Rules};
 
 use names::without_patterns;
 
-pub use complete::{Completion, complete, concerns, restarts};
-pub use fields::{probe, stop_signal};
+pub use complete::{Completion, CompletionError, complete, concerns, restarts};
+pub use fields::{UnusableStopSignal, probe, stop_signal};
+pub use names::PatternsError;
 pub use sizes::{Amounts, Phase, Resources, bytes, cpus, resources};
 pub use start::{ADDED_LATER, Entry, Held, added_later, entries, shown};
 pub use stop::{RunAgain, StopStep, Termination, termination};
 pub use warnings::Warning;
 
-/// The shim's opinion of a pod.
+/// The prediction of what the shim would do with a pod.
 #[derive(Debug, Clone)]
 pub struct Judgement {
-    /// `None` if the annotations are missing or invalid.
+    /// The plan from the pod's annotations; `None` if they are missing or invalid.
     pub plan: Option<Plan>,
-    /// The reason why the shim would refuse the pod, in its words.
+    /// The error message with which the shim would refuse the pod.
     pub refused: Option<String>,
-    /// Further reasons to refuse the pod, which remain when the first is fixed.
+    /// Further reasons to refuse the pod, which remain when the first reason is fixed.
     pub also_refused: Vec<String>,
     pub warnings: Vec<Warning>,
 }
@@ -60,14 +61,15 @@ impl Judgement {
         let read = without_patterns(&pod.annotations, pod).map(|annotations| {
             match Plan::parse_all(&annotations, rules) {
                 Ok(reading) => (Some(reading.plan), Vec::new()),
-                // Annotations that only exceed the limits of this node still make a plan.
+                // If annotations are valid but exceed the limits of this node, there is a plan
+                // nonetheless.
                 Err(refusals) => (
                     Plan::parse(&annotations).ok(),
                     refusals.sentences().collect(),
                 ),
             }
         });
-        let (plan, mut refusals) = read.unwrap_or_else(|sentence| (None, vec![sentence]));
+        let (plan, mut refusals) = read.unwrap_or_else(|error| (None, vec![error.to_string()]));
         let also_refused = refusals.split_off(refusals.len().min(1));
         let refused = refusals.pop();
         let plan = plan.map(|mut plan| {
@@ -88,8 +90,8 @@ impl Judgement {
     }
 }
 
-/// The role of a container. A container in `initContainers` is a native init, unless a list makes it
-/// an init, sidecar or defer container.
+/// The role of a container. A container in `initContainers` is a native init, unless a list makes
+/// it an init, sidecar or defer container.
 fn role(plan: &Plan, pod: &Pod, name: &str) -> Role {
     match plan.role(name) {
         Role::App | Role::Guest if pod.has_init_container(name) => Role::NativeInit,

@@ -1,4 +1,4 @@
-//! Names in lists that only a reader of the whole pod can resolve: patterns, and names of optional
+//! Resolves names in lists for which the whole pod has to be known: patterns, and names of optional
 //! containers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,11 +12,23 @@ use crate::plan::{
 /// The annotations of a pod by key.
 pub(super) type Annotations = BTreeMap<String, String>;
 
-/// Most comparisons of a name with a pattern for one pod.
+/// Maximum number of comparisons of a name with a pattern, for one pod.
 const MAX_COMPARISONS: usize = 1 << 16;
 
-/// The readable lists of a pod, as words. A list that is too long is left out, because the parser
-/// of the plan refuses it.
+/// Lists whose patterns are not replaced, because they would cost too much.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternsError {
+    #[error("{key} lists {count} names and patterns; expected at most {MAX_NAMES}")]
+    TooLong { key: String, count: usize },
+    #[error(
+        "{key} has patterns that need {comparisons} comparisons with names of containers; expected \
+         at most {MAX_COMPARISONS} for a pod"
+    )]
+    TooCostly { key: String, comparisons: usize },
+}
+
+/// The lists in a pod's annotations, split into words. A list that is too long is left out, because
+/// the parser of the plan refuses it.
 pub(super) fn lists(annotations: &Annotations) -> impl Iterator<Item = (PodSetting, Vec<&str>)> {
     plan::lists().filter_map(|setting| {
         let value = annotations.get(&setting.key())?;
@@ -37,12 +49,12 @@ pub(super) fn with_patterns(
 ///
 /// # Errors
 ///
-/// A sentence: a list has too many names and patterns, or the pod has too many containers for its
-/// patterns.
+/// If a list has too many names and patterns, or if the pod has too many containers for
+/// its patterns.
 pub(super) fn without_patterns(
     annotations: &Annotations,
     pod: &Pod,
-) -> Result<Annotations, String> {
+) -> Result<Annotations, PatternsError> {
     check_cost(annotations, pod)?;
     let has_role = lists(annotations).filter(|(setting, _)| gives_a_role(*setting));
     let named: BTreeSet<&str> = has_role
@@ -65,7 +77,8 @@ pub(super) fn without_patterns(
                     true => named.contains(name),
                     false => own.contains(name),
                 };
-                // One name more than allowed is enough for the error message.
+                // Collects at most one name more than allowed. That is enough to cause the error
+                // later.
                 if !is_said && names.len() <= MAX_NAMES && is_there.insert(name) {
                     names.push(name);
                 }
@@ -76,25 +89,20 @@ pub(super) fn without_patterns(
     Ok(resolved)
 }
 
-fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), String> {
+fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), PatternsError> {
     let mut comparisons = 0_usize;
     for (setting, words) in with_patterns(annotations) {
         let count = words.len();
         if count > MAX_NAMES {
-            return Err(format!(
-                "{} lists {count} names and patterns; expected at most {MAX_NAMES}",
-                setting.key()
-            ));
+            let key = setting.key();
+            return Err(PatternsError::TooLong { key, count });
         }
         let patterns = words.iter().filter(|word| Pattern::is_one(word)).count();
         let names = candidates(setting, pod).count();
         comparisons = comparisons.saturating_add(patterns.saturating_mul(names));
         if comparisons > MAX_COMPARISONS {
-            return Err(format!(
-                "{} has patterns that need {comparisons} comparisons with names of containers; \
-                 expected at most {MAX_COMPARISONS} for a pod",
-                setting.key()
-            ));
+            let key = setting.key();
+            return Err(PatternsError::TooCostly { key, comparisons });
         }
     }
     Ok(())
@@ -150,8 +158,8 @@ fn pattern(word: &str) -> Option<Pattern> {
     Pattern::new(word).ok().filter(|_| Pattern::is_one(word))
 }
 
-/// The names that a pattern may match: only a list of native init containers can name the pod's own
-/// init containers, which kubelet handles.
+/// The names that a pattern in this list may match. For `usher/native-init` they are the names of
+/// the pod's own init containers, for all other lists those of the other containers.
 fn candidates(setting: PodSetting, pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = match setting {
         PodSetting::NativeInit => &pod.spec.init_containers,

@@ -1,4 +1,4 @@
-//! The start order according to the manifest: the containers that another one waits for.
+//! The start order according to the manifest: which containers each container waits for.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use crate::plan::{Plan, Stage, StartMode};
 
 use super::start::Held;
 
-/// Maximum number of names shown of a list, and of the bytes of these names together. Of the other
-/// names only the number is shown.
+/// Maximum number of names that are shown of a list, and the maximum size of these names together
+/// in bytes. If there are more names, only their number is shown.
 const SHOWN_NAMES: usize = 32;
 const SHOWN_BYTES: usize = 1 << 10;
 
@@ -29,7 +29,7 @@ pub(super) fn few<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     shown
 }
 
-/// The first names of a list, joined.
+/// The first names of a list, joined by commas.
 pub(super) fn few_joined<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     few(names).join(", ")
 }
@@ -47,7 +47,8 @@ pub(super) struct StartOrder<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Staged<'a> {
     pub(super) name: &'a str,
-    /// Place among all containers of the manifest.
+    /// Index of the container among all containers of the manifest; `None` if the manifest does not
+    /// have it.
     place: Option<usize>,
     is_optional: bool,
 }
@@ -55,9 +56,10 @@ pub(super) struct Staged<'a> {
 /// The containers that another container waits for.
 pub(super) struct Waits<'a> {
     pub(super) names: Vec<&'a str>,
-    /// Kubelet creates a container of `names` after the waiting one, according to the manifest.
+    /// True if kubelet creates one of `names` only after the waiting container, according to the
+    /// manifest.
     is_for_later: bool,
-    /// The waiting container is one of the pod's own init containers.
+    /// True if the waiting container is one of the pod's own init containers.
     is_init: bool,
 }
 
@@ -87,7 +89,7 @@ impl<'a> StartOrder<'a> {
         &self.staged
     }
 
-    /// The containers of all stages before that of the container `name`.
+    /// The containers of all stages before the stage of the container `name`.
     pub(super) fn before(&self, name: &str) -> &[Staged<'a>] {
         let begin = self.begins.get(name).copied().unwrap_or_default();
         self.staged.get(..begin).unwrap_or_default()
@@ -112,7 +114,7 @@ impl<'a> StartOrder<'a> {
         waits
     }
 
-    /// The waits of a container that kubelet creates after all others.
+    /// The containers that a container waits for if kubelet creates it after all others.
     pub(super) fn waits_of_last(&self) -> Waits<'a> {
         let mut staged = self.staged.iter();
         Waits {
@@ -139,13 +141,13 @@ impl<'a> StartOrder<'a> {
 }
 
 impl Staged<'_> {
-    /// True if kubelet creates this container after the one at `place`, according to the manifest.
+    /// True if kubelet creates this container after the container at index `place` of the manifest.
     pub(super) fn is_after(&self, place: Option<usize>) -> bool {
         self.place.is_none() || self.place > place
     }
 
-    /// True if the container at `place` does not wait for this container, because this one is
-    /// optional and created later.
+    /// True if the container at index `place` does not wait for this container, because this
+    /// container is optional and kubelet creates it later.
     pub(super) fn is_missed_at(&self, place: Option<usize>) -> bool {
         self.is_optional && self.is_after(place)
     }

@@ -13,7 +13,7 @@ use super::role;
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
     pub qos_class: &'static str,
-    /// The last phase is the size used by the scheduler.
+    /// The size in each phase. The last entry is the size that the scheduler uses.
     pub phases: Vec<Phase>,
 }
 
@@ -25,7 +25,7 @@ pub struct Phase {
     pub limits: Amounts,
 }
 
-/// Amounts: `None` as a limit means unlimited.
+/// Amounts of CPU and memory. If they are limits, `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Amounts {
@@ -46,7 +46,8 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
         .filter(|(moment, _)| match moment {
             Moment::PreExit => !containers.pre_exit.is_empty(),
             Moment::PostExit => !containers.post_exit.is_empty(),
-            // Not shown, because this size is smaller than any other.
+            // The phase in which only sidecars run is not shown, because it never exceeds the size
+            // while the apps run.
             Moment::Sidecars => false,
             Moment::Starting(_) | Moment::Running => true,
         })
@@ -73,9 +74,10 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     }
 }
 
-/// Returns the CPU request of the pod as a whole, and the CPU that its containers need at any time,
-/// both in millicores. Returns `None` without such a request, or if usher keeps it: it is not above
-/// the need, or it is above the sum of all containers.
+/// Returns the CPU request of the pod as a whole, and the largest CPU request of its containers at
+/// any time, both in millicores. Returns `None` if usher does not lower the pod's request: the pod
+/// has no request, the containers need at least as much, or the request exceeds the sum of all
+/// containers.
 pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
     let asked = pod.spec.resources?.requests.cpu_millis?;
     let together = containers(None, pod).effective().requests.cpu.0;
@@ -97,8 +99,9 @@ fn containers(plan: Option<&Plan>, pod: &Pod) -> Containers {
             ..Containers::default()
         },
     };
-    // The init containers come from the manifest. It tells which are native sidecars, which keep
-    // running, and kubelet also starts those that no list has.
+    // Init containers are taken from the manifest, not from the lists. Only the manifest tells
+    // which of them are native sidecars, which keep running. And kubelet also starts init
+    // containers that are in no list.
     let listed = plan.map_or(0, |plan| plan.native_init().len());
     let native = pod
         .spec
@@ -215,9 +218,9 @@ pub fn bytes(bytes: Option<u64>) -> String {
     }
 }
 
-/// The requests and limits of the pod as a whole, if its manifest has them. With limits, a missing
-/// request is filled in as by Kubernetes 1.34: with the request of the containers by Kubernetes'
-/// own formula, or with the limit if the containers request nothing.
+/// The requests and limits of the pod as a whole, if its manifest has them. If it has limits but
+/// lacks a request, the request is filled in as by Kubernetes 1.34. The value is the request of the
+/// containers by Kubernetes' own formula, or the limit if the containers request nothing.
 fn whole(pod: &Pod) -> Option<Requirements> {
     let given = pod.spec.resources?;
     let Requirements { requests, limits } = given;

@@ -22,21 +22,21 @@ use super::role;
 pub struct Entry {
     pub container: String,
     pub role: String,
-    /// The reason for its role.
+    /// The reason why the container has its role.
     pub origin: Origin,
-    /// The container is optional.
+    /// True if the container is optional.
     pub optional: bool,
-    /// The manifest has no such container.
+    /// True if the manifest has no container of this name.
     pub missing: bool,
-    /// Containers with the same step start side by side; `None` for a container that is not
-    /// ordered.
+    /// Number of the start step. Containers with the same step start side by side; `None` for a
+    /// container that is not ordered.
     pub step: Option<usize>,
     pub waits_for: Vec<String>,
     pub held: Held,
-    /// The annotation with which the container would not be held.
+    /// The annotation that would keep the container from being held.
     pub remedy: Option<String>,
-    /// The condition under which containers that wait for this one go on, or, for an app, under
-    /// which the run is complete. `None` if nothing depends on the container.
+    /// The condition under which the containers that wait for this container may run. For an app:
+    /// the condition under which the run is complete. `None` if nothing depends on the container.
     pub done: Option<String>,
     /// The effect of the container's liveness probe, if usher runs one.
     pub liveness: Option<String>,
@@ -165,8 +165,8 @@ fn init_entries(order: &StartOrder<'_>, plan: &Plan, pod: &Pod) -> Vec<Entry> {
     entries
 }
 
-/// The entry of a container that is added to a running pod (`kubectl debug`); no list of the author
-/// has such a container.
+/// The entry of a container that is added to a running pod (`kubectl debug`) and is in no list of
+/// the pod's author.
 pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
     let order = StartOrder::of(plan, pod);
     let waits = order.waits_of_last();
@@ -188,7 +188,7 @@ pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
     })
 }
 
-/// The complete `usher/native-init` annotation of the pod.
+/// The annotation `usher/native-init` that lists all of the pod's own init containers.
 pub(super) fn native_init(plan: &Plan, pod: &Pod) -> String {
     let init = pod.spec.init_containers.iter();
     let missing = init.filter(|it| plan.origin(&it.name) != Origin::List);
@@ -199,7 +199,7 @@ pub(super) fn native_init(plan: &Plan, pod: &Pod) -> String {
     )
 }
 
-/// The complete `usher/apps` annotation of the pod.
+/// The annotation `usher/apps` that lists all apps of the pod.
 pub(super) fn apps(plan: &Plan, pod: &Pod) -> String {
     let containers = pod.spec.containers.iter();
     let apps = containers.filter(|it| plan.role(&it.name) == Role::App);
@@ -210,10 +210,10 @@ pub(super) fn annotation<'a>(setting: PodSetting, names: impl Iterator<Item = &'
     format!("{}: {}", setting.key(), few_joined(names))
 }
 
-/// Maximum number of different sets of final exit codes that are shown.
+/// Maximum number of sets of exit codes that are shown. Apps with the same set share one entry.
 const SHOWN_ENDS: usize = 4;
 
-/// The condition for the completion of the run, or `None` if kubelet restarts an app for ever.
+/// The condition under which the run is complete, or `None` if kubelet restarts an app forever.
 pub(super) fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
     let mut places: BTreeMap<ExitCodes, usize> = BTreeMap::new();
     let mut ends: Vec<(ExitCodes, Vec<&str>)> = Vec::new();
@@ -372,7 +372,7 @@ fn check(probe: &Probe) -> String {
     }
 }
 
-/// A duration for people, in whole seconds if it is long.
+/// Formats a duration for people. A long duration is shown in whole seconds.
 pub fn shown(time: Duration) -> String {
     let seconds = time.as_secs();
     let (minutes, rest) = (seconds / 60, seconds % 60);

@@ -31,10 +31,11 @@ pub struct RunAgain {
     pub container: String,
     /// Latest start of the container's last run, in seconds since the first stop request.
     pub until_seconds: f64,
-    /// The container's own cap, in seconds, for all its runs together.
+    /// The maximum time for all runs of the container together, in seconds, if its author has set
+    /// one.
     pub cap_seconds: Option<f64>,
-    /// The containers and steps after this container. Two seconds are reserved for each of them,
-    /// and two for the container's own last run.
+    /// The defer containers and termination steps that come after this container. Two seconds are
+    /// reserved for each of them, and two seconds for this container's own last run.
     pub behind: Vec<String>,
 }
 
@@ -96,7 +97,7 @@ fn run_again(plan: &Plan, pod: &Pod) -> Vec<RunAgain> {
     let of_defer = |(index, name): (usize, &&str)| {
         let own = plan.container(name);
         own.restart.filter(|policy| policy.restarts_failed())?;
-        // Later defer containers and later steps take their time from the same grace period.
+        // Later defer containers and later steps need a part of the same grace period.
         let later = defers.get(index.saturating_add(1)..).unwrap_or_default();
         let is_pre_exit = index < plan.pre_exit().len();
         let steps = [
@@ -110,7 +111,8 @@ fn run_again(plan: &Plan, pod: &Pod) -> Vec<RunAgain> {
                 .clone()
                 .map(|(step, _)| format!("the {}", step.word())),
         );
-        // The last run needs as much time as each later container and step.
+        // Two seconds are needed for each later container and step, and also for this container's
+        // last run.
         let needed = match later.len().saturating_add(steps.count()) {
             0 => 0,
             count => u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1),
@@ -141,7 +143,8 @@ fn is_serial(plan: &Plan, step: Step) -> bool {
     }
 }
 
-/// The longest time of a step by the caps of its containers; `None` if one of them has no cap.
+/// The longest time of a step if all its containers have time limits of their own. `None` if a
+/// container has no limit.
 fn longest(plan: &Plan, pod: &Pod, step: Step, names: &[String]) -> Option<Duration> {
     let caps = names.iter().map(|name| cap(plan, pod, step, name));
     let mut caps = caps.collect::<Option<Vec<_>>>()?.into_iter();
@@ -151,14 +154,15 @@ fn longest(plan: &Plan, pod: &Pod, step: Step, names: &[String]) -> Option<Durat
     }
 }
 
-/// The longest time of a container in a step by its own cap.
+/// The longest time that a container may take in a step, by the container's own time limit.
 fn cap(plan: &Plan, pod: &Pod, step: Step, name: &str) -> Option<Duration> {
     let cap = plan.container(name).grace_period?;
     match step {
-        // The cap limits the time from the container's release to its stop signal. SIGKILL comes
-        // later.
+        // The limit applies to the time from the container's release to its stop signal. SIGKILL
+        // comes later.
         Step::PreExit | Step::PostExit => Some(cap.saturating_add(LEAST)),
-        // The stop signal comes after the preStop handler, which no cap bounds.
+        // The stop signal comes after the preStop handler, which the container's limit does not
+        // bound.
         Step::Apps | Step::Sidecars => {
             let has_handler = pod.container(name)?.lifecycle.pre_stop.is_some();
             (!has_handler).then_some(cap)

@@ -322,11 +322,12 @@ fn apps_wait_as_long_as_the_probes_of_the_spec_may_take() {
     };
     let rules = Rules::default();
     let minutes = |text: &str| (Some(text.to_owned()), false);
-    // The probes run side by side, and in the second case one after another.
+    // In the first case the probes run side by side, in the second case one after another.
     assert_eq!(timeout(&[], 7, 10, &rules), minutes("10m"));
     let serial = [("usher/startup-order", "one other")];
     assert_eq!(timeout(&serial, 7, 10, &rules), minutes("17m"));
-    // The default timeout is long enough, and in the second case the author has set one.
+    // In the first case the default timeout is long enough. In the second case the author has set a
+    // timeout.
     assert_eq!(timeout(&[], 5, 4, &rules), (None, false));
     let said = [("usher/startup-timeout", "2m")];
     assert_eq!(timeout(&said, 7, 10, &rules), (None, true));
@@ -365,8 +366,10 @@ fn roles_of_the_node_are_written_into_the_annotations() {
 #[test]
 fn pods_that_the_shim_would_refuse_get_its_error() {
     let spec = json!({"containers": containers(&["web"])});
-    let refused =
-        |key, value| complete(&pod(&[(key, value)], spec.clone()), &Rules::default()).unwrap_err();
+    let refused = |key, value| {
+        let pod = pod(&[(key, value)], spec.clone());
+        complete(&pod, &Rules::default()).unwrap_err().to_string()
+    };
     assert_eq!(
         refused("usher/start-mode", "Slow"),
         "usher/start-mode: \"Slow\" is not one of Auto, Block, Hold"

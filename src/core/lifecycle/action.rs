@@ -41,7 +41,7 @@ impl fmt::Display for ContainerId {
 pub struct RequestId(pub u64);
 
 /// An instruction for the driver. The driver carries out actions in the order in which it polls
-/// them, and none of them may delay the poll of the next.
+/// them. It polls the next action without waiting until the last one is finished.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Execute the program of a container whose init process is parked, and report with
@@ -68,8 +68,8 @@ pub enum Action {
         request: Option<RequestId>,
         why: Why,
     },
-    /// Execute the program of a container again after its process has exited, with the same streams
-    /// and with nothing left of the last process, and report with
+    /// Restart a container in place after its process has exited: execute its program in a new
+    /// process with the same streams. Nothing of the last process may be left. Report with
     /// [`handle_restarted`](super::Pod::handle_restarted). The runtime state may be [cleaned
     /// up](Action::CleanUp) already.
     Restart {
@@ -79,17 +79,17 @@ pub enum Action {
     /// Kill a restart in place that is under way, and report its failure with
     /// [`handle_restarted`](super::Pod::handle_restarted).
     CancelRestart { id: ContainerId },
-    /// Run the Exec that was taken for the container's postStart handler again, in execution
-    /// `execution` of the container, and report with
+    /// Repeat the Exec that was taken for the container's postStart handler, now in execution
+    /// `execution` of the container. Report with
     /// [`handle_post_started`](super::Pod::handle_post_started).
     PostStart { id: ContainerId, execution: u64 },
     /// Make one attempt of the container's [`probe`](super::Pod::probe), bounded by its timeout,
-    /// and report it with [`handle_probed`](super::Pod::handle_probed). `execution` is the
-    /// execution that the attempt is for: the container may have been restarted when the result
+    /// and report with [`handle_probed`](super::Pod::handle_probed). `execution` says which
+    /// execution of the container is probed: the container may be restarted before the result
     /// arrives.
     Probe { id: ContainerId, execution: u64 },
-    /// Run a hook in the container or against it, bounded by `limit`, and report with
-    /// [`handle_hooked`](super::Pod::handle_hooked).
+    /// Run a hook of the container, for example a command in the container or an HTTP request to
+    /// it. `limit` bounds the hook. Report with [`handle_hooked`](super::Pod::handle_hooked).
     Hook {
         id: ContainerId,
         kind: HookKind,
@@ -97,7 +97,8 @@ pub enum Action {
         limit: Duration,
     },
     /// End the container's output: its process has exited for good with `code`. When the caller has
-    /// read the rest, report with [`handle_output_read`](super::Pod::handle_output_read).
+    /// read the rest of the output, report with
+    /// [`handle_output_read`](super::Pod::handle_output_read).
     EndOutput { id: ContainerId, code: u32 },
     /// Publish the container's exit with this code and the time at which it really exited.
     PublishExit { id: ContainerId, code: u32 },
@@ -106,8 +107,8 @@ pub enum Action {
     /// Clean up the runtime state of an exited container except its root file system, and report
     /// with [`handle_cleaned_up`](super::Pod::handle_cleaned_up).
     CleanUp { id: ContainerId },
-    /// Kill the parked process of a container that is to be deleted, and cancel what is under way
-    /// for it.
+    /// Kill the parked process of a container that is to be deleted, and cancel all work that is
+    /// under way for the container.
     KillParked { id: ContainerId },
     /// Delete a container, and report with [`handle_removed`](super::Pod::handle_removed) or
     /// [`handle_not_deleted`](super::Pod::handle_not_deleted).
@@ -122,6 +123,28 @@ pub enum Action {
     },
     /// Write a decision to the log.
     Report(Report),
+}
+
+/// The reason why the driver could not carry out an action.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
+pub enum ActionError {
+    #[error("the container is gone")]
+    ContainerGone,
+    #[error("the container has no init process")]
+    NoInitProcess,
+    /// A container is restored from its checkpoint only once.
+    #[error("an earlier restore failed")]
+    RestoreFailedBefore,
+    /// Text from outside of the core: from the engine, or from a server in a container.
+    #[error("{0}")]
+    Reported(String),
+}
+
+impl ActionError {
+    /// Takes over the text of an error.
+    pub fn reported(error: impl fmt::Display) -> ActionError {
+        ActionError::Reported(error.to_string())
+    }
 }
 
 /// The reason for a signal.
@@ -140,7 +163,7 @@ pub enum Why {
     TimeShort,
     /// SIGKILL: the grace period of the container or of its pod is over.
     GraceOver,
-    /// SIGKILL for the parked process of a program that will not be executed.
+    /// SIGKILL for a parked process, because the container's program will not be executed.
     Held,
     /// A probe of the container has failed too often.
     ProbeFailed(ProbeKind),
@@ -236,7 +259,8 @@ impl fmt::Display for Step {
 /// The reason why a pod terminates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
-    /// Inferred from the stop requests of its containers; may be disproved.
+    /// The termination was inferred from stop requests for the pod's containers, and may be
+    /// disproved.
     Inferred,
     /// The sandbox container has exited.
     SandboxDied,
@@ -259,13 +283,13 @@ impl Cause {
         *self != Cause::Inferred
     }
 
-    /// True if the caller stops the containers as well, with their preStop handlers first. The
-    /// caller does not know of terminations with other causes.
+    /// True if the caller knows of the termination. The caller then stops the containers, too,
+    /// after it has run their preStop handlers.
     pub fn is_callers(&self) -> bool {
         matches!(self, Cause::Inferred | Cause::SandboxDied)
     }
 
-    /// True if the caller is to start the whole pod again afterwards.
+    /// True if the caller is expected to start the whole pod again after the termination.
     pub fn is_followed_by_another(&self) -> bool {
         matches!(self, Cause::SandboxDied | Cause::EssentialFailed { .. })
     }
@@ -299,8 +323,8 @@ impl Step {
         }
     }
 
-    /// The word for scripts. If a setting lists the containers of the step, it is the name of that
-    /// setting.
+    /// The name of the step in output for scripts. If a setting lists the containers of the step,
+    /// both have the same name.
     pub const fn word(self) -> &'static str {
         match self {
             Step::Hooks => "hooks",
@@ -345,7 +369,11 @@ pub enum Refusal {
     #[error("container {name} ended before its program was executed")]
     EndedBeforeStart { name: String },
     #[error("container {name} could not be released: {reason}")]
-    NotReleased { name: String, reason: String },
+    NotReleased {
+        name: String,
+        #[source]
+        reason: ActionError,
+    },
     #[error("container {name} cannot be released: it is {state}, expected held")]
     NotHeld { name: String, state: StateSummary },
     #[error(

@@ -1,9 +1,10 @@
 //! A limit on the CPU time that the probes of a pod take from the rest of the node.
 //!
-//! An attempt takes CPU time of the shim and of the processes that it starts, however short a
-//! period the pod's author sets. All attempts of a pod together share a fraction of one core, with
-//! a small advance; once it is used up, the next attempt is put off. The expected cost of an
-//! attempt is reserved when it begins, or all attempts would begin at once.
+//! Each attempt of a probe costs CPU time of the shim and of the processes that the shim starts,
+//! and the pod's author may set any period. So all attempts of a pod together may use only a
+//! fraction of one core, and a small amount in advance. When this CPU time is used up, the next
+//! attempt is delayed. The expected cost of an attempt is reserved when the attempt begins.
+//! Otherwise all attempts could begin at the same time.
 
 use std::time::Duration;
 
@@ -12,18 +13,22 @@ use serde::{Deserialize, Serialize};
 use super::time::Time;
 use crate::share::Share;
 
-/// Seconds in which one second of CPU time is paid off: measured attempts take a fourteenth of a
-/// core. usher promises a tenth at most. The difference is for what cannot be measured: for a
-/// command, the part of the OCI runtime that becomes the command (a fifth of the cost with runc).
+/// Seconds after which one used second of CPU time is available again. So attempts use at most a
+/// fourteenth of a core of measured CPU time. usher promises a tenth. The difference covers CPU
+/// time that cannot be measured: that of the OCI runtime's process before it executes the probe's
+/// command (with runc, a fifth of the cost).
 const PACE: u32 = 14;
 
-/// CPU time available in advance: the first attempts of a starting pod do not wait.
+/// CPU time that attempts may use in advance, so that the first attempts in a starting pod do not
+/// wait.
 const AHEAD: Duration = Duration::from_millis(200);
 
-/// Unmeasured CPU time of an attempt: its log lines and their readers.
+/// CPU time of an attempt that is not measured: for writing its log lines, and for the processes
+/// that read them.
 const HANDLING: Duration = Duration::from_micros(400);
 
-/// Expected CPU time of an attempt before any was measured: that of a command.
+/// Expected CPU time of an attempt until the first attempt was measured: the cost of a probe that
+/// runs a command.
 const UNKNOWN: Duration = Duration::from_millis(20);
 
 /// The CPU time that the probes of a pod have used.
@@ -31,9 +36,9 @@ const UNKNOWN: Duration = Duration::from_millis(20);
 pub(super) struct Allowance {
     share: Share,
     attempts: Vec<Attempt>,
-    /// Expected cost for a container without an attempt so far.
+    /// Expected cost of an attempt for a container that was never probed.
     usual: Option<Duration>,
-    /// The log says already that periods are stretched.
+    /// True if the log already says that probes are made less often than their periods say.
     pub is_reported: bool,
 }
 
@@ -67,7 +72,8 @@ impl Allowance {
         self.share.free_at(expected)
     }
 
-    /// The average time between attempts of a container if one round of attempts costs `expected`.
+    /// The average time between two attempts for a container, if one attempt for each container
+    /// costs `expected` in total.
     pub fn period(&self, expected: Duration) -> Duration {
         self.share.in_time(expected)
     }
@@ -82,8 +88,8 @@ impl Allowance {
         });
     }
 
-    /// Ends the attempt of that execution, which took `cost`. Returns the expected cost of the next
-    /// attempt, or `None` if no such attempt was under way.
+    /// Records that the attempt for execution `execution` is over and took `cost`. Returns the
+    /// expected cost of the next attempt, or `None` if no such attempt was under way.
     pub fn over(
         &mut self,
         now: Time,
@@ -103,7 +109,7 @@ impl Allowance {
                 .share
                 .give_back(now, began, expected.saturating_sub(cost)),
         }
-        // If costs vary, the cheapest attempt is not the expected one.
+        // If costs vary, one cheap attempt lowers the expected cost only by half of the difference.
         let known = known.unwrap_or(cost).saturating_add(cost);
         let expected = cost.max(known.checked_div(2).unwrap_or_default());
         self.usual = Some(expected);
@@ -195,7 +201,7 @@ mod tests {
                 let sum: Duration = window.map(|(_, cost)| *cost).sum();
                 prop_assert!(sum <= Duration::from_secs(3), "{sum:?} from {from} on");
             }
-            // The budget is used, not only respected.
+            // The probes must also use the CPU time that they are allowed.
             prop_assert!(made.iter().sum::<usize>() > 20, "{made:?}");
         }
     }

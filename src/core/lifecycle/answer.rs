@@ -14,10 +14,10 @@ use super::grace::{Budget, LEAST};
 use super::rules::{Decision, Due, Subject};
 use super::termination::Termination;
 
-/// Time between a delayed answer and the moment its caller would give up.
+/// A delayed answer is sent at least this long before its caller would give up.
 const ANSWER_LEAD: Duration = Duration::from_secs(10);
 
-/// Most delayed answers of one container; further requests are answered at once.
+/// Maximum number of delayed answers of one container. Further requests are answered at once.
 const WITHHELD_AT_MOST: usize = 16;
 
 impl Pod {
@@ -44,8 +44,9 @@ impl Pod {
         let own = request.map_or(Duration::MAX, |request| {
             request.deadline().since(request.at())
         });
-        // A request that follows a preStop handler carries only the rest of the grace period. So
-        // the whole is taken from the termination, which may begin with this very request.
+        // If a preStop handler came first, the stop request carries only the rest of the grace
+        // period. So the whole grace period is taken from the termination, which may begin with
+        // this request.
         let begins = || {
             let (known, end) = self.inferred()?;
             (known <= self.now).then_some(end.grace())
@@ -102,8 +103,8 @@ impl Subject<'_> {
     fn answers_wait(&self) -> bool {
         let extends = self.pod.is_extension_pending() && self.pod.termination.is_some();
         let stop = self.container.state.stop();
-        // A container that is stopped for a failure may be restarted: its turn to stop is still to
-        // come.
+        // If the container is being stopped because it failed, it may be restarted. Its turn to
+        // stop is then still to come.
         let is_told = stop.is_told() && !stop.is_for_failure();
         self.container.state.is_alive() && (extends || !is_told)
     }

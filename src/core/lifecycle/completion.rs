@@ -1,6 +1,6 @@
 //! Container exits that end the pod: the run is complete, an essential container has failed, an
 //! init container has failed for good, or a sidecar has exited for good before it was started. The
-//! shim decides these terminations, and they stay decided.
+//! shim itself decides these terminations. A later Create does not disprove them.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::role_policy::{ReadyWhen, RolePolicy};
 use super::termination::Termination;
 use super::time::Time;
 
-/// Without a list of apps: time after the last creation of a container until no more apps are
-/// expected.
+/// Time from the last Create until the shim expects no more apps, in a pod whose annotations do not
+/// list the apps.
 pub const LAST_APP_AFTER: Duration = Duration::from_secs(30);
 
 /// Longest wait for a listed defer container after the last Create of a new name.
 const DEFERS_COME_WITHIN: Duration = Duration::from_secs(30);
 
-/// Longest wait for listed defer containers after the failure or the completion.
+/// Longest wait for listed defer containers after the failure or the completion that ends the pod.
 const DEFERS_ARE_AWAITED_FOR: Duration = Duration::from_secs(60);
 
 /// Longest wait for listed apps in a later sandbox: kubelet does not create succeeded apps again.
@@ -32,7 +32,7 @@ const LISTED_APPS_COME_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 struct DecidedEnd {
     cause: Cause,
-    /// Time of the failure or the completion.
+    /// Time of the failure or the completion that ends the pod.
     known: Time,
     /// Start of the termination: later than `known` while listed defer containers are awaited.
     begins: Time,
@@ -44,7 +44,7 @@ struct DecidedEnd {
 pub(super) struct Completion {
     /// Time from which on no more apps are expected.
     pub known: Time,
-    /// Time from which on the exit of the last app counts.
+    /// Time from which on the exit of the last app counts as final.
     pub counts: Time,
 }
 
@@ -60,8 +60,8 @@ impl Pod {
     }
 
     /// True while a decided termination waits for listed defer containers that the caller has not
-    /// created yet. Kubelet creates containers one after another: an early failure comes before
-    /// they exist.
+    /// created yet. Kubelet creates containers one after another, so a container may fail before
+    /// the defer containers exist.
     pub(super) fn awaits_defers(&self) -> bool {
         self.termination.is_none()
             && self.has_orders()
@@ -135,8 +135,8 @@ impl Pod {
         is_essential && status != ExitStatus::Code(0)
     }
 
-    /// True if all apps have ended for good under their restart policies, as far as the caller
-    /// knows. An app that the caller has stopped counts at once.
+    /// True if all apps have exited, and the caller will restart none of them under their restart
+    /// policies. An app that the caller has stopped counts at once.
     pub(super) fn is_complete(&self) -> bool {
         let is_decided = self
             .termination
@@ -146,7 +146,7 @@ impl Pod {
         (is_decided || is_known()) && !self.is_wanted_elsewhere()
     }
 
-    /// The restart policy by which the caller creates containers of this name again.
+    /// The restart policy that tells if the caller creates an exited container of this name again.
     pub(super) fn restart_policy_of(&self, name: &str) -> RestartPolicy {
         let plan = self.plan.as_ref();
         plan.map_or(RestartPolicy::Never, |plan| plan.restart_policy(name))
@@ -212,7 +212,7 @@ impl Pod {
     }
 }
 
-/// The time when the last of these ended, or `None` unless all have ended for good.
+/// The time when the last of these containers has ended, or `None` unless all have ended for good.
 fn last_end<'a>(
     records: impl Iterator<Item = (&'a str, Option<&'a NameRecord>)>,
     is_over: impl Fn(&str, &NameRecord) -> bool,

@@ -13,7 +13,7 @@ use super::restart::BackOff;
 use super::role_policy::RolePolicy;
 use super::state::ContainerState;
 use super::stop::Kill;
-use super::task::{BundleFacts, Task};
+use super::task::{BundleFacts, Cleanup, Execs, Removal};
 use super::time::Time;
 
 /// A container to be created.
@@ -50,7 +50,10 @@ pub(super) struct Container {
     /// The container was created during the termination and belongs to the next run.
     pub is_of_next_run: bool,
     pub state: ContainerState,
-    pub task: Task,
+    pub execs: Execs,
+    pub cleanup: Cleanup,
+    pub removal: Removal,
+    pub bundle: BundleFacts,
     /// The caller of the container's Start has given up, and will delete the container.
     pub is_given_up: bool,
     /// The open stop request of the caller, if there is one.

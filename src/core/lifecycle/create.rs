@@ -13,9 +13,9 @@ use super::report::Report;
 use super::restart::BackOff;
 use super::role_policy::RolePolicy;
 use super::run::Run;
-use super::state::ContainerState;
+use super::state::{ContainerState, InvalidTransition};
 use super::stop::STOPPED;
-use super::task::Task;
+use super::task::{Cleanup, Execs, Removal};
 use super::time::Time;
 
 /// The relation of a just-created container to the termination under way.
@@ -23,14 +23,14 @@ pub(super) enum Comes {
     InTime,
     /// The container was created after the termination was over, and belongs to the next run.
     ForTheNextRun,
-    /// A person is stopping the pod.
+    /// The container was created while a person stops the pod.
     TooLate,
 }
 
 impl Pod {
-    /// Registers a container that the caller wants to create. `plan` is the pod's plan from the
-    /// container's annotations, or `None` if the sandbox has it. `timeout` is the deadline of the
-    /// caller's Create.
+    /// Registers a container that the caller wants to create. `plan` is the pod's plan according to
+    /// the container's annotations, or `None` if the plan of the sandbox applies. `timeout` is the
+    /// deadline of the caller's Create.
     ///
     /// After `Ok` the driver creates the container and reports with
     /// [`handle_created`](Pod::handle_created) or [`handle_removed`](Pod::handle_removed).
@@ -75,8 +75,9 @@ impl Pod {
         if kind == ContainerKind::Workload {
             let is_new = self.history.of(&name).is_none();
             let is_restart_of_all = self.is_restart_of_all(&name);
-            // A name that is new here but has been restarted has run in an earlier sandbox of the
-            // pod, unless the whole pod was restarted in this one.
+            // kubelet counts restarts of this container, although its name is new in this sandbox.
+            // So the container has run in an earlier sandbox of the pod, unless the whole pod was
+            // restarted in this sandbox.
             self.is_later_sandbox |= facts.restart_count > 0 && is_new && !self.was_restarted;
             if let Some(timeout) = timeout {
                 let whole = Duration::from_secs(timeout.as_secs_f64().ceil() as u64);
@@ -115,7 +116,10 @@ impl Pod {
             number: self.creations,
             is_of_next_run,
             state: ContainerState::creating(),
-            task: Task::new(bundle),
+            execs: Execs::default(),
+            cleanup: Cleanup::None,
+            removal: Removal::None,
+            bundle,
             request: None,
             kills: Vec::new(),
             answers: Vec::new(),
@@ -132,13 +136,14 @@ impl Pod {
 
     /// Returns how a just-created container relates to the termination under way.
     pub(super) fn comes(&self, container: &Container) -> Comes {
-        // A defer container has its turn if its step is not past.
+        // A defer container is in time: it still runs if its step is not past.
         let is_late = container.kind == ContainerKind::Workload
             && container.defer_turn().is_none()
             && !container.is_of_next_run;
         match self.termination.as_ref().filter(|_| is_late) {
             Some(termination) if termination.is_by_hand() => Comes::TooLate,
-            // Without a sandbox container the pod has no fixed lifetime.
+            // Without a sandbox container the pod has no fixed lifetime, so a late container begins
+            // the next run.
             Some(termination)
                 if termination.is_over()
                     && !self.has_sandbox()
@@ -163,7 +168,7 @@ impl Pod {
     }
 
     fn removed(&mut self, id: &ContainerId, container: &Container) {
-        // Nothing is left to wait for: answer all stop requests.
+        // The container is gone, so all of its stop requests are answered.
         let kills = container.kills.iter().map(|(request, _)| *request);
         let answers = container.answers.iter().map(|answer| answer.request);
         for request in answers.chain(kills) {
@@ -175,7 +180,8 @@ impl Pod {
         {
             self.undo(container);
         }
-        // A container restored from a checkpoint has no process whose exit would answer its Start.
+        // A container restored from a checkpoint has no parked process whose exit would answer the
+        // Start.
         if let Some(blocked) = container.state.as_blocked() {
             let refusal = Refusal::EndedBeforeStart {
                 name: container.name.clone(),
@@ -200,8 +206,8 @@ impl Pod {
             let heir = heir.number;
             return self.history.inherit(name, number, heir);
         }
-        // A container that could not be created counts as failed. A caller that restarts failed
-        // containers tries again.
+        // A container that could not be created counts as failed. If the caller restarts failed
+        // containers, it tries again.
         let fatal = self
             .fatal_end(container, NEVER_CREATED)
             .filter(|_| !self.restart_policy_of(name).restarts_failed());
@@ -216,8 +222,9 @@ impl Pod {
         self.history.ended(name, number, end, fatal);
     }
 
-    /// Records that container `number` of this name belongs to the current run. From now on other
-    /// containers wait for it and it has its turns, even if it was optional.
+    /// Records that container `number` of this name belongs to the current run. From now on the
+    /// name counts even if it is optional: other containers wait for it, and it has its turn in a
+    /// termination.
     pub(super) fn came(&mut self, name: &str, number: u64) {
         self.history.created(name, number);
         if let Some(plan) = &mut self.plan {
@@ -230,8 +237,8 @@ impl Pod {
         match &self.plan {
             None => self.plan = Some(plan),
             Some(own) if own.is_written_as(&plan) => {}
-            // containerd reads the pod's annotations anew for every container: they may have been
-            // edited since the sandbox was created, and the sandbox's plan applies.
+            // containerd reads the pod's annotations anew for every container. They may have been
+            // edited since the sandbox was created, but the plan of the sandbox stays.
             Some(_) if self.has_sandbox() => {
                 self.out.report(Report::OtherPlan {
                     name: name.to_owned(),
@@ -248,8 +255,7 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    pub(super) fn created(&mut self, comes: Comes) {
-        let outcome = self.container.state.created();
+    pub(super) fn created(&mut self, outcome: Result<(), InvalidTransition>, comes: Comes) {
         if self.noted(outcome).is_none() {
             return;
         }

@@ -2,8 +2,8 @@
 //!
 //! The source is the defer proposal ("Defer Containers", 2017). Defer containers are created and
 //! held from the start, so that their images are present and their configuration is proven before
-//! they are needed. Each runs once in a sandbox, whatever the cause of the termination, and none in
-//! a forced termination.
+//! they are needed. Each defer container runs once in a sandbox, whatever the cause of the
+//! termination. In a forced termination no defer container runs.
 
 use crate::plan::{DeferExitCode, DeferTurn};
 use crate::process::ExitStatus;
@@ -45,7 +45,7 @@ impl Subject<'_> {
         Some(Due::Now(Decision::Hold { waits_for }))
     }
 
-    /// Rule: in their step the defer containers run, one after another, each within its time.
+    /// Rule: the defer containers of the current step run one after another, each within its time.
     pub(super) fn defer_has_its_turn(&self) -> Option<Due<Decision>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
@@ -56,8 +56,9 @@ impl Subject<'_> {
             .pod_facts
             .ends
             .filter(|_| pod.turn_under_way() == Some(turn))?;
-        // A defer container may still run because a termination was inferred earlier and then
-        // disproved. The defers before it in the list wait for it no longer than their own time.
+        // A defer container may still run from an earlier termination that was inferred and then
+        // disproved. It gets its signals in time, even if the defer containers before it in the
+        // list have not run yet.
         if !self.is_next_defer(turn) && !self.container.state.is_running() {
             return None;
         }
@@ -143,8 +144,8 @@ impl Subject<'_> {
         next.is_some_and(|next| next.number == self.container.number)
     }
 
-    /// True if the container is the running defer container, and its time is over now only because
-    /// the grace period is.
+    /// True if the container is the running defer container, and its time is over only because the
+    /// grace period is over.
     pub(super) fn is_late_defer(&self) -> bool {
         let turn = self.pod.turn_under_way();
         let is_next = turn.is_some_and(|turn| self.is_next_defer(turn));
@@ -159,10 +160,11 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// The defer container of a turn that runs or is next; all others wait for it.
+    /// The defer container that runs in this turn, or is the next to run. All others of the turn
+    /// wait for it.
     fn next_defer(&self, turn: DeferTurn) -> Option<&Container> {
-        // The meaning of an early exit is decided once it is known whether the program was
-        // executed.
+        // A defer container may exit before the driver has reported if its program was executed.
+        // Until that report, the container may still be run again.
         let is_in_time = self.ends().is_some_and(|ends| self.now < ends.stuck());
         let may_run_again = |container: &Container| is_in_time && container.state.has_early_exit();
         let counts = |container: &Container| {
@@ -188,9 +190,9 @@ impl Pod {
         (place, container.number)
     }
 
-    /// The latest time at which the defer containers of a turn are over. Their step begins at
-    /// `began` and has the deadlines `ends`. With `ahead_of`, only the defer containers ahead of
-    /// that container count.
+    /// The latest time at which the defer containers of a turn have ended. Their step begins at
+    /// `began` and has the deadlines `ends`. If `ahead_of` names a defer container, only those that
+    /// run before it count.
     pub(super) fn defers_over_by(
         &self,
         turn: DeferTurn,
@@ -253,16 +255,16 @@ impl Pod {
         })
     }
 
-    /// The deadlines of a defer container in its step. Its cap lasts from its release to its
-    /// signal, however often it is restarted. A restarted container also stops early enough to
-    /// leave time for the defer containers behind it.
+    /// The deadlines of a defer container in its step. The container's own limit counts from its
+    /// first execution to its stop signal, including all restarts. A restarted container is also
+    /// stopped early enough to leave time for later defer containers.
     pub(super) fn own_ends(&self, container: &Container, ends: Ends) -> Ends {
         let Some(began) = container.turn_began() else {
             return ends;
         };
         let capped = self.cap_of(container).map(|cap| began.after(cap));
-        // A container that ran on after a disproved termination has not been signaled: its SIGKILL
-        // comes at the earliest two seconds after this step began.
+        // A container that still runs from a disproved termination has not been signaled yet. So it
+        // gets SIGKILL at the earliest two seconds after this step began.
         let told = self.termination.as_ref().map(Termination::step_began);
         let kill = |at: Time| at.max(told.unwrap_or_default()).after(LEAST);
         let kill = capped.map_or(ends.kill, |at| ends.kill.min(kill(at)));
@@ -277,9 +279,9 @@ impl Pod {
         }
     }
 
-    /// The latest time at which a failed defer container may run again. The rest of the grace
-    /// period is left for its own stop and for each defer container and step behind it, two seconds
-    /// each. `None` if nothing is behind it.
+    /// The latest time at which a failed defer container may run again. After that, two seconds
+    /// each are left for its own stop, for each later defer container, and for each later step.
+    /// `None` if nothing comes later.
     fn last_retry(&self, container: &Container) -> Option<Time> {
         let step = self.step_of(container)?;
         let is_behind = |other: &&Container| {
@@ -297,8 +299,8 @@ impl Pod {
         (needed > 0).then(|| end.before(LEAST.saturating_mul(own)))
     }
 
-    /// True if a defer container that exited with `status` is run again: until it succeeds or its
-    /// time is up. `stop` is the state of its stop before the exit.
+    /// True if a defer container that exited with `status` is run again. It is run again until it
+    /// succeeds or its time is over. `stop` is the state of its stop before the exit.
     pub(super) fn is_run_again(
         &self,
         container: &Container,
@@ -333,7 +335,7 @@ impl Pod {
         }
     }
 
-    /// True if a listed defer container was never created here, or is not started yet.
+    /// True if a listed defer container was never created in this sandbox, or is not started yet.
     pub(super) fn is_a_defer_missing(&self) -> bool {
         let listed = self
             .plan

@@ -18,6 +18,7 @@ use super::probe::Watch;
 use super::report::Report;
 use super::rules::{Decision, PodDecision};
 use super::state::InvalidTransition;
+use super::task::LAST_WORDS_WITHIN;
 use super::termination::Termination;
 use super::time::Time;
 
@@ -32,7 +33,8 @@ pub(super) struct ContainerContext<'a> {
     pub allowance: &'a mut Allowance,
     /// Executions so far in this pod.
     pub executions: &'a mut u64,
-    /// The program of an ordered container was executed, or the execution was tried.
+    /// True if the program of a container that usher orders was executed, or its execution was
+    /// tried.
     pub has_released: &'a mut bool,
     pub sandbox_is_gone: &'a mut bool,
     pub out: &'a mut Outbox,
@@ -126,7 +128,6 @@ impl ContainerContext<'_> {
                 let name = self.container.name.clone();
                 self.out.report(Report::Held { name, waits_for });
             }
-            self.container.task.mark_started();
             self.out.answer_start(self.id, request, Ok(()));
         }
     }
@@ -170,10 +171,11 @@ impl ContainerContext<'_> {
 
     /// Ends a container whose program has not been executed: it reports `code`.
     pub fn end(&mut self, code: u32, last_words: Option<String>) {
-        let outcome = self.container.state.end(code);
+        let written = last_words.as_ref();
+        let written = written.map(|_| self.now.after(LAST_WORDS_WITHIN));
+        let outcome = self.container.state.end(code, written);
         if self.noted(outcome).is_some() {
             if let Some(message) = last_words {
-                self.container.task.begin_last_words(self.now);
                 self.out.tell(self.id, message, true);
             }
             self.signal(Signal::KILL, false, Why::Held);
@@ -249,7 +251,7 @@ impl ContainerContext<'_> {
     fn kill(&mut self) {
         let is_restarting = self.container.state.is_restarting();
         if let Some(stop) = self.container.state.stop_mut() {
-            // A container stopped for a failure is killed for that failure.
+            // If the container was stopped for a failure, SIGKILL has the same reason.
             let why = stop.why().filter(|why| why.is_failure());
             *stop = stop.killed(self.now, Why::GraceOver);
             match is_restarting {
@@ -292,7 +294,7 @@ impl ContainerContext<'_> {
         });
     }
 
-    /// Stops waiting for the container.
+    /// Stops waiting for the container's exit.
     fn give_up(&mut self) {
         if let Some(stop) = self.container.state.stop_mut() {
             *stop = stop.over();
@@ -303,16 +305,16 @@ impl ContainerContext<'_> {
         let outcome = self.container.state.restart();
         if self.noted(outcome).is_some() {
             let id = self.id.clone();
-            let is_cleaned_up = self.container.task.begin_next_process();
+            let is_cleaned_up = self.container.begin_next_process();
             self.out.push(Action::Restart { id, is_cleaned_up });
         }
     }
 
-    /// Reports the exit of a container whose process has exited long before.
+    /// Reports the exit of a container whose process has exited some time ago.
     fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
         let reason = self.container.exit_reason(self.termination.as_deref());
-        let exiting = self.exiting(code);
-        let outcome = self.container.state.dismiss(exiting);
+        let exit = self.final_exit(code);
+        let outcome = self.container.state.dismiss(exit);
         if self.noted(outcome).is_some() {
             let (name, number) = (&self.container.name, self.container.number);
             if let Some((end, fatal)) = end {

@@ -1,8 +1,9 @@
 //! Execs of the caller in a container: handlers, probes, shells. Only handlers matter for the
-//! container: a preStop handler begins its stop, and a postStart handler belongs to its start.
+//! container: a preStop handler begins the container's stop, and a postStart handler belongs to its
+//! start.
 //!
 //! KEP-753, "Started condition": a sidecar is started when its postStart handler has succeeded. The
-//! shim sees an Exec without its purpose.
+//! shim does not see the purpose of an Exec.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::plan::PreStop;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{ContainerId, Refusal, Why};
+use super::action::{ActionError, ContainerId, Refusal, Why};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::report::Report;
@@ -20,7 +21,8 @@ use super::request::StopRequest;
 use super::rules::{Decision, Due, Subject};
 use super::time::Time;
 
-/// An Exec without a deadline that comes this soon after Start's answer is taken for postStart.
+/// An Exec without a deadline is taken for the postStart handler if it comes within this time after
+/// the answer to Start.
 const POST_START_WITHIN: Duration = Duration::from_secs(1);
 
 /// Longest time from a failed postStart handler until kubelet stops the container, apart from the
@@ -32,7 +34,8 @@ const STOP_WITHIN: Duration = Duration::from_secs(10);
 pub struct Exec<'a> {
     pub id: &'a str,
     pub argv: &'a [String],
-    /// Kubelet gives its probes a deadline, its handlers and interactive sessions none.
+    /// True if the Exec has a deadline. kubelet sets one for its probes, and none for its handlers
+    /// and interactive sessions.
     pub has_deadline: bool,
     /// The Exec has a terminal or stdin; kubelet's handlers have neither.
     pub is_interactive: bool,
@@ -44,8 +47,8 @@ pub(super) enum PostStart {
     /// The next Exec may be the handler: Start was answered at `answered`, and no container was
     /// created since.
     Possible { answered: Time },
-    /// The Exec that is taken for the handler. With `may_be_pre_stop` it may as well be the preStop
-    /// handler, which has the same command.
+    /// The shim takes this Exec for the handler. If `may_be_pre_stop` is true, the Exec may also be
+    /// the preStop handler, because both handlers have the same command.
     Running {
         exec_id: String,
         may_be_pre_stop: bool,
@@ -55,8 +58,8 @@ pub(super) enum PostStart {
     Failed { at: Time },
     /// The handler has succeeded. The shim runs it again after a restart in place.
     Over,
-    /// The shim runs the handler again. If the first run failed at `failed`, kubelet stops the
-    /// container all the same.
+    /// The shim runs the handler again after a restart in place. If the first run failed at
+    /// `failed`, kubelet still stops the container.
     Repeating { failed: Option<Time> },
     /// The container has no handler.
     Absent,
@@ -99,7 +102,7 @@ impl PostStart {
         matches!(self, PostStart::Running { exec_id, .. } if exec_id == exec)
     }
 
-    /// True if the Exec taken for the handler may as well be the preStop handler.
+    /// True if the Exec that the shim takes for the handler may also be the preStop handler.
     pub fn may_be_pre_stop(&self) -> bool {
         matches!(self, PostStart::Running { may_be_pre_stop, .. } if *may_be_pre_stop)
     }
@@ -181,9 +184,10 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Drops assumed postStart handlers because the caller creates another container. Kubelet waits
-    /// until a postStart is over, and if it has failed, until the container is stopped. So an Exec
-    /// that still runs, or that has failed without a stop, was no handler.
+    /// Drops assumed postStart handlers because the caller creates another container. kubelet
+    /// creates no other container while a postStart handler runs, nor after its failure until the
+    /// container is stopped. So an Exec that still runs, or has failed without a stop of its
+    /// container, was no handler.
     pub(super) fn disprove_post_starts(&mut self) {
         let ids: Vec<_> = self.containers.keys().cloned().collect();
         for id in ids {
@@ -191,14 +195,14 @@ impl Pod {
         }
     }
 
-    /// Records the outcome of [`Action::PostStart`](super::Action::PostStart) in that execution. A
-    /// container whose handler fails is stopped, as kubelet does it.
+    /// Records the outcome of [`Action::PostStart`](super::Action::PostStart) in execution
+    /// `execution`. A container whose handler has failed is stopped, as kubelet does it.
     pub fn handle_post_started(
         &mut self,
         now: Time,
         id: &ContainerId,
         execution: u64,
-        outcome: Result<(), String>,
+        outcome: Result<(), ActionError>,
     ) {
         self.now = now;
         self.on_event(
@@ -212,14 +216,15 @@ impl Pod {
 
 impl ContainerContext<'_> {
     fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
-        self.container.task.add_exec(exec.id);
-        // Only for sidecars does it matter when postStart is over.
+        self.container.execs.add(exec.id);
+        // The end of a postStart handler matters only for sidecars.
         let may_be_post_start =
             !exec.has_deadline && !exec.is_interactive && self.container.role_policy().is_helper;
         let post_start = self.container.state.post_start_mut();
         let post_start = post_start.filter(|known| may_be_post_start && known.may_be_run(self.now));
-        // Both handlers may be the same command. If postStart is possible now, the Exec may still
-        // be the preStop handler; a second stop request shows it ([`Container::is_hardly_asked`]).
+        // Both handlers may be the same command. Even if postStart is possible now, the Exec may be
+        // the preStop handler. A second stop request then shows that
+        // ([`Container::is_hardly_asked`]).
         if let Some(post_start) = post_start {
             *post_start = PostStart::Running {
                 exec_id: exec.id.to_owned(),
@@ -234,7 +239,7 @@ impl ContainerContext<'_> {
     }
 
     fn exec_over(&mut self, exec_id: &str, status: Option<ExitStatus>) {
-        self.container.task.exit_exec(exec_id, status.is_some());
+        self.container.execs.exit(exec_id, status.is_some());
         let (now, is_hardly_asked) = (self.now, self.container.is_hardly_asked());
         let post_start = self.container.state.post_start_mut();
         let Some(post_start) = post_start.filter(|known| known.is_run_by(exec_id)) else {
@@ -277,17 +282,18 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Ends the wait for a postStart, or for the stop after a failed one.
+    /// Ends the wait for a postStart handler, or for the stop of the container after a failed
+    /// handler.
     pub(super) fn forget_post_start(&mut self) {
         let post_start = self.container.state.post_start_mut();
         let before = post_start.map(|known| std::mem::replace(known, PostStart::Absent));
-        // A postStart that was only possible did not delay the record of the start.
+        // While the handler was only possible, the container was already recorded as started.
         if matches!(before, Some(PostStart::Failed { .. })) {
             self.note_if_started();
         }
     }
 
-    fn post_started(&mut self, execution: u64, outcome: Result<(), String>, failed: Decision) {
+    fn post_started(&mut self, execution: u64, outcome: Result<(), ActionError>, failed: Decision) {
         let running = self.container.state.as_running_mut();
         let Some(running) = running.filter(|known| known.execution == execution) else {
             return;
@@ -307,8 +313,8 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: held containers wait for a postStart, and for the stop after a failed one, for a
-    /// limited time.
+    /// Rule: held containers wait only for a limited time for a postStart handler, and for the stop
+    /// of a container whose handler has failed.
     pub(super) fn post_start_is_past(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         if !container.role_policy().is_helper || pod.termination.is_some() {

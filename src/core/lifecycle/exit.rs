@@ -11,7 +11,7 @@ use super::container::Container;
 use super::effects::ContainerContext;
 use super::history::End;
 use super::report::Report;
-use super::state::{Exiting, Stop};
+use super::state::{FinalExit, Stop};
 use super::stop::STOPPED;
 use super::task::READ_WITHIN;
 use super::termination::Termination;
@@ -19,11 +19,11 @@ use super::time::Time;
 
 /// The meaning of an exit of a container's process.
 pub(super) enum Exit {
-    /// The program was being executed. TaskStart has to be published before TaskExit, so the
-    /// outcome of the execution comes first.
+    /// The process exited while its program was being executed. TaskStart has to be published
+    /// before TaskExit, so the shim waits for the outcome of the execution.
     Early(ExitStatus),
-    /// The exit means nothing: the container has no process, and a failed restart left the exited
-    /// process behind.
+    /// The exit has no meaning: the creation of the container is being undone, or the container has
+    /// no process at present. Such an exit is reported after a failed restart.
     OfNoProcess,
     /// The program is to be restarted in place; it ran for this duration.
     OfOneLife(Duration, ExitStatus),
@@ -32,10 +32,10 @@ pub(super) enum Exit {
 
 /// Everything that follows the final exit of a container.
 pub(super) struct Last {
-    /// The exit status and stop state of its program, if that was executed.
+    /// The exit status and stop state of the container's program, if the program was executed.
     program: Option<(ExitStatus, Stop)>,
-    /// The record in the history and its meaning for the pod; `None` if it does not belong to the
-    /// current run.
+    /// The entry for the history, and the reason for the pod's end if this exit ends the pod.
+    /// `None` if the container does not belong to the current run.
     end: Option<(End, Option<Cause>)>,
     /// The exit is withheld from the caller for now.
     is_withheld: bool,
@@ -51,8 +51,8 @@ impl Pod {
         self.now = now;
         self.handle_process_exited(id);
         self.exited(id, Some(status));
-        // A restart in place needs the cleanup of the last process first. Otherwise the cleanup
-        // comes after everything that waits for this exit.
+        // Before a restart in place, the runtime state of the last process has to be cleaned up. In
+        // all other cases the cleanup comes last, after everything that waits for this exit.
         let is_in_the_way = self.will_run_again(id);
         if is_in_the_way {
             self.plan_cleanup(id);
@@ -67,7 +67,7 @@ impl Pod {
     /// Records that the container's init process has exited; the driver kills the processes that it
     /// left behind before it calls [`handle_exit`](Pod::handle_exit).
     pub fn handle_process_exited(&mut self, id: &ContainerId) {
-        self.with_container(id, |context| context.process_exited());
+        self.with_container(id, |context| context.container.state.process_exited());
     }
 
     /// Handles the exit of the container's process, if it has exited.
@@ -88,7 +88,7 @@ impl Pod {
         if state.is_being_executed() {
             return Exit::Early(status);
         }
-        if state.is_between_executions() || state.is_exited() {
+        if state.is_creating() || state.is_between_executions() || state.is_exited() {
             return Exit::OfNoProcess;
         }
         let running = state.as_running();
@@ -120,8 +120,9 @@ impl Pod {
         }))
     }
 
-    /// The record of a container's end, and its meaning for the pod. `told` is the reported code of
-    /// a container whose program was never executed.
+    /// The entry for the history when a container has ended, and the reason for the pod's end if
+    /// this exit ends the pod. `told` is the reported code of a container whose program was never
+    /// executed.
     fn end_of_container(
         &self,
         container: &Container,
@@ -152,8 +153,8 @@ impl Pod {
     /// The code reported to the caller (KEP-753 draft: a sidecar that was told to stop has not
     /// failed).
     fn reported_code(&self, container: &Container, status: ExitStatus, stop: Stop) -> u32 {
-        // The container was stopped for a failure. If its turn to stop came before its restart, it
-        // counts as told to stop.
+        // A container that was stopped for a failure has failed, unless its turn to stop came
+        // before its restart.
         let has_failed = stop.is_for_failure() && !self.turn_has_come(container);
         let was_told = stop.since().is_some() && !has_failed;
         let was_told_by_us = was_told && stop.why() != Some(Why::PassedOn);
@@ -163,7 +164,7 @@ impl Pod {
                 self.code_of_one_told_to_go(container, status)
             }
             // A container that is needed again in the next sandbox must not report success in this
-            // one.
+            // sandbox.
             None if status == ExitStatus::Code(0) && self.is_needed_again(container, stop) => {
                 self.code_of_no_failure()
             }
@@ -207,9 +208,9 @@ impl Pod {
         }
     }
 
-    /// The code that stands for "no failure". Under `OnFailure`, kubelet leaves containers that
-    /// exited with 0 out of the pod's next sandbox, though they are needed there unless the run is
-    /// complete.
+    /// The code that stands for "no failure". Under `OnFailure`, a container that exited with 0 is
+    /// not created again in the pod's next sandbox. But the container is needed there, unless the
+    /// run is complete.
     pub(super) fn code_of_no_failure(&self) -> u32 {
         let is_run_again = self
             .plan
@@ -259,8 +260,8 @@ impl ContainerContext<'_> {
             return;
         }
         let reason = self.container.exit_reason(self.termination.as_deref());
-        let exiting = self.exiting(last.code);
-        let outcome = self.container.state.exited(exiting);
+        let exit = self.final_exit(last.code);
+        let outcome = self.container.state.exited(exit);
         let Some(start) = self.noted(outcome) else {
             return;
         };
@@ -272,11 +273,10 @@ impl ContainerContext<'_> {
         self.out.end_output(self.id, last.code);
     }
 
-    /// The state of a container that exited with this code, until the exit is published.
-    pub(super) fn exiting(&self, code: u32) -> Exiting {
-        Exiting {
+    /// The exit that is reported with this code, from now on.
+    pub(super) fn final_exit(&self, code: u32) -> FinalExit {
+        FinalExit {
             code,
-            is_output_read: false,
             until: self.now.after(READ_WITHIN),
         }
     }

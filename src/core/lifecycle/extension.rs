@@ -1,7 +1,8 @@
 //! More time for a defer container that still works when the grace period is over.
 //!
-//! The defer proposal, "TerminationGracePeriod", solutions 1 and 2: one probe period at a time
-//! while its liveness probe succeeds, or a fixed number of intervals.
+//! The source is the defer proposal, "TerminationGracePeriod", solutions 1 and 2. The container
+//! gets one more probe period each time its liveness probe succeeds, or a fixed number of
+//! intervals.
 
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ use super::rules::{Decision, Due, Subject};
 use super::termination::Ends;
 use super::time::Time;
 
-/// Time beyond its timeout for which an attempt of a probe may be under way: the OCI runtime may be
-/// slow to start a command, and the attempt may be slow to end.
+/// An attempt of a probe may take this much longer than its timeout. The OCI runtime may be slow to
+/// start a command, and the attempt may be slow to end.
 const ATTEMPT_LAG: Duration = Duration::from_secs(4);
 
 /// The time granted beyond the grace period.
@@ -109,8 +110,8 @@ impl Pod {
         })
     }
 
-    /// Bounds the timeout of a defer container's liveness probe at `now` by the container's latest
-    /// end.
+    /// Shortens the timeout of a defer container's liveness probe at `now`, so that the attempt is
+    /// over at the latest end of defer containers.
     pub(super) fn bounded(&self, now: Time, mut probe: Probe) -> Probe {
         if let Some(end) = self.last_end() {
             probe.timeout = probe.timeout.min(end.since(now));
@@ -134,7 +135,8 @@ impl Pod {
         let mut ask_all = termination.deadline().after(extension.granted);
         if let Some((_, began)) = extension.attempt {
             let answered = began.after(self.attempt_limit());
-            // The step does not wait for a result of the probe that comes later.
+            // If the result of the probe comes after the latest end, the step does not wait for the
+            // result.
             let last = self.last_end().unwrap_or(answered);
             ask_all = ask_all.max(answered.min(last));
         }
@@ -192,8 +194,8 @@ impl ContainerContext<'_> {
             let extension = &mut termination.extension;
             extension.refused = true;
             if extension.attempt.take().is_some() {
-                // The result of the attempt would change nothing now; the time until now stays
-                // granted.
+                // The attempt goes on, but its result no longer matters. The extension covers the time
+                // until now, and no more.
                 extension.granted = extension.granted.max(beyond);
             }
         }
@@ -224,7 +226,7 @@ impl ContainerContext<'_> {
         let name = self.container.name.clone();
         let probe = plan.container(&name).liveness_probe.as_ref();
         let period = probe.map(|probe| probe.period).unwrap_or_default();
-        // After an attempt longer than its period the next one is due at once.
+        // If the attempt took longer than a period, the next attempt is due at once.
         let next = began.after(period).max(self.now);
         let by = next.since(deadline).min(max);
         extension.granted = by;

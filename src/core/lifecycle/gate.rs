@@ -1,9 +1,9 @@
 //! Gates: the names that a container still waits for.
 //!
-//! The order is that of the plan's stages (KEP-753, "Proposal": init containers and sidecars in
-//! their order, then the apps). It applies to the start and the end of a pod only: a name that has
-//! fulfilled its condition once stays done. A gate is no object: the condition is evaluated after
-//! each event.
+//! The order comes from the stages of the plan (KEP-753, "Proposal": init containers and sidecars
+//! in their order, then the apps). The order applies only to the start and the end of a pod: a name
+//! whose condition was once fulfilled stays done. A gate is not stored: its condition is evaluated
+//! after each event.
 
 use std::fmt;
 
@@ -26,8 +26,8 @@ pub enum Missing {
     NotStarted,
     /// The program runs, and has not exited with 0 yet.
     NotDone,
-    /// The container is started. Only an earlier stage, which the caller has begun again, is not
-    /// done.
+    /// The container is started, but an earlier stage is not done because the caller has begun it
+    /// again.
     Started,
 }
 
@@ -64,7 +64,8 @@ impl Pod {
     }
 
     fn is_waited_for(&self, name: &str, container: &Container) -> bool {
-        // A container whose name has run before waits only for stages that the caller begins again.
+        // A container whose name has run before waits only for stages that the caller has begun
+        // again.
         let has_had_its_turn = container.role_policy().start_condition
             == StartCondition::AfterAllStages
             && self
@@ -75,9 +76,9 @@ impl Pod {
         !is_done && (!has_had_its_turn || self.history.is_reopened(name))
     }
 
-    /// True while the sidecar of that name, started for the first time, may still get its
-    /// postStart: held containers wait for it. Without a sandbox container there is no kubelet to
-    /// run one.
+    /// True while the sidecar of this name, after its first start, may still get a postStart
+    /// handler. Held containers wait for this handler. Without a sandbox container there is no
+    /// kubelet, and so no handler.
     fn awaits_post_start(&self, name: &str) -> bool {
         let first = self.history.of(name).and_then(|past| past.started);
         let sidecar = self.current(name).filter(|it| Some(it.number) == first);
@@ -88,7 +89,7 @@ impl Pod {
     /// True if `name` has done what later stages wait for: the init container has exited with 0, or
     /// the sidecar was started. `number` is the creation number of the waiting container. If an
     /// init container is created again after its success, containers with a lower number do not
-    /// wait for it again. Roles that no stage waits for give true.
+    /// wait for it again. Returns true for a role that no stage waits for.
     pub(super) fn has_done_its_part(&self, name: &str, number: u64) -> bool {
         let past = self.history.of(name);
         match self
@@ -117,7 +118,7 @@ impl Pod {
         let policy = self.restart_policy_of(name);
         let is_for_good = match RolePolicy::of(plan.role(name)).ready_when? {
             ReadyWhen::Started => !policy.restarts(past.code?),
-            // A missing init container that has exited did not succeed, whatever its code.
+            // An init container that is missing after its exit did not succeed, whatever its code.
             ReadyWhen::Completed => past.code.is_some() && !policy.restarts_failed(),
         };
         is_for_good.then_some(past.counts)
@@ -135,8 +136,8 @@ impl Pod {
         })
     }
 
-    /// True if every missing container is created and alive: only then can the turn come without
-    /// the caller creating anything.
+    /// True if every missing container is created and alive. Otherwise the turn cannot come until
+    /// the caller creates a container.
     pub(super) fn can_come_by_itself(&self, missing: &[String]) -> bool {
         missing.iter().all(|name| {
             self.current(name)
@@ -194,8 +195,8 @@ impl Subject<'_> {
         match policy.start_condition {
             StartCondition::AtOnce => true,
             StartCondition::AtTheEnd(_) => false,
-            // A termination follows as soon as the awaited defer containers exist. Only sidecars
-            // are of use to it.
+            // The pod terminates as soon as the awaited defer containers exist. In a termination
+            // only sidecars are of use, so no other container is started.
             _ if self.pod_facts.awaits_defers && !policy.is_helper => false,
             _ => pod.termination.is_none() && pod.missing(self.container).is_empty(),
         }

@@ -1,8 +1,8 @@
 //! The division of the grace period among the steps of a termination.
 //!
-//! KEP-753 draft, "Alternatives to kill the pod in the expected time". Pure arithmetic in durations
-//! since the termination began: the core asks for the share of the current step, and `usher
-//! explain` for the worst case.
+//! The source is the KEP-753 draft, "Alternatives to kill the pod in the expected time". This
+//! module only does arithmetic: all times are counted from the start of the termination. The core
+//! asks for the share of the current step, and `usher explain` asks for the worst case.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::plan::{GraceExtension, GracePolicy, Settings};
 
 use super::action::Step;
 
-/// Minimum time of a step unless the policy gives it none; kubelet's own minimum
-/// (`minimumGracePeriodInSeconds`).
+/// Minimum time of a step, if the policy gives the step any time. It is also kubelet's minimum
+/// grace period (`minimumGracePeriodInSeconds`).
 pub const LEAST: Duration = Duration::from_secs(2);
 
 const LATER_STEPS: u32 = 4;
@@ -31,15 +31,15 @@ pub struct Budget {
     pub policy: GracePolicy,
     /// The grace period that the caller really gives.
     pub grace: Duration,
-    /// Longest time of a defer container beyond the grace period, if allowed.
+    /// Longest time of a defer container beyond the grace period, if the settings allow any.
     pub extension: Option<Duration>,
 }
 
 /// The deadlines of one step, measured from the start of the termination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Time of the stop signal for all remaining containers of the step; nothing new begins after
-    /// it.
+    /// Time of the stop signal for all remaining containers of the step. After it, no hook or defer
+    /// container begins.
     pub ask_all: Duration,
     /// Time of SIGKILL for containers of the step that are still alive.
     pub kill: Duration,
@@ -101,7 +101,7 @@ impl Budget {
             }
             GracePolicy::SkipHooks if may_be_skipped && least > limit => return None,
             GracePolicy::SkipHooks if may_be_skipped => limit,
-            // "Each later step has at least 2 s": so only the first step may get less.
+            // The rule is "Each later step has at least 2 s", so only the first step may get less.
             GracePolicy::Reserve | GracePolicy::Overrun if step == Step::Hooks => limit,
             GracePolicy::Reserve | GracePolicy::Overrun | GracePolicy::SkipHooks => {
                 limit.max(least)
@@ -120,8 +120,8 @@ impl Budget {
         Some(Share { ask_all, kill })
     }
 
-    /// The time of a defer container's step if the grace period is extended by `granted`. When it
-    /// ends, the container gets the stop signal, and two seconds later SIGKILL.
+    /// The time of a defer container's step if the grace period is extended by `granted`. When this
+    /// time ends, the container gets the stop signal, and two seconds later SIGKILL.
     pub fn extended(&self, granted: Duration) -> Share {
         let ask_all = self.grace.saturating_add(granted);
         Share {

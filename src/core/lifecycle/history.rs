@@ -1,4 +1,4 @@
-//! The history of names: containers come and go, names persist.
+//! The history of container names. A name may have several containers, one after another.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::action::Cause;
 use super::time::Time;
 
-/// Most names remembered. A pod's spec has fewer; for a caller that invents new names without end,
-/// completion is not inferred, because that needs all names.
+/// Maximum number of names that are remembered. A pod's spec has fewer. If a caller uses more, the
+/// shim does not infer that the run is complete, because that takes the records of all names.
 pub(super) const NAMES_AT_MOST: usize = 1024;
 
 /// Delay until the exit of a container that was asked to stop counts as final: its caller may be
@@ -25,37 +25,38 @@ const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct History {
     names: BTreeMap<String, NameRecord>,
-    /// More names were seen than are remembered.
+    /// True if some names were not recorded because there were too many.
     incomplete: bool,
-    /// Exits reported to the caller.
+    /// Number of exits that were reported to the caller.
     exits: u64,
 }
 
 /// The history of one name. Containers are identified by their creation number.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct NameRecord {
-    /// The last creation.
+    /// Creation number of the last container of this name.
     pub created: u64,
     /// A program of this name has exited by itself with 0, in this sandbox.
     pub succeeded: bool,
-    /// The first container of this name that was started (KEP-753, "Started condition") in this
-    /// sandbox.
+    /// Creation number of the first container of this name that was started (KEP-753, "Started
+    /// condition") in this sandbox.
     pub started: Option<u64>,
-    /// The last container of this name whose program was executed.
+    /// Creation number of the last container of this name whose program was executed.
     pub ran: Option<u64>,
     /// A defer container of this name was run in this sandbox.
     pub deferred: bool,
-    /// The first creation of the name after its program succeeded.
+    /// Creation number of the first container of this name that was created after the program had
+    /// succeeded.
     pub reopened: Option<u64>,
     /// The exit code of the last container of this name; `None` while it is alive.
     pub code: Option<u32>,
-    /// The time when that exit counts for the whole pod, if no container of this name is created
-    /// before.
+    /// The time when the exit of the last container counts for the whole pod, if no container of
+    /// this name is created before.
     pub counts: Time,
-    /// The termination that this exit causes.
+    /// The reason for the pod's end, if the exit of the last container ends the pod.
     pub fatal: Option<Cause>,
-    /// The exit that was reported of the last container of this name; `None` while State says that
-    /// the container runs.
+    /// The exit of the last container of this name, as reported to the caller. `None` while State
+    /// says that the container runs.
     pub reported: Option<ReportedExit>,
 }
 
@@ -64,23 +65,23 @@ pub(super) struct NameRecord {
 pub(super) struct ReportedExit {
     /// The reported code.
     pub code: u32,
-    /// The rank among the exits of the pod.
+    /// The exit's place in the order of all exits of the pod.
     number: u64,
     reason: ExitReason,
 }
 
-/// The cause of an exit, from which a restart of the whole pod by the caller is detected.
+/// The cause of an exit. From these causes the shim detects that the caller restarts the whole pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum ExitReason {
     /// The container has exited by itself.
     Itself,
-    /// A stop by the caller that left 2 s at most.
+    /// The caller stopped the container and gave it 2 s at most.
     StoppedShortly,
-    /// Any other stop.
+    /// The container was stopped in any other way.
     Stopped,
 }
 
-/// The end of a container.
+/// The end of a container, to be recorded in the history.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub at: Time,
@@ -112,16 +113,16 @@ impl History {
         record.reported = None;
     }
 
-    /// Records that the caller wants a container that cannot be created: whatever the last exit
-    /// code, the work of the name is not done.
+    /// Records that the caller asked for a container that cannot be created. So the work of this
+    /// name is not done, whatever the last exit code.
     pub fn wanted(&mut self, name: &str) {
         if let Some(record) = self.names.get_mut(name) {
             record.code = None;
         }
     }
 
-    /// Records the end of container `number`, and the termination that it causes. Only the current
-    /// container of the name counts.
+    /// Records the end of container `number`, and the reason for the pod's end if this exit ends
+    /// the pod. Only the last container of the name counts.
     pub fn ended(&mut self, name: &str, number: u64, end: End, fatal: Option<Cause>) {
         if let Some(record) = self.names.get_mut(name)
             && record.created == number
@@ -182,7 +183,8 @@ impl History {
         self.of(name).is_some_and(|record| record.fatal.is_some())
     }
 
-    /// The names whose last container has exited as far as the caller knows, with that exit.
+    /// The names for which the exit of the last container was reported to the caller, with this
+    /// exit.
     pub fn reported(&self) -> impl Iterator<Item = (&str, ReportedExit)> {
         let names = self.names.iter();
         names.filter_map(|(name, record)| Some((name.as_str(), record.reported?)))
@@ -198,8 +200,8 @@ impl History {
         }
     }
 
-    /// Drops container `number`, whose creation failed: `heir`, the container of this name before
-    /// it, counts again.
+    /// Drops container `number`, whose creation failed. The previous container of this name,
+    /// `heir`, counts again.
     pub fn inherit(&mut self, name: &str, number: u64, heir: u64) {
         if let Some(record) = self.names.get_mut(name)
             && record.created == number
@@ -215,12 +217,13 @@ impl History {
         }
     }
 
-    /// True if a defer container of the name was run.
+    /// True if a defer container of the name was run in this sandbox.
     pub fn was_deferred(&self, name: &str) -> bool {
         self.of(name).is_some_and(|record| record.deferred)
     }
 
-    /// Forgets the defers run in a disproved termination: they run again in the real one.
+    /// Forgets which defer containers ran in a disproved termination: they run again in the real
+    /// termination.
     pub fn forget_defers(&mut self) {
         for record in self.names.values_mut() {
             record.deferred = false;
@@ -262,7 +265,7 @@ impl History {
             .is_some_and(|record| record.reopened.is_some())
     }
 
-    /// Begins again after a termination. With `anew` the caller creates the whole pod again;
+    /// Begins a new run after a termination. With `anew` the caller creates the whole pod again;
     /// otherwise names that are done stay done.
     pub fn start_over(&mut self, anew: bool) {
         if anew {
@@ -273,7 +276,8 @@ impl History {
         }
     }
 
-    /// The earliest termination caused by an exit, and when it counts.
+    /// The first exit that ends the pod: the time when the exit counts, and the reason for the
+    /// pod's end.
     pub fn fatal(&self) -> Option<(Time, &Cause)> {
         let fatal = self
             .names

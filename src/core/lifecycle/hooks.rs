@@ -7,7 +7,7 @@
 use crate::plan::Hook;
 
 use super::Pod;
-use super::action::{ContainerId, HookKind, Step};
+use super::action::{ActionError, ContainerId, HookKind, Step};
 use super::container::{Container, HookState, TerminationWork};
 use super::effects::ContainerContext;
 use super::grace::LEAST;
@@ -22,7 +22,7 @@ impl Pod {
         now: Time,
         id: &ContainerId,
         kind: HookKind,
-        outcome: Result<(), String>,
+        outcome: Result<(), ActionError>,
     ) {
         self.now = now;
         self.with_container(id, |context| context.hooked(kind, outcome));
@@ -31,7 +31,7 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    fn hooked(&mut self, kind: HookKind, outcome: Result<(), String>) {
+    fn hooked(&mut self, kind: HookKind, outcome: Result<(), ActionError>) {
         let was_running = match (kind, self.container.state.stop_mut()) {
             (HookKind::Termination, _) => self.container.is_hooked(),
             (HookKind::PreStop, None) => false,
@@ -51,7 +51,7 @@ impl ContainerContext<'_> {
                     termination.note_hook(&name, self.now);
                     HookState::Over
                 }
-                // The termination was disproved: the hook runs again in the real one.
+                // The termination was disproved: the hook runs again in the real termination.
                 None => HookState::Pending,
             };
             self.container.termination_work = TerminationWork::Hook(state);

@@ -1,10 +1,11 @@
 //! The inference of a termination from stop requests.
 //!
 //! A Kill does not say why it came. Kubelet stops the containers of a living pod one at a time and
-//! waits for each; only when the pod ends it asks all of them at once. So two requests open at the
-//! same time mean a termination, and a lone request concerns its container alone, after a moment in
-//! which a second one could come. If no second request can come, the lone one means a termination:
-//! a cleanup that never runs does more harm than a cleanup that runs once too often.
+//! waits for each. When the pod ends, kubelet asks all of its containers to stop at once. So two
+//! stop requests that are open at the same time mean a termination. If a second request could come,
+//! but does not come for a moment, the first request stops only its container. If no second request
+//! can come, the single request means a termination: a cleanup that never runs does more harm than
+//! a cleanup that runs twice.
 
 use std::time::Duration;
 
@@ -34,9 +35,9 @@ impl Pod {
             [lone] => self.lone_end(lone)?,
             _ => self.now,
         };
-        // A container that was stopped alone, long before, has its own deadline and does not
-        // count. But with the same deadline as the others it was stopped together with them, and
-        // their preStop handlers only delayed their signals.
+        // A container that was stopped alone, long before, has its own deadline and does not count.
+        // But if it has the same deadline as the other containers, it was stopped together with
+        // them. The preStop handlers of the others have only delayed their signals.
         let others = || open.iter().filter(|open| !open.request.is_alone());
         let first = others().map(|open| open.request.at()).min();
         let since = first.map(|at| at.before(self.termination_window()));
@@ -78,7 +79,7 @@ impl Pod {
         })
     }
 
-    /// The time when a lone request counts as the end of the pod, or `None`.
+    /// The time when a single stop request counts as the end of the pod, or `None`.
     fn lone_end(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
@@ -100,7 +101,7 @@ impl Pod {
         ends.then(|| request.at().after(self.termination_window()))
     }
 
-    /// True if a termination has hooks or defer containers to run.
+    /// True if a termination of this pod has hooks or defer containers to run.
     pub(super) fn has_an_ending(&self) -> bool {
         let Some(plan) = &self.plan else {
             return false;
@@ -109,8 +110,8 @@ impl Pod {
         plan.has_termination_hooks() || defers.any(|name| !self.history.was_deferred(name))
     }
 
-    /// Drops an inferred termination because the caller creates a container: kubelet creates none
-    /// in a pod that it ends.
+    /// Drops an inferred termination because the caller creates a container: kubelet creates no
+    /// containers in a pod that it ends.
     pub(super) fn disprove_termination(&mut self, by: &str) {
         let is_inferred = |termination: &Termination| !termination.cause().is_decided();
         if !self.termination.as_ref().is_some_and(is_inferred) {
@@ -146,7 +147,7 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// Rule: a request that is not part of a known termination is delivered.
+    /// Rule: a stop request that is not part of a known termination is delivered.
     pub(super) fn lone_request_is_heeded(&self) -> Option<Due<Decision>> {
         let container = self.container;
         if !container.is_asked() || !container.is_ordered() || !self.can_be_told() {
@@ -168,12 +169,12 @@ impl Subject<'_> {
         Some(self.pod.due(at, || self.told(Why::Alone)))
     }
 
-    /// Returns when a lone request is delivered: until then a second one may come and make it a
-    /// termination.
+    /// Returns when a single stop request is delivered. Until then, a second request may come, and
+    /// both together mean a termination.
     fn lone_stop_at(&self, request: &StopRequest) -> Time {
         let container = self.container;
-        // The container's hook still runs from a termination that was disproved: the signal waits
-        // for the hook.
+        // The container still runs a hook of a disproved termination. The signal waits for the
+        // hook.
         if container.is_hooked() {
             return request.deadline().before(LEAST);
         }
@@ -199,8 +200,9 @@ impl Subject<'_> {
         proven.max(window).min(request.deadline())
     }
 
-    /// True if the container can get its stop signal and has not got it: it runs, is parked, or is
-    /// between two executions. A container that is being executed or killed cannot.
+    /// True if the container can get its stop signal and has not got it yet: it runs, is parked, or
+    /// is between two executions. A container that is being executed or killed cannot get the
+    /// signal.
     pub(super) fn can_be_told(&self) -> bool {
         let state = &self.container.state;
         let is_untold = state
@@ -212,19 +214,19 @@ impl Subject<'_> {
 
 impl Container {
     /// The time at which this container would have got its own stop request if the pod were ending.
-    /// `request` was made for another container. If this container has none by then, the pod lives
-    /// on. `None` if a missing request proves nothing. `window` is the end of the termination
-    /// window.
+    /// `request` was made for another container. If this container has no stop request at that
+    /// time, the pod lives on. `None` if a missing request proves nothing. `window` is the end of
+    /// the termination window.
     fn silence_proves_at(&self, request: &StopRequest, window: Time) -> Option<Time> {
         let own = self.request.as_ref();
-        // Kubelet stops only containers that it has seen running, and its own init containers after
-        // the others have exited.
+        // Kubelet stops only containers that it has seen running. It stops its own init containers
+        // after all others have exited.
         let is_asked_at_the_end = self.state.reads_running()
             && self.state.open_start().is_none()
             && !self.role_policy().is_callers()
             && !own.is_some_and(|own| own.is_open(request.at()));
-        // containerd sends the stop signal of a container once: after it, a missing request proves
-        // nothing.
+        // containerd sends the stop signal of a container once. If the signal was sent already, the
+        // lack of another request proves nothing.
         let was_asked = own.is_some_and(|own| own.signal().is_some());
         let grace = request.deadline().since(request.at());
         let last = request.deadline().before(LEAST);
@@ -238,10 +240,10 @@ impl Container {
         }
     }
 
-    /// The longest time for which a preStop handler can delay the container's stop request, if
-    /// `grace` is the time for both. The shim sees `exec` handlers, and knows how long a `sleep`
-    /// takes. For other handlers it assumes half of the grace period, so that the other half is
-    /// left to a container whose stop request has come.
+    /// The longest time for which a preStop handler can delay the container's stop request. `grace`
+    /// is the time for the handler and the stop together. The shim sees `exec` handlers, and knows
+    /// how long a `sleep` takes. Other handlers are assumed to take half of the grace period. The
+    /// other half is left to the container that was asked to stop.
     pub(super) fn hides_a_stop_for(&self, grace: Duration) -> Duration {
         match &self.facts.pre_stop {
             Some(PreStop::Sleep(pause)) => *pause,

@@ -18,18 +18,19 @@ use super::time::Time;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub since: Time,
-    /// In the order of their creation.
+    /// Names of the containers, in the order of their creation.
     pub by: Vec<String>,
 }
 
 impl Pod {
-    /// Returns what keeps the pod alive, or `None` while other containers live or the run goes on.
+    /// Returns the containers that keep the pod alive, or `None` while other containers live or the
+    /// run goes on.
     pub(super) fn kept(&self) -> Option<Kept> {
         self.foreseen_kept().filter(|kept| kept.since <= self.now)
     }
 
-    /// Returns what will keep the pod alive, and from when on, if nothing happens before. For
-    /// example, an app may still be created again.
+    /// Returns the containers that will keep the pod alive, and from when on, unless something
+    /// happens before. For example, the caller may create another app.
     fn foreseen_kept(&self) -> Option<Kept> {
         let since = self.run_is_over_since()?;
         let workload = self.containers.values();
@@ -45,8 +46,8 @@ impl Pod {
         (!by.is_empty()).then_some(Kept { since, by })
     }
 
-    /// The time since which the run is over and no stop was requested: kubelet waits for the
-    /// containers that are left.
+    /// The time since which the run is over, if neither the caller nor a person has requested a
+    /// stop. kubelet then waits for the remaining containers.
     fn run_is_over_since(&self) -> Option<Time> {
         match &self.termination {
             _ if self.sandbox_is_gone => None,
@@ -54,7 +55,7 @@ impl Pod {
                 let is_kept = end.is_over() && end.cause().is_decided() && !end.is_by_hand();
                 is_kept.then(|| end.step_began())
             }
-            // With nothing left to stop, the shim decides no termination.
+            // If no container is left to stop, the shim begins no termination.
             None => {
                 let Completion { known, counts } = self.completion()?;
                 self.is_complete().then(|| known.max(counts))

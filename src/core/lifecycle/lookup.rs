@@ -1,5 +1,5 @@
-//! Lookup of containers by id. An id from outside may be unknown, or its container removed. Code
-//! further inside takes the container itself.
+//! Lookup of containers by id. An id that comes from the driver may be unknown, or its container
+//! may have been removed. Functions that already have the container take the container itself.
 
 use super::Pod;
 use super::action::{ContainerId, Refusal};

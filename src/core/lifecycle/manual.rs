@@ -15,8 +15,8 @@ impl Pod {
     /// Terminates the pod within `grace`, or within its own grace period. Returns the containers
     /// that are to stop and the deadline, or `None` if all have stopped.
     ///
-    /// Guests are stopped too, and the containers of a pod without a plan: no other request stops
-    /// them. The sandbox is left to its caller.
+    /// Guests are stopped, too, and so are the containers of a pod without a plan. No other request
+    /// makes the shim stop these containers. The sandbox is left to its caller.
     pub fn handle_stop(
         &mut self,
         now: Time,
@@ -58,8 +58,8 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// If the container is not held and its Start does not wait, if the pod terminates, or if it is
-    /// a defer container.
+    /// If the container is neither held nor waiting in its Start, if the pod terminates, or if the
+    /// container is a defer container.
     pub fn handle_release(
         &mut self,
         now: Time,

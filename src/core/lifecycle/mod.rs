@@ -1,8 +1,8 @@
 //! The lifecycle of a pod: the order in which its containers start and stop.
 //!
-//! [`Pod`] decides everything and does nothing. It knows no clock, process or socket: events come
-//! in with the time at which they happened, and decisions come out as [`Action`]s. The simulator in
-//! the tests and the shim's actor drive it in the same way:
+//! [`Pod`] makes all decisions, but does not carry them out. It has no clock, process or socket:
+//! the driver reports events with the time at which they happened, and gets decisions as
+//! [`Action`]s. The simulator in the tests and the shim's actor use `Pod` in the same way:
 //!
 //! - **`handle_*`** report requests of the caller and the outcome of earlier actions,
 //! - **`poll_action`** returns the next action, until there is none,
@@ -10,8 +10,9 @@
 //! - getters show the state.
 //!
 //! The core neither waits nor stores promises: it records an event, and then the rules (`rules.rs`)
-//! look at the pod as it is and return what is due, now or later. So a container that was ready
-//! before another one waited for it cannot be missed, and a late timer only delays its effect.
+//! look at the pod as it is and return what is due, now or later. So the order of events does not
+//! matter: if a container is ready before another container begins to wait for it, the rules still
+//! see that it is ready. A timer that fires late only delays the decision.
 //!
 //! Begin with `docs/lifecycle.md`, then `state/mod.rs`, the states of a container, and
 //! `termination/mod.rs`, the steps of a termination.
@@ -112,7 +113,9 @@ use serde::{Deserialize, Serialize};
 use crate::plan::{ContainerKind, ContainerPlan, Plan, Probe, USUAL_GRACE_PERIOD};
 use crate::sizing::Size;
 
-pub use action::{Action, Cause, ContainerId, HookKind, ProbeKind, Refusal, RequestId, Step, Why};
+pub use action::{
+    Action, ActionError, Cause, ContainerId, HookKind, ProbeKind, Refusal, RequestId, Step, Why,
+};
 pub use completion::LAST_APP_AFTER;
 pub use container::{Demands, NewContainer};
 pub use exec::Exec;
@@ -154,9 +157,9 @@ pub struct Pod {
     /// Requests and limits of the last container of each name.
     sizes: BTreeMap<String, Size>,
     creations: u64,
-    /// Last creation of a workload container.
+    /// Time at which a workload container was last created.
     last_creation: Time,
-    /// Last creation of a workload container with a name new to the run.
+    /// Time at which a workload container with a name new to the run was last created.
     last_new_name: Time,
     executions: u64,
     /// Longest time beyond the grace period for which a Kill's caller waits. It is the longest
@@ -165,19 +168,21 @@ pub struct Pod {
     auto_budget: AutoBudget,
     /// CPU time of the probes of all containers.
     allowance: Allowance,
-    /// The program of an ordered container was executed, or the execution was tried.
+    /// True if the program of a container that usher orders was executed, or its execution was
+    /// tried.
     has_released: bool,
-    /// The sandbox container has exited: nothing is created in its namespaces any more.
+    /// True if the sandbox container has exited: no container is created in its namespaces any
+    /// more.
     sandbox_is_gone: bool,
-    /// The pod has had a sandbox before this one.
+    /// True if the pod has had an earlier sandbox.
     is_later_sandbox: bool,
     /// The caller has restarted the whole pod in this sandbox (KEP-5532).
     was_restarted: bool,
     termination: Option<Termination>,
-    /// The time since which the run is late, set once this is written to the stderr of its
-    /// containers.
+    /// The time since which the run is late. Set once the shim has told the run's containers so on
+    /// their stderr.
     late_said: Option<Time>,
-    /// The end of the run, set once the log has named what keeps the pod alive.
+    /// The end of the run. Set once the log has named the containers that keep the pod alive.
     kept_said: Option<Time>,
     #[serde(skip)]
     suspended_rules: SuspendedRules,
@@ -232,8 +237,8 @@ impl Pod {
             .is_ok_and(|container| container.state.is_alive() && !container.state.has_process())
     }
 
-    /// True if a container's program is to be restarted in place, or is being restarted: leftovers
-    /// of the last process are in the way.
+    /// True if a container's program is to be restarted in place, or is being restarted. The
+    /// leftovers of its last process have to be cleaned up before.
     pub fn will_run_again(&self, id: &ContainerId) -> bool {
         self.known(id)
             .is_ok_and(|container| container.state.will_run_again())
@@ -288,7 +293,7 @@ impl Pod {
             .max_by_key(|container| container.number)
     }
 
-    /// True if the annotations order this pod.
+    /// True if the pod's annotations, or the node's settings, make usher order its containers.
     pub fn has_orders(&self) -> bool {
         self.plan.as_ref().is_some_and(|plan| !plan.is_empty())
     }
@@ -304,7 +309,8 @@ impl Pod {
         Some(self.plan.as_ref()?.container(&container.name))
     }
 
-    /// The cap for the container's own stop; for a defer container, for its whole turn.
+    /// The longest time for the container's stop, if its annotations limit it. For a defer
+    /// container, the longest time for its whole turn.
     fn cap_of(&self, container: &Container) -> Option<Duration> {
         self.plan_of(container)?.grace_period
     }

@@ -1,7 +1,7 @@
 //! OOM scores: a sidecar is not killed before the apps it serves.
 //!
-//! KEP-753: the OOM score adjustment of a sidecar matches the regular containers of its pod,
-//! because kubelet derives scores from requests, and those of sidecars are small.
+//! KEP-753: the OOM score adjustment of a sidecar matches the regular containers of its pod.
+//! kubelet derives scores from requests, and the requests of sidecars are small.
 
 use crate::plan::OomScore;
 
@@ -9,8 +9,9 @@ use super::Pod;
 use super::action::ContainerId;
 
 impl Pod {
-    /// The `oom_score_adj` for the processes of a sidecar: the lowest among its own and those of
-    /// the living apps, each as its caller set it. `None` for a container that keeps its own.
+    /// The `oom_score_adj` for the processes of a sidecar: the lowest of the scores that the caller
+    /// has set for the sidecar and for the living apps. `None` for a container whose score the shim
+    /// does not change.
     pub fn oom_score(&self, id: &ContainerId) -> Option<i32> {
         let plan = self.plan.as_ref()?;
         let sidecar = self.known(id).ok()?;

@@ -1,9 +1,9 @@
 //! Operations: numbered effects on containers, and which of their completions are stale.
 //!
-//! An effect takes time, and its container goes on meanwhile: its process exits, another process
-//! takes its place, or the container is deleted and another with the same id is created. The
-//! completion of an effect carries the number of its operation, and this table alone tells if it
-//! still matters.
+//! An effect takes time, and its container may change in that time. The process may exit, another
+//! process may take its place, or the container may be deleted and its id reused. The completion of
+//! an effect carries the number of its operation. Only this table tells if the completion still
+//! matters.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct OperationId(u64);
 pub enum Wanted {
     /// The container's init process exits, or is replaced.
     UntilExit,
-    /// The container's next init process is being made.
+    /// A new init process is being created for the container.
     UntilReplaced,
     /// The container is deleted.
     UntilDeleted,
@@ -53,17 +53,19 @@ impl Operations {
         self.under_way.remove(&id);
     }
 
-    /// Makes the completions stale that matter until the container's init process exits.
+    /// Makes the completions of all `UntilExit` operations on the container stale: its init process
+    /// has exited.
     pub fn cancel_at_exit(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilExit);
     }
 
-    /// Makes the completions stale that concern the container's present init process.
+    /// Makes the completions of all `UntilExit` and `UntilReplaced` operations on the container
+    /// stale: its init process is being replaced.
     pub fn cancel_at_replacement(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilReplaced);
     }
 
-    /// Makes all completions of the container stale.
+    /// Makes the completions of all operations on the container stale.
     pub fn cancel_all(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilDeleted);
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Probe;
 
 use super::Pod;
-use super::action::{Action, ContainerId, ProbeKind, Why};
+use super::action::{Action, ActionError, ContainerId, ProbeKind, Why};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::report::Report;
@@ -24,9 +24,9 @@ use super::time::Time;
 pub(super) enum Watch {
     /// The startup probe: the container counts as started when it succeeds.
     Startup(Box<Probing>),
-    /// The liveness probe, once the container is started.
+    /// The liveness probe of a container that is started.
     Liveness(Box<Probing>),
-    /// No probe, or none any more.
+    /// No probe: none is set, or none is needed any more.
     Nothing,
     /// No probe any more: the startup probe has failed too often.
     NeverUp,
@@ -44,7 +44,7 @@ pub(super) struct Probing {
     began: Time,
 }
 
-/// The attempts of a probe are made less often than its period says.
+/// A probe whose attempts are made less often than its period says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretched {
     period: Duration,
@@ -114,7 +114,7 @@ impl Pod {
         now: Time,
         id: &ContainerId,
         execution: u64,
-        outcome: Result<(), String>,
+        outcome: Result<(), ActionError>,
         cost: Duration,
     ) {
         self.now = now;
@@ -131,12 +131,12 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    fn watched(&mut self, execution: u64, outcome: Result<(), String>) {
+    fn watched(&mut self, execution: u64, outcome: Result<(), ActionError>) {
         let now = self.now;
         let Some(running) = self.container.state.as_running_mut() else {
             return;
         };
-        // The container may have been restarted since, or may be another one with the same id.
+        // The container may have been restarted since, or another container may have its id now.
         let watch = Some(&mut running.watch).filter(|_| running.execution == execution);
         let probed = watch.and_then(Watch::probing_mut);
         let Some((probe, probing)) = probed.filter(|(_, probing)| probing.next.is_none()) else {
@@ -172,7 +172,7 @@ impl Subject<'_> {
     /// its attempt. The cost of the other containers' attempts does not matter.
     pub(super) fn probe_is_due(&self) -> Option<Due<Decision>> {
         let (next, number) = self.pod_facts.next_probe?;
-        // In a termination nothing is started, so readiness does not matter.
+        // In a termination no container is started, so readiness does not matter.
         if number != self.container.number || self.pod.termination.is_some() {
             return None;
         }
@@ -185,9 +185,9 @@ impl Subject<'_> {
     }
 
     /// Rule: a container whose probe has failed too often is stopped, as kubelet does it. The
-    /// restart policy decides on a restart. While a stop request of the caller is open, the failure
-    /// waits: the request may begin the pod's termination, in which hooks and the stop order come
-    /// first.
+    /// restart policy decides on a restart. While a stop request of the caller is open, the
+    /// container is not stopped for the failure: the request may begin the pod's termination, in
+    /// which hooks and the stop order come first.
     pub(super) fn probe_has_failed(&self) -> Option<Due<Decision>> {
         let (kind, probing) = self.container.probing()?;
         if self.pod.termination.is_some() || !probing.has_failed() {
@@ -204,8 +204,8 @@ impl Subject<'_> {
         self.pod.allowance.expected(self.container.probe_cost)
     }
 
-    /// The actual time between the container's attempts if the pod's probes would exceed their CPU
-    /// time otherwise, or `None`.
+    /// The actual time between the container's attempts, if it is longer than the probe's period
+    /// because the pod's probes would use too much CPU time. `None` otherwise.
     pub(super) fn stretched(&self) -> Option<Stretched> {
         let allowance = &self.pod.allowance;
         let period = match self.container.probing() {
@@ -248,7 +248,7 @@ impl ContainerContext<'_> {
         self.attempt_begins(execution, cost);
     }
 
-    /// Begins an attempt of its probe for that execution.
+    /// Begins an attempt of the container's probe, for execution `execution` of the container.
     pub(super) fn attempt_begins(&mut self, execution: u64, cost: Duration) {
         self.allowance.begin(self.now, execution, cost);
         let id = self.id.clone();

@@ -2,9 +2,10 @@
 //! users which list would avoid the wait.
 //!
 //! The shim sees containers being created, but not the pod's spec. Without a list of apps, an
-//! unlisted container is taken for an app, and so waits for the sidecars. That includes kubelet's
-//! own init containers, behind which kubelet creates nothing until they have exited, and containers
-//! added by `kubectl debug`. And any container may be followed by another app.
+//! unlisted container counts as an app, and so waits for the sidecars. This also applies to
+//! kubelet's own init containers, and to containers added by `kubectl debug`. Until one of its own
+//! init containers has exited, kubelet creates no other container. Without a list of apps, the shim
+//! also cannot know if more apps will be created.
 
 use std::fmt;
 use std::time::Duration;
@@ -40,14 +41,15 @@ pub enum Remedy {
         /// The apps so far.
         list: Vec<String>,
     },
-    /// `container`, alone in its pod, would share a pod with those that it waits for if all of them
-    /// had the annotation that groups containers.
+    /// `container` is alone in its pod. If this container and those that it waits for had the
+    /// annotation that groups containers, they would share a pod.
     Group { container: String },
-    /// The run would be complete now if these are all apps and they were listed.
+    /// The run would be complete now if the apps were listed, and if `list` names all of them.
     Complete { list: Vec<String> },
 }
 
-/// A run that is late: all known apps are done, but unlisted ones may come until `until`.
+/// A run that is late: all known apps are done, but unlisted apps may still be created until
+/// `until`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lateness {
     pub until: Time,
@@ -55,7 +57,8 @@ pub struct Lateness {
 }
 
 impl Remedy {
-    /// The key of the annotation, and the names for its value. Any value does for a group.
+    /// The key of the annotation, and the names that its value should list. For a group there are
+    /// no names, because any value will do.
     pub fn annotation(&self) -> (String, &[String]) {
         match self {
             Remedy::NativeInit { list, .. } => (PodSetting::NativeInit.key(), list),
@@ -116,7 +119,7 @@ impl Pod {
         }
         let is_unlisted = container.role == Role::App && plan.apps().is_none();
         let is_staged = container.role_policy().start_condition == StartCondition::InItsStage;
-        // Kubelet creates nothing behind an init container that has not exited.
+        // Kubelet creates no other container until its own init container has exited.
         let mut ahead = missing.iter();
         let may_be_native = ahead.any(|name| self.how_far(name) == Missing::NeverCreated);
         let mut remedies = Vec::new();
@@ -137,7 +140,7 @@ impl Pod {
         remedies
     }
 
-    /// The names created before a container that count as apps.
+    /// The names of the apps that were created before a container.
     fn apps_before(&self, container: &Container) -> Vec<String> {
         let others = self.known_apps().into_iter().flatten();
         let before = others
@@ -145,7 +148,8 @@ impl Pod {
         before.map(|(name, _)| name.to_owned()).collect()
     }
 
-    /// The end of a late run, and the annotation that would make it complete now.
+    /// The time at which a late run is complete at the latest, and the annotation that would make
+    /// it complete now.
     pub(super) fn lateness(&self) -> Option<Lateness> {
         let (_, until) = self.late()?;
         let list = self
@@ -157,7 +161,7 @@ impl Pod {
     }
 
     /// The period in which a newly created app counts as late: from the time when all known apps
-    /// were done until no more apps may come. `None` if no container runs any more.
+    /// were done until no more apps are expected. `None` if no container runs any more.
     fn late(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         if plan.apps().is_some() || self.termination.is_some() {
@@ -171,8 +175,8 @@ impl Pod {
 }
 
 impl Pod {
-    /// Rule: if all known apps are done but others may still come, the run is late, not complete.
-    /// This is written once to the stderr of its running containers.
+    /// Rule: if all known apps are done but more apps may still be created, the run is late, not
+    /// complete. The shim writes this once to the stderr of the run's running containers.
     pub(super) fn lateness_is_said(&self) -> Option<Due<PodDecision>> {
         let (since, until) = self.late()?;
         let at = since.after(SAID_AFTER);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::plan::Role;
 
-use super::action::{Cause, ContainerId, HookKind, ProbeKind, Step};
+use super::action::{ActionError, Cause, ContainerId, HookKind, ProbeKind, Step};
 
 /// Decisions for the log, each with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,22 +23,22 @@ pub enum Report {
     },
     /// A sidecar is started: containers that waited for it may go on.
     Started { name: String, took: Duration },
-    /// An attempt of a probe failed. `reason` comes from outside.
+    /// An attempt of a probe failed.
     ProbeFailed {
         name: String,
         probe: ProbeKind,
         failures: u32,
         threshold: u32,
-        reason: String,
+        reason: ActionError,
     },
     /// The Exec taken for the postStart handler of a container has failed.
     PostStartFailed { name: String, reason: String },
     /// The postStart handler was run again after a restart in place.
     PostStarted {
         name: String,
-        outcome: Result<(), String>,
+        outcome: Result<(), ActionError>,
     },
-    /// The probes of the pod would exceed their CPU time: attempts for this container, and for
+    /// The probes of the pod would use too much CPU time. Attempts for this container, and for
     /// others, are made less often than their periods say.
     Stretched {
         name: String,
@@ -53,13 +53,14 @@ pub enum Report {
         wait: Duration,
     },
     /// A restart in place has failed.
-    NotRestarted { name: String, reason: String },
+    NotRestarted { name: String, reason: ActionError },
     /// The pod terminates within `grace`.
     Terminating { because: Cause, grace: Duration },
     /// The inferred termination is disproved: the caller has created a container.
     NotTerminating { disproved_by: String },
     /// The caller has created a container after the end of the pod, or restarts the whole pod
-    /// (`from_the_start`): order, defers and completion start again as in a new sandbox.
+    /// (`from_the_start`). The start order, the defer containers and the completion begin anew, as
+    /// in a new sandbox.
     StartsOver { with: String, from_the_start: bool },
     /// The sandbox is killed so that its caller starts the whole pod again.
     SandboxKilled,
@@ -82,7 +83,7 @@ pub enum Report {
     HookOver {
         name: String,
         kind: HookKind,
-        outcome: Result<(), String>,
+        outcome: Result<(), ActionError>,
     },
     /// A defer container has exited with `code`; the code reported to the caller may differ.
     DeferOver {
@@ -96,7 +97,7 @@ pub enum Report {
     Extended { name: String, by: Duration },
     /// The grace period is over, and containers are still alive.
     GraceOver { alive: Vec<String> },
-    /// All known apps are done, and unlisted ones may still come.
+    /// All known apps are done, and unlisted apps may still be created.
     Late { wait: Duration, remedy: String },
     /// The run is over, and these containers keep the pod alive.
     Kept { by: Vec<String> },

@@ -1,15 +1,15 @@
 //! Stop requests of the caller, one per container.
 //!
-//! A request is open until the caller's own deadline. Its [`Evidence`] says what it proves: two
-//! requests open at once mean the end of the pod; one that was delivered alone concerns its
-//! container.
+//! A request is open until the caller's own deadline. The [`Evidence`] of a request says what the
+//! request proves. Two requests that are open at once mean the end of the pod. A request that was
+//! delivered alone concerns only its container.
 //!
 //! ```text
-//!   PreStop ----> Stop ----> Stop        what is asked for: the handler, then the signal, once more
+//!   PreStop ----> Stop ----> Stop        the kind: a preStop handler, then stop signals
 //!                  ^
 //!   Kill ----------'
 //!
-//!   Open --> Alone --> Disproved         what it proves
+//!   Open --> Alone --> Disproved         the evidence
 //!     '-------------------^
 //! ```
 
@@ -36,7 +36,7 @@ pub(super) struct StopRequest {
 /// The kind of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum RequestKind {
-    /// Only the preStop handler was seen, with which a stop begins.
+    /// The shim has seen only the preStop handler, which the caller runs before its stop signal.
     PreStop,
     /// A stop signal.
     Stop(StopSignal),
@@ -47,13 +47,13 @@ enum RequestKind {
 /// The parameters of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct StopSignal {
-    /// Time of the first stop signal; a preStop handler may have come before.
+    /// Time of the first stop signal; a preStop handler may have run before.
     at: Time,
     signal: Signal,
     /// True if the signal is for all processes, not only the init process.
     all: bool,
-    /// True if the caller left no time from its first signal on: SIGKILL, or a grace period of
-    /// zero.
+    /// True if the caller gave the container no time: its first signal was SIGKILL, or came with a
+    /// grace period of zero.
     forced: bool,
     /// Longest delay of the answer. The caller's timer starts when it gets the answer.
     withheld: Duration,
@@ -62,7 +62,7 @@ struct StopSignal {
 /// The evidence that a request gives about its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Evidence {
-    /// Together with another request, it proves that the pod ends.
+    /// The request proves that the pod ends if another request is open at the same time.
     Open,
     /// The request was delivered before any termination was known: it is not part of a later one.
     Alone,
@@ -99,7 +99,7 @@ impl StopRequest {
         StopRequest::new(at, grace, RequestKind::Stop(stop))
     }
 
-    /// SIGKILL at `at`; the caller waits for the exit for `grace`.
+    /// SIGKILL at `at`. After it, the caller waits for the exit for the time `grace`.
     pub fn kill(at: Time, grace: Duration) -> StopRequest {
         StopRequest::new(at, grace, RequestKind::Kill)
     }
@@ -127,8 +127,8 @@ impl StopRequest {
         self.kind == RequestKind::PreStop
     }
 
-    /// True if the two deadlines are the same, give or take two seconds: kubelet counts whole
-    /// seconds, and gives two if no time is left.
+    /// True if `deadline` is the deadline of this request, give or take two seconds: kubelet counts
+    /// whole seconds, and gives two if no time is left.
     pub fn ends_with(&self, deadline: Time) -> bool {
         let (first, last) = (self.deadline.min(deadline), self.deadline.max(deadline));
         last.since(first) <= LEAST
@@ -148,13 +148,14 @@ impl StopRequest {
         }
     }
 
-    /// True if the caller sent a stop signal and left 2 s at most from the first on.
+    /// True if the caller sent a stop signal and gave the container 2 s at most, counted from its
+    /// first signal.
     pub fn is_short_stop(&self) -> bool {
         matches!(self.kind, RequestKind::Stop(stop) if stop.forced)
     }
 
-    /// True if the request can be part of a termination that began at `since`: a request that was
-    /// delivered alone before has its own deadline.
+    /// True if the request can be part of a termination that began at `since`. A request that was
+    /// delivered alone before `since` cannot: it has its own deadline.
     pub fn is_of_end_since(&self, since: Time) -> bool {
         match self.evidence {
             Evidence::Open => true,
@@ -168,8 +169,8 @@ impl StopRequest {
         self.evidence == Evidence::Alone
     }
 
-    /// The time when the request closes if the container lives on. Without a grace period it stays
-    /// open for two seconds, or it would close at once.
+    /// The time when the request closes if the container lives on. A request without a grace period
+    /// stays open for two seconds, because otherwise it would close at once.
     pub fn closes(&self) -> Time {
         let withheld = match self.kind {
             RequestKind::Stop(stop) => stop.withheld,
@@ -225,7 +226,7 @@ impl StopRequest {
         }
     }
 
-    /// Records the answer at `now`, when the caller's timer starts.
+    /// Records that the request is answered at `now`. The caller's timer starts then.
     pub fn answered(&mut self, now: Time) {
         if let RequestKind::Stop(stop) = &mut self.kind {
             stop.withheld = stop.withheld.min(now.since(stop.at));
@@ -270,8 +271,8 @@ impl Container {
         }
     }
 
-    /// The request that a later one is added to: the existing request, or the later one itself if
-    /// the existing one is over or was disproved.
+    /// The request that `fresh` is added to. This is the existing request or, if there is none or
+    /// it is over or disproved, `fresh` itself.
     fn renew_request(&mut self, fresh: StopRequest) -> &mut StopRequest {
         if self
             .request

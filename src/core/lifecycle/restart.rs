@@ -13,7 +13,7 @@ use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Action, ContainerId, ProbeKind, Step, Why};
+use super::action::{Action, ActionError, ContainerId, ProbeKind, Step, Why};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::exec::PostStart;
@@ -35,7 +35,8 @@ const LONGEST_IN_AN_END: Duration = Duration::from_secs(4);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct BackOff {
     next: Duration,
-    /// The next wait in the termination under way; `None` before the first restart in it.
+    /// The next wait in the termination under way; `None` before the first restart in this
+    /// termination.
     in_an_end: Option<Duration>,
 }
 
@@ -65,7 +66,7 @@ impl BackOff {
         self.in_an_end.unwrap_or_default()
     }
 
-    /// True if the last wait was in a termination.
+    /// True if the last wait for a restart was in a termination.
     pub fn is_of_an_end(self) -> bool {
         self.in_an_end.is_some()
     }
@@ -74,7 +75,12 @@ impl BackOff {
 impl Pod {
     /// Records the outcome of [`Action::Restart`]. A failed restart is tried again after the
     /// back-off.
-    pub fn handle_restarted(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
+    pub fn handle_restarted(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        outcome: Result<(), ActionError>,
+    ) {
         self.now = now;
         // A container that was told to stop is not restarted.
         let dismissed = |pod: &Pod, it: &Container| it.was_told().then(|| pod.dismissed(it));
@@ -106,7 +112,7 @@ impl ContainerContext<'_> {
         exit
     }
 
-    fn not_restarted(&mut self, reason: String, dismissed: Option<Decision>) {
+    fn not_restarted(&mut self, reason: ActionError, dismissed: Option<Decision>) {
         let status = self.container.state.last_status();
         let name = self.container.name.clone();
         self.out.report(Report::NotRestarted { name, reason });
@@ -154,8 +160,9 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: an exited container that reads RUNNING is restarted when its back-off is over, or its
-    /// exit is reported.
+    /// Rule: a container whose process has exited, but which reads RUNNING, is restarted after its
+    /// back-off. If a restart is of no use, or the exit was withheld long enough, the exit is
+    /// reported.
     pub(super) fn restart_goes_on(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
@@ -164,7 +171,7 @@ impl Subject<'_> {
             return Some(match self.pod.sandbox_is_gone || self.has_lost_its_turn() {
                 true => Due::Now(self.pod.dismissed(self.container)),
                 // The OCI runtime does not restart a container while it cleans the container up.
-                false if self.container.task.is_cleanup_under_way() => return None,
+                false if self.container.is_cleanup_under_way() => return None,
                 false if self.is_needed_at_once() => Due::Now(Decision::Restart),
                 false => self.pod.due(backing_off.until, || Decision::Restart),
             });
@@ -178,8 +185,8 @@ impl Subject<'_> {
 }
 
 impl Subject<'_> {
-    /// True if the container began to wait before the termination, and an app, a defer container or
-    /// a hook is left that may need the container.
+    /// True if the container began to wait for its restart before the termination, and an app, a
+    /// defer container or a hook that may need the container is left.
     fn is_needed_at_once(&self) -> bool {
         let step = self.pod.termination.as_ref().map(Termination::step);
         let is_needed = step.is_some_and(|step| step < Step::Sidecars);
@@ -203,7 +210,7 @@ impl Pod {
     ) -> bool {
         let has_failed = stop.is_for_failure();
         let is_killed = stop.is_killed() && !has_failed;
-        if !container.role_policy().is_helper || is_killed || container.task.is_removal_wanted() {
+        if !container.role_policy().is_helper || is_killed || container.is_removal_wanted() {
             return false;
         }
         // In a termination, a stop request waits for the container's turn. Until then the container
@@ -227,7 +234,7 @@ impl Pod {
             let own = self.own_restart_policy(container);
             let restarts = own.map(RestartPolicy::restarts_failed);
             match container.role_policy().is_helper {
-                // The shim restarts it at least in a termination, whatever the pod's restart
+                // The shim restarts a sidecar at least in a termination, whatever the pod's restart
                 // policy.
                 true => self.has_orders() && restarts != Some(false),
                 false => container.defer_turn().is_some() && restarts == Some(true),
@@ -235,7 +242,8 @@ impl Pod {
         })
     }
 
-    /// The shim's restart policy for a container: its author's, or that of its role.
+    /// The shim's restart policy for a container: the policy that the container's author has set,
+    /// or the policy of its role.
     pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
         let Some(plan) = &self.plan else {
             return RestartPolicy::Never;

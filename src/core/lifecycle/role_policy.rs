@@ -8,22 +8,24 @@ use super::action::Step;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolePolicy {
     pub start_condition: StartCondition,
-    /// The condition for later stages to go on; `None` if nothing waits for the container.
+    /// The condition after which later stages start. `None` if no stage waits for the container.
     pub ready_when: Option<ReadyWhen>,
-    /// The step of a termination in which the container is stopped or, for a defer, runs. `None` if
-    /// only `usher stop` stops it.
+    /// The step of a termination in which the container is stopped or, if it is a defer container,
+    /// runs. `None` if only `usher stop` stops the container.
     pub step: Option<Step>,
-    /// The step in which `usher stop` stops it.
+    /// The step in which `usher stop` stops the container.
     pub step_by_hand: Step,
     /// Usher orders the container: its stop requests count for the inference of a termination.
     pub is_ordered: bool,
     /// The container is an app: the pod's run is complete when all apps are done.
     pub is_work: bool,
-    /// Other containers need it while they run: the shim restarts it in place then.
+    /// True if other containers need this container while they run. So the shim restarts it in
+    /// place.
     pub is_helper: bool,
     /// A successful exit is withheld from a caller that would misinterpret it.
     pub is_withheld: bool,
-    /// The reported exit code differs from the real one after a stop.
+    /// True if the shim may report another exit code than the real one after it has stopped the
+    /// container.
     pub is_masked: bool,
 }
 
@@ -65,7 +67,8 @@ impl RolePolicy {
             is_masked: false,
         };
         match role {
-            // Stopped with the apps: nothing that outlives them needs it.
+            // An init container that still runs is stopped with the apps: no container that stops
+            // later needs it.
             Role::Init => RolePolicy {
                 start_condition: StartCondition::InItsStage,
                 ready_when: Some(ReadyWhen::Completed),
@@ -75,8 +78,8 @@ impl RolePolicy {
                 is_withheld: true,
                 ..NOTHING
             },
-            // Left to the caller, which stops its long-running init containers only when all others
-            // have exited.
+            // Native init containers are left to the caller, which stops those that still run when
+            // all other containers have exited.
             Role::NativeInit => RolePolicy {
                 is_ordered: true,
                 ..NOTHING
@@ -114,8 +117,9 @@ impl RolePolicy {
         }
     }
 
-    /// True if the caller alone decides when the container runs and stops: its stop requests are
-    /// never delayed, and do not count for the deadlines of others.
+    /// True if the caller alone decides when the container runs and stops. The shim never delays
+    /// stop requests for such a container, and does not derive the deadline of a termination from
+    /// them.
     pub const fn is_callers(self) -> bool {
         matches!(self.start_condition, StartCondition::AtOnce)
     }
@@ -125,7 +129,7 @@ impl RolePolicy {
         self.ready_when.is_none() && self.defer_turn().is_none()
     }
 
-    /// True if an exit with `code` fulfills its condition.
+    /// True if an exit with `code` fulfills the role's condition.
     pub fn succeeds_with(self, code: u32) -> bool {
         self.ready_when == Some(ReadyWhen::Completed) && code == 0
     }
@@ -144,7 +148,7 @@ impl RolePolicy {
         match (self.is_helper, policy) {
             (true, _) if ends => RestartPolicy::Always,
             (true, RestartPolicy::OnFailure | RestartPolicy::Never) => RestartPolicy::Always,
-            // The caller restarts it.
+            // The caller restarts the container.
             (true, RestartPolicy::Always) | (false, _) => RestartPolicy::Never,
         }
     }

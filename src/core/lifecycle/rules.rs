@@ -1,13 +1,13 @@
 //! The rules of a pod, and their evaluation.
 //!
-//! A rule looks at the pod, or at one of its containers, and changes nothing: it returns what is to
-//! be done now, or when it will have something to do ([`Due`]). So each time limit stands in one
-//! place. What is due is carried out, and all rules are asked again, until nothing is due. The
-//! driver has to wake the core at the earliest time that is left.
+//! A rule only looks at the pod, or at one of its containers. It returns a decision that is due
+//! now, or the time at which it may have a decision ([`Due`]). So each time limit is in one place.
+//! The core carries out the first decision that is due, and evaluates all rules again, until no
+//! decision is due. The driver has to call the core at the earliest time that a rule has returned.
 //!
-//! The order of the rules matters if two are due at once: the meaning of a stop request must be
-//! known before a gate is looked at, since a gate that opens after the termination began starts
-//! nothing.
+//! The order of the rules matters if two are due at once. The meaning of a stop request must be
+//! known before the gates are checked: after a termination has begun, an open gate lets no
+//! container start.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ use super::time::Time;
 pub(super) enum Due<D> {
     /// The decision is due now.
     Now(D),
-    /// The rule has something to do at that time, if nothing happens before. The rule decides then
-    /// what to do.
+    /// The rule may have a decision at this time, if no event comes before. The rule is then
+    /// evaluated again.
     At(Time),
 }
 
@@ -51,24 +51,25 @@ pub(super) enum PodDecision {
     StartOver { with: String },
     /// Tell the running containers that the run is late since `since`.
     NoteLateness { since: Time },
-    /// Log what keeps the pod alive, whose run was over at `since`.
+    /// Log the containers that keep the pod alive, although its run was over at `since`.
     NoteKept { since: Time },
 }
 
 /// A decision about a container.
 #[derive(Clone, Debug)]
 pub(super) enum Decision {
-    /// Kill the sandbox, so that its caller starts the pod again in another.
+    /// Kill the sandbox, so that its caller starts the pod again in another sandbox.
     KillSandbox,
-    /// Attempt its probe, at this expected CPU time.
+    /// Attempt the container's probe, at this expected CPU time.
     Probe {
         cost: Duration,
         stretched: Option<Stretched>,
     },
-    /// Grant the defer container one more extension, up to this time beyond the grace period.
+    /// Grant the defer container one more extension. It may now run until this time after the end
+    /// of the grace period.
     Extend { granted: Duration },
-    /// Let the defer container go on, up to this time beyond the grace period, until there is CPU
-    /// time for its probe.
+    /// Let the defer container go on until there is CPU time for its probe. It may now run until
+    /// this time after the end of the grace period.
     PutOff {
         granted: Duration,
         stretched: Option<Stretched>,
@@ -77,43 +78,43 @@ pub(super) enum Decision {
     AskForMore { cost: Duration },
     /// Grant the defer container no more time.
     RefuseMore,
-    /// Answer its Start before its turn has come.
+    /// Answer the container's Start before its turn has come.
     Hold { waits_for: Vec<String> },
-    /// Refuse its Start.
+    /// Refuse the container's Start.
     RefuseStart(Refusal),
-    /// Execute its program.
+    /// Execute the container's program.
     Release,
-    /// Write to its stderr that it waits for its turn.
+    /// Write to the container's stderr that it waits for its turn.
     NoteWait { message: String },
-    /// End the container without executing its program: it reports `code`, and its stderr gets
-    /// `words`.
+    /// End the container without executing its program. It reports `code`, and the line `words` is
+    /// written to its stderr.
     End { code: u32, words: Option<String> },
     /// Run the defer container.
     RunDefer,
     /// End the defer container without running it.
     SkipDefer { code: u32 },
-    /// Run one of its hooks, bounded by `limit`.
+    /// Run a hook of the container, bounded by `limit`.
     RunHook {
         kind: HookKind,
         hook: Hook,
         limit: Duration,
     },
-    /// Deliver its stop signal, and schedule SIGKILL at `kill_at`.
+    /// Deliver the container's stop signal, and schedule SIGKILL at `kill_at`.
     DeliverStop {
         signal: Signal,
         all: bool,
         why: Why,
         kill_at: Option<Time>,
     },
-    /// Deliver its stop signal shortly before SIGKILL.
+    /// Deliver the container's stop signal shortly before SIGKILL.
     LastChance { signal: Signal, kill_at: Time },
     /// Schedule SIGKILL for a container that cannot be signaled yet because its program is being
     /// executed.
     ScheduleKill { at: Time },
-    /// Kill the container, or its restart that is under way.
+    /// Kill the container, or the restart of the container that is under way.
     Kill,
-    /// Handle the caller's first open SIGKILL: carry out `then` in its place, or pass it on. The
-    /// SIGKILL may end the grace period, or all defer containers.
+    /// Handle the caller's first open SIGKILL: carry out `then` instead of the signal, or pass the
+    /// signal on. The SIGKILL may end the grace period, or all defer containers.
     HandleKill {
         then: Option<Box<Decision>>,
         ends_grace: bool,
@@ -121,31 +122,32 @@ pub(super) enum Decision {
     },
     /// Stop waiting for the container's exit.
     GiveUp,
-    /// Restart its program in place.
+    /// Restart the container's program in place.
     Restart,
-    /// Report the exit of a container whose process has exited long before.
+    /// Report the exit of a container whose process has exited some time ago.
     Dismiss {
         code: u32,
-        /// The record in the history, and its meaning for the pod.
+        /// The entry for the history, and the reason for the pod's end if this exit ends the pod.
         end: Option<Box<(End, Option<Cause>)>>,
     },
-    /// Stop it for a failure.
+    /// Stop the container because it has failed.
     Fail {
         signal: Signal,
         why: Why,
         kill_at: Time,
     },
-    /// Answer its stop requests: those that are due, or all if `waits` is false.
+    /// Answer the container's stop requests: those that are due, or all if `waits` is false.
     Answer { waits: bool },
-    /// Stop waiting for a postStart handler, or for the stop after a failed one.
+    /// Stop waiting for a postStart handler, or for the stop of the container after a failed
+    /// handler.
     ForgetPostStart,
-    /// Publish its exit.
+    /// Publish the container's exit.
     PublishExit,
-    /// Clean up its runtime state.
+    /// Clean up the container's runtime state.
     CleanUp,
-    /// Delete it.
+    /// Delete the container.
     Delete(Deletion),
-    /// Kill its parked process, because the caller deletes the container.
+    /// Kill the container's parked process, because the caller deletes the container.
     KillParked,
 }
 
@@ -230,7 +232,7 @@ impl<D> Due<D> {
         }
     }
 
-    /// Returns the earlier of the two, or this one if both are due at the same time.
+    /// Returns the result that is due earlier, or `self` if both are due at the same time.
     pub fn or_sooner(self, other: Due<D>) -> Due<D> {
         match (&self, &other) {
             (Due::Now(_), _) => self,
@@ -241,7 +243,7 @@ impl<D> Due<D> {
 }
 
 impl Pod {
-    /// Does everything that is due. Every event ends here.
+    /// Carries out everything that is due. Every event ends with this call.
     pub(super) fn settle(&mut self, now: Time) {
         self.now = now;
         let mut tally = Tally::default();
@@ -288,7 +290,7 @@ impl Pod {
         })
     }
 
-    /// The next decision about a container, and its rule. Containers are asked in the order of
+    /// The next decision about a container, and its rule. Rules look at containers in the order of
     /// their creation.
     fn container_decision(&self) -> Option<(&'static str, ContainerId, Decision)> {
         let pod_facts = self.pod_facts();
@@ -349,7 +351,7 @@ impl Pod {
         asked_again.map_or(at, |again| at.max(again))
     }
 
-    /// Returns a result due at `at`; `decision` is called no sooner.
+    /// Returns a result that is due at `at`. `decision` is called only if this time has come.
     pub(super) fn due<D>(&self, at: Time, decision: impl FnOnce() -> D) -> Due<D> {
         match at <= self.now {
             true => Due::Now(decision()),
@@ -370,7 +372,8 @@ impl Pod {
 
 #[cfg(any(test, feature = "simulator"))]
 impl Pod {
-    /// Adds a faulty rule to the pod: it is always due, or always was.
+    /// Adds a faulty rule to the pod. If `is_due`, the rule has a decision at all times. Otherwise
+    /// its next timer is always at the current time.
     pub fn break_a_rule(&mut self, is_due: bool) {
         const IN_CIRCLES: &[(&str, PodRule)] = &[("faulty", |pod| {
             let since = pod.now;

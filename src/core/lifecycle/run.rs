@@ -1,9 +1,9 @@
 //! Runs of a pod in one sandbox, and which of them a created container belongs to.
 //!
-//! No later Create revokes a termination that the shim has decided. A container created meanwhile
-//! is part of that termination, for example as a sidecar of a finished Job, or of the run that
-//! follows. A caller may also restart all of a living pod in its sandbox (Kubernetes'
-//! RestartAllContainers, KEP-5532).
+//! No later Create revokes a termination that the shim has decided. A container that is created
+//! during such a termination belongs to the termination (for example a sidecar of a finished Job)
+//! or to the next run. A caller may also restart all containers of a living pod in its sandbox
+//! (Kubernetes' RestartAllContainers, KEP-5532).
 
 use crate::plan::{ContainerKind, Role};
 
@@ -20,7 +20,8 @@ use super::termination::Termination;
 pub(super) enum Run {
     /// The current run, or its termination.
     Current,
-    /// The run after the termination, which continues: names that are done stay done.
+    /// The run after the termination. It keeps the results of the current run: a finished init
+    /// container is not awaited again.
     Next,
     /// The run after the termination, in which the caller creates the whole pod again.
     NextFromTheStart,
@@ -29,7 +30,9 @@ pub(super) enum Run {
 impl Pod {
     pub(super) fn run_of(&self, name: &str, role: Role) -> Run {
         let Some(termination) = &self.termination else {
-            // A failed container stays failed while its pod waits for its defer containers.
+            // The pod will terminate because this container has failed, but it still waits until
+            // its defer containers are created. If the failed container is created again, it
+            // belongs to the next run.
             return match self.awaits_defers() && self.history.is_fatal(name) {
                 true => Run::Next,
                 false => Run::Current,
@@ -41,7 +44,8 @@ impl Pod {
         }
         let is_next = match policy.defer_turn() {
             Some(_) => is_over && !self.history.was_deferred(name),
-            // Containers created while a person stops the pod are too late for the next run.
+            // A container that is created while a person stops the pod does not belong to the next
+            // run: it is stopped, too.
             None => is_over || !termination.is_by_hand(),
         };
         match is_next {
@@ -73,14 +77,14 @@ impl Pod {
         }
         match self.shows_a_restart_of_all(name, policy) {
             true => Run::NextFromTheStart,
-            // This holds for defer containers too: a defer container that has run exits with 0 if
-            // it is created again.
+            // Defer containers, too, belong to the current run. A defer container that has run
+            // exits with 0 if it is created again.
             false => Run::Current,
         }
     }
 
-    /// True if the caller creates a container of this name again after that exit, by the restart
-    /// policy or by the container's own rules.
+    /// True if the caller creates a container of this name again after the exit `exit`, by the
+    /// restart policy or by the container's own rules.
     pub(super) fn comes_again(&self, name: &str, exit: ReportedExit) -> bool {
         let plan = self.plan.as_ref();
         plan.is_some_and(|plan| plan.is_created_again(name, exit.code))
@@ -99,7 +103,8 @@ impl Pod {
             && self.history.is_restart_of_all(name, is_ordered)
     }
 
-    /// Restarts the whole pod as the caller does: after the decided termination, or at once.
+    /// Records that the caller restarts the whole pod. The next run begins after the decided
+    /// termination, or at once.
     pub(super) fn restart_all(&mut self, name: &str) {
         match &mut self.termination {
             Some(termination) => termination.follow_from_the_start(),
@@ -167,7 +172,7 @@ impl Container {
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.state.stop();
         // The termination was inferred from stop requests that left 2 s at most, so this container
-        // had as little time.
+        // got 2 s at most, too.
         let is_of_short_end = termination.is_some_and(Termination::is_inferred_and_forced);
         match self.request {
             None if is_of_short_end && stop.since().is_some() => ExitReason::StoppedShortly,

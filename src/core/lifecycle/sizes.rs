@@ -1,4 +1,5 @@
-//! The current size of the pod: the formula of [`sizing`](crate::sizing) for its phase.
+//! The current size of the pod's cgroup, which [`sizing`](crate::sizing) computes for the pod's
+//! phase.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +17,13 @@ use super::{Phase, Pod};
 pub struct PodSize {
     /// The sum for the current phase.
     pub size: Size,
-    /// The requests of all containers of the pod as kubelet computes them; `None` while not all are
-    /// known. If kubelet has given the pod more, the pod requests it as a whole (`spec.resources`).
+    /// The sum of the requests of the pod's containers, as kubelet computes it. `None` while some
+    /// requests are unknown. If kubelet has given the pod's cgroup more, the pod as a whole has
+    /// requests (`spec.resources`).
     pub asked: Option<Requests>,
     /// The containers that share the size.
     pub counted: Vec<ContainerId>,
-    /// The containers with a parked process only.
+    /// The containers that have only a parked process.
     pub held: Vec<ContainerId>,
 }
 
@@ -58,7 +60,7 @@ impl Pod {
             if !Pod::has_size(container) {
                 continue;
             }
-            if container.state.is_unexecuted() && !container.task.has_live_execs() {
+            if container.state.is_unexecuted() && !container.execs.has_live() {
                 now.held.push(id.clone());
             } else if container.state.has_process()
                 || container.state.is_creating()
@@ -74,8 +76,9 @@ impl Pod {
         (!now.counted.is_empty() || !now.held.is_empty()).then_some(now)
     }
 
-    /// The requests of the pod as kubelet computes them. To kubelet, all containers that run side
-    /// by side are alike, and only its own init containers come before them.
+    /// The requests of the pod as kubelet computes them. kubelet does not know usher's roles: it
+    /// adds up all containers that run side by side. Only its own init containers run before the
+    /// others.
     fn requests_for_kubelet(&self, plan: &Plan) -> Requests {
         let is_native = |name: &String| plan.role(name) == Role::NativeInit;
         let size = |name: &String| self.known_size(name).unwrap_or(Size::NOTHING);
@@ -100,7 +103,7 @@ impl Pod {
     }
 
     /// True if the size of each container of the plan is known. If the plan does not list the apps,
-    /// more of them may come.
+    /// more apps may be created.
     fn is_all_known(&self) -> bool {
         let Some(plan) = &self.plan else {
             return false;
@@ -119,9 +122,9 @@ impl Pod {
         lists.into_iter().flatten().all(is_known) && apps.unwrap_or(has_app)
     }
 
-    /// The limits of guests. Guests count in no phase, but no guest is to be killed for using its
-    /// limit, and cgroup v1 refuses a quota above the pod's. Kubernetes sets no limits for them
-    /// (`kubectl debug`).
+    /// The limits of guests, which count in no phase. They are added so that no guest is killed for
+    /// using its limit. Also, cgroup v1 refuses a container's quota that exceeds the quota of the
+    /// pod. Kubernetes sets no limits for the guests of `kubectl debug`.
     fn limits_of_guests(&self) -> Size {
         let sizes = self.guests().map(|guest| guest.demands.size);
         let sum = sizes.fold(Size::NOTHING, Size::plus);
@@ -184,7 +187,7 @@ impl Pod {
         }
     }
 
-    /// The size of the last container of the name, or else from the annotations.
+    /// The size of the last container of the name, or else the size in the annotations.
     fn known_size(&self, name: &str) -> Option<Size> {
         let annotated = || {
             let resources = self.plan.as_ref()?.container(name).resources.as_ref();

@@ -1,7 +1,7 @@
 //! The state of a pod as JSON, written and read.
 //!
 //! The state is all that the core knows: a pod that is read back continues as if nothing had
-//! happened. Only [suspended rules](super::suspension) are asked again at once.
+//! happened. Only [suspended rules](super::suspension) are evaluated again at once.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

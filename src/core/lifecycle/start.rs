@@ -8,7 +8,7 @@ use crate::plan::StartMode;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Cause, ContainerId, Refusal, RequestId};
+use super::action::{ActionError, Cause, ContainerId, Refusal, RequestId};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::remedy::SAID_AFTER;
@@ -18,8 +18,8 @@ use super::stop::{KILLED, STOPPED};
 use super::termination::Termination;
 use super::time::Time;
 
-/// Longest total time for which `Auto` blocks the callers of a sandbox: while kubelet waits, the
-/// pod has no IP address and a deletion is not acted on.
+/// Longest total time for which the start mode `Auto` blocks the callers of a sandbox. While
+/// kubelet waits, the pod has no IP address, and kubelet does not act on a deletion.
 const AUTO_BLOCKS_FOR: Duration = Duration::from_secs(10);
 
 /// A blocked Start fails this long before its caller gives up, so that the caller sees the reason.
@@ -28,7 +28,7 @@ const ANSWER_LEAD: Duration = Duration::from_secs(2);
 /// The exit code of a held container whose turn will not come.
 pub(super) const NOT_STARTED: u32 = 1;
 
-/// The time for which `Auto` may block callers.
+/// The time for which the start mode `Auto` may block callers.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct AutoBudget {
     spent: Duration,
@@ -123,7 +123,12 @@ impl Pod {
     }
 
     /// Records the outcome of [`Action::Release`](super::Action::Release).
-    pub fn handle_released(&mut self, now: Time, id: &ContainerId, outcome: Result<(), String>) {
+    pub fn handle_released(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        outcome: Result<(), ActionError>,
+    ) {
         self.now = now;
         let exit = self.on_event(
             id,
@@ -162,7 +167,6 @@ impl ContainerContext<'_> {
         let (name, number) = (&self.container.name, self.container.number);
         self.history.ran(name, number);
         if let Some(request) = releasing.open_start() {
-            self.container.task.mark_started();
             self.out.answer_start(self.id, request, Ok(()));
         }
         self.note_if_started();
@@ -170,9 +174,9 @@ impl ContainerContext<'_> {
     }
 
     /// Records the failed execution. Returns an exit that arrived before this report.
-    fn not_released(&mut self, code: u32, reason: String) -> Option<ExitStatus> {
+    fn not_released(&mut self, code: u32, reason: ActionError) -> Option<ExitStatus> {
         let was_killed = self.container.state.stop().is_killed();
-        let outcome = self.container.state.not_released();
+        let outcome = self.container.state.not_released(self.now);
         let releasing = self.noted(outcome)?;
         let name = self.container.name.clone();
         match (releasing.open_start(), releasing.exit) {
@@ -192,8 +196,8 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: a container whose turn has come is released; any other is kept waiting as its start
-    /// mode says, and never without a bound.
+    /// Rule: a container whose turn has come is released. Any other container waits, as the start
+    /// mode says, and each wait has a bound.
     pub(super) fn start_has_its_turn(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let state = &container.state;
@@ -229,8 +233,8 @@ impl Subject<'_> {
             .filter(|_| !container.is_of_next_run)
         {
             let because = termination.cause().clone();
-            // The caller knows nothing of this termination. Its Start succeeds, and then it sees a
-            // running container being stopped.
+            // The caller does not know of this termination. So its Start succeeds, and afterwards
+            // it sees that a running container is stopped.
             if because == Cause::Completed || termination.is_shims() && !waits_in_vain() {
                 let waits_for = Vec::new();
                 return Some(Due::Now(Decision::Hold { waits_for }));
@@ -271,7 +275,7 @@ impl Subject<'_> {
                 };
                 (at, pod.due(at, || Decision::RefuseStart(refusal())))
             }
-            // Kubelet acts on no deletion while it waits for an answer.
+            // While kubelet waits for an answer, it does not act on the pod's deletion.
             StartMode::Auto if !container.is_of_next_run && pod.can_come_by_itself(&missing) => {
                 let at = pod.auto_ends(blocked);
                 let waits_for = missing.clone();
@@ -307,8 +311,8 @@ impl Subject<'_> {
         said.unwrap_or_else(|| pod.due(ends, end))
     }
 
-    /// Writes once to the container's stderr that it waits, unless the wait ends before this line
-    /// is due; `how` begins the message.
+    /// Writes once to the container's stderr that it waits. Writes nothing if the wait ends before
+    /// this line is due. `how` begins the message.
     fn wait_is_said(
         &self,
         since: Time,
@@ -342,7 +346,7 @@ impl Pod {
         }
     }
 
-    /// The deadline of a Start in `Block` that waits for the containers `missing`.
+    /// The deadline of a Start that waits, in start mode `Block`, for the containers `missing`.
     pub(super) fn block_ends(&self, blocked: &Blocked, missing: &[String]) -> Time {
         let own = blocked.since.after(self.startup_timeout());
         let callers = blocked
@@ -359,7 +363,7 @@ impl Pod {
         vain.map_or(own, |vain| own.min(vain))
     }
 
-    /// The latest time of the answer to a Start in `Auto`.
+    /// The latest time of the answer to a Start in start mode `Auto`.
     pub(super) fn auto_ends(&self, blocked: &Blocked) -> Time {
         let budget = self.auto_budget.ends(self.now);
         match blocked.deadline {

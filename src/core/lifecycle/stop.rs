@@ -23,8 +23,8 @@ use super::{DEFAULT_REQUEST_TIMEOUT, Pod};
 /// The code of a container that was asked to stop before its program was executed.
 pub(super) const STOPPED: u32 = 143;
 
-/// The status of a container that was ended before its program was executed: that of a program
-/// killed by SIGTERM.
+/// The status of a container that was ended before its program was executed: the status of a
+/// program that SIGTERM has killed.
 pub(super) const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 
 /// The code of a container that was killed before its program was executed.
@@ -39,22 +39,22 @@ const STOP_SIGNALS: [Signal; 5] = [
     Signal::RTMIN_3,
 ];
 
-/// Most SIGKILLs of one container open at once; they are handled in order.
+/// Maximum number of open SIGKILLs for one container. They are handled in order.
 const KILLS_AT_MOST: usize = 16;
 
 /// A signal of the caller for a container's init process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Kill {
     pub signal: Signal,
-    /// True if it is for all processes of the container.
+    /// True if the signal is for all processes of the container.
     pub all: bool,
-    /// The timeout of the call; kubelet's reveals the real grace period.
+    /// The timeout of the call. The timeout of kubelet's call reveals the real grace period.
     pub patience: Option<Duration>,
 }
 
 /// The meaning of a signal of the caller.
 enum Wanted {
-    /// Delivered unchanged. The signal may still be a request that counts for the pod.
+    /// The signal is delivered unchanged. It may still be a stop request that counts for the pod.
     PassedOn {
         why: Why,
         request: Option<StopRequest>,
@@ -76,7 +76,7 @@ impl Pod {
         match self.on_call(id, look, |context, wanted| {
             context.note(request, kill, wanted)
         }) {
-            // The delay of its answer depends on its meaning, which is known now.
+            // The delay of the answer depends on the meaning of the request, which is known now.
             Ok(true) => self.answer_stop(id, request, kill.patience),
             Ok(false) => {}
             Err(refusal) => self.out.push(Action::AnswerKill {
@@ -98,8 +98,9 @@ impl Pod {
             true => StopRequest::kill(self.now, grace),
             false => StopRequest::stop(self.now, grace, signal, kill.all),
         };
-        // A container that was never started is not part of its caller's pod: this SIGKILL only
-        // cleans it up, also if the caller has given up on a Start under way.
+        // This SIGKILL only cleans the container up, and proves nothing about its pod, because the
+        // container was never started. The same holds if the caller has given up on a Start under
+        // way.
         let was_started = state.reads_running() && state.open_start().is_none();
         if is_kill && (!was_started || container.is_given_up) {
             fresh.disprove();
@@ -126,9 +127,10 @@ impl Pod {
                 waits_for: self.describe(&self.missing(container)),
             });
         }
-        // A signal that the caller repeats is delivered again: the program may have missed the
-        // first one. This holds even if the first request is closed or disproved. A signal that the
-        // shim itself has sent is not repeated: many programs take a second one for "quit now".
+        // If the caller repeats a signal, the signal is delivered again, even if the first request
+        // is closed or disproved: the program may have missed the first signal. If the shim itself
+        // has sent the signal before, it does not send a second one: many programs take a second
+        // signal for "quit now".
         let again = container.is_asked() || signal != self.stop_signal(container).0;
         let running = state.as_running();
         Ok(Wanted::Stop {
@@ -198,9 +200,9 @@ impl Subject<'_> {
         } else {
             None
         };
-        // A SIGKILL for a defer container ends the time of the defers. A SIGKILL for a container
-        // that is left to its caller, or that was asked to stop alone before, concerns that
-        // container only.
+        // A SIGKILL for a defer container ends the time of all defer containers. A SIGKILL for a
+        // container that is left to its caller, or that was asked to stop alone before, concerns
+        // that container only.
         let since = pod.termination.as_ref().map(Termination::since);
         let is_of_it = !container.role_policy().is_callers()
             && container
@@ -299,8 +301,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Delivers the stop signal, a second time if the container has had it; SIGKILL follows at
-    /// `kill_at`.
+    /// Delivers the stop signal, even if it was delivered before. SIGKILL follows at `kill_at`.
     pub(super) fn last_chance(&self, kill_at: Time) -> Decision {
         let container = self.container;
         // The process may still be the OCI runtime's init, which would take the signal in place of
@@ -314,10 +315,11 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// Reports the exit of a container whose process has exited long before.
+    /// Reports the exit of a container whose process has exited some time ago.
     pub(super) fn dismissed(&self, container: &Container) -> Decision {
         let last = container.state.last_status();
-        // If the success of an init container was withheld, it is recorded already.
+        // If the success of an init container was withheld, the history already has the end of the
+        // container.
         let end = last.filter(|_| !container.is_of_next_run).map(|status| {
             let end = End {
                 at: self.now,
@@ -380,8 +382,9 @@ impl Pod {
         self.plan_of(container)?.stop_signal
     }
 
-    /// The signal to stop a container with: that of its stop request, else its own, else TERM. The
-    /// flag is true if all of its processes get it.
+    /// The signal to stop a container with: the signal of its stop request, or else the container's
+    /// own stop signal, or else TERM. The flag is true if all processes of the container get the
+    /// signal.
     pub(super) fn stop_signal(&self, container: &Container) -> (Signal, bool) {
         let asked = container.request.and_then(|request| request.signal());
         let own = || {

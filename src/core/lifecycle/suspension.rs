@@ -1,8 +1,8 @@
 //! A guard against rules that repeat without effect, which is a bug.
 //!
 //! A rule whose effect changes nothing is due again at once, for ever. The shim must serve its pod
-//! all the same: a rule that is followed too often at one moment is suspended for a while, for that
-//! container alone, and all other rules go on.
+//! all the same. If one rule has too many effects on one container at one moment, the rule is
+//! suspended for this container for a while. All other rules go on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +10,19 @@ use std::time::Duration;
 use super::action::ContainerId;
 use super::time::Time;
 
-/// Effects at one moment that are not counted yet; a large pod needs fewer.
+/// Number of effects at one moment from which on the shim counts the effects of each rule. Even a
+/// large pod has fewer.
 const UNCOUNTED: usize = 1_000;
 
-/// Counted effects of one rule for one container at one moment, after which the rule is suspended.
+/// Number of counted effects of one rule, for one container and at one moment, after which the rule
+/// is suspended.
 const OFTEN: usize = 50;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A rule by its name, and the container that it was followed for; `None` for the pod.
+/// The name of a rule, and the container that the rule was applied to; `None` for a rule about the
+/// pod.
 pub(super) type RuleUse = (&'static str, Option<ContainerId>);
 
 /// The suspended rules.
@@ -36,7 +39,7 @@ struct Suspension {
     pause: Duration,
 }
 
-/// The effects at one moment.
+/// A count of the effects at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     decisions: usize,
@@ -44,7 +47,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts an effect. Returns true if the rule is followed too often.
+    /// Counts an effect. Returns true if the rule has had too many effects.
     pub fn count(&mut self, followed: &RuleUse) -> bool {
         self.decisions = self.decisions.saturating_add(1);
         if self.decisions <= UNCOUNTED {
@@ -57,7 +60,7 @@ impl Tally {
 }
 
 impl SuspendedRules {
-    /// Returns when a suspended rule is asked again, or `None` if it is not suspended.
+    /// Returns when a suspended rule is evaluated again, or `None` if it is not suspended.
     pub fn until(&self, now: Time, rule: &str, id: Option<&ContainerId>) -> Option<Time> {
         let mut suspensions = self.suspensions.iter();
         let its = suspensions
@@ -65,7 +68,7 @@ impl SuspendedRules {
         (its.until > now).then_some(its.until)
     }
 
-    /// Suspends a rule, longer each time. Returns for how long.
+    /// Suspends a rule, and returns for how long. The time grows with each suspension.
     pub fn suspend(&mut self, now: Time, (rule, id): RuleUse) -> Duration {
         let its = |suspension: &&mut Suspension| suspension.rule == rule && suspension.id == id;
         if let Some(suspension) = self.suspensions.iter_mut().find(its) {

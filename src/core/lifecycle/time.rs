@@ -35,7 +35,7 @@ impl Time {
         Time(self.0.saturating_sub(lead))
     }
 
-    /// The time since `earlier`, or zero if that is later.
+    /// The time since `earlier`, or zero if `earlier` is the later time.
     pub const fn since(self, earlier: Time) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,7 +1,7 @@
 //! The pod as a person sees it: the state of containers, what they wait for, and the bounds of the
 //! waits.
 //!
-//! Read-only: no decisions here. Past events are in the driver's record.
+//! This module only reads the pod, and decides nothing. The driver records past events.
 
 use crate::plan::{ContainerKind, DeferTurn, Origin, Role, StartMode};
 
@@ -23,14 +23,14 @@ pub struct View {
     pub status: Status,
     /// Sidecars and apps: how many are ready, and how many there are.
     pub ready: (usize, usize),
-    /// In the order in which they start.
+    /// The stages in start order.
     pub stages: Vec<StageView>,
     pub termination: Option<TerminationView>,
     /// Set while all known apps are done but the run is not complete yet.
     pub lateness: Option<Lateness>,
     /// The containers that keep the pod alive after its run.
     pub kept: Option<Kept>,
-    /// In the order of their creation.
+    /// The containers in the order of their creation.
     pub containers: Vec<ContainerView>,
 }
 
@@ -51,11 +51,11 @@ pub enum Status {
     /// Defer containers run: the number that have run, and their total number.
     Defer(usize, usize),
     Terminating,
-    /// The termination is over; a person asked for it.
+    /// The termination is over. A person requested it with `usher stop`.
     Stopped,
     /// The termination is over; a failure caused it.
     Failed,
-    /// The termination is over; the caller asked for it.
+    /// The termination is over. The caller requested it.
     Terminated,
 }
 
@@ -98,7 +98,7 @@ pub struct Wait {
     pub obstacles: Vec<Obstacle>,
     /// Start of the wait, if the core knows it.
     pub since: Option<Time>,
-    /// Latest end of the wait and what happens then; `None` if nothing bounds it.
+    /// Latest end of the wait, and the event that ends it then. `None` if the wait has no bound.
     pub until: Option<(Time, Then)>,
     /// Annotations that could avoid the wait.
     pub remedies: Vec<Remedy>,
@@ -108,7 +108,7 @@ pub struct Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     StartFails,
-    /// The Start is answered with the program held.
+    /// The Start is answered, and the program is held.
     Held,
     /// The container is ended, and its program is never executed.
     Ended,
@@ -122,13 +122,13 @@ pub enum Then {
     /// later at the latest.
     LastSignal,
     Killed,
-    /// The program of a defer container is executed.
+    /// The defer container's turn comes, and its program is executed.
     ItsTurn,
     /// No time is left for a defer container: its program is never executed.
     LeftOut,
 }
 
-/// A condition that a container waits for.
+/// A condition that keeps a container waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// A container earlier in the start order.
@@ -139,9 +139,9 @@ pub enum Obstacle {
     },
     /// The caller's Start.
     Start,
-    /// The back-off of its restart in place.
+    /// The back-off before the container's restart in place.
     BackOff,
-    /// The success of its startup probe, which has failed `failures` times.
+    /// The success of the container's startup probe, which has failed `failures` times.
     StartupProbe { failures: u32, threshold: u32 },
     /// The exit of the container after its stop signal.
     Exit,
@@ -149,14 +149,14 @@ pub enum Obstacle {
     Work,
     /// The container's turn to stop; `step` is under way, and `defer` runs in it.
     TurnToStop { step: Step, defer: Option<String> },
-    /// The turn of a defer container. While the pod terminates: the step under way, and the defer
-    /// container that runs in it.
+    /// The turn of a defer container. While the pod terminates, `step` is under way, and `defer`
+    /// runs in it.
     TurnAtTheEnd {
         step: Option<Step>,
         defer: Option<String>,
     },
-    /// The end of the termination window, which decides if its stop request means the end of the
-    /// pod.
+    /// The end of the termination window. Until then it is undecided if a stop request means the
+    /// end of the pod.
     TerminationWindow,
 }
 
@@ -306,8 +306,8 @@ impl Pod {
         if container.state.stop().is_told() {
             return Some(wait(Obstacle::Exit));
         }
-        // The caller may request its stop later, or never: the container waits for a later step all
-        // the same.
+        // A container of a later step waits for that step, even if the caller requests its stop
+        // later or never.
         let is_of_later_step = self.is_to_be_stopped(container)
             && self.termination.as_ref().is_some_and(|termination| {
                 !termination.is_over() && self.step_of(container) > Some(termination.step())
@@ -364,7 +364,7 @@ impl Pod {
     }
 
     /// Sidecars and apps that are listed or were created in this run: the number that are ready,
-    /// and their number. All containers of a pod without a plan count as apps.
+    /// and their total number. All containers of a pod without a plan count as apps.
     fn readiness(&self) -> (usize, usize) {
         let plan = self.plan.as_ref().filter(|plan| !plan.is_empty());
         let listed = plan.into_iter().flat_map(|plan| {
@@ -434,7 +434,7 @@ impl Pod {
         }
     }
 
-    /// The status once all sidecars are started: that of the apps.
+    /// The status after all sidecars are started. It depends on the apps.
     fn status_of_apps(&self) -> Status {
         let is_app = |name: &str| !self.has_orders() || RolePolicy::of(self.role(name)).is_work;
         let lives = |container: &Container| {
@@ -456,7 +456,7 @@ impl Pod {
         }
     }
 
-    /// The status with the number of defers that have run.
+    /// The `Defer` status, with the number of defer containers that have run.
     fn defers_done(&self, turn: DeferTurn) -> Status {
         let Some(plan) = &self.plan else {
             return Status::Terminating;
@@ -467,7 +467,7 @@ impl Pod {
                 .is_some_and(|container| !container.state.is_exited())
         };
         let names: Vec<_> = all.collect();
-        // The defers of an earlier turn have run.
+        // All defer containers of an earlier turn have run.
         let left = names.iter().filter(|name| {
             lives(name) && RolePolicy::of(plan.role(name)).defer_turn() >= Some(turn)
         });

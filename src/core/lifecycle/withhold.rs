@@ -13,15 +13,17 @@ use super::container::Container;
 use super::time::Time;
 
 impl Pod {
-    /// True if the exit of a container's program is withheld from the caller, if only for a moment.
+    /// True if the exit of a container's program is withheld from the caller, at least for a
+    /// moment.
     pub(super) fn is_to_be_withheld(&self, container: &Container, status: ExitStatus) -> bool {
         container.role_policy().is_withheld
             && status == ExitStatus::Code(0)
             && self.may_be_withheld(container)
     }
 
-    /// True if a container may read RUNNING to the caller after its process is gone: its pid must
-    /// not be reused before the container is removed, because the caller knows it.
+    /// True if a container may still read RUNNING to the caller when its process is gone. The
+    /// caller knows the process's pid, so this pid must not be reused until the container is
+    /// removed.
     pub fn may_outlive_its_process(&self, id: &ContainerId) -> bool {
         let may_be_withheld = self.known(id).is_ok_and(|container| {
             container.role_policy().is_withheld && self.may_be_withheld(container)
@@ -42,8 +44,8 @@ impl Pod {
             .is_some_and(|plan| plan.settings().restart_policy.restarts_failed())
     }
 
-    /// The end of withholding for a container that is alone in its pod: a person may wait for it,
-    /// with `ctr run` of an init container before anything else.
+    /// The time when the exit of a container that is alone in its pod is no longer withheld. A
+    /// person may wait for this exit, after `ctr run` of an init container as the first container.
     pub(super) fn withheld_until(&self, container: &Container) -> Option<Time> {
         let since = container.state.withheld_since()?;
         let is_alone = self.history.is_alone(&container.name);

@@ -5,7 +5,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde::ser::Serialize;
 use serde_json::Value;
 
-/// The text of a JSON value without null fields: to Kubernetes these are missing.
+/// The text of a JSON value. Null fields are left out, because Kubernetes treats them as missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Json(Box<str>);
 

@@ -1,8 +1,9 @@
-//! Kubernetes objects that contain pods, as far as order and size matter.
+//! Kubernetes objects that contain pods. Only the fields that matter for start order and size are
+//! kept.
 //!
-//! They come as JSON values from a manifest, or as JSON text from the API server. Reading needs
-//! memory in proportion to the text, whatever its content: unknown fields are skipped, and values
-//! are counted before they are kept.
+//! Objects come as JSON values from a manifest, or as JSON text from the API server. The memory for
+//! reading an object is proportional to the length of its text, whatever it contains: unknown
+//! fields are skipped, and values are counted before they are kept.
 
 mod json;
 mod pod;
@@ -12,7 +13,7 @@ mod tests;
 
 pub use json::Json;
 pub use pod::{Container, Handler, Lifecycle, Pod, Requirements, Spec};
-pub use read::{MAX_CONTAINERS, Unreadable};
+pub use read::{MAX_CONTAINERS, TooLarge, Unreadable};
 
 /// The path to the pod in each kind of object that has one.
 const PODS: [(&str, &[&str]); 9] = [
@@ -31,13 +32,13 @@ const PODS: [(&str, &[&str]); 9] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     pub kind: String,
-    /// Empty if the API server is to generate a name.
+    /// The object's name; empty if the API server has to generate a name.
     pub name: String,
     pub namespace: Option<String>,
 }
 
-/// The fields that lead, in an object of this kind, to its pod or pod template: a map that has
-/// `metadata` and `spec`. `None` if objects of this kind have no pods.
+/// The path of fields that leads to the pod or pod template in an object of this kind. The path
+/// leads to a map with `metadata` and `spec`. `None` if objects of this kind contain no pods.
 ///
 /// ```
 /// use usher_core::manifest::pod_path;

@@ -1,5 +1,5 @@
-//! The manifest of a pod, as far as order and size need it. Other fields are not looked at: the API
-//! server refuses them if they are wrong.
+//! The manifest of a pod. Only the fields that matter for start order and size are read. The API
+//! server checks all other fields, so mistakes in them are ignored here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,12 +19,13 @@ pub struct Pod {
     pub owner: Owner,
     pub annotations: BTreeMap<String, String>,
     pub spec: Spec,
-    /// The first place of each name in `spec.initContainers` and in `spec.containers`.
+    /// Index of the first container of each name in `spec.initContainers`, and in
+    /// `spec.containers`.
     init_places: BTreeMap<String, usize>,
     places: BTreeMap<String, usize>,
 }
 
-/// The spec of a pod, as far as usher needs it.
+/// The fields of a pod's spec that usher needs.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
@@ -41,7 +42,7 @@ pub struct Spec {
     pub overhead: Option<Amounts>,
 }
 
-/// Kubernetes' `ResourceRequirements`, as far as the size of a pod depends on them.
+/// The fields of Kubernetes' `ResourceRequirements` that the size of a pod depends on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Requirements {
@@ -110,7 +111,7 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// A sentence if a field has another type than in Kubernetes, or if the pod is larger than any
+    /// If a field has another type than in Kubernetes, or if the pod is larger than any
     /// that Kubernetes can run.
     pub fn read(owner: &Owner, pod: &Value) -> Result<Pod, Unreadable> {
         read::pod(owner, pod)
@@ -148,12 +149,12 @@ impl Pod {
         self.init_places.contains_key(name)
     }
 
-    /// The place of a container of this name in `spec.containers`.
+    /// The index of a container of this name in `spec.containers`.
     pub fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied()
     }
 
-    /// The place of a container of this name in [`Pod::all`].
+    /// The index of a container of this name in [`Pod::all`].
     pub fn place_among_all(&self, name: &str) -> Option<usize> {
         let init = self.init_places.get(name).copied();
         init.or_else(|| {
@@ -167,7 +168,7 @@ impl Pod {
     /// The pod's restart policy, or `None` if the word is unknown.
     pub fn restart_policy(&self) -> Option<RestartPolicy> {
         match self.spec.restart_policy.as_deref() {
-            // The default of the API server.
+            // The API server's default for a missing `restartPolicy`.
             None | Some("Always") => Some(RestartPolicy::Always),
             Some("OnFailure") => Some(RestartPolicy::OnFailure),
             Some("Never") => Some(RestartPolicy::Never),
@@ -217,7 +218,8 @@ impl Pod {
 }
 
 impl Container {
-    /// True if the container, as one of the pod's init containers, is a native sidecar (KEP-753).
+    /// True if this container is a native sidecar (KEP-753). The container must be one of the pod's
+    /// init containers.
     pub fn is_native_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
@@ -232,8 +234,8 @@ impl Container {
         self.restart_policy_rules.are_there
     }
 
-    /// The exit codes after which kubelet creates the container again by its `restartPolicyRules`,
-    /// alone or with all other containers (KEP-5532).
+    /// The exit codes for which `restartPolicyRules` make kubelet create the container again,
+    /// either alone or together with all other containers of the pod (KEP-5532).
     pub fn restart_codes(&self) -> ExitCodes {
         self.restart_policy_rules.codes.clone()
     }

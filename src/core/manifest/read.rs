@@ -1,4 +1,5 @@
-//! A streaming reader for pods: it keeps only what matters, and no more than Kubernetes can run.
+//! A streaming reader for pods. It keeps only the fields that usher needs, and at most as many
+//! containers as Kubernetes can run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +15,8 @@ use crate::plan::{Amounts, ExitCodes, MAX_NAME_CHARS, Object, Resources};
 use super::Owner;
 use super::pod::{Container, Pod, Requirements, Spec};
 
-/// Most containers of one pod, init containers included. A kubelet runs some hundred on a node.
+/// Maximum number of containers of one pod, init containers included. A kubelet runs some hundred
+/// containers on a node.
 pub const MAX_CONTAINERS: usize = 1000;
 
 /// Kubernetes' own limit for the annotations of an object, keys and values together.
@@ -26,15 +28,22 @@ pub enum Unreadable {
     /// A field with another type than in Kubernetes.
     #[error("{0}")]
     Malformed(String),
-    /// A pod that is larger than any that Kubernetes can run.
-    #[error("{0}")]
-    TooLarge(String),
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
 }
 
-impl From<Unreadable> for String {
-    fn from(why: Unreadable) -> String {
-        why.to_string()
-    }
+/// A pod that is larger than any that Kubernetes can run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TooLarge {
+    #[error("spec has {count} containers; expected at most {MAX_CONTAINERS}")]
+    Containers { count: usize },
+    #[error("metadata.annotations has {bytes} bytes; expected at most {MAX_ANNOTATION_BYTES}")]
+    Annotations { bytes: usize },
+    /// A container of the field `list` with a long name.
+    #[error(
+        "spec.{list}[{index}] has a name of more than {MAX_NAME_CHARS} characters; expected at most as many"
+    )]
+    Name { list: &'static str, index: usize },
 }
 
 pub(super) fn pod(owner: &Owner, pod: &Value) -> Result<Pod, Unreadable> {
@@ -92,32 +101,25 @@ struct Metadata {
 impl Body {
     fn pod(self, owner: &Owner) -> Result<Pod, Unreadable> {
         let spec = self.spec.unwrap_or_default();
-        check(&self.metadata.annotations, &spec).map_err(Unreadable::TooLarge)?;
+        check(&self.metadata.annotations, &spec)?;
         Ok(Pod::new(owner, self.metadata.annotations.all, spec))
     }
 }
 
-fn check(annotations: &Annotations, spec: &Spec) -> Result<(), String> {
+fn check(annotations: &Annotations, spec: &Spec) -> Result<(), TooLarge> {
     let (init, apps) = (&spec.init_containers, &spec.containers);
     let count = init.count.saturating_add(apps.count);
     if count > MAX_CONTAINERS {
-        return Err(format!(
-            "spec has {count} containers; expected at most {MAX_CONTAINERS}"
-        ));
+        return Err(TooLarge::Containers { count });
     }
     if annotations.bytes > MAX_ANNOTATION_BYTES {
-        return Err(format!(
-            "metadata.annotations has {} bytes; expected at most {MAX_ANNOTATION_BYTES}",
-            annotations.bytes
-        ));
+        let bytes = annotations.bytes;
+        return Err(TooLarge::Annotations { bytes });
     }
     for (list, containers) in [("initContainers", init), ("containers", apps)] {
         let mut lengths = containers.iter().map(|it| it.name.len());
         if let Some(index) = lengths.position(|length| length > MAX_NAME_CHARS) {
-            return Err(format!(
-                "spec.{list}[{index}] has a name of more than {MAX_NAME_CHARS} characters; expected \
-                 at most as many"
-            ));
+            return Err(TooLarge::Name { list, index });
         }
     }
     Ok(())
@@ -217,7 +219,7 @@ impl<'de> Deserialize<'de> for Containers {
     }
 }
 
-/// Kubernetes' `restartPolicyRules`, combined.
+/// Kubernetes' `restartPolicyRules`, combined into one set of exit codes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RestartRules {
     pub are_there: bool,
@@ -311,7 +313,7 @@ trait Fold: Default {
 
     const EXPECTED: &str;
 
-    /// False if further items are only counted.
+    /// False if further items are counted but not kept.
     fn keeps_more(&self) -> bool {
         true
     }

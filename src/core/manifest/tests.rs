@@ -9,7 +9,7 @@ fn read(pod: serde_json::Value) -> Result<Pod, String> {
         name: "shop".to_owned(),
         namespace: None,
     };
-    Pod::read(&owner, &pod).map_err(String::from)
+    Pod::read(&owner, &pod).map_err(|error| error.to_string())
 }
 
 #[test]

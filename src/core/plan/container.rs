@@ -18,13 +18,14 @@ use super::rules::Unsaid;
 use super::settings::RestartPolicy;
 use super::signal::{Signal, parse_stop_signal};
 
-/// The settings of one container. The container's role has a use for each of them.
+/// The settings of one container. Each setting has an effect in the container's role.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContainerPlan {
-    /// Tells when a sidecar is started.
+    /// The startup probe of a sidecar. The sidecar does not count as started before the probe has
+    /// succeeded.
     pub startup_probe: Option<Probe>,
     /// The container's own `restartPolicy` (Kubernetes, container level), for apps and init
-    /// containers. `None`: the pod's.
+    /// containers. `None` if the pod's restart policy applies.
     pub restart_policy: Option<RestartPolicy>,
     /// Exit codes after which the caller creates the container again, although the restart policy
     /// says otherwise; for apps and init containers.
@@ -32,13 +33,16 @@ pub struct ContainerPlan {
     /// A probe whose failure makes the shim restart a sidecar in place. A defer container whose
     /// probe succeeds may get more time.
     pub liveness_probe: Option<Probe>,
-    /// Run first when the pod terminates; for apps and sidecars.
+    /// The hook that runs when the pod terminates, before the other termination steps; for apps and
+    /// sidecars.
     pub termination_hook: Option<Hook>,
     /// The shim's restart policy for a sidecar, or for a defer container.
     pub restart: Option<RestartPolicy>,
-    /// A cap for the container's own stop; for a defer container, for all its runs together.
+    /// Maximum time for stopping the container. For a defer container: maximum time of all its runs
+    /// together.
     pub grace_period: Option<Duration>,
-    /// The shim's stop signal if the caller sends none; never SIGKILL.
+    /// The container's stop signal; never SIGKILL. It replaces the signal of kubelet's stop
+    /// request, and SIGTERM from other callers.
     pub stop_signal: Option<Signal>,
     /// Requests and limits. The shim needs them here because the OCI spec has no requests.
     pub resources: Option<Resources>,

@@ -14,7 +14,7 @@ use super::rules::{Reading, Rules, UnknownKeys, Unsaid};
 use super::settings::{GracePolicy, Settings, parse_grace_extension};
 use super::{Plan, duration, list};
 
-/// Most ignored keys that are reported.
+/// Maximum number of ignored keys that are reported.
 const MAX_IGNORED: usize = 8;
 
 /// The annotations read so far; each value is valid by itself.
@@ -33,7 +33,7 @@ pub(super) struct Draft<'a> {
     containers: BTreeMap<String, ContainerPlan>,
     /// The settings of containers, and the annotations they are from.
     uses: Vec<(ContainerSetting, &'a str, Entry<'a>)>,
-    /// True if a list was refused, or a key that may be a misspelled list.
+    /// True if a list was refused, or if a refused key may be the misspelled key of a list.
     lacks_lists: bool,
 }
 
@@ -196,8 +196,9 @@ impl<'a> Draft<'a> {
 }
 
 impl Plan {
-    /// Adds a container's setting as if it had been among the annotations of this plan. These have
-    /// `bytes` bytes so far ([`Reading::bytes`]). A refused setting changes nothing.
+    /// Adds a container's setting as if it had been among the annotations of this plan. The
+    /// annotations have `bytes` bytes so far ([`Reading::bytes`]). A refused setting changes
+    /// nothing.
     ///
     /// # Errors
     ///

@@ -10,7 +10,8 @@ pub(crate) const MAX_VALUE_BYTES: usize = 16 * 1024;
 pub(super) const MAX_TOTAL_BYTES: usize = 32 * 1024;
 /// Maximum number of characters of a value that an error quotes.
 const SHOWN_CHARS: usize = 64;
-/// Most characters of a key shown; the longest container name and setting fit.
+/// Maximum number of characters of a key that an error quotes: enough for the longest setting with
+/// the longest container name.
 const SHOWN_KEY_CHARS: usize = 320;
 
 /// The reason why annotations are refused. Keys and values in it are for people: shortened, and
@@ -32,7 +33,7 @@ pub enum PlanError {
         value: String,
         length: usize,
     },
-    /// A word that the setting does not have.
+    /// A value that is none of the setting's words.
     #[error("{key}: {value} is not one of {}", allowed.join(", "))]
     NotOneOf {
         key: String,
@@ -51,7 +52,7 @@ pub enum PlanError {
     },
 }
 
-/// All errors of some annotations, in the order in which they are found.
+/// All errors found in the annotations of a pod, in the order in which they are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusals {
     /// The error that the shim reports.
@@ -66,7 +67,8 @@ pub(super) struct Found {
     at_most: usize,
 }
 
-/// Most errors that an author is told at once; the rest shows after a fix.
+/// Maximum number of errors that the author is told at once. Further errors are reported when the
+/// author has fixed these.
 pub(super) const REFUSALS_AT_MOST: usize = 64;
 
 /// The problem with a value, as the predicate of a sentence: `is not a duration …`.
@@ -106,7 +108,7 @@ impl Found {
         }
     }
 
-    /// Returns the value, or keeps the error.
+    /// Returns the value. An error is added to the collected errors.
     pub(super) fn ok<T>(&mut self, read: Result<T, PlanError>) -> Option<T> {
         match read {
             Ok(value) => Some(value),
@@ -119,7 +121,8 @@ impl Found {
         }
     }
 
-    /// True if no more errors are kept: the rest need not be read.
+    /// True if the maximum number of errors is collected. Then the remaining annotations need not
+    /// be read.
     pub(super) fn is_full(&self) -> bool {
         self.all.len() >= self.at_most
     }

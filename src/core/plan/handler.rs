@@ -12,7 +12,7 @@ use super::error::{Problem, quote};
 use super::json::Object;
 use super::word::{Word, words};
 
-/// The host that a probe or hook connects to. Names are not allowed, because resolving one would
+/// The host that a probe or hook connects to. Names are not allowed, because resolving a name would
 /// leave the container's network namespace, or use the host's resolver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub enum Host {
@@ -48,9 +48,9 @@ pub struct HttpGet {
     /// container's network namespace.
     pub host: Option<Host>,
     pub port: Port,
-    /// Includes the query; begins with a slash and has no control characters.
+    /// The path and the query. Begins with a slash, and has no control characters.
     pub path: String,
-    /// Names of letters, digits and `-`; values without control characters.
+    /// The names consist of letters, digits and `-`. The values have no control characters.
     pub headers: Vec<(String, String)>,
 }
 

@@ -9,10 +9,10 @@ use super::error::Problem;
 use super::handler::{Host, HttpGet, Port, RawExec, RawHttpGet, RawTcpSocket};
 use super::json::{self, Object, Whole};
 
-/// An action in or on a container when its pod terminates.
+/// An action for a container, which is run when the container's pod terminates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Hook {
-    /// Runs a command in the container; has at least a program.
+    /// Runs a command in the container. `command` has at least a program.
     Exec { command: Vec<String> },
     /// Sends a request and ignores the answer.
     HttpGet(HttpGet),

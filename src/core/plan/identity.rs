@@ -31,7 +31,7 @@ pub enum ContainerKind {
     /// The pause container or its equivalent: the first container of a pod to start, the last to
     /// stop.
     Sandbox,
-    /// Any other container.
+    /// Any container that is no sandbox.
     Workload,
 }
 
@@ -58,11 +58,11 @@ pub struct PodIdentity {
     /// The sandbox's id. Without a sandbox, the group of its containers, or the id of its only
     /// container.
     pub id: String,
-    /// The name; without Kubernetes, the id.
+    /// The pod's name; without Kubernetes, the same as `id`.
     pub name: String,
-    /// Empty without Kubernetes.
+    /// The pod's namespace; empty without Kubernetes.
     pub namespace: String,
-    /// Empty without Kubernetes.
+    /// The pod's uid; empty without Kubernetes.
     pub uid: String,
 }
 

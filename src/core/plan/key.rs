@@ -94,7 +94,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The word that was probably meant.
+/// The word of `words` that the author probably meant.
 fn near_word(words: &[&'static str], written: &str) -> Option<&'static str> {
     let mut words = words.iter();
     words.find(|word| is_near(written, word)).copied()

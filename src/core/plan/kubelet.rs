@@ -21,8 +21,8 @@ pub(super) const ALLOTTED_QUOTA: &str = "io.kubernetes.cri.sandbox-cpu-quota";
 pub(super) const ALLOTTED_PERIOD: &str = "io.kubernetes.cri.sandbox-cpu-period";
 pub(super) const ALLOTTED_SHARES: &str = "io.kubernetes.cri.sandbox-cpu-shares";
 
-/// Facts about one container and its pod (kubelet's `kuberuntime/labels.go`). The pod's author does
-/// not choose them, so a malformed one counts as absent and is never an error.
+/// Facts about one container and its pod (kubelet's `kuberuntime/labels.go`). kubelet writes them,
+/// not the pod's author. So a malformed fact counts as absent, and is never an error.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KubeletFacts {
     /// The pod's `terminationGracePeriodSeconds`, at most 292 years.
@@ -46,7 +46,7 @@ pub struct KubeletFacts {
 /// is unbounded or unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Allotment {
-    /// Bytes.
+    /// Memory limit in bytes.
     pub memory: Option<u64>,
     /// CPU time in microseconds for each period, and the length of the period in microseconds.
     pub quota: Option<(u64, u64)>,
@@ -54,7 +54,7 @@ pub struct Allotment {
     pub shares: Option<u64>,
 }
 
-/// A container's preStop handler, as far as it matters to the shim.
+/// The parts of a container's preStop handler that matter to the shim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PreStop {
     /// Kubelet will send an `Exec` with this argv.
@@ -156,7 +156,7 @@ fn parse_ports(text: &str) -> Option<BTreeMap<String, u16>> {
         .ok()
 }
 
-/// Ports by name, read one by one so that no list of them is ever kept.
+/// Ports by name. They are read one by one, so that the whole list is never in memory.
 struct NamedPorts(BTreeMap<String, u16>);
 
 #[derive(Deserialize)]

@@ -9,7 +9,7 @@ use super::pattern::Pattern;
 pub(crate) const MAX_NAME_CHARS: usize = 253;
 
 /// Maximum number of names in a list, and of containers with settings. A pod has far fewer
-/// containers, and a shim can keep so many names.
+/// containers. The number is small enough for the memory of a shim.
 pub(crate) const MAX_NAMES: usize = 256;
 
 /// The description of a container name, for error messages.
@@ -46,7 +46,8 @@ pub(crate) fn words(value: &str) -> Result<Vec<&str>, Problem> {
     items(value, "container name")
 }
 
-/// The items of a list, each a `kind`, separated by commas or white space.
+/// The items of a list, separated by commas or white space. `kind` is the word for an item in error
+/// messages.
 ///
 /// # Errors
 ///

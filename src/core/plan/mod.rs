@@ -51,7 +51,7 @@ pub use kubelet::{Allotment, KubeletFacts, PreStop};
 pub(crate) use list::{
     MAX_NAME_CHARS, MAX_NAMES, is_container_name, is_near, without_mark, words as list_words,
 };
-pub use pattern::{Pattern, Roles};
+pub use pattern::{Pattern, PatternError, Roles, RolesError};
 pub use probe::{Check, Probe};
 pub use resources::{Amounts, Resources};
 pub use role::{DeferTurn, Origin, Role, Stage};
@@ -71,11 +71,11 @@ use role_assignment::RoleAssignment;
 /// every init and sidecar container is in exactly one stage, and a container has only settings that
 /// its role has a use for.
 ///
-/// An optional name is in the lists below only once a container of that name
-/// [appears](Plan::comes). A sidecar that only the node names ([`Roles`]) is optional, too.
+/// A list below contains an optional name only after a container of that name has
+/// [appeared](Plan::comes). A sidecar that only the node's rules ([`Roles`]) name is optional, too.
 ///
 /// Two plans are equal if they have the same content and the same optional containers have
-/// appeared, whatever the annotations look like.
+/// appeared. The annotations may be written in different ways.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
     /// True if there was any usher key.
@@ -90,7 +90,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// The first thing that the annotation contract does not allow.
+    /// The first violation of the annotation contract that is found.
     ///
     /// ```
     /// use std::collections::BTreeMap;
@@ -134,8 +134,8 @@ impl Plan {
         self.origin(name) != Origin::Nobody && self.assignment.is_optional(name)
     }
 
-    /// Records that a container of this name is present. If the name is optional, its list has it
-    /// from now on.
+    /// Records that a container of this name is present. If the name is optional, its list contains
+    /// the name from now on.
     ///
     /// ```
     /// use std::collections::BTreeMap;
@@ -158,7 +158,8 @@ impl Plan {
         }
     }
 
-    /// True if both plans have the same content, whichever optional containers are present.
+    /// True if both plans have the same content. It does not matter which optional containers are
+    /// present.
     pub fn is_written_as(&self, other: &Plan) -> bool {
         if self.assignment.is_as_written() && other.assignment.is_as_written() {
             return self == other;

@@ -19,16 +19,37 @@ pub struct Roles {
     everywhere: bool,
 }
 
-const EXPECTED: &str = "a name of a container, in which * may stand for a part of it";
+/// Text that is no pattern: it can match no name, or matches every name. The message is the
+/// predicate of a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("is no pattern; expected a name of a container, in which * may stand for a part of it")]
+pub struct PatternError;
+
+/// The reason why roles are refused. Names and patterns in it are for people: quoted, escaped and
+/// shortened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RolesError {
+    #[error("sidecars: {entry} {error}")]
+    Pattern {
+        entry: String,
+        #[source]
+        error: PatternError,
+    },
+    #[error("sidecars: {entry} is listed twice; expected each once")]
+    Repeated { entry: String },
+    #[error("sidecars: {entry} is one of more than {MAX_NAMES}; expected at most {MAX_NAMES}")]
+    TooMany { entry: String },
+    #[error("everywhere: true needs at least one entry in sidecars")]
+    NoSidecars,
+}
 
 impl Pattern {
     /// Parses a pattern.
     ///
     /// # Errors
     ///
-    /// A message (the predicate of a sentence) if the pattern can match no name or matches every
-    /// name.
-    pub fn new(text: &str) -> Result<Pattern, String> {
+    /// If the pattern can match no name or matches every name.
+    pub fn new(text: &str) -> Result<Pattern, PatternError> {
         let is_name = |part: &str| {
             part.chars()
                 .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
@@ -39,7 +60,7 @@ impl Pattern {
             text.starts_with('*') || text.starts_with(|c: char| c.is_ascii_alphanumeric());
         match text.len() <= MAX_NAME_CHARS && !is_any && begins_well && parts.all(is_name) {
             true => Ok(Pattern(text.to_owned())),
-            false => Err(format!("is no pattern; expected {EXPECTED}")),
+            false => Err(PatternError),
         }
     }
 
@@ -79,7 +100,8 @@ impl Roles {
     ///
     /// # Errors
     ///
-    /// One sentence: an invalid pattern, a duplicate, or too many of them.
+    /// If a pattern is invalid, if a name or pattern is listed twice, or if there are
+    /// too many of them.
     ///
     /// ```
     /// use usher_core::plan::Roles;
@@ -92,23 +114,25 @@ impl Roles {
     pub fn new<T: AsRef<str>>(
         sidecars: impl IntoIterator<Item = T>,
         everywhere: bool,
-    ) -> Result<Roles, String> {
+    ) -> Result<Roles, RolesError> {
         let mut patterns: Vec<Pattern> = Vec::new();
         for text in sidecars {
             let text = text.as_ref();
-            let refused = |why: &str| format!("sidecars: {} {why}", quote(text));
-            let pattern = Pattern::new(text).map_err(|why| refused(&why))?;
+            let entry = || quote(text);
+            let pattern = Pattern::new(text).map_err(|error| RolesError::Pattern {
+                entry: entry(),
+                error,
+            })?;
             if patterns.contains(&pattern) {
-                return Err(refused("is listed twice; expected each once"));
+                return Err(RolesError::Repeated { entry: entry() });
             }
             if patterns.len() == MAX_NAMES {
-                let why = format!("is one of more than {MAX_NAMES}; expected at most {MAX_NAMES}");
-                return Err(refused(&why));
+                return Err(RolesError::TooMany { entry: entry() });
             }
             patterns.push(pattern);
         }
         if everywhere && patterns.is_empty() {
-            return Err("everywhere: true needs at least one entry in sidecars".to_owned());
+            return Err(RolesError::NoSidecars);
         }
         Ok(Roles {
             sidecars: patterns,

@@ -29,7 +29,7 @@ pub struct Probe {
 /// The action of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Check {
-    /// A command in the container exits with 0; has at least a program.
+    /// A command in the container exits with 0. `command` has at least a program.
     Exec { command: Vec<String> },
     /// The port accepts a connection.
     TcpSocket { host: Option<Host>, port: Port },

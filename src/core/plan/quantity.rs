@@ -3,7 +3,7 @@
 use super::error::Problem;
 use serde::{Deserialize, Serialize};
 
-/// Most digits of a number within an `int64`.
+/// Maximum number of decimal digits of an `int64`.
 const MAX_WHOLE_DIGITS: i64 = 19;
 
 /// A quantity, exactly as written: `digits × 10^exponent × 2^doublings`.
@@ -11,7 +11,7 @@ const MAX_WHOLE_DIGITS: i64 = 19;
 /// Digits are kept one by one, so that no fraction is too long and rounding is exact.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Quantity {
-    /// Decimal, most significant first, without zeros at either end; empty for zero.
+    /// Decimal digits, the most significant first, without zeros at either end; empty for zero.
     digits: Vec<u8>,
     exponent: i64,
     doublings: u32,

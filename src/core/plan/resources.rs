@@ -17,12 +17,12 @@ pub struct Resources {
     limits: Amounts,
 }
 
-/// Amounts of each resource that a cgroup can be sized by.
+/// Amounts of CPU and memory, the resources by which usher sizes a cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Amounts {
     /// Thousandths of a CPU, rounded up.
     pub cpu_millis: Option<u64>,
-    /// Bytes, rounded up.
+    /// Memory in bytes, rounded up.
     pub memory_bytes: Option<u64>,
 }
 

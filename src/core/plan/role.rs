@@ -7,35 +7,35 @@ use serde::{Deserialize, Serialize};
 /// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Role {
-    /// Runs to completion before the containers after it.
+    /// A container that runs to completion before later containers start.
     Init,
     /// An entry of the pod's own `initContainers`, which kubelet orders.
     NativeInit,
-    /// Started before the apps, stopped after them.
+    /// A container that is started before the apps and stopped after them.
     Sidecar,
-    /// Does the pod's work.
+    /// A container that does the pod's work.
     App,
-    /// Runs to completion when the pod terminates.
+    /// A container that runs to completion when the pod terminates.
     Defer(DeferTurn),
-    /// Left alone by usher.
+    /// A container that usher leaves alone.
     Guest,
 }
 
 /// The time at which a defer container runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DeferTurn {
-    /// Before the apps are stopped.
+    /// The defer container runs before the apps are stopped.
     PreExit,
-    /// After the apps have stopped.
+    /// The defer container runs after the apps have stopped.
     PostExit,
 }
 
-/// Containers that are started side by side once those of the previous stage are done.
+/// Containers that are started side by side once the containers of the previous stage are done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stage(pub Vec<String>);
 
 impl Role {
-    /// The words of the annotation contract; both turns of defers share one.
+    /// The words of the annotation contract. Defer containers of both turns share the word `defer`.
     pub(super) const WORDS: [(Role, &'static str); 6] = [
         (Role::Init, "init"),
         (Role::NativeInit, "native-init"),
@@ -46,7 +46,8 @@ impl Role {
     ];
 }
 
-/// The word of the annotation contract; `defer` for both turns.
+/// Writes the role's word in the annotation contract. The word is `defer` for defer containers of
+/// both turns.
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = Role::WORDS.iter().find(|(role, _)| role == self);

@@ -1,8 +1,8 @@
 //! The role of each container of a pod, the start order, and the containers that are present.
 //!
-//! An optional name counts as unlisted until a container of that name is created, and then as
-//! listed. So readers of a list need not know of optional names: no list has absent names. The same
-//! applies to sidecars that only the node names.
+//! An optional name counts as unlisted until a container of that name is created. From then on it
+//! counts as listed. So a list never contains the name of an absent optional container, and readers
+//! of a list need not check for it. The same applies to sidecars that only the node's rules name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,11 +20,12 @@ pub(super) struct RoleAssignment {
     /// The roles of all listed names.
     roles: BTreeMap<String, Role>,
     pub(super) native_init: Vec<String>,
-    /// Never an empty set.
+    /// The listed apps; `None` if no app is listed, and never an empty set.
     pub(super) apps: Option<BTreeSet<String>>,
-    /// The names that are present, and those that are not optional.
+    /// The lists with all names that are not optional, and with the optional names that are
+    /// present.
     pub(super) order: Order,
-    /// The author has set the start order.
+    /// True if the author has set the start order.
     is_serial: bool,
     /// The node's roles for unlisted names.
     of_node: Roles,
@@ -50,7 +51,7 @@ struct Conditional {
     optional: BTreeSet<String>,
     /// Optional names whose containers are present.
     come: BTreeSet<String>,
-    /// Sidecars that are present and that only the node names, in the order of their creation.
+    /// Present sidecars that only the node's rules name, in the order of their creation.
     of_node: Vec<String>,
 }
 
@@ -99,8 +100,8 @@ pub(crate) fn role_of_list(setting: PodSetting) -> Option<Role> {
     lists.find_map(|(list, role)| (list == setting).then_some(role))
 }
 
-/// True if names of this list may be optional. This holds for containers that others wait for, and
-/// for containers with their own turn in the termination.
+/// True if names of this list may be optional. This holds for containers that other containers wait
+/// for, and for containers with their own turn in the termination.
 pub(super) fn has_optional_names(setting: PodSetting) -> bool {
     use PodSetting::{Init, PostExit, PreExit, Sidecars};
     matches!(setting, Init | Sidecars | PreExit | PostExit)
@@ -194,7 +195,7 @@ impl RoleAssignment {
         self.of_node.are_everywhere()
     }
 
-    /// True if a sidecar is present that only the node names.
+    /// True if a sidecar is present that only the node's rules name.
     pub(super) fn has_one_of_node(&self) -> bool {
         let conditional = self.conditional.as_ref();
         conditional.is_some_and(|names| !names.of_node.is_empty())
@@ -224,7 +225,8 @@ impl RoleAssignment {
         }
     }
 
-    /// Records that a container is present. Returns true if its name joins a list because of this.
+    /// Records that a container is present. Returns true if this adds the container's name to a
+    /// list.
     fn note(&mut self, name: &str) -> bool {
         let is_of_node = self.origin(name) == Origin::Node;
         if !is_of_node && !self.is_optional(name) {
@@ -232,7 +234,8 @@ impl RoleAssignment {
         }
         let names = self.conditional();
         match is_of_node {
-            // Bounded, because a caller may create containers with ever new names.
+            // The number of names is limited, because a caller may create containers with ever new
+            // names.
             true if names.of_node.len() == MAX_NAMES => false,
             true if names.of_node.iter().any(|other| other == name) => false,
             true => {
@@ -257,7 +260,8 @@ impl RoleAssignment {
         names.come.clear();
         names.of_node.clear();
         self.settle();
-        // With no optional names there is nothing left to keep.
+        // If no name is optional, `conditional` is `None` again, as before any container was
+        // present.
         self.conditional.take_if(|names| names.optional.is_empty());
     }
 

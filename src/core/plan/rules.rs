@@ -19,15 +19,16 @@ pub struct Rules {
     pub unknown_keys: UnknownKeys,
     /// Roles of injected containers.
     pub roles: Roles,
-    /// The settings of a pod without annotations.
+    /// The settings that apply where a pod's annotations set none.
     pub(super) defaults: Settings,
     pub(super) unsaid: Unsaid,
     pub(super) limits: Limits,
     pub(super) minimums: Minimums,
 }
 
-/// The values of fields that an author leaves out of JSON: those of Kubernetes or usher, within a
-/// node's bounds, so that no pod is refused for a missing field. Always valid.
+/// Default values for the JSON fields that an author leaves out. They are those of Kubernetes or
+/// usher, adjusted to the node's bounds, so that no pod is refused for a missing field. Always
+/// valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unsaid {
     pub(super) probe_period: Duration,
@@ -80,12 +81,12 @@ pub struct Minimums {
     pub probe_period: Option<Duration>,
 }
 
-/// A requested value, and its limit.
+/// A requested value, and the limit that it is compared with.
 #[derive(Debug, Clone, Copy)]
 enum LimitCheck {
     Time(Duration, Option<Duration>),
     Count(u32, Option<u32>),
-    /// A minimum for the value instead of an upper limit.
+    /// A requested value, and a minimum instead of an upper limit.
     Least(Duration, Option<Duration>),
 }
 
@@ -301,8 +302,8 @@ impl Default for Unsaid {
 }
 
 impl Unsaid {
-    /// The defaults within these bounds. No default becomes smaller than the smallest valid value,
-    /// even if the limit is.
+    /// The default values, adjusted to these bounds. A default is never below the smallest valid
+    /// value, even if the node's limit is.
     fn within(limits: &Limits, minimums: &Minimums) -> Unsaid {
         const LEAST: Duration = Duration::from_millis(1);
         let mut unsaid = Unsaid::default();

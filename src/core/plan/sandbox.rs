@@ -9,14 +9,14 @@ use super::is_usher_key;
 use super::kubelet::{ALLOTTED_MEMORY, ALLOTTED_PERIOD, ALLOTTED_QUOTA, ALLOTTED_SHARES};
 
 /// The identity of a sandbox, and the resources of its containers together (see
-/// [`Allotment`](super::Allotment)); `None` if unknown.
+/// [`Allotment`](super::Allotment)). A field is `None` if it is unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SandboxFacts<'a> {
     pub id: &'a str,
     pub name: &'a str,
     pub namespace: &'a str,
     pub uid: &'a str,
-    /// Bytes.
+    /// Memory limit in bytes.
     pub memory: Option<u64>,
     /// Microseconds of CPU time in each period.
     pub quota: Option<u64>,

@@ -23,10 +23,11 @@ pub struct Settings {
     pub startup_timeout: Duration,
     /// The pod's own `restartPolicy`, repeated in an annotation because the shim cannot see it.
     pub restart_policy: RestartPolicy,
-    /// Containers whose failure ends the pod (`fatalToPod` in the KEP-753 draft); no defers.
+    /// Containers whose failure ends the pod (`fatalToPod` in the KEP-753 draft); never defer
+    /// containers.
     pub essential: BTreeSet<String>,
-    /// The annotated grace period. `None`: kubelet's applies, else
-    /// [`usual_grace_period`](Self::usual_grace_period).
+    /// The grace period from the annotations. If `None`, kubelet's grace period applies. If kubelet
+    /// gives none, [`usual_grace_period`](Self::usual_grace_period) applies.
     pub grace_period: Option<Duration>,
     /// The grace period if neither the pod nor kubelet sets one.
     pub usual_grace_period: Duration,
@@ -34,7 +35,7 @@ pub struct Settings {
     pub sidecar_stop_order: SidecarStopOrder,
     pub sidecar_exit_code: SidecarExitCode,
     pub defer_exit_code: DeferExitCode,
-    /// Delay of a lone stop request that could be the first of a termination.
+    /// Delay of a single stop request that could be the first request of a termination.
     pub termination_window: Duration,
     pub grace_extension: Option<GraceExtension>,
     pub oom_score: OomScore,
@@ -42,15 +43,16 @@ pub struct Settings {
 }
 
 words! {
-    /// The answer to a `Start` whose turn has not come.
+    /// The way in which the shim answers Start for a container whose turn has not come.
     #[derive(Default)]
     pub enum StartMode {
-        /// Blocks if the turn can come soon, else holds.
+        /// The answer waits for the container's turn if the turn can come soon. Otherwise the shim
+        /// answers at once.
         #[default]
         Auto = "Auto",
-        /// Answers when the turn comes.
+        /// The answer waits until the container's turn comes.
         Block = "Block",
-        /// Answers at once, with the container held.
+        /// The shim answers at once, and the container stays held until its turn.
         Hold = "Hold",
     }
 }
@@ -97,11 +99,11 @@ words! {
         Shared = "Shared",
         /// A part of the grace period is reserved for each later step.
         Reserve = "Reserve",
-        /// Each later step has some time, beyond the grace period.
+        /// Each later step gets some time, even beyond the end of the grace period.
         Overrun = "Overrun",
-        /// Hooks and defers are skipped when time is short.
+        /// Hooks and defer containers are skipped if too little time is left.
         SkipHooks = "SkipHooks",
-        /// A step with no time left kills at once.
+        /// If a step has no time left, its containers are killed at once.
         Strict = "Strict",
     }
 }
@@ -124,7 +126,7 @@ words! {
     /// The order in which sidecars are stopped.
     #[derive(Default)]
     pub enum SidecarStopOrder {
-        /// Serially, the last started first.
+        /// Sidecars stop one after another, in reverse order of their start.
         #[default]
         Reverse = "Reverse",
         Parallel = "Parallel",
@@ -135,10 +137,10 @@ words! {
     /// The exit code of a sidecar that the shim stopped.
     #[derive(Default)]
     pub enum SidecarExitCode {
-        /// Always 0.
+        /// The exit code is always 0.
         #[default]
         Mask = "Mask",
-        /// 0 if a signal killed it, otherwise its own exit code.
+        /// 0 if a signal killed the sidecar, otherwise the sidecar's own exit code.
         Signal = "Signal",
         Propagate = "Propagate",
     }
@@ -148,7 +150,7 @@ words! {
     /// The exit code of a defer container.
     #[derive(Default)]
     pub enum DeferExitCode {
-        /// Always 0.
+        /// The exit code is always 0.
         #[default]
         Mask = "Mask",
         Propagate = "Propagate",
@@ -159,7 +161,7 @@ words! {
     /// The treatment of sidecars' OOM scores.
     #[derive(Default)]
     pub enum OomScore {
-        /// At most the lowest score of the apps.
+        /// The score of a sidecar is at most the lowest score of the apps.
         #[default]
         Match = "Match",
         Off = "Off",

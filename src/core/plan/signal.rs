@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Problem, quote};
 
-/// A signal for a process, 1 to 64, as Linux numbers them on everything but MIPS, SPARC, Alpha and
-/// PA-RISC.
+/// A signal for a process, 1 to 64. Linux numbers signals like this on all architectures except
+/// MIPS, SPARC, Alpha and PA-RISC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Signal(i32);
 
@@ -17,7 +17,7 @@ pub struct Signal(i32);
 #[error("{0} is not a signal such as SIGTERM, TERM, 15 or SIGRTMIN+3")]
 pub struct ParseSignalError(String);
 
-/// The first real-time signal that glibc and musl leave to programs, which they call SIGRTMIN.
+/// The number of SIGRTMIN: the first real-time signal that glibc and musl leave to programs.
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 

@@ -31,7 +31,7 @@ macro_rules! words {
             }
         }
 
-        /// The word of the annotation contract.
+        /// Writes the word that stands for the value in annotations.
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(match self { $($name::$variant => $word,)+ })

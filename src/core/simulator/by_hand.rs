@@ -118,7 +118,7 @@ impl<'a> Person<'a> {
                 self.world.call(Call::Kill(id, Signal::TERM, None));
             }
         }
-        // Longer than a termination takes under any policy.
+        // The wait is longer than any termination takes, under every policy.
         self.wait_until(began.after(grace).after(secs(12)));
         let deletes = round > 0 || !self.leaves_what_has_ended();
         let members = self.case.members.iter();
@@ -134,8 +134,8 @@ impl<'a> Person<'a> {
             if left.is_empty() {
                 return;
             }
-            // Containers of the previous round may still read RUNNING: a SIGKILL makes the shim
-            // publish a withheld exit.
+            // The shim may have withheld the exits of containers of the previous round, which then
+            // still read RUNNING. A SIGKILL makes the shim publish a withheld exit.
             for id in left.iter().filter(|id| deletes || ids.contains(id)) {
                 self.world.did(format!("kill -9 {id}"));
                 self.world.call(Call::Kill(id, Signal::KILL, None));

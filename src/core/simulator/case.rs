@@ -7,12 +7,13 @@ use crate::plan::{GracePolicy, Plan, RestartPolicy, Signal};
 
 use crate::simulator::{Script, ms, secs};
 
-/// The part of a container in its pod, for kubelet and in the annotations.
+/// The role of a container in its pod, for kubelet and in the annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// An init container of kubelet's own, in `native-init`.
+    /// An entry of the pod's own `initContainers`, listed in `usher/native-init`.
     NativeInit,
-    /// An init container with `restartPolicy: Always`, in `native-init`.
+    /// A native sidecar: an init container with `restartPolicy: Always`, listed in
+    /// `usher/native-init`.
     NativeSidecar,
     Init,
     Sidecar,
@@ -32,7 +33,7 @@ impl Part {
         matches!(self, Part::PreExit | Part::PostExit)
     }
 
-    /// True if usher stops the container in its order.
+    /// True if usher decides when the container stops.
     pub fn is_ours(self) -> bool {
         !self.is_native() && self != Part::Guest
     }
@@ -47,14 +48,14 @@ pub enum PreStop {
     TcpSocket,
 }
 
-/// The behavior of a container after one creation. Times are in milliseconds.
+/// The behavior of a container after one of its creations. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behavior {
     /// Time until the container's startup probe would succeed.
     pub ready: u64,
     /// Time until the container exits by itself, and its exit code.
     pub ends: Option<(u64, u8)>,
-    /// Time from a stop signal to the exit; `None` ignores signals.
+    /// Time from a stop signal to the exit; `None` if the container ignores stop signals.
     pub stops: Option<u64>,
     /// The exit code after a stop signal.
     pub code: u8,
@@ -85,24 +86,28 @@ pub struct Member {
     pub hook: Option<u64>,
     pub pre_stop: Option<(PreStop, u64)>,
     pub post_start: Option<u64>,
-    /// Number of first creations of the container whose postStart handler fails.
+    /// For this many creations of the container, beginning with the first, its postStart handler
+    /// fails. For later creations it succeeds.
     pub post_starts_fail: u32,
-    /// The value of `stop-signal.usher/NAME`: the only signal that the container reacts to. Its
-    /// image names another.
+    /// The value of `stop-signal.usher/NAME`: the only signal that the container reacts to. The
+    /// container's image names another stop signal.
     pub stop_signal: Option<Signal>,
     pub essential: bool,
-    /// The annotations mark the container as optional. It is created all the same.
+    /// True if the annotations mark the container as optional. The container is created
+    /// nonetheless.
     pub optional: bool,
-    /// Number of times that restart rules make kubelet create the container again under `Never`.
+    /// The number of times that restart rules make kubelet create the container again, under the
+    /// restart policy `Never`.
     pub again: u32,
     /// Milliseconds for the image pull before the container's first creation.
     pub pull: u64,
     /// If the container exits with [`RESTARTS_ALL`], restart rules make kubelet restart the whole
     /// pod in its sandbox (KEP-5532).
     pub restarts_all: bool,
-    /// The annotations repeat the container's restart rules (`caller-restarts`).
+    /// True if the annotations repeat the container's restart rules (`caller-restarts`).
     pub rules_are_known: bool,
-    /// Behavior by creation; the last one applies to all further creations.
+    /// The behavior after each creation of the container. The last entry applies to all further
+    /// creations.
     pub behaviors: Vec<Behavior>,
     /// The exit code after a restart in place.
     pub then: Option<u8>,
@@ -115,10 +120,10 @@ pub enum Fault {
     /// Kubelet's liveness probe of the container has failed so often that kubelet stops the
     /// container.
     Unhealthy(&'static str),
-    /// The image is changed in place.
+    /// The container's image is changed in the pod's spec.
     Image(&'static str),
     SandboxDies,
-    /// Kubelet is away for this time, in milliseconds, and then has forgotten its work.
+    /// Kubelet is away for this time, in milliseconds. When it is back, it has forgotten its work.
     Restart(u64),
     /// The pod is deleted again with this grace period, in seconds.
     Hurry(u64),
@@ -128,9 +133,9 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     Usual,
-    /// With a grace period other than the pod's own, in seconds.
+    /// The pod is deleted with another grace period than its own, in seconds.
     Within(u64),
-    /// SIGKILL only.
+    /// The containers get SIGKILL at once, without a stop signal.
     Kill,
 }
 
@@ -143,9 +148,9 @@ pub struct Case {
     pub grace: u64,
     pub mode: &'static str,
     pub parallel: bool,
-    /// Sidecars and init containers start in the order of the spec, one after another.
+    /// True if sidecars and init containers start one after another, in the order of the spec.
     pub ordered: bool,
-    /// The annotations list the apps.
+    /// True if the annotations list the apps.
     pub listed: bool,
     /// Containers in the order of the spec.
     pub members: Vec<Member>,
@@ -158,13 +163,13 @@ pub struct Case {
     pub late: Vec<(u64, Fault)>,
     /// Delays of the stop requests of a deletion, in milliseconds after its start.
     pub gaps: Vec<u64>,
-    /// Kubelet aborts its current activity when its pod is deleted.
+    /// True if kubelet aborts its current activity when the pod is deleted.
     pub breaks_off: bool,
     /// The point within each second at which kubelet looks at its pods, in milliseconds.
     pub tick: u64,
     /// Time from the report of an exit until containerd deletes the container, in milliseconds.
     pub clean_up: u64,
-    /// A person creates and ends the pod, with `ctr`.
+    /// True if a person creates and ends the pod, with `ctr`.
     pub by_hand: bool,
 }
 
@@ -317,7 +322,7 @@ impl Case {
             let names = self.members.iter().filter(|member| of(member));
             names.map(|m| m.name).collect::<Vec<_>>().join(" ")
         };
-        // A faulty shim would wait for the absent names, because they come first in the lists.
+        // Absent names come first in the lists, so that a faulty shim would wait for them.
         let absent = |part| {
             let absent = self.absent.iter().filter(move |(_, of)| *of == part);
             absent.map(|(name, _)| format!("{name}?"))
@@ -514,7 +519,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// Cases that are simpler in one respect each.
+    /// Variants of this case, each of them simpler in one respect.
     pub fn simpler(&self) -> Vec<Case> {
         let mut all = Vec::new();
         let mut with = |change: &dyn Fn(&mut Case)| {

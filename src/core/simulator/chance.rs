@@ -171,7 +171,7 @@ impl Case {
         }
     }
 
-    /// Adds faults from dice of their own, so that the other choices of a seed stay the same.
+    /// Adds faults. Separate dice choose them, so that all other choices of a seed stay the same.
     fn complicate(&mut self, dice: &mut Dice) {
         for member in &mut self.members {
             if member.post_start.is_none() && dice.percent(10) {
@@ -200,8 +200,8 @@ impl Case {
         }
     }
 
-    /// Makes some names optional: names of containers that are created, and names of containers
-    /// that never are.
+    /// Makes some names optional. The containers of some optional names are created, those of other
+    /// optional names never.
     fn leave_open(&mut self, dice: &mut Dice) {
         let parts = [Part::Init, Part::Sidecar, Part::PreExit, Part::PostExit];
         for member in &mut self.members {

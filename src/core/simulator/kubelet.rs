@@ -7,15 +7,17 @@
 //!   again after the back-off: at once, 10 s, 20 s … The first init container that is not done
 //!   blocks all later containers.
 //! - **killPod**: when the pod ends, or its sandbox has died, kubelet stops all running containers
-//!   at once, as far as a busy node can. For each container it first runs the preStop handler, at
-//!   most for the grace period. In a pod with native sidecars it then waits for the container's
-//!   turn. Then it sends the stop signal with the rest of the grace period, in whole seconds and at
-//!   least 2 s. When that is over, counted from the answer, it sends SIGKILL. At last it stops the
-//!   sandbox.
-//! - **A dead sandbox**: kubelet finds it at its next look, and makes another. Under `OnFailure` it
-//!   leaves out the containers that have exited with 0 by then; under `Never` it makes no other.
-//! - **kubelet away**: kubelet forgets its current work, and begins anew when it is back.
-//!   containerd sends no second stop signal.
+//!   at the same time. A busy node may begin some stops a little later. For each container kubelet
+//!   first runs the preStop handler, at most for the grace period. A native sidecar then waits
+//!   until the containers that stop before it have exited. Then kubelet calls StopContainer with
+//!   the rest of the grace period, in whole seconds and at least 2 s. containerd sends the stop
+//!   signal, and SIGKILL when this time is over, counted from the answer to the stop signal. At the
+//!   end kubelet stops the sandbox.
+//! - **A dead sandbox**: kubelet notices the death the next time it looks at the pod, and creates
+//!   another sandbox. Under `OnFailure` kubelet leaves out the containers that have exited with 0
+//!   by then. Under `Never` it creates no other sandbox.
+//! - **Absence of kubelet**: kubelet forgets its current work, and begins anew when it is back. If
+//!   kubelet then asks a container to stop a second time, containerd sends no second stop signal.
 
 mod stop;
 
@@ -33,7 +35,7 @@ use super::case::{Case, Deletion, Fault, Member, Part, RESTARTS_ALL};
 /// Kubelet's `runtimeRequestTimeout`.
 const REQUEST_TIMEOUT: Duration = secs(120);
 
-/// Least grace period of a stop request.
+/// Shortest grace period of a stop request.
 const LEAST: Duration = secs(2);
 
 const FIRST_BACK_OFF: Duration = secs(10);
@@ -52,37 +54,39 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     pub at: Time,
-    /// Number of observations before the request.
+    /// Number of observations that were recorded before the request.
     pub after: usize,
     pub id: &'static str,
     /// True if the request is part of the stop of the whole pod.
     pub end: bool,
     /// The rest of the grace period at the time of the request.
     pub grace: Duration,
-    /// The request is the Exec of the preStop handler.
+    /// True if the request is the Exec of the preStop handler.
     pub is_handler: bool,
-    /// SIGKILL without an earlier request.
+    /// True if the request is a SIGKILL that follows no earlier stop request.
     pub is_kill: bool,
 }
 
 /// Kubelet's actions and their reasons: the truth that the promises are checked against.
 #[derive(Debug, Default)]
 pub struct Log {
-    /// For each sandbox, the number of observations before its creation.
+    /// For each sandbox, the number of observations that were recorded before its creation.
     pub sandboxes: Vec<usize>,
     /// Sandboxes that exist only in this log: kubelet kept the previous sandbox and restarted all
     /// of its containers (KEP-5532).
     pub restarted: Vec<usize>,
     pub asks: Vec<Ask>,
-    /// SIGKILLs at the end of the grace period.
+    /// Times of the SIGKILLs at the end of a grace period, with their containers.
     pub kills: Vec<(Time, &'static str)>,
-    /// Containers that got SIGKILL because containerd could not start them, or gave up.
+    /// Containers that got SIGKILL because containerd could not start them, or gave up on their
+    /// Start.
     pub given_up: Vec<&'static str>,
-    /// The times when kubelet began to stop all of a sandbox, with the reasons.
+    /// The times when kubelet began to stop all containers of a sandbox, with the reasons.
     pub ends: Vec<(Time, usize, End)>,
     /// Containers left out of the next sandbox, with their exit codes.
     pub left_out: Vec<(Time, &'static str, u32)>,
-    /// Containers that kubelet has asked to stop a second time, which a shim cannot see.
+    /// Containers that kubelet has asked to stop a second time. A shim cannot see the second
+    /// request.
     pub asked_again: Vec<&'static str>,
     /// Times of stop requests, with their containers and the wait until the answer.
     pub answers: Vec<(Time, &'static str, Duration)>,
@@ -121,7 +125,7 @@ enum Worker {
         who: usize,
         over: Option<bool>,
     },
-    /// The stop of one container of a living pod.
+    /// The stop of one container while the pod lives on.
     Stops,
     StopsAll(End),
     StopsSandbox(End),
@@ -168,12 +172,13 @@ pub struct Kubelet<'a> {
     stops: Vec<Stop>,
     /// Containers to which containerd has sent a stop signal.
     signalled: BTreeSet<&'static str>,
-    /// All containers are being stopped, to be created again in this sandbox (KEP-5532).
+    /// True while all containers are being stopped. Kubelet then creates all of them again in this
+    /// sandbox (KEP-5532).
     restarts_all: bool,
     /// The deletion of the pod, once requested.
     deleted: Option<Deletion>,
     sandbox_is_dead: bool,
-    /// Kubelet has noticed the sandbox's death.
+    /// True if kubelet has noticed that the sandbox died.
     sandbox_is_known_dead: bool,
     away_until: Option<Time>,
     looks_at: Time,
@@ -240,7 +245,7 @@ impl<'a> Kubelet<'a> {
             self.live_until(deleted.after(ms(*after)));
             self.go_wrong(*fault);
         }
-        // Longer than any pod may take, including an unanswered Start.
+        // The limit is longer than any pod may take, including an unanswered Start.
         let limit = self.world.now().after(secs(600));
         while self.worker != Worker::Done && self.world.now() < limit {
             self.live_until(self.world.now().after(secs(1)));
@@ -483,7 +488,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// Has containerd delete a container that it could not start.
+    /// Makes containerd delete a container that could not be started.
     fn give_up(&mut self, who: usize) {
         let id = self.records[who].id.unwrap();
         self.world.did(format!("StartError of {id}"));
@@ -622,7 +627,7 @@ impl Kubelet<'_> {
         self.log.ends.push((now, self.log.sandboxes.len() - 1, end));
         let (left, exact) = match how {
             Deletion::Usual => (self.grace(), None),
-            // Kubelet gives at least 2 s.
+            // Kubelet raises a shorter grace period to 2 s.
             Deletion::Within(grace) => (secs(grace), None),
             Deletion::Kill => (Duration::ZERO, Some(Duration::ZERO)),
         };
@@ -677,7 +682,7 @@ impl Kubelet<'_> {
             self.worker = Worker::Done;
             return self.world.did("the pod is over for kubelet".to_owned());
         }
-        // Gives the old shim time to finish its work.
+        // Gives the shim of the dead sandbox time to finish its work.
         let mut limit = 1_000;
         while self.world.is_anything_alive() && limit > 0 {
             limit -= 1;
@@ -706,7 +711,8 @@ impl Kubelet<'_> {
         self.worker = Worker::StartsSandbox;
     }
 
-    /// Chooses the containers for the next sandbox by the exits that kubelet knows of.
+    /// Chooses the containers for the next sandbox. The choice depends on the exits that kubelet
+    /// knows of.
     fn choose_for_next_sandbox(&mut self) {
         self.to_start.clear();
         let was_anything = self.records.iter().any(|record| record.id.is_some());
@@ -733,9 +739,9 @@ impl Kubelet<'_> {
 }
 
 impl Kubelet<'_> {
-    /// Begins a restart of all containers if one has exited with the code for that. Kubelet stops
-    /// the others one after another, without handlers and with two seconds each. Then it creates
-    /// all again in order (Kubernetes 1.37, `ContainersToReset`).
+    /// Begins a restart of all containers if a container has exited with `RESTARTS_ALL`. Kubelet
+    /// stops the other containers one after another, without preStop handlers and with two seconds
+    /// each. Then it creates all containers again in order (Kubernetes 1.37, `ContainersToReset`).
     fn begins_to_restart_all(&mut self) -> bool {
         let triggers = |(record, member): (&Record, &Member)| {
             member.restarts_all && record.state == State::Exited(u32::from(RESTARTS_ALL))
@@ -825,7 +831,7 @@ impl Kubelet<'_> {
             self.to_start.clear();
             return self.stop_all(End::Over, Deletion::Usual);
         }
-        // Kubelet does not try containers in back-off.
+        // Kubelet creates a container again only when its back-off is over.
         let now = self.world.now();
         let in_back_off = |record: &Record| {
             matches!(record.state, State::Exited(_)) && record.exited.after(record.back_off) > now

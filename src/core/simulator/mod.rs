@@ -12,7 +12,7 @@
 //! | [`promises`] | promises that every trace has to keep |
 //! | [`survey`] | runs of many worlds, and the simplest world that breaks a promise |
 //!
-//! Callers use the trait [`Node`]. The node behind it runs the core alone, or a whole shim.
+//! Callers use the trait [`Node`]. A node runs either the core alone, or a whole shim.
 
 pub mod by_hand;
 pub mod case;
@@ -52,9 +52,10 @@ pub fn name_of(id: &str) -> &str {
 /// The behavior of a container.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Time from execution until the container's startup probe would succeed; `None` never.
+    /// Time from execution until the container's startup probe would succeed; `None` if it never
+    /// would.
     pub ready_after: Option<Duration>,
-    /// Time from a stop signal until it exits; `None` ignores signals.
+    /// Time from a stop signal until the container exits; `None` if the container ignores signals.
     pub stops_after: Option<Duration>,
     /// The only stop signal that the container reacts to; `None` for any.
     pub heeds: Option<Signal>,
@@ -64,26 +65,27 @@ pub struct Script {
     pub release_takes: Duration,
     /// Time from the decision to restart the container until its program runs again.
     pub restart_takes: Duration,
-    /// The OCI runtime cannot execute the program: the container stays held.
+    /// True if the OCI runtime cannot execute the program. Then the container stays held.
     pub cannot_be_released: bool,
     /// Number of restarts that fail before one succeeds.
     pub restarts_fail: u32,
-    /// The OCI runtime cannot create the container.
+    /// True if the OCI runtime cannot create the container.
     pub cannot_be_created: bool,
     /// Duration of the container's termination hook or preStop handler.
     pub hook_takes: Duration,
-    /// Time from the container's execution until its liveness probe fails; `None` never.
+    /// Time from the container's execution until its liveness probe fails; `None` if it never
+    /// fails.
     pub unwell_after: Option<Duration>,
-    /// The exit code after a restart, if different.
+    /// The exit code after a restart, if it differs from the exit code before the restart.
     pub then_exits: Option<u8>,
-    /// Time from the start of a probe's attempt, which decides its result, until the result is
-    /// known.
+    /// Duration of an attempt of a probe. The state of the container at the start of the attempt
+    /// decides the result.
     pub probe_takes: Duration,
     /// CPU time of an attempt of a probe.
     pub probe_costs: Duration,
     /// The exit code after a stop signal.
     pub stop_code: u8,
-    /// SIGKILL does not end the container, because it hangs in the kernel.
+    /// True if SIGKILL does not end the container, because the container hangs in the kernel.
     pub survives_sigkill: bool,
 }
 
@@ -113,7 +115,7 @@ impl Default for Script {
 /// An observation of the containers or of the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
-    /// The Create was refused.
+    /// A Create was refused, with this reason.
     CreateRefused(String, String),
     Released(String),
     Executed(String),
@@ -123,27 +125,27 @@ pub enum Seen {
     /// The postStart handler that the caller runs has succeeded or failed. `None` if the caller
     /// does not learn the result, and assumes a failure.
     PostStartOver(String, Option<bool>),
-    /// The exit was published, and is on its way to the caller.
+    /// The shim has published the exit. The event has not reached the caller yet.
     ExitSaid(String, u32),
     StartAnswered(String, Result<(), Refusal>),
-    /// A Start has failed, but its caller has only the text of an error, or lost its connection.
+    /// A Start has failed. The caller has only an error text, or has lost its connection.
     StartFailed(String, String),
     KillAnswered(RequestId, Result<(), Refusal>),
     Told(String, String),
     HookBegan(String, HookKind),
     HookEnded(String, HookKind),
-    /// The shim runs the Exec that it took for the container's postStart handler again.
+    /// The shim repeats the Exec that it assumes to be the container's postStart handler.
     PostStarted(String),
     /// An attempt of the container's probe is over, with its CPU time.
     Probed(String, Duration),
     Reported(Report),
-    /// The program is to be restarted.
+    /// The shim is about to restart the container's program.
     Restarting(String),
     /// An action of the caller, as text.
     Did(String),
 }
 
-/// A call of the caller.
+/// A call that the caller makes.
 #[derive(Clone, Debug)]
 pub enum Call {
     /// Create, then Start as soon as the container is created.
@@ -161,7 +163,7 @@ pub enum Call {
     KillLeftovers(&'static str),
     /// Delete an exited container.
     Delete(&'static str),
-    /// Let the process crash.
+    /// Let the container's process crash, with this exit code.
     Crash(&'static str, u8),
 }
 
@@ -202,8 +204,8 @@ pub trait Node {
     /// Creates and starts the sandbox. From now on each Create has this timeout.
     fn open(&mut self, patience: Duration);
 
-    /// Removes the sandbox with everything in it. The next creation opens another, which has its
-    /// own shim.
+    /// Removes the sandbox with everything in it. The next Create opens another sandbox, with a
+    /// shim of its own.
     fn change_sandbox(&mut self);
 
     /// True if the container was created, and not deleted since.

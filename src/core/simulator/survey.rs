@@ -1,5 +1,5 @@
-//! Surveys of many worlds, each determined by a number: the broken promises, and the simplest world
-//! that breaks the same one.
+//! Surveys of many worlds, each determined by a number: the broken promises, and for each promise
+//! the simplest world that breaks it.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use super::by_hand::{Person, by_hand};
 use super::case::Case;
 use super::kubelet::{Kubelet, Log};
 
-/// Most case numbers shown for one broken promise.
+/// Maximum number of case numbers shown for one broken promise.
 const SHOWN_AT_MOST: usize = 8;
 
 /// A world that can be run, and made simpler.
@@ -22,7 +22,7 @@ pub trait World: Display {
     /// Runs the world. Returns the broken promises.
     fn run(&self) -> Vec<Broken>;
 
-    /// Worlds that are simpler in one respect each.
+    /// Variants of this world, each of them simpler in one respect.
     fn simpler(&self) -> Vec<Self>
     where
         Self: Sized;
@@ -37,7 +37,7 @@ pub struct Broken {
     pub timeline: String,
 }
 
-/// The number of times that a promise was broken, and the first case numbers with the details.
+/// The number of times that a promise was broken, and the first case numbers with their details.
 type Finding = (u64, Vec<(u64, String)>);
 
 type Findings = BTreeMap<&'static str, Finding>;
@@ -57,7 +57,7 @@ impl Case {
         }
     }
 
-    /// Runs the case on a node, under kubelet or a person.
+    /// Runs the case on a node, with kubelet or a person as the caller.
     pub fn live_on(&self, node: &mut dyn Node, log: &mut Log) {
         match self.by_hand {
             true => Person::new(self, node, log).run(),
@@ -88,8 +88,8 @@ pub fn number(variable: &str, otherwise: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Runs `what`. Returns the panics that were caught inside it, and the panic that ended it. Panics
-/// are findings here, so they are not printed.
+/// Runs `what`. Returns the panics that `what` caught itself, and the panic that ended `what`.
+/// Panics are results here, so they are not printed.
 pub fn noting_panics(what: impl FnOnce()) -> (Vec<String>, Option<String>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, BundleFacts, CleanupOutcome, ContainerId, Demands, Exec, HookKind, Kill, NewContainer,
-    Obstacle, Pod, Refusal, RequestId, Time, Why,
+    Action, ActionError, BundleFacts, CleanupOutcome, ContainerId, Demands, Exec, HookKind, Kill,
+    NewContainer, Obstacle, Pod, Refusal, RequestId, Time, Why,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
@@ -23,7 +23,7 @@ enum Event {
     RestartCanceled(ContainerId),
     Probed(ContainerId, u64, bool),
     Dies(ContainerId, u64, ExitStatus),
-    /// A process exits that was never reported to be its container's process.
+    /// A process exits that the core does not know as the process of its container.
     LeftoverDies(ContainerId, ExitStatus),
     ExecOver(ContainerId, &'static str, u8),
     PostStarted(ContainerId, u64),
@@ -35,19 +35,19 @@ pub(crate) struct Process {
     pub(crate) script: Script,
     pub(crate) alive: bool,
     pub(crate) executed: Option<Time>,
-    /// The caller knows of the container's exit.
+    /// True if the caller knows of the container's exit.
     pub(crate) reported: bool,
-    /// Number of the container's execution: an exit scheduled for an earlier execution does not
-    /// count.
+    /// Number of the container's current execution. An exit that was scheduled in an earlier
+    /// execution is ignored.
     execution: u64,
     starts: Vec<RequestId>,
     start_when_created: Option<Option<Duration>>,
-    /// The caller runs the postStart handler.
+    /// True while the caller runs the postStart handler.
     runs_post_start: bool,
 }
 
 impl Process {
-    /// True if the container's process has exited and the caller does not know.
+    /// True if the container's process has exited and the caller does not know of the exit.
     pub fn is_between_executions(&self) -> bool {
         !self.alive && self.executed.is_some() && !self.reported
     }
@@ -58,11 +58,11 @@ pub struct World {
     pub pod: Pod,
     pub now: Time,
     pub seen: Vec<(Time, Seen)>,
-    /// The pod is replaced by a copy of its snapshot after every event.
+    /// True if the pod is replaced by a copy, made from its snapshot, after every event.
     pub is_copied: bool,
     /// The signals sent, with the reasons for them.
     pub whys: Vec<(ContainerId, Signal, Why)>,
-    /// The timeout of Creates.
+    /// The timeout of Create calls.
     pub create_timeout: Option<Duration>,
     plan: Plan,
     scripts: BTreeMap<String, Script>,
@@ -143,7 +143,7 @@ impl World {
         self
     }
 
-    /// Leaves the containers without an annotation that groups them.
+    /// Creates the containers without the annotation that groups them.
     pub fn ungrouped(mut self) -> World {
         self.is_ungrouped = true;
         self
@@ -201,7 +201,7 @@ impl World {
         next.map(|at| at.max(self.now))
     }
 
-    /// Makes the next event happen. Returns false if there is none until `end`.
+    /// Makes the next event happen. Returns false if no event is due before `end`.
     pub fn step(&mut self, end: Time) -> bool {
         let event = self.events.keys().next().copied();
         let timer = self.pod.poll_timeout();
@@ -249,7 +249,7 @@ impl World {
         answer
     }
 
-    /// Records the exit of an exec with that code; `None` if its process was never executed.
+    /// Records that an exec has exited with this code; `None` if its process was never executed.
     pub fn exec_over(&mut self, name: &str, exec_id: &str, code: Option<u8>) {
         let status = code.map(ExitStatus::Code);
         self.pod
@@ -442,7 +442,7 @@ impl World {
             Event::Released(id) => self.released(&id),
             Event::Restarted(id) => self.restarted(&id),
             Event::RestartCanceled(id) => {
-                let outcome = Err("restart canceled".to_owned());
+                let outcome = Err(ActionError::reported("restart canceled"));
                 self.pod.handle_restarted(self.now, &id, outcome);
             }
             Event::Probed(id, execution, ready) => {
@@ -450,7 +450,7 @@ impl World {
                 self.see(Seen::Probed(id.to_string(), cost));
                 let outcome = ready
                     .then_some(())
-                    .ok_or_else(|| "it is not ready".to_owned());
+                    .ok_or_else(|| ActionError::reported("it is not ready"));
                 self.pod
                     .handle_probed(self.now, &id, execution, outcome, cost);
             }
@@ -468,7 +468,7 @@ impl World {
                 self.see(Seen::HookEnded(id.to_string(), kind));
                 let outcome = match in_time {
                     true => Ok(()),
-                    false => Err("it took too long".to_owned()),
+                    false => Err(ActionError::reported("it took too long")),
                 };
                 self.pod.handle_hooked(self.now, &id, kind, outcome);
             }
@@ -490,11 +490,11 @@ impl World {
             return;
         };
         if !process.alive {
-            let outcome = Err("its init process has ended".to_owned());
+            let outcome = Err(ActionError::reported("its init process has ended"));
             return self.pod.handle_released(self.now, id, outcome);
         }
         if process.script.cannot_be_released {
-            let outcome = Err("it is stuck".to_owned());
+            let outcome = Err(ActionError::reported("it is stuck"));
             return self.pod.handle_released(self.now, id, outcome);
         }
         process.executed = Some(self.now);
@@ -519,7 +519,7 @@ impl World {
             process.script.restarts_fail -= 1;
             // The new process existed and could not be released, so the driver ends it.
             process.execution = execution;
-            let outcome = Err("its program could not be executed".to_owned());
+            let outcome = Err(ActionError::reported("its program could not be executed"));
             self.pod.handle_restarted(self.now, id, outcome);
             return self.schedule(
                 ms(1),
@@ -606,7 +606,7 @@ impl World {
         if self.is_copied {
             self.replace_by_copy();
         }
-        // The core must not leave an action for later that is due now.
+        // If an action is due now, the core must carry it out now, and not at a later call.
         if self.pod.poll_timeout().is_some_and(|at| at <= self.now) {
             return had_to_do;
         }
@@ -676,7 +676,8 @@ impl World {
                     |event: &Event| matches!(event, Event::Restarted(other) if *other == id);
                 let before = self.events.len();
                 self.events.retain(|_, event| !is_its(event));
-                // The restart was already over, so nothing is under way that could be canceled.
+                // If no `Restarted` event was removed, the restart was already over and cannot be
+                // canceled.
                 if self.events.len() < before {
                     self.schedule(ms(5), Event::RestartCanceled(id));
                 }
@@ -734,8 +735,8 @@ impl World {
         let dies_in = match (signal, process.executed) {
             (Signal::KILL, _) if process.script.survives_sigkill => None,
             (Signal::KILL, _) => Some((ms(1), ExitStatus::Signal(9))),
-            // The container's program does not run yet. The OCI runtime's own init process cannot
-            // stop in order.
+            // The container's program does not run yet. A signal makes the OCI runtime's own init
+            // process exit with an error.
             (_, None) => Some((ms(1), ExitStatus::Code(2))),
             (signal, Some(_)) if process.script.heeds.is_some_and(|own| own != signal) => None,
             (_, Some(_)) => process

@@ -84,7 +84,7 @@ pub struct Containers {
 }
 
 impl Size {
-    /// No requests, and limits of zero.
+    /// A size without requests, and with limits of zero.
     pub const NOTHING: Size = Size {
         requests: Requests {
             cpu: Millicores(0),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 )]
 pub struct Millicores(pub u64);
 
-/// Memory.
+/// Bytes of memory.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

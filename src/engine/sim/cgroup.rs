@@ -27,10 +27,10 @@ const PERIOD: u64 = 100_000;
 /// Delay of the kernel's notification of an OOM kill.
 const NOTICED_AFTER: Duration = Duration::from_millis(50);
 
-/// The values of a pod's cgroup, and the notes with values to restore.
+/// The values of a pod's cgroup, and the notes with the values that are to be restored.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodValues {
-    /// A missing value means no limit.
+    /// The values by knob. A missing value means no limit.
     values: BTreeMap<u8, u64>,
     notes: BTreeMap<PathBuf, Vec<(Knob, u64)>>,
 }
@@ -124,7 +124,7 @@ impl Cgroup for SimCgroup {
     }
 }
 
-/// Checks for OOM kills when asked to, and some time after a process was killed.
+/// Checks for OOM kills when it is asked to, and some time after a process was killed.
 #[derive(Debug)]
 struct SimOomWatch {
     kills: Arc<Kills>,
@@ -195,7 +195,7 @@ impl SimEngine {
         pod.values.insert(index(knob), value);
     }
 
-    /// Current value of a pod's cgroup.
+    /// Current value of the setting `knob` in a pod's cgroup.
     pub fn pod_size(&self, uid: &str, knob: Knob) -> u64 {
         let machine = self.lock();
         let pod = machine.pods.get(uid);

@@ -21,9 +21,9 @@ use super::init::SimInit;
 use super::machine::{Happening, State, exit_future};
 use super::{Program, SimBundle, SimEngine};
 
-/// Time for the previous processes to be gone before a restart in place.
+/// Time limit for the previous processes to be gone before a restart in place.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// Attempts of a deletion that no caller would retry.
+/// Number of retries of a deletion that no caller would retry.
 const INSISTS: u32 = 20;
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -39,9 +39,9 @@ pub(super) struct SimContainer {
     pub is_sandbox: bool,
     checkpoint: String,
     inits: AtomicUsize,
-    /// Number of cleanups in progress.
+    /// Number of cleanups of runtime state in progress.
     forgettings: AtomicUsize,
-    /// Number of releases in progress.
+    /// Number of releases of the container in progress.
     pub releases: AtomicUsize,
 }
 
@@ -103,8 +103,8 @@ impl SimContainer {
         }
     }
 
-    /// Records that an operation begins while a conflicting operation is in progress; `count`
-    /// counts the latter.
+    /// Records that an operation begins while a conflicting operation is in progress. `count` is
+    /// the number of conflicting operations in progress.
     fn is_hurried_by(&self, count: &AtomicUsize) {
         if count.load(Ordering::Relaxed) > 0 {
             let id = self.id.clone();
@@ -134,7 +134,7 @@ impl SimContainer {
     }
 
     async fn drain(&self, streams: Vec<Streams>) {
-        // Output that comes later is cut off.
+        // Output that arrives after the drain is lost.
         let _ = self.engine.meet(EngineCall::Drain, &self.id, None).await;
         stdio::drain(streams).await;
     }
@@ -159,7 +159,8 @@ impl Container for Arc<SimContainer> {
                 streams,
             });
         }
-        // A panic here simulates a bug of the shim, after which nothing stays mounted either.
+        // A panic in this call simulates a bug of the shim. Even after such a panic, nothing may
+        // stay mounted.
         let met = catch_panic(self.engine.meet(EngineCall::Create, &self.id, Some(token))).await;
         let is_known = self.engine.lock().containers.contains_key(&self.id);
         let created = met.and(match is_known {
@@ -227,7 +228,7 @@ impl Container for Arc<SimContainer> {
                     met.and_then(|()| self.forgotten())
                 }
                 Deletion::Forced => {
-                    // No caller would retry, so retry here.
+                    // No caller would retry this deletion, so the engine retries it.
                     let mut met = self.engine.meet(EngineCall::Delete, &self.id, None).await;
                     for _ in 0..INSISTS {
                         if met.is_err() {
@@ -240,7 +241,8 @@ impl Container for Arc<SimContainer> {
                 }
             }
         };
-        // A panic here simulates a bug of the shim, after which nothing stays mounted either.
+        // A panic in this call simulates a bug of the shim. Even after such a panic, nothing may
+        // stay mounted.
         let deleted = catch_panic(removal).await;
         self.drain(streams).await;
         self.unmount();

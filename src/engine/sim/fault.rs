@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::EngineError;
 
-/// A call of the engine, or an action of the machine itself.
+/// A call of the engine, or an action of the simulated machine itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EngineCall {
     Read,
@@ -14,8 +14,8 @@ pub enum EngineCall {
     CreateAgain,
     Restore,
     Release,
-    /// A signal sent by a command of the runtime: to all processes, or to a process that kill(2)
-    /// does not reach.
+    /// A signal that needs a command of the runtime. These are signals to all processes, and
+    /// signals to a process that kill(2) does not reach.
     Kill,
     EndTheRest,
     Pause,
@@ -29,11 +29,11 @@ pub enum EngineCall {
     Forget,
     Delete,
     Drain,
-    /// Access to a container's cgroup: finding, reading or writing it.
+    /// A call that finds a container's cgroup. `ReadCgroup` and `Scores` read and write it.
     FindCgroup,
     ReadCgroup,
     Scores,
-    /// Access to a pod's cgroup: writing a value, or telling its manager.
+    /// A call that writes a value of a pod's cgroup. `TellManager` tells the cgroup manager.
     WritePod,
     LowerMemory,
     TellManager,
@@ -41,20 +41,20 @@ pub enum EngineCall {
     Collect,
 }
 
-/// Delay and outcome of a call.
+/// Delay and outcome of an engine call.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Delay, which a [`CancelToken`](crate::CancelToken) may cut short.
+    /// Delay of the call. A [`CancelToken`](crate::CancelToken) may cut it short.
     pub after: Duration,
     pub outcome: Result<(), EngineError>,
 }
 
-/// Decides delay and outcome of each call, in the order in which they begin.
+/// Decides delay and outcome of each engine call, in the order in which the calls begin.
 pub trait FaultPlan: fmt::Debug + Send + 'static {
     /// Decides delay and outcome of a call for the container with this ID.
     fn of(&mut self, call: EngineCall, id: &str) -> Fault;
 
-    /// Further delay until the caller gets the answer.
+    /// Further delay before the caller gets the answer.
     fn answers_after(&mut self, call: EngineCall, id: &str) -> Duration {
         let _ = (call, id);
         Duration::ZERO

@@ -76,7 +76,8 @@ impl SimInit {
         self.program.probed(since.elapsed())
     }
 
-    /// Runs a call that fails once the container has exited.
+    /// Waits for the delay of a call and returns its outcome. The call fails if the container has
+    /// exited by then.
     async fn meet(&self, call: EngineCall, token: &CancelToken) -> Result<(), EngineError> {
         let met = self.engine().meet(call, self.id(), Some(token)).await;
         match self.is_alive() {
@@ -103,7 +104,7 @@ impl SimInit {
             return Err(self.gone());
         }
         for serial in members {
-            // The process may have died together with an earlier one.
+            // An earlier signal of this loop may have killed the process, too.
             let signalled = self.engine().signal(serial, signal);
             if !all {
                 signalled?;
@@ -258,7 +259,7 @@ impl Init for SimInit {
         if program.reads_stdin {
             let engine = self.engine().clone();
             tokio::spawn(async move {
-                // Resolves when the sender is dropped.
+                // The wait ends when the sender is dropped.
                 let _ = closed.await;
                 engine.dies(serial, ExitStatus::Code(0));
             });

@@ -18,10 +18,10 @@ use super::cgroup::PodValues;
 use super::fault::{EngineCall, Fault, FaultPlan, NoFaults};
 use super::{OnStop, Program, SimBundle, SimEngine};
 
-/// Exit status of a parked init of runc's after a stop signal: Go's runtime exits with 2.
+/// Exit status of a parked init of runc's after a stop signal: Go's runtime then exits with code 2.
 const PARKED_ENDS_WITH: ExitStatus = ExitStatus::Code(2);
 
-/// Unique identity of a process, unlike its PID, which may be reused.
+/// Number of a process. Unlike a PID, the number is never reused.
 pub(super) type Serial = u64;
 
 /// The simulated machine: its processes, cgroups and mounts.
@@ -36,20 +36,21 @@ pub struct Machine {
     pub(super) pods: BTreeMap<String, PodValues>,
     /// Events with their times.
     pub story: Vec<(Instant, Happening)>,
-    /// Programs of execs, by the IDs of container and exec, that differ from the bundle's.
+    /// Programs of execs that differ from the exec program of the bundle. The key has the IDs of
+    /// container and exec.
     pub execs: BTreeMap<(String, String), Program>,
     /// Notified of each event.
     pub(super) happened: Arc<Notify>,
-    /// True if the kernel lets OOM scores be lowered.
+    /// True if the simulated kernel allows that OOM scores are lowered.
     pub may_lower_scores: bool,
     serials: Serial,
-    /// Containers whose program has ever been executed.
+    /// Containers whose program was executed at any time.
     executed: BTreeSet<String>,
-    /// Free PIDs; the one freed last is at the end.
+    /// Free PIDs. The PID that was freed last is at the end.
     free: Vec<i32>,
     /// Highest PID used so far.
     fresh: i32,
-    /// Number of holds of each PID.
+    /// For each held PID, the number of holds.
     held: BTreeMap<i32, usize>,
 }
 
@@ -104,7 +105,8 @@ pub enum Happening {
     Forgotten {
         id: String,
     },
-    /// A restart in place began during the cleanup, or the cleanup during the release.
+    /// A restart in place began while the cleanup was in progress, or the cleanup began while the
+    /// release was in progress.
     Hurried {
         id: String,
     },
@@ -123,7 +125,7 @@ pub enum Happening {
         id: String,
         words: String,
     },
-    /// The core has decided something.
+    /// The core has made this decision.
     Decided(Report),
     /// A call has failed, with this message.
     Failed {
@@ -144,7 +146,7 @@ pub(super) struct Known {
     pub memory_usage: u64,
 }
 
-/// A process that is not reaped, or whose exit is not reported, yet.
+/// A process that exists, or whose exit is not reported yet.
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: i32,
@@ -210,7 +212,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Returns all that is left: nothing, if everything is deleted.
+    /// Returns all that is left on the machine: nothing if everything was deleted.
     pub fn left(&self) -> Left {
         let alive = self.processes.values().filter(|process| process.is_alive());
         Left {
@@ -237,7 +239,7 @@ impl Machine {
         init.is_some_and(|init| matches!(init.state, State::Running(_)))
     }
 
-    /// True if the program of a container has ever been executed.
+    /// True if the program of a container was executed at any time.
     pub fn was_executed(&self, id: &str) -> bool {
         self.executed.contains(id)
     }
@@ -288,7 +290,7 @@ impl Machine {
         oom_score: i32,
         state: State,
     ) -> (Serial, i32, oneshot::Receiver<ExitStatus>) {
-        // Reuse PIDs as soon as possible.
+        // A freed PID is reused as soon as possible.
         let pid = self.free.pop().unwrap_or_else(|| {
             self.fresh += 1;
             self.fresh
@@ -360,7 +362,8 @@ impl Process {
 }
 
 impl SimEngine {
-    /// Waits for the delay of a call, and returns its outcome. `token` ends the wait early.
+    /// Waits for the delay of an engine call, and returns the call's outcome. `token` ends the wait
+    /// early.
     pub(super) async fn meet(
         &self,
         call: EngineCall,
@@ -382,7 +385,7 @@ impl SimEngine {
         outcome
     }
 
-    /// Waits for the delay of the answer.
+    /// Waits for the delay of a call's answer.
     pub(super) async fn answer(&self, call: EngineCall, id: &str) {
         let after = self.lock().fault_plan.answers_after(call, id);
         if !after.is_zero() {
@@ -445,7 +448,7 @@ impl SimEngine {
         }
     }
 
-    /// Makes a process execute a program.
+    /// Makes a process execute this program.
     pub(super) fn execute(&self, serial: Serial, program: Program) {
         let ends = program.ends;
         {
@@ -548,7 +551,7 @@ impl SimEngine {
             machine.free_if_unused(process.pid);
             drop(machine);
             if let Some(exit) = process.exit.take() {
-                // The receiver may be gone.
+                // The receiver of the exit may be gone.
                 let _ = exit.send(status);
             }
         };
@@ -561,7 +564,8 @@ impl SimEngine {
         }
     }
 
-    /// Makes the kernel OOM-kill a process of a container; false if it has none.
+    /// Makes the kernel OOM-kill a process of a container. Returns false if the container has no
+    /// process.
     pub fn memory_runs_out(&self, id: &str) -> bool {
         let victim = {
             let mut machine = self.lock();
@@ -604,7 +608,7 @@ impl SimEngine {
         }
     }
 
-    /// Thaws a container: pending signals and timers take effect.
+    /// Thaws a container. Signals and timers that were pending take effect.
     pub(super) fn thaw(&self, id: &str) {
         let mut machine = self.lock();
         let Some(known) = machine.containers.get_mut(id) else {

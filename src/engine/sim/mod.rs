@@ -1,10 +1,10 @@
-//! A simulated engine, for tests: no processes or files, and tokio's clock. With a paused clock and
-//! one thread it is deterministic.
+//! A simulated engine, for tests: without processes and files, and with tokio's clock. With a
+//! paused clock and one thread it is deterministic.
 //!
-//! It obeys the [laws](super), which the same conformance tests check as for the real engine.
-//! Otherwise it is as adversarial as the laws permit. A free PID goes to the next process, a frozen
-//! container reacts to nothing, and a call fails, takes long or hangs if its [`FaultPlan`] decides
-//! so.
+//! It obeys the [laws](super), which the same conformance tests check for the real engine.
+//! Otherwise it is as adversarial as the laws permit. A free PID goes to the next process, and a
+//! frozen container reacts to nothing. A call fails, takes long or hangs if its [`FaultPlan`]
+//! decides so.
 //!
 //! | file | subject |
 //! |---|---|
@@ -46,20 +46,21 @@ pub struct SimEngine {
     machine: Arc<Mutex<Machine>>,
 }
 
-/// A bundle, in the place of a `config.json`.
+/// A simulated bundle, which has no `config.json`.
 #[derive(Clone, Debug)]
 pub struct SimBundle {
     pub annotations: BTreeMap<String, String>,
     pub has_own_pid_namespace: bool,
     pub has_poststop_hooks: bool,
-    /// True if kill(2) reaches the container's processes. Otherwise signals need a command of the
+    /// True if kill(2) reaches the container's processes. Otherwise a signal needs a command of the
     /// runtime.
     pub is_native: bool,
     pub oom_score: i32,
     pub size: Size,
     /// UID of the pod in whose cgroup the container is.
     pub pod_uid: Option<String>,
-    /// Programs of the container's init processes, in order; the last one repeats.
+    /// Programs of the container's init processes, in their order. Further init processes run the
+    /// last program.
     pub programs: Vec<Program>,
     /// Program of the container's execs.
     pub exec: Program,
@@ -94,7 +95,7 @@ impl SimEngine {
         self.lock().bundles.insert(directory.into(), bundle);
     }
 
-    /// Creates a usual container, and returns its parked init process.
+    /// Creates a container with default settings, and returns its parked init process.
     pub async fn parked(&self, id: &str) -> Arc<dyn Init> {
         let order = Order {
             id: id.to_owned(),
@@ -124,7 +125,7 @@ impl Engine for SimEngine {
         sandbox: Option<&Sandbox>,
     ) -> Result<(Arc<dyn Container>, Facts), EngineError> {
         let mut machine = self.lock();
-        // Namespaces are not simulated.
+        // The simulated engine has no namespaces, so the sandbox has no effect.
         let _ = sandbox;
         machine.fault(EngineCall::Read, &order.id).outcome?;
         let bundle = machine.bundles.get(&order.bundle).cloned();

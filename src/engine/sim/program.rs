@@ -5,7 +5,7 @@ use std::time::Duration;
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
 
-/// Behavior of a process from its execution on.
+/// Behavior of a process after it has executed its program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Time after which the process exits by itself, and its exit status; `None` if never.

@@ -1,5 +1,5 @@
-//! Block I/O metrics of cgroup v1, per device and operation. The kernel's version and scheduler
-//! determine which files have them.
+//! Block I/O metrics of cgroup v1, per device and operation. Which files contain the metrics
+//! depends on the kernel's version and I/O scheduler.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use containerd_shim_protos::cgroups::metrics::{BlkIOEntry, BlkIOStat};
 
 use super::read::text;
 
-/// A file, and the list of the message that it fills.
+/// The name of a file, and the list in containerd's message for the entries in that file.
 type List = (&'static str, fn(&mut BlkIOStat) -> &mut Vec<BlkIOEntry>);
 
-/// Files of the CFQ scheduler (kernels before 5.0, and some vendors' later ones).
+/// Files of the CFQ scheduler (kernels before 5.0, and later kernels of some vendors).
 const CFQ: [List; 8] = [
     ("io_service_bytes_recursive", |blkio| {
         &mut blkio.io_service_bytes_recursive
@@ -54,7 +54,8 @@ const BFQ: [List; 2] = [
     }),
 ];
 
-/// Returns the metrics of the first of these groups of files that has any.
+/// Reads the metrics from the files of the CFQ scheduler. If these have none, tries the files of
+/// the throttling layer, and last those of BFQ.
 pub(super) fn stat(directory: &Path) -> BlkIOStat {
     let mut blkio = BlkIOStat::new();
     for lists in [&CFQ[..], &THROTTLE, &BFQ] {
@@ -73,8 +74,8 @@ pub(super) fn stat(directory: &Path) -> BlkIOStat {
     blkio
 }
 
-/// Parses `8:0 Read 4096`, or `8:0 4096` in files without operations; `None` for the last line, the
-/// total.
+/// Parses a line `8:0 Read 4096`, or `8:0 4096` if the file does not tell operations apart. Returns
+/// `None` for the file's last line, which has the total of all devices.
 pub(super) fn entry(line: &str) -> Option<BlkIOEntry> {
     let (device, rest) = line.split_once(' ')?;
     let (major, minor) = device.split_once(':')?;
@@ -88,7 +89,7 @@ pub(super) fn entry(line: &str) -> Option<BlkIOEntry> {
     })
 }
 
-/// Adds the names of the devices, if the machine has any.
+/// Adds the names of the block devices that `/proc/partitions` lists.
 fn name(blkio: &mut BlkIOStat) {
     let partitions = text(Path::new("/proc/partitions")).unwrap_or_default();
     for (_, list) in CFQ {

@@ -9,16 +9,17 @@ use std::time::Duration;
 use super::hierarchy::mounted;
 use super::{below, is_named_after, kill};
 
-/// Time for killed processes, and their cgroups, to be gone.
+/// Time limit for killed processes to exit, and for their cgroups to be removed.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Directories of a container's own cgroups: those that its OCI runtime has `noted`, and, if the
-/// container was being created, the one `wanted` by the bundle. Cgroups without the container's ID
-/// in their name are left out, because foreign processes may be in them.
+/// Directories of the cgroups that belong to one container. The OCI runtime has recorded `noted` in
+/// the container's state. If the shim died while the container was being created, `wanted` is the
+/// cgroup path in its bundle. A cgroup without the container's ID in its name is left out, because
+/// it may also contain other processes.
 pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
     let mut cgroups = noted;
-    // A path without a leading slash has systemd's form (`slice:prefix:name`); systemd removes that
-    // cgroup.
+    // A path without a leading slash has systemd's form (`slice:prefix:name`); systemd removes such
+    // a cgroup itself.
     if let Some(path) = wanted.and_then(|path| path.strip_prefix('/')) {
         let path = Path::new(path);
         let is_plain = |part| matches!(part, Component::Normal(_));
@@ -30,17 +31,17 @@ pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) ->
     cgroups
 }
 
-/// Kills all processes in these cgroups and those below them, and removes the cgroups.
+/// Kills all processes in these cgroups and in the cgroups below them, and removes the cgroups.
 pub async fn kill_and_remove(cgroups: &BTreeSet<PathBuf>) {
     let roots: Vec<_> = cgroups.iter().cloned().collect();
     let remove = || {
         roots.iter().fold(true, |all, root| {
-            // Removed from the deepest upward: `below` returns a directory before its
-            // subdirectories.
+            // Remove subdirectories first: `below` returns a directory before its subdirectories,
+            // so go backward.
             let directories: Vec<_> = below(Some(root.clone())).collect();
             for directory in directories.iter().rev() {
-                // Fails if a process has entered the cgroup meanwhile; the next round kills that
-                // process.
+                // This fails if a process has entered the cgroup in the meantime. The next round
+                // kills that process.
                 let _ = fs::remove_dir(directory);
             }
             all && !root.exists()

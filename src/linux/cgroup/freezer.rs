@@ -5,17 +5,17 @@ use std::path::Path;
 use super::below;
 use super::read::{text, write};
 
-/// File of cgroup v1 and the words written to it.
+/// The file that freezes or thaws a v1 cgroup, and the words to write to it.
 const STATE: &str = "freezer.state";
 const FROZEN: &str = "FROZEN";
 const THAWED: &str = "THAWED";
 
-/// File of cgroup v2, and its content if nothing is frozen.
+/// The file that freezes or thaws a v2 cgroup, and its content while the cgroup is not frozen.
 const FREEZE: &str = "cgroup.freeze";
 const NOT_FROZEN: &str = "0";
 
-/// Freezes a v1 cgroup and those below it, so that its processes cannot fork while they are killed
-/// one by one.
+/// Freezes a v1 cgroup and the cgroups below it, so that their processes cannot fork while the shim
+/// kills them one by one.
 pub(super) fn freeze(cgroup: &Path) {
     let file = cgroup.join(STATE);
     if file.exists()
@@ -25,7 +25,7 @@ pub(super) fn freeze(cgroup: &Path) {
     }
 }
 
-/// Thaws a cgroup and those below it, regardless of who has frozen them.
+/// Thaws a cgroup and the cgroups below it, whichever program has frozen them.
 pub(super) fn thaw(cgroup: &Path) {
     for directory in below(Some(cgroup.to_owned())) {
         for (file, thawed) in [(STATE, THAWED), (FREEZE, NOT_FROZEN)] {
@@ -55,7 +55,8 @@ mod tests {
         fs::write(child.join(FREEZE), "1\n").unwrap();
         thaw(cgroup.path());
         let read = |file: &Path| fs::read_to_string(file).unwrap();
-        // The kernel replaces the value; in a plain file the rest of the old text stays.
+        // The test's files are plain files: a short word overwrites only the beginning of a longer
+        // one.
         assert!(read(&cgroup.path().join(STATE)).starts_with(THAWED));
         assert!(read(&child.join(STATE)).starts_with(THAWED));
         assert!(read(&child.join(FREEZE)).starts_with(NOT_FROZEN));

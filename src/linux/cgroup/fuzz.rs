@@ -1,4 +1,5 @@
-//! Fuzz targets: the kernel's files of cgroups and processes, and our own notes.
+//! Fuzz targets: the kernel's files about cgroups and processes, and the shim's notes of a pod
+//! cgroup's original values.
 
 use containerd_shim_protos::cgroups::metrics::{MemoryOomControl, MemoryStat, Throttle};
 use containerd_shim_protos::cgroups_v2::metrics as v2_metrics;
@@ -40,14 +41,14 @@ pub(crate) fn files(input: &[u8]) {
     assert_bounded(size, EACH, ANYWAY, || v2::io(text));
 }
 
-/// `/proc/<pid>/status` and `uid_map`.
+/// Parses the input as `/proc/<pid>/status` and as `/proc/<pid>/uid_map`.
 pub(crate) fn status(input: &[u8]) {
     let text = &*String::from_utf8_lossy(input);
     let _ = scores::is_first(text);
     let _ = scores::has_resource(text);
 }
 
-/// Parses the notes of original values, and restores none.
+/// Parses the input as notes of a pod cgroup's original values. Restores no value.
 pub(crate) fn notes(input: &[u8]) {
     let read = || serde_json::from_slice::<Vec<Note>>(input);
     if let Ok(notes) = assert_bounded(input.len(), EACH, ANYWAY, read) {

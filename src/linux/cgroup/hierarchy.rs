@@ -8,7 +8,8 @@ use cgroups_rs::fs::Controllers;
 use cgroups_rs::fs::hierarchies::UNIFIED_MOUNTPOINT;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-/// Controllers of cgroup v1 that are read here. runc looks for processes in `devices`.
+/// Controllers of cgroup v1 whose hierarchies the shim uses. `devices` is one of them because runc
+/// looks there for a container's processes.
 const CONTROLLERS: [Controllers; 9] = [
     Controllers::Devices,
     Controllers::Freezer,
@@ -33,16 +34,16 @@ pub enum Layout {
 /// The mounted hierarchies, which do not change while the machine runs.
 #[derive(Debug)]
 pub(super) enum Hierarchy {
-    /// Controllers and their mounts.
+    /// The v1 controllers, each with its mount.
     V1(Vec<(Controllers, Mount)>),
     V2,
 }
 
-/// The mount of a hierarchy of either version.
+/// The mount of a cgroup hierarchy, v1 or v2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     point: PathBuf,
-    /// The cgroup at the mount point; inside a container it is not the root cgroup.
+    /// The cgroup that the mount point shows. Inside a container this is not the root cgroup.
     root: PathBuf,
     /// Controllers and other mount options, separated by commas.
     options: String,
@@ -100,7 +101,7 @@ impl Hierarchy {
 }
 
 impl Mount {
-    /// Converts a path from `/proc/<pid>/cgroup` to one relative to the mount point.
+    /// Converts a path in `/proc/<pid>/cgroup` to a path relative to the mount point.
     pub fn below<'a>(&self, path: &'a str) -> &'a Path {
         let path = Path::new(path);
         let below = path.strip_prefix(&self.root);

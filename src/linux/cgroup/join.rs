@@ -11,8 +11,8 @@ use super::hierarchy::mounted;
 ///
 /// # Errors
 ///
-/// If the cgroup does not exist, or the process cannot be moved. The text is the predicate of a
-/// sentence whose subject is the cgroup.
+/// If the cgroup does not exist, or the process cannot be moved. The text continues a sentence that
+/// begins with the cgroup.
 pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
     let below = Path::new(cgroup.trim_start_matches('/'));
     let paths = mounted().into_iter().map(|mount| mount.directory(below));
@@ -27,13 +27,13 @@ pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the cgroup with these directories, one in each hierarchy, and moves this process to it.
-/// Hierarchies without the parent cgroup are left out; if no hierarchy has the parent, it is made,
-/// too.
+/// Makes a cgroup, and moves this process to it. `cgroup` has the cgroup's directory in each
+/// hierarchy. A hierarchy that lacks the parent cgroup is left out. If all hierarchies lack the
+/// parent, the parent is made in all of them.
 ///
 /// # Errors
 ///
-/// A sentence that names the directory; the cgroup is not removed.
+/// A sentence that names the directory. After an error, directories that were made stay.
 pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
     let has_parent = |path: &&PathBuf| path.parent().is_some_and(Path::is_dir);
     let mut chosen: Vec<&PathBuf> = cgroup.iter().filter(has_parent).collect();
@@ -41,7 +41,7 @@ pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
         chosen = cgroup.iter().collect();
     }
     for path in chosen {
-        // 0 stands for the writing process.
+        // The kernel takes 0 as the process that writes.
         fs::create_dir_all(path)
             .and_then(|()| fs::write(path.join(MEMBERS), "0"))
             .map_err(|error| format!("cgroup {}: {error}", path.display()))?;

@@ -15,11 +15,11 @@ use super::{below, freezer, members};
 /// Pause between two checks: killed processes take a moment to be gone.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Most pidfds open at a time.
+/// Maximum number of pidfds that are open at a time.
 const HELD_AT_ONCE: usize = 64;
 
-/// Kills all processes in these cgroups and those below them, repeatedly, until none is left and
-/// `is_done` returns true. False after the time limit.
+/// Kills all processes in these cgroups and in the cgroups below them. Repeats this until no
+/// process is left and `is_done` returns true. Returns false if the time limit passes before.
 pub(super) async fn until_empty(
     cgroups: &[PathBuf],
     within: Duration,
@@ -27,7 +27,8 @@ pub(super) async fn until_empty(
 ) -> bool {
     let begun = Instant::now();
     loop {
-        // `count` kills in all cgroups; `any` would stop at the first with processes.
+        // `count` calls `kill` for every cgroup. `any` would stop at the first cgroup with
+        // processes.
         let left = cgroups.iter().filter(|cgroup| !kill(cgroup)).count();
         if left == 0 && is_done() {
             return true;
@@ -39,9 +40,9 @@ pub(super) async fn until_empty(
     }
 }
 
-/// Kills the processes of a cgroup and those below it; true if there were none.
+/// Kills all processes in a cgroup and in the cgroups below it; returns true if there were none.
 fn kill(cgroup: &Path) -> bool {
-    // Frozen processes cannot fork faster than the shim kills them.
+    // Freeze the cgroup, so that its processes cannot fork faster than the shim kills them.
     freezer::freeze(cgroup);
     let mut processes = Vec::new();
     let mut is_known = true;
@@ -56,21 +57,22 @@ fn kill(cgroup: &Path) -> bool {
     }
     let own = std::process::id();
     let is_ours = processes.contains(&own);
-    // 0 stands for a process in a PID namespace that is not visible from here.
+    // The kernel writes 0 for a process in a PID namespace that the shim does not see.
     processes.retain(|pid| *pid != 0 && *pid != own);
-    // v2 has `cgroup.kill` since Linux 5.14. It would kill this process, too, if this process is in
-    // the cgroup.
+    // v2 has `cgroup.kill` since Linux 5.14. It kills every process in the cgroup, so it cannot be
+    // used if this process is in the cgroup, too.
     if !processes.is_empty() && (is_ours || write(&cgroup.join("cgroup.kill"), "1").is_err()) {
         end_members(cgroup, &processes);
     }
-    // In v1 a frozen process does not even die of SIGKILL. A killed command may also have frozen
-    // the cgroup.
+    // Thaw the cgroup, because in v1 a frozen process does not even die of SIGKILL. A killed
+    // command of the OCI runtime may also have left the cgroup frozen.
     freezer::thaw(cgroup);
     processes.is_empty() && is_known
 }
 
-/// Kills those of `processes` that are still in the cgroup or below it. A PID may have been reused.
-/// So this function opens a pidfd for each process first, and then reads the members again.
+/// Kills each of `processes` that is still in the cgroup or below it. A PID in the list may have
+/// been reused. So this function opens a pidfd for each process first, then reads the cgroup's
+/// members again.
 fn end_members(cgroup: &Path, processes: &[u32]) {
     for some in processes.chunks(HELD_AT_ONCE) {
         let held: Vec<_> = some.iter().map(|pid| (*pid, sys::hold(*pid))).collect();
@@ -79,8 +81,8 @@ fn end_members(cgroup: &Path, processes: &[u32]) {
         for (pid, held) in held.iter().filter(|(pid, _)| members.contains(pid)) {
             match held {
                 Ok(held) => sys::end_held(held.as_fd()),
-                // Without pidfds (old kernel, no free descriptors): the PID was a member a moment
-                // ago.
+                // The kernel gave no pidfd: it is too old, or no descriptor is free. Kill by PID,
+                // since the PID was a member of the cgroup a moment ago.
                 Err(_) => sys::end(*pid),
             }
         }

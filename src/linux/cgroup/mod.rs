@@ -44,8 +44,8 @@ pub use oom::OomWatch;
 pub use place::Place;
 pub use pod::PodCgroup;
 
-/// Most cgroups that are read below a container's cgroup: a privileged container can make any
-/// number.
+/// Maximum number of cgroups that are read below a container's cgroup. A privileged container can
+/// make any number of cgroups.
 const CGROUPS_AT_MOST: usize = 4096;
 
 /// File of a cgroup with the PIDs of its processes; writing a PID moves a process into it
@@ -70,7 +70,7 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// A sentence if it cannot be found.
+    /// A sentence if the cgroup cannot be found.
     pub fn of(pid: i32) -> Result<Cgroup, String> {
         let failed = |error: &dyn Display| format!("cgroup of process {pid}: {error}");
         let number = u32::try_from(pid).map_err(|error| failed(&error))?;
@@ -84,8 +84,8 @@ impl Cgroup {
         Ok(Cgroup { version })
     }
 
-    /// Returns the cgroup with kubelet's name: a path from the root cgroup, or the name of a
-    /// systemd slice. `None` if no hierarchy is mounted.
+    /// Returns the cgroup with a name in kubelet's form: a path from the root cgroup, or the name
+    /// of a systemd slice. `None` if no hierarchy is mounted.
     pub fn at(name: &str) -> Option<Cgroup> {
         let path = path_of(name);
         let version = match Hierarchy::get() {
@@ -99,7 +99,7 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// A sentence if they cannot be encoded.
+    /// A sentence if the metrics cannot be encoded.
     pub fn metrics(&self) -> Result<Any, String> {
         let metrics = match &self.version {
             Version::V1(cgroup) => cgroup.metrics().pack(),
@@ -108,11 +108,12 @@ impl Cgroup {
         metrics.map_err(|error| format!("cannot encode cgroup metrics: {error}"))
     }
 
-    /// PIDs of the processes in this cgroup and in those below it; empty if this cgroup is gone.
+    /// PIDs of the processes in this cgroup and in the cgroups below it; empty if this cgroup was
+    /// removed.
     ///
     /// # Errors
     ///
-    /// A sentence if they cannot be read, for example without a free descriptor.
+    /// A sentence if the PIDs cannot be read, for example because no descriptor is free.
     pub fn processes(&self) -> Result<Vec<u32>, String> {
         let mut processes = Vec::new();
         for directory in below(self.directory()) {
@@ -127,23 +128,23 @@ impl Cgroup {
         directory.is_some_and(|directory| is_named_after(&directory, id))
     }
 
-    /// Thaws this cgroup and those below it, whichever program has frozen them. In v1 a frozen
-    /// process does not even die of SIGKILL.
+    /// Thaws this cgroup and the cgroups below it, whichever program has frozen them. In v1 a
+    /// frozen process does not even die of SIGKILL.
     pub fn thaw(&self) {
         if let Some(directory) = self.freezer() {
             freezer::thaw(&directory);
         }
     }
 
-    /// Kills all processes in this cgroup and in those below it; false if any are left after the
-    /// time limit.
+    /// Kills all processes in this cgroup and in the cgroups below it; returns false if some are
+    /// left after `within`.
     pub async fn end_all(&self, within: Duration) -> bool {
         let mut directories: Vec<_> = self.directory().into_iter().chain(self.freezer()).collect();
         directories.dedup();
         kill::until_empty(&directories, within, || true).await
     }
 
-    /// Returns the parent; `None` if that is the root cgroup.
+    /// Returns the parent of this cgroup, or `None` if the parent is the root cgroup.
     pub fn parent(&self) -> Option<Cgroup> {
         let version = match &self.version {
             Version::V1(cgroup) => Version::V1(cgroup.parent()?),
@@ -152,7 +153,8 @@ impl Cgroup {
         Some(Cgroup { version })
     }
 
-    /// Directories of the cgroup `name` below this one, one in each hierarchy; they need not exist.
+    /// Directories of a cgroup `name` below this cgroup, one in each hierarchy. The directories
+    /// need not exist.
     pub fn directories_below(&self, name: &str) -> BTreeSet<PathBuf> {
         let own = match &self.version {
             Version::V1(cgroup) => cgroup.directories(),
@@ -166,8 +168,8 @@ impl Cgroup {
         Values::of(self)?.memory_usage()
     }
 
-    /// Number of OOM kills in this cgroup and in those below it; `None` without memory accounting.
-    /// In v1 the number decreases when a cgroup below this one is removed.
+    /// Number of OOM kills in this cgroup and in the cgroups below it; `None` without memory
+    /// accounting. In v1 the number decreases when a cgroup below this one is removed.
     pub fn oom_kills(&self) -> Option<u64> {
         match &self.version {
             // A v1 cgroup counts only the kills in itself.
@@ -205,7 +207,8 @@ impl Cgroup {
     }
 }
 
-/// PIDs of the processes of one cgroup; empty if it is gone.
+/// PIDs of the processes of one cgroup, without the cgroups below it; empty if the cgroup was
+/// removed.
 fn members(directory: &Path) -> Result<Vec<u32>, String> {
     let file = directory.join(MEMBERS);
     match fs::read_to_string(&file) {
@@ -213,7 +216,7 @@ fn members(directory: &Path) -> Result<Vec<u32>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         // The cgroup is being removed.
         Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(Vec::new()),
-        // A threaded cgroup: its processes are listed in a cgroup above it.
+        // This is a threaded cgroup: the kernel lists its processes in a cgroup above it.
         Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(Vec::new()),
         Err(error) => Err(format!("cannot read {}: {error}", file.display())),
     }
@@ -228,8 +231,8 @@ pub fn is_named_after(directory: &Path, id: &str) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
-/// Path of a cgroup with kubelet's name. systemd puts a slice into the slice with the first part of
-/// its name: `a-b.slice` into `a.slice` (`systemd.slice(5)`).
+/// Converts kubelet's name of a cgroup to a path. The part of a slice's name before a dash names
+/// its parent: systemd puts `a-b.slice` into `a.slice` (`systemd.slice(5)`).
 fn path_of(name: &str) -> String {
     let Some(words) = name
         .strip_suffix(".slice")
@@ -245,7 +248,7 @@ fn path_of(name: &str) -> String {
     slices.map(|words| format!("/{words}.slice")).collect()
 }
 
-/// Iterates over a cgroup's directory and those below it.
+/// Iterates over a cgroup's directory and the directories below it.
 fn below(directory: Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
     let mut coming: Vec<PathBuf> = directory.into_iter().collect();
     let all = std::iter::from_fn(move || {

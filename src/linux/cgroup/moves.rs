@@ -1,4 +1,5 @@
-//! Lets the kernel's delay of moves into cgroups pass while the OCI runtime is still starting.
+//! Prepares the kernel for moves into cgroups, so that its delay of the first move passes while the
+//! OCI runtime is still starting.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +10,10 @@ use nix::unistd::gettid;
 use super::Cgroup;
 use super::hierarchy::Hierarchy;
 
-/// Stack of the thread, which only writes to a file.
+/// Stack size of the thread in bytes. The thread only writes to a file.
 const STACK: usize = 64 * 1024;
 
-/// Files of a cgroup to which single threads are moved (`cgroups(7)`).
+/// Files of a cgroup: writing a thread's ID moves that thread alone into the cgroup (`cgroups(7)`).
 const THREADS_V1: &str = "tasks";
 const THREADS_V2: &str = "cgroup.threads";
 
@@ -21,17 +22,18 @@ static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
 /// Prepares the kernel for the move of a container's init process into its cgroup.
 ///
-/// After a pause, the first move waits for an RCU grace period (`cgroup_threadgroup_rwsem` in the
-/// kernel's `kernel/cgroup/cgroup.c`): ten milliseconds, which is a fourth of an exec. Moves that
-/// follow soon after do not wait. So as soon as the shim expects a creation, a thread of this
-/// process moves itself to the cgroup that it is in already. It does so again while the runtime is
-/// starting, and ends. If these moves fail, the runtime waits instead.
+/// When no process was moved for a while, the next move waits for an RCU grace period
+/// (`cgroup_threadgroup_rwsem` in the kernel's `kernel/cgroup/cgroup.c`): ten milliseconds, which
+/// is a fourth of an exec. Further moves soon afterward do not wait. So as soon as the shim expects
+/// a creation, it starts a thread that moves itself to its current cgroup, and ends. The shim does
+/// the same again while the runtime is starting. If the thread's move fails, the runtime's move
+/// waits instead.
 pub fn prepare_for_container() {
     prepare();
 }
 
-/// Prepares the kernel for an exec. On cgroup v2 it does nothing: runc 1.4 and crun clone the
-/// process into its cgroup and move none, and a needless move would delay all forks on the node.
+/// Prepares the kernel for an exec. Does nothing on cgroup v2: runc 1.4 and crun create the process
+/// in its cgroup and move no process, and a needless move would delay all forks on the node.
 pub fn prepare_for_exec() {
     if matches!(Hierarchy::get(), Hierarchy::V1(_)) {
         prepare();
@@ -42,7 +44,7 @@ fn prepare() {
     if IS_UNDER_WAY.swap(true, Ordering::Relaxed) {
         return;
     }
-    // Any hierarchy will do: moves in all of them share the lock.
+    // The kernel has one lock for moves in all hierarchies, so a move in any hierarchy is enough.
     let own = i32::try_from(std::process::id()).ok();
     let directory = own.and_then(|own| Cgroup::of(own).ok()?.directory());
     let work = move || {
@@ -60,16 +62,16 @@ fn prepare() {
     }
 }
 
-/// Moves only the calling thread to the cgroup of its process. The process may be moved elsewhere
-/// meanwhile (option ShimCgroup), and this does not move it back. In v1 only this thread returns,
-/// and v2 refuses the move.
+/// Moves the calling thread, not its process, to the cgroup of its process. If the process is moved
+/// to another cgroup in the meantime (option ShimCgroup), it stays there: v1 moves back only this
+/// thread, and v2 refuses the move.
 fn stay_in(directory: &Path) -> io::Result<()> {
     let threads = match Hierarchy::get() {
         Hierarchy::V1(_) => THREADS_V1,
         Hierarchy::V2 => THREADS_V2,
     };
-    // The thread's ID, not 0: a thread that moves itself by writing 0 does not wait, so the kernel
-    // would not be prepared.
+    // Write the thread's ID, not 0: a thread that writes 0 moves itself without waiting, which does
+    // not prepare the kernel.
     fs::write(directory.join(threads), gettid().to_string())
 }
 
@@ -81,7 +83,7 @@ mod tests {
     fn the_process_stays_in_its_cgroup() {
         let before = fs::read_to_string("/proc/self/cgroup").unwrap();
         prepare_for_container();
-        // Another test may have started the thread; in any case it ends.
+        // This test or another one has started the thread. It ends by itself.
         while IS_UNDER_WAY.load(Ordering::Relaxed) {
             thread::yield_now();
         }

@@ -1,10 +1,11 @@
 //! Detects OOM kills in a container.
 //!
-//! The kernel's counter of OOM kills decides; its notifications only say when to read it. v1
-//! notifies before it kills, and it notifies all cgroups below the one whose limit was reached. So
-//! at a pod's own limit it notifies all containers of the pod. v2 notifies when any of several
-//! counters has changed. Both versions increase the counter before the process dies. So when the
-//! shim learns of an exit, the counter includes the OOM kill that caused the exit.
+//! The shim relies only on the kernel's counter of OOM kills. A notification of the kernel merely
+//! tells when to read the counter. v1 notifies before it kills, and it notifies all cgroups below
+//! the cgroup whose limit was reached. So when a pod reaches its own limit, v1 notifies all
+//! containers of the pod. v2 notifies when any of several counters has changed. Both versions
+//! increase the counter before the process dies. So when the shim learns of an exit, the counter
+//! includes the OOM kill that caused the exit.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -27,23 +28,24 @@ use crate::sys;
 
 use super::{Cgroup, Version};
 
-/// Delay of the first read of the counter after a v1 notification; the delay doubles for each
-/// further read. Before the kernel kills, it logs the state of the memory, sometimes to a slow
-/// console.
+/// Delay between a v1 notification and the first read of the counter. Each further delay is twice
+/// as long: before the kernel kills, it logs the state of the memory, sometimes to a slow console.
 const FIRST_LOOK_AFTER: Duration = Duration::from_millis(2);
 
-/// Delay after which reading ends: the notification may have been about another container.
+/// Delay after which the shim reads the counter for the last time. The notification may have been
+/// about another container.
 const LAST_LOOK_AFTER: Duration = Duration::from_secs(2);
 
-/// Delay of the read after a v2 notification. The processes of a group are killed one by one, and
-/// counters of a container that fills its memory with files change all the time.
+/// Delay between a v2 notification and the read of the counter, so that one read covers many
+/// notifications. The kernel kills a group's processes one by one, and if a container fills its
+/// memory with files, other counters change all the time.
 const SETTLES_WITHIN: Duration = Duration::from_millis(50);
 
-/// Pause before the next attempt to watch, after one has failed for lack of descriptors.
+/// Pause before the shim tries again to watch a cgroup, after no file descriptor was free.
 const TRIES_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Watches a cgroup for processes that the OOM killer ends, until the watch is dropped. It uses no
-/// CPU time while the kernel notifies of none.
+/// Watches a cgroup for kills by the OOM killer, until this value is dropped. Uses no CPU time
+/// while the kernel sends no notification.
 #[derive(Debug)]
 pub struct OomWatch {
     kills: Arc<Kills>,
@@ -53,7 +55,7 @@ pub struct OomWatch {
 
 struct Kills {
     cgroup: Arc<Cgroup>,
-    /// Counter at the last read.
+    /// Value of the counter at the last read.
     seen: AtomicU64,
     tell: Box<dyn Fn() + Send + Sync>,
 }
@@ -127,8 +129,8 @@ fn watch(kills: &Arc<Kills>) -> io::Result<AbortHandle> {
     Ok(task.abort_handle())
 }
 
-/// Registers an eventfd that the kernel signals before an OOM kill in a v1 cgroup, or when a cgroup
-/// above it reaches its limit. Closing the eventfd ends the registration.
+/// Registers an eventfd for a v1 cgroup. The kernel signals it before an OOM kill in the cgroup,
+/// and when a cgroup above reaches its limit. Closing the eventfd ends the registration.
 fn register(memory: &Path) -> io::Result<OwnedFd> {
     let notices = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     let control = File::open(memory.join("memory.oom_control"))?;
@@ -143,7 +145,7 @@ async fn follow_v1(kills: &Kills, notices: &AsyncFd<OwnedFd>) {
         sleep(delay).await;
         kills.look();
         while delay < LAST_LOOK_AFTER {
-            // Further notifications restart the delays.
+            // After a further notification the delays begin anew.
             match timeout(delay, taken(notices)).await {
                 Ok(_) => {
                     delay = FIRST_LOOK_AFTER;
@@ -185,7 +187,8 @@ async fn follow_v2(kills: &Kills, first: AsyncFd<OwnedFd>) {
     loop {
         let pause = match next {
             Ok(change) => match change.ready(Interest::PRIORITY).await {
-                // The file is closed now, so nothing wakes the shim until it is watched again.
+                // This match has closed the file, so the kernel does not wake the shim until
+                // `changes` opens the file again.
                 Ok(_) => SETTLES_WITHIN,
                 Err(_) => return,
             },

@@ -2,9 +2,9 @@
 //! pod.
 //!
 //! A move into a cgroup may wait for an RCU grace period (see `moves.rs`). The shim's only thread
-//! must not wait for it. A spawned child must not move before exec either, because the shim's
-//! thread waits for the exec. So the child first executes the shim's own program in another mode,
-//! which moves itself and then executes the command.
+//! must not wait that long. A spawned child must not move before exec either, because the shim's
+//! thread waits for the exec. So the child first executes the shim's own program in another mode.
+//! In this mode the program moves itself, and then executes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ use std::{fs, io};
 
 use super::MEMBERS;
 
-/// First argument of the shim's program for this mode.
+/// First argument of the shim's program that selects this mode.
 pub const MODE: &str = "in-cgroup";
 
 /// Separator of the cgroups and the command.
@@ -24,8 +24,8 @@ const COMMAND: &str = "--";
 /// Path of this program, which works even after its file was replaced.
 const SELF: &str = "/proc/self/exe";
 
-/// Name of the cgroup for commands below a pod's: on v2 the pod's own cgroup can have no processes,
-/// because it enables controllers for its children.
+/// Name of the cgroup for commands, which is below the pod's cgroup. On v2 the pod's cgroup itself
+/// can have no processes, because it enables controllers for its children.
 const LEAF: &str = "usher-commands";
 
 /// The cgroups in which a command runs.
@@ -48,7 +48,7 @@ impl Place {
         }
     }
 
-    /// Returns the place of a pod on v2: a cgroup below the pod's.
+    /// Returns the place of a pod on v2: a cgroup below the pod's cgroup.
     pub(super) fn below_v2(pod: &Path) -> Place {
         let leaf = pod.join(LEAF);
         Place {
@@ -57,14 +57,15 @@ impl Place {
         }
     }
 
-    /// Builds a command that runs in `place`, or, without one, in the shim's cgroup. If the move
-    /// fails, the command runs anyway.
+    /// Builds a command that runs in `place`; without a place it runs in the shim's cgroup. If the
+    /// command cannot be moved to the place, it runs where it is.
     pub fn command(place: Option<&Place>, program: impl AsRef<OsStr>) -> Command {
         let Some(place) = place else {
             return Command::new(program);
         };
         if let Some(leaf) = &place.leaf {
-            // A failure shows again when the command moves.
+            // If this fails, the command's move to the cgroup fails, too, and the command runs
+            // where it is.
             let _ = fs::create_dir(&leaf.0);
         }
         let mut command = Command::new(SELF);
@@ -76,21 +77,21 @@ impl Place {
 
 impl Drop for Leaf {
     fn drop(&mut self) {
-        // Fails while processes are in it.
+        // Fails while the cgroup has processes.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Removes the cgroup for commands of a shim that has died; `container` is the cgroup of one of its
-/// containers.
+/// Removes the cgroup for commands that a dead shim left. `container` is the cgroup of one of the
+/// shim's containers.
 pub fn remove_leaf(container: &Path) {
     if let Some(pod) = container.parent() {
         let _ = fs::remove_dir(pod.join(LEAF));
     }
 }
 
-/// Main function of the mode: moves this process to the cgroups in the arguments, and executes the
-/// command after them.
+/// Main function of the mode `in-cgroup`: moves this process to the cgroups in the arguments, and
+/// executes the command that follows them.
 ///
 /// # Errors
 ///
@@ -98,7 +99,8 @@ pub fn remove_leaf(container: &Path) {
 pub fn enter(arguments: &[OsString]) -> io::Error {
     let mut arguments = arguments.iter();
     for directory in arguments.by_ref().take_while(|word| *word != COMMAND) {
-        // 0 stands for the writing process. If the move fails, the command runs where it is.
+        // The kernel takes 0 as the process that writes. If the move fails, the command runs in the
+        // current cgroup.
         let _ = fs::write(Path::new(directory).join(MEMBERS), "0");
     }
     match arguments.next() {

@@ -1,8 +1,8 @@
 //! The cgroup of a pod, which limits all its containers together.
 //!
-//! It is the parent of the containers' cgroups. The shim changes it only if its name shows that it
-//! belongs to this pod alone. The values that kubelet has set are the ceiling: the shim never
-//! writes more.
+//! It is the parent of the containers' cgroups. The shim changes the cgroup only if the cgroup's
+//! name shows that it belongs to this pod alone. The values that kubelet has set are the ceiling:
+//! the shim never writes a higher value.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use super::{Cgroup, Place};
 /// Lowest quota that the kernel accepts, in microseconds.
 const LEAST_QUOTA: u64 = 1000;
 
-/// Lowest and highest shares, and weights, that the kernel accepts.
+/// Lowest and highest shares that the kernel accepts, and lowest and highest weight.
 const SHARES: (u64, u64) = (2, 262_144);
 const WEIGHTS: (u64, u64) = (1, 10_000);
 
@@ -37,10 +37,11 @@ pub struct PodCgroup {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Note {
     file: PathBuf,
-    /// The value set, as the kernel shows it.
+    /// The value that the shim has set, in the kernel's format.
     in_force: String,
     ceiling: String,
-    /// Unit and property with which systemd has to be told of the earlier value.
+    /// If systemd has made the cgroup: the unit, and the property with the earlier value, for
+    /// `systemctl set-property`.
     #[serde(default)]
     systemd: Option<(String, String)>,
 }
@@ -67,7 +68,7 @@ impl PodCgroup {
         Some(PodCgroup { values })
     }
 
-    /// Makes a v1 cgroup whose files are in `directory`, for tests.
+    /// The pod cgroup whose v1 files are in `directory`, for tests.
     #[cfg(any(test, feature = "simulator"))]
     pub fn in_directory(directory: &Path) -> PodCgroup {
         PodCgroup {
@@ -75,8 +76,9 @@ impl PodCgroup {
         }
     }
 
-    /// Place for commands whose CPU time is charged to the pod. On v1 nothing else is charged: the
-    /// pod's limits of memory and processes are meant for the author's containers.
+    /// Place in which the shim's commands run, so that their CPU time is charged to the pod. On v1
+    /// only CPU time is charged: the pod's limits of memory and processes are meant for the
+    /// author's containers.
     pub fn place(&self) -> Option<Place> {
         let values = &self.values;
         if values.is_v2 {
@@ -96,7 +98,7 @@ impl PodCgroup {
         name.ends_with(".slice").then_some(name)
     }
 
-    /// Bytes of memory charged to this cgroup and to those below it.
+    /// Bytes of memory charged to this cgroup and to the cgroups below it.
     pub fn memory_usage(&self) -> Option<u64> {
         self.values.memory_usage()
     }
@@ -115,8 +117,8 @@ impl PodCgroup {
         self.values.write(knob, value)
     }
 
-    /// The pod's overhead: the part of the value `found` that belongs to no container, in the
-    /// knob's unit; 0 if the containers' part is unknown.
+    /// The pod's overhead in the knob's unit: the value `found` less the part that the allotment
+    /// gives to containers. 0 if the containers' part is unknown.
     pub fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
         let allotted = match (knob, self.values.is_v2) {
             (Knob::Memory, _) => allotment.memory,
@@ -136,7 +138,7 @@ impl PodCgroup {
         }
     }
 
-    /// Makes a note that the shim has replaced the value `ceiling` by the current one.
+    /// Makes a note that the shim has replaced the value `ceiling` by the current value.
     pub fn note(&self, knob: Knob, ceiling: u64) -> Option<Note> {
         let file = self.values.file(knob)?;
         Some(Note {
@@ -150,7 +152,7 @@ impl PodCgroup {
         })
     }
 
-    /// CPU quota and weight for these limits and requests.
+    /// The quota and the weight of the CPU that correspond to these limits and requests.
     pub fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)> {
         let quota = match limits.cpu {
             Limit::Unlimited | Limit::Of(Millicores(0)) => UNLIMITED,
@@ -197,12 +199,12 @@ impl PodCgroup {
 }
 
 impl Note {
-    /// Restores the value that the shim has replaced, unless another program has changed it since;
-    /// true if restored.
+    /// Restores the value that the shim has replaced, unless another program has changed it since.
+    /// Returns true if the value was restored.
     ///
     /// # Errors
     ///
-    /// The kernel's error; succeeds if the cgroup is gone.
+    /// The kernel's error. A cgroup that was removed is no error.
     pub fn restore(&self) -> io::Result<bool> {
         match text(&self.file) {
             Some(in_force) if in_force == self.in_force => {
@@ -213,15 +215,16 @@ impl Note {
         }
     }
 
-    /// Unit and property with which systemd has to be told of the restored value.
+    /// If systemd has made the cgroup: the unit, and the property with the restored value, for
+    /// `systemctl set-property`.
     pub fn systemd(&self) -> Option<(&str, &str)> {
         let (unit, property) = self.systemd.as_ref()?;
         Some((unit, property))
     }
 }
 
-/// True if a directory has the name that kubelet gives to the cgroup of the pod with this UID, with
-/// the cgroupfs or the systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
+/// True if the directory's name is kubelet's name for the cgroup of the pod with this UID, under
+/// the cgroupfs driver or the systemd driver (kubelet's `cm/cgroup_manager_linux.go`).
 fn is_of_pod(directory: &Path, uid: &str) -> bool {
     let Some(name) = directory.file_name().and_then(OsStr::to_str) else {
         return false;
@@ -237,8 +240,8 @@ fn shares(request: Millicores) -> u64 {
     shares.unwrap_or_default().clamp(least, most)
 }
 
-/// Converts v1 shares to a v2 weight, like kubelet and runc: maps one range onto the other
-/// (KEP-2254).
+/// Converts v1 shares to a v2 weight as kubelet and runc do: maps the range of shares onto the
+/// range of weights (KEP-2254).
 fn weight(shares: u64) -> u64 {
     let (least, most) = WEIGHTS;
     let range = most.saturating_sub(least);

@@ -8,8 +8,8 @@ use std::path::Path;
 /// large machine, and are far shorter.
 const AT_MOST: u64 = 1 << 20;
 
-/// Initial size of the buffer, in bytes. Most files fit, and are read at once: for a second read
-/// the kernel would generate the text again.
+/// Initial size of the buffer, in bytes. Most files fit into it and need only one read; for a
+/// second read the kernel would generate the text again.
 const USUALLY: usize = 4096;
 
 /// Reads a file; `None` if it does not exist or cannot be read.
@@ -24,7 +24,7 @@ pub(super) fn text_of(file: &mut File) -> Option<String> {
     Some(text)
 }
 
-/// Writes to a file of the kernel's; does not create it.
+/// Writes to an existing file of the kernel. Does not create the file.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub(super) fn number(file: &Path) -> Option<u64> {
     }
 }
 
-/// Iterates over the lines with a key and a number.
+/// Iterates over the lines of `text` that consist of a key and a number.
 pub(super) fn keyed(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.lines().filter_map(|line| {
         let (key, value) = line.split_once(' ')?;
@@ -50,7 +50,7 @@ pub(super) fn keyed(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
-/// The number of the key `wanted`.
+/// Returns the number that `text` has for the key `wanted`.
 pub(super) fn value(text: &str, wanted: &str) -> Option<u64> {
     keyed(text)
         .find(|(key, _)| *key == wanted)
@@ -60,7 +60,8 @@ pub(super) fn value(text: &str, wanted: &str) -> Option<u64> {
 /// A key in a statistics file, and a function that stores its number in a message.
 pub(super) type Setter<M> = (&'static str, fn(&mut M, u64));
 
-/// Sets the fields of a message to the numbers of their keys in a text.
+/// Stores the numbers in `text` in a message. `setters` has the keys, and a function for each key
+/// that stores its number.
 pub(super) fn set<M>(message: &mut M, text: &str, setters: &[Setter<M>]) {
     for (key, value) in keyed(text) {
         if let Some((_, set)) = setters.iter().find(|(name, _)| *name == key) {

@@ -13,26 +13,27 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Cgroup;
 
-/// Time limit for reaching all processes: a fork bomb may create them faster than their scores can
-/// be written.
+/// Time limit of a change. A fork bomb may create processes faster than the shim can write their
+/// scores.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Most files open at a time, and most processes handled before other tasks get to run.
+/// Maximum number of files that are open at a time, and of processes that are handled before other
+/// tasks run.
 const AT_ONCE: usize = 64;
 
-/// Time for which no pass may find a process with the old score; then the change is complete. A
+/// A change is complete when passes have found no process with the old score for this time. A
 /// process that forks during a pass may leave a child with the old score, which a later pass finds.
 /// The time is twice the longest pause that a CPU limit imposes on a container by default.
 const SETTLED_FOR: Duration = Duration::from_millis(250);
 
-/// As [`SETTLED_FOR`], if in each pass some processes exited before they were read: these may have
-/// left a child with the old score.
+/// The time that replaces [`SETTLED_FOR`] after a pass in which some processes exited before the
+/// shim could read their scores. Such a process may have left a child with the old score.
 const CLEAN_FOR: Duration = Duration::from_secs(2);
 
 /// Pause between two passes that find nothing to change.
 const LOOKS_APART: Duration = Duration::from_millis(125);
 
-/// Number of passes after which there is a pause before each.
+/// Number of passes without a pause between them. Before each further pass there is a pause.
 const WITHOUT_PAUSE: usize = 50;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -42,7 +43,7 @@ const SYS_RESOURCE: u32 = 24;
 /// A change of a container's OOM score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Previous score of its processes.
+    /// Previous score of the container's processes.
     pub from: i32,
     pub to: i32,
 }
@@ -50,23 +51,23 @@ pub struct Change {
 /// Outcome of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The kernel's error for at least one of the processes.
+    /// The kernel's error, if the kernel refused the new score for at least one process.
     pub refused: Option<String>,
     /// True if the time limit has passed, and processes with the old score may be left.
     pub is_incomplete: bool,
 }
 
 impl Change {
-    /// True if a process with this score has to be changed. A process that has raised its own score
-    /// keeps it when the others are raised.
+    /// True if a process with this score gets the new score. When scores are raised, a process that
+    /// has raised its own score keeps it.
     fn concerns(self, score: i32) -> bool {
         score != self.to && (score == self.from || self.to < score && self.to <= self.from)
     }
 }
 
-/// Sets the score of all processes of a cgroup, in passes until none has the old score: a process
-/// that was not changed yet may fork meanwhile. If `superseded` is notified, another change
-/// follows, and this one ends after its first pass without changes.
+/// Sets the score of all processes of a cgroup. Makes passes until no process has the old score,
+/// because a process may fork before a pass reaches it. If `superseded` is notified, another change
+/// follows, and this change ends after its first pass that finds nothing to change.
 ///
 /// # Errors
 ///
@@ -93,8 +94,8 @@ pub async fn change(
             if files.is_empty() {
                 continue;
             }
-            // An open file stays bound to its process even if the PID is reused. So a process that
-            // is a member now was already one when the file was opened.
+            // An open file stays bound to its process even if the PID is reused. So if the PID is a
+            // member of the cgroup now, the process of the open file is a member.
             let members = cgroup.processes()?;
             for (_, mut file) in files.into_iter().filter(|(pid, _)| members.contains(pid)) {
                 match file.write_all(change.to.to_string().as_bytes()) {
@@ -145,8 +146,8 @@ pub fn lower(pid: i32, to: i32) -> io::Result<()> {
     }
 }
 
-/// Opens the score of a process for writing, if it has to be changed; an error if the process has
-/// exited.
+/// Opens the file with the score of a process, if the score has to be changed. Returns an error if
+/// the process has exited.
 fn file_of_one_behind(pid: u32, change: Change) -> io::Result<Option<File>> {
     let path = format!("/proc/{pid}/oom_score_adj");
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
@@ -163,15 +164,15 @@ fn is_refusal(error: &io::Error) -> bool {
         .any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// Score of this process, which is inherited by a container without one of its own.
+/// Score of this process. A container inherits the score if its bundle has none.
 pub fn own() -> i32 {
     let text = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
     text.trim().parse().unwrap_or_default()
 }
 
-/// Returns the score with which a container can be created when `wanted` replaces `instead_of`.
-/// Without `CAP_SYS_RESOURCE` the kernel refuses a score below the process's own, and the OCI
-/// runtime fails.
+/// Returns the score to write into a bundle in place of `instead_of`: `wanted`, or the nearest
+/// score that the kernel allows. Without `CAP_SYS_RESOURCE` the kernel refuses a score below that
+/// of this process, and the OCI runtime would fail.
 pub fn allowed(wanted: i32, instead_of: i32) -> i32 {
     match may_lower() {
         true => wanted,
@@ -179,8 +180,8 @@ pub fn allowed(wanted: i32, instead_of: i32) -> i32 {
     }
 }
 
-/// True if this process may lower scores below its own: with the capability, in the initial user
-/// namespace.
+/// True if this process may set scores below its own: it has `CAP_SYS_RESOURCE`, and is in the
+/// initial user namespace.
 fn may_lower() -> bool {
     static MAY_LOWER: OnceLock<bool> = OnceLock::new();
     *MAY_LOWER.get_or_init(|| {
@@ -195,7 +196,7 @@ pub(super) fn is_first(users: &str) -> bool {
     [users.next(), users.next(), users.next()] == [Some("0"), Some("0"), Some("4294967295")]
 }
 
-/// True if a `status` has `CAP_SYS_RESOURCE`.
+/// True if a `/proc/<pid>/status` shows `CAP_SYS_RESOURCE`.
 pub(super) fn has_resource(status: &str) -> bool {
     let mut lines = status.lines();
     let capabilities = lines
@@ -247,7 +248,8 @@ mod tests {
     fn the_score_that_a_container_would_have_anyway_is_allowed() {
         assert_eq!(allowed(1000, 1000), 1000);
         assert_eq!(allowed(own(), 1000), own());
-        // The bundle's own score stays the caller's responsibility.
+        // A score that the bundle has already is the caller's responsibility, so `allowed` never
+        // raises it.
         assert!(allowed(-1000, own()) <= own());
     }
 }

@@ -17,14 +17,15 @@ use super::{blkio, devices};
 /// architectures that containers run on).
 const NANOS_PER_TICK: u64 = 10_000_000;
 
-/// Fields of the message in `cpu.stat` (<https://docs.kernel.org/scheduler/sched-bwc.html>).
+/// Keys in `cpu.stat`, and the fields of containerd's message for their values
+/// (<https://docs.kernel.org/scheduler/sched-bwc.html>).
 pub(super) const THROTTLE: [Setter<Throttle>; 3] = [
     ("nr_periods", Throttle::set_periods),
     ("nr_throttled", Throttle::set_throttled_periods),
     ("throttled_time", Throttle::set_throttled_time),
 ];
 
-/// Fields of the message in `memory.stat`
+/// Keys in `memory.stat`, and the fields of containerd's message for their values
 /// (<https://docs.kernel.org/admin-guide/cgroup-v1/memory.html>, section 5.2).
 pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 32] = [
     ("cache", MemoryStat::set_cache),
@@ -67,7 +68,8 @@ pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 32] = [
     ("total_unevictable", MemoryStat::set_total_unevictable),
 ];
 
-/// Fields of the message in `memory.oom_control` (section 10 there).
+/// Keys in `memory.oom_control`, and the fields of containerd's message for their values (section
+/// 10 of the kernel's page on memory).
 pub(super) const OOM_CONTROL: [Setter<MemoryOomControl>; 3] = [
     ("oom_kill_disable", MemoryOomControl::set_oom_kill_disable),
     ("under_oom", MemoryOomControl::set_under_oom),
@@ -76,14 +78,14 @@ pub(super) const OOM_CONTROL: [Setter<MemoryOomControl>; 3] = [
 
 #[derive(Debug)]
 pub(super) struct V1 {
-    /// Path below the mount point, common to nearly all controllers.
+    /// Path of the cgroup below the mount point, in the hierarchies of nearly all controllers.
     below: Box<Path>,
-    /// Paths of the other controllers.
+    /// Path of the cgroup in each hierarchy where it differs from `below`.
     others: Box<[(Controllers, Box<Path>)]>,
 }
 
 impl V1 {
-    /// Makes a cgroup of the paths in `/proc/<pid>/cgroup`, one for each controller.
+    /// The cgroup with these paths, one for each controller, in the form of `/proc/<pid>/cgroup`.
     pub fn new(paths: &HashMap<String, String>) -> Option<V1> {
         let Hierarchy::V1(mounts) = Hierarchy::get() else {
             return None;
@@ -100,7 +102,7 @@ impl V1 {
         })
     }
 
-    /// Makes the cgroup at this path in all hierarchies; `None` if none is mounted.
+    /// The cgroup that has this path in all hierarchies; `None` if no hierarchy is mounted.
     pub fn at(path: &str) -> Option<V1> {
         let Hierarchy::V1(mounts) = Hierarchy::get() else {
             return None;
@@ -111,7 +113,7 @@ impl V1 {
         })
     }
 
-    /// Returns the parent; `None` if that is the root cgroup.
+    /// Returns the parent of this cgroup, or `None` if the parent is the root cgroup.
     pub fn parent(&self) -> Option<V1> {
         let above = |path: &Path| -> Option<Box<Path>> { path.parent().map(Box::from) };
         let below = above(&self.below).filter(|below| !below.as_os_str().is_empty())?;
@@ -132,7 +134,7 @@ impl V1 {
         Some(mount.directory(below))
     }
 
-    /// Returns the directories, one in each mounted hierarchy.
+    /// Returns the directories of this cgroup, one in each mounted hierarchy.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
         let Hierarchy::V1(mounts) = Hierarchy::get() else {
             return BTreeSet::new();
@@ -226,7 +228,7 @@ fn entry(memory: &Path, prefix: &str) -> MemoryEntry {
 }
 
 fn pids_of(pids: &Path) -> Option<PidsStat> {
-    // containerd's shim reports no limit as 0 for v1.
+    // For a v1 cgroup without a limit, containerd's own shim reports 0.
     let limit = number(&pids.join("pids.max")).filter(|limit| *limit != u64::MAX);
     Some(PidsStat {
         current: number(&pids.join("pids.current"))?,

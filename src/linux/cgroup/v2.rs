@@ -11,8 +11,8 @@ use super::devices;
 use super::hierarchy::unified;
 use super::read::{Setter, number, set, text, value};
 
-/// Fields of the message in `cpu.stat` (<https://docs.kernel.org/admin-guide/cgroup-v2.html>, as
-/// for all that follow).
+/// Keys in `cpu.stat`, and the fields of containerd's message for their values
+/// (<https://docs.kernel.org/admin-guide/cgroup-v2.html> explains the files of v2).
 pub(super) const CPU_STAT: [Setter<CPUStat>; 8] = [
     ("usage_usec", CPUStat::set_usage_usec),
     ("user_usec", CPUStat::set_user_usec),
@@ -24,7 +24,7 @@ pub(super) const CPU_STAT: [Setter<CPUStat>; 8] = [
     ("burst_usec", CPUStat::set_burst_usec),
 ];
 
-/// Fields of the message in `memory.stat`.
+/// Keys in `memory.stat`, and the fields of containerd's message for their values.
 pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 31] = [
     ("anon", MemoryStat::set_anon),
     ("file", MemoryStat::set_file),
@@ -62,7 +62,7 @@ pub(super) const MEMORY_STAT: [Setter<MemoryStat>; 31] = [
     ("thp_collapse_alloc", MemoryStat::set_thp_collapse_alloc),
 ];
 
-/// Fields of the message in `memory.events`.
+/// Keys in `memory.events`, and the fields of containerd's message for their values.
 pub(super) const MEMORY_EVENTS: [Setter<MemoryEvents>; 6] = [
     ("low", MemoryEvents::set_low),
     ("high", MemoryEvents::set_high),
@@ -86,7 +86,7 @@ impl V2 {
         }
     }
 
-    /// Returns the parent; `None` if that is the root cgroup.
+    /// Returns the parent of this cgroup, or `None` if the parent is the root cgroup.
     pub fn parent(&self) -> Option<V2> {
         let above = self.directory.parent()?;
         let is_one = above.starts_with(unified()) && above != unified();

@@ -13,40 +13,41 @@ use super::{Cgroup, Version};
 /// No limit; the kernel writes it as `max` or -1.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// Smallest v1 memory limit that means no limit: without a limit the kernel shows the largest
-/// multiple of its page size.
+/// Smallest v1 memory limit that the shim takes as no limit. For a cgroup without a limit the
+/// kernel shows the largest multiple of its page size.
 const UNLIMITED_MEMORY_V1: u64 = 1 << 62;
 
-/// A value of a cgroup.
+/// A limit or weight of a cgroup, which the shim can read and write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knob {
     /// Bytes; [`UNLIMITED`] for no limit.
     Memory,
     /// Microseconds of CPU time in each period; [`UNLIMITED`] for no limit.
     CpuQuota,
-    /// Part of the CPU when other cgroups want it, too: shares in v1, a weight in v2.
+    /// Weight of the cgroup when several cgroups compete for the CPU: shares in v1, a weight in v2.
     CpuWeight,
 }
 
-/// The values of a cgroup, with the directories of their files.
+/// The directories of the files that hold the limits and weights of a cgroup.
 #[derive(Debug)]
 pub struct Values {
     /// Directory of the memory controller.
     pub(super) memory: Option<PathBuf>,
     /// Directory of the CPU controller; in v2 the same as `memory`.
     pub(super) cpu: Option<PathBuf>,
-    /// Directory in which CPU time is counted; in v2, and usually in v1, the same as `cpu`.
+    /// Directory of the files that count CPU time. In v2, and usually in v1, the same as `cpu`.
     pub(super) cpuacct: Option<PathBuf>,
     pub(super) is_v2: bool,
 }
 
 impl Values {
-    /// Values of a cgroup; `None` without both memory and CPU controllers.
+    /// Values of a cgroup; `None` if the cgroup has neither a memory nor a CPU controller.
     pub fn of(cgroup: &Cgroup) -> Option<Values> {
         Values::in_directories_of(cgroup, Some)
     }
 
-    /// Values of related cgroups: `choose` returns a directory for each directory of this cgroup.
+    /// Values of a cgroup that is related to this one, such as its parent: `choose` returns the
+    /// related directory for each directory of this cgroup.
     pub(super) fn in_directories_of(
         cgroup: &Cgroup,
         choose: impl Fn(PathBuf) -> Option<PathBuf>,
@@ -74,7 +75,7 @@ impl Values {
         (values.memory.is_some() || values.cpu.is_some()).then_some(values)
     }
 
-    /// Values of files in a directory, as in v1.
+    /// The values whose v1 files are all in `directory`, for tests.
     #[cfg(any(test, feature = "simulator"))]
     pub(super) fn in_directory(directory: &Path) -> Values {
         Values {
@@ -85,7 +86,7 @@ impl Values {
         }
     }
 
-    /// CPU limit in CPUs; `None` without one.
+    /// CPU limit in CPUs; `None` if there is no limit.
     pub fn cpus(&self) -> Option<f64> {
         let quota = self
             .read(Knob::CpuQuota)
@@ -93,12 +94,12 @@ impl Values {
         Some(quota as f64 / self.period()? as f64)
     }
 
-    /// Memory limit in bytes; `None` without one.
+    /// Memory limit in bytes; `None` if there is no limit.
     pub fn memory(&self) -> Option<u64> {
         self.read(Knob::Memory).filter(|bytes| *bytes != UNLIMITED)
     }
 
-    /// Bytes of memory charged to this cgroup and to those below it.
+    /// Bytes of memory charged to this cgroup and to the cgroups below it.
     pub fn memory_usage(&self) -> Option<u64> {
         let name = if self.is_v2 {
             "memory.current"
@@ -174,14 +175,15 @@ impl Values {
         Some(period).filter(|period| *period > 0)
     }
 
-    /// Largest quota of a child, for this cgroup's period: v1 refuses a lower quota for the parent.
+    /// Largest CPU quota of the cgroups directly below, converted to this cgroup's period. v1
+    /// refuses a quota for this cgroup that is lower.
     pub(super) fn largest_child(&self) -> u64 {
         let (Some(cpu), Some(period), false) = (&self.cpu, self.period(), self.is_v2) else {
             return 0;
         };
         let children = fs::read_dir(cpu).into_iter().flatten().flatten();
         let quota = |directory: PathBuf| {
-            // A child without a limit has -1, which is no u64.
+            // A child without a limit has the quota -1, which does not parse as u64.
             let quota: u64 = number(&directory.join("cpu.cfs_quota_us"))?;
             let own = number(&directory.join("cpu.cfs_period_us"))?.max(1);
             Some(quota.saturating_mul(period).div_ceil(own))

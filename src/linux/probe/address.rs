@@ -1,8 +1,8 @@
-//! The global address of a network namespace, such as the pod's.
+//! Finds the global address of a network namespace, such as that of a pod.
 //!
 //! A container that makes its own network namespace can put any number of addresses and routes into
-//! it. So the shim does not read the kernel's list to its end. It asks the kernel from which
-//! address it would send.
+//! it. So the shim does not read the kernel's list to its end. Instead, the shim asks the kernel
+//! which source address the kernel would use.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -18,16 +18,17 @@ const ELSEWHERE: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Bytes of the kernel's list of addresses that are read if there is no default route: some
-/// hundreds of addresses.
+/// Maximum number of bytes that are read of the kernel's list of addresses, if there is no default
+/// route. This is enough for some hundreds of addresses.
 const PART_BYTES: usize = 8 * 1024;
 const LIST_PARTS: usize = 4;
-/// Most listed addresses that are checked; some may belong to an interface that is down.
+/// Maximum number of listed addresses that are checked. An address is not used if its interface is
+/// down.
 const LOOKED_AT: usize = 8;
 
 /// Returns the global address of the calling thread's network namespace: the source address of its
 /// default route, or else the first global address in the kernel's list. Sends nothing, and takes a
-/// few microseconds whatever the namespace holds.
+/// few microseconds, however many addresses the namespace has.
 pub(super) fn global() -> Option<IpAddr> {
     let routed = ELSEWHERE.iter().find_map(|elsewhere| source(*elsewhere));
     routed.or_else(|| {
@@ -63,7 +64,7 @@ fn is_global(address: IpAddr) -> bool {
 /// The first addresses in the kernel's list (`rtnetlink(7)`, RTM_GETADDR), each with the number of
 /// its interface.
 fn listed() -> io::Result<Vec<(u32, IpAddr)>> {
-    // The zeros ask for addresses of any family, prefix and scope.
+    // Zeros in the request mean addresses of any family, prefix and scope.
     let netlink = ask(GET_ADDRESS, REQUEST | DUMP, &[0; ADDRESS_HEAD])?;
     let mut addresses = Vec::new();
     for _ in 0..LIST_PARTS {
@@ -141,7 +142,8 @@ fn next_part(netlink: &OwnedFd) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Adds the global addresses in `messages` to `addresses`; `None` at the end of the kernel's list.
+/// Adds the global addresses in `messages` to `addresses`. Returns `None` at the end of the
+/// kernel's list.
 fn read_messages(mut messages: &[u8], addresses: &mut Vec<(u32, IpAddr)>) -> Option<()> {
     while !messages.is_empty() {
         let length = usize::try_from(u32_at(messages, 0)?).ok()?;

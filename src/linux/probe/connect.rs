@@ -13,10 +13,11 @@ use super::{Target, address, netns};
 /// The network namespace of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Network<'a> {
-    /// A container's namespace. The shim's thread enters it to make each socket.
+    /// The network namespace of a container. The shim's thread enters the namespace to make each
+    /// socket.
     Of(&'a Target),
-    /// The namespace of this process, with its global address, because this process can no longer
-    /// ask the kernel for the address.
+    /// The network namespace of this process, which is a prober, and the namespace's global
+    /// address. A confined prober cannot ask the kernel for the address anymore.
     Own(Option<IpAddr>),
 }
 
@@ -42,7 +43,7 @@ impl Network<'_> {
 ///
 /// # Errors
 ///
-/// Why no connection came about, in one sentence.
+/// One sentence that says why there is no connection.
 pub(super) async fn open(
     host: Option<Host>,
     port: u16,

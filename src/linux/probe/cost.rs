@@ -1,5 +1,5 @@
-//! The cost of an attempt outside of the pod: CPU time of the shim's own thread while it works on
-//! the attempt.
+//! The part of an attempt's cost that is not charged to the pod: CPU time that the shim's own
+//! thread uses for the attempt.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -8,7 +8,7 @@ use usher_core::process::ExitStatus;
 
 use super::Target;
 
-/// Time that the OCI runtime may take beyond the command itself.
+/// Time that the OCI runtime may take in addition to the command's timeout.
 const RUNTIME_TAKES: Duration = Duration::from_secs(2);
 
 /// SIGKILL.
@@ -25,7 +25,7 @@ pub(super) async fn attempt(
     timeout: Duration,
     target: &Target,
 ) -> Result<(), String> {
-    // The time that the OCI runtime takes does not count as the command's time, but it is limited,
+    // The OCI runtime's own time does not count toward the command's timeout, but it is limited,
     // too.
     let limit = timeout.saturating_add(RUNTIME_TAKES);
     let mut process = target
@@ -42,7 +42,7 @@ pub(super) async fn attempt(
         Ok(Ok(status)) => Err(format!("the command exited with {}", status.code())),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => {
-            // Fails if the command has exited meanwhile.
+            // This fails if the command has exited in the meantime.
             let _ = target.reaper.kill(process.pid(), KILL);
             Err(format!("the command did not end within {timeout:?}"))
         }

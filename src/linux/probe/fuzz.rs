@@ -96,7 +96,8 @@ pub(crate) fn tls(input: &[u8]) {
     judge(input, async { handshake.await.map(drop) });
 }
 
-/// Runs the attempt until it ends. It has to end by itself, because nothing else runs meanwhile.
+/// Runs an attempt until it ends. The attempt has to end by itself, because the runtime here has
+/// neither timers nor other tasks.
 fn judge(input: &[u8], attempt: impl Future<Output = Result<(), String>>) {
     thread_local! {
         static RUNTIME: Runtime = Builder::new_current_thread().build().expect("a runtime");

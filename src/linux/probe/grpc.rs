@@ -18,7 +18,7 @@ const SERVING: i32 = 1;
 /// and their acknowledgement, windows, a ping or two, headers, the answer, trailers.
 const MAX_RECEIVED: u64 = 64 * 1024;
 const MAX_FRAMES: u32 = 100;
-/// Limit on the answer's body, in bytes; a valid answer has seven in all.
+/// Limit on the answer's body, in bytes. The body of a valid answer has seven bytes.
 const MAX_BODY: usize = 4 * 1024;
 
 /// Asks whether `service` serves; the empty name means the whole server.
@@ -37,8 +37,8 @@ pub(super) async fn check_over(
     service: &str,
 ) -> Result<(), String> {
     let connection = limits::frames(connection, MAX_RECEIVED, MAX_FRAMES);
-    // `HealthCheckRequest` has one field, a string with number 1. So has `StringValue`, and both
-    // are encoded alike. So no code needs to be generated for `HealthCheckRequest`.
+    // `HealthCheckRequest` has one field, a string with number 1. `StringValue` has the same field
+    // and the same encoding, so no code needs to be generated for `HealthCheckRequest`.
     let mut question = StringValue::new();
     question.value = service.to_owned();
     let call = Call {

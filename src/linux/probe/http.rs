@@ -1,7 +1,7 @@
 //! The `httpGet` probe: the server has to answer a GET with a status of 200 to 399.
 //!
 //! The request is like kubelet's, but redirects are treated differently. kubelet follows a redirect
-//! within one host; here the redirect is the answer, and a success.
+//! to the same host; the shim does not, and takes the redirect itself as a success.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -26,10 +26,11 @@ use super::{AGENT, alongside, causes, limits, tls};
 const MAX_RECEIVED: u64 = 128 * 1024;
 /// Limit of the head of an answer, in bytes. hyper accepts at most a hundred headers.
 const MAX_HEAD: usize = 64 * 1024;
-/// Limit of the body that is read, in bytes, as in kubelet. A server with a short body can finish
-/// writing it.
+/// Maximum number of bytes of the body that are read, as in kubelet. So a server with a short body
+/// can finish its answer.
 const MAX_BODY: usize = 10 * 1024;
-/// Headers that the shim sets itself, in place of the author's.
+/// Headers that `headers` does not copy from the author's list, because it sets or omits each of
+/// them itself.
 const OURS: [HeaderName; 6] = [
     HOST,
     USER_AGENT,
@@ -38,8 +39,8 @@ const OURS: [HeaderName; 6] = [
     TRAILER,
     TRANSFER_ENCODING,
 ];
-/// Characters that the annotation contract allows in a path, but HTTP does not; `%` begins an
-/// escape.
+/// Characters that an annotation may contain in a path, but an HTTP request may not. `%` is not
+/// among them, because it begins an escape.
 const ESCAPED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -126,9 +127,9 @@ fn request(get: &HttpGet, authority: &str) -> Result<Request<String>, http::Erro
     Ok(request)
 }
 
-/// Returns the author's headers, and the defaults that kubelet adds. If the author gives an empty
-/// value, the default is left out, except for the host. `Connection: close` and the headers that
-/// frame a message are not the author's choice.
+/// Returns the author's headers, and the defaults that kubelet adds. If the author gives a header
+/// an empty value, its default is left out, except for the host. The author cannot set
+/// `Connection`, which is always `close`, and the headers that give the message's length.
 fn headers(get: &HttpGet, authority: &str) -> Result<HeaderMap, http::Error> {
     let given = |wanted: &HeaderName| {
         let header = get.headers.iter().find(|(name, _)| wanted == name.as_str());
@@ -157,7 +158,7 @@ fn headers(get: &HttpGet, authority: &str) -> Result<HeaderMap, http::Error> {
 }
 
 /// Sends a request and returns the answer. The connection runs inside this future, and is closed
-/// when it ends.
+/// when the future ends.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<String>,
@@ -175,8 +176,8 @@ async fn exchange(
     alongside(connection, answer).await
 }
 
-/// Reads the body up to its limit. An error at its end does not matter: the status has decided, and
-/// many servers end TLS without a closing message.
+/// Reads the body up to the limit. An error while reading does not matter: the status decides the
+/// outcome, and many servers end TLS without a closing message.
 async fn skim(body: Incoming) {
     let mut body = pin!(body);
     let mut left = MAX_BODY;

@@ -8,17 +8,18 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Join, ReadBuf, ReadHalf, Take, WriteHalf};
 use tokio::io::{join, split};
 
-/// A connection from which only a limited number of bytes can be read; then it reads as closed.
+/// A connection from which only a limited number of bytes can be read. After these bytes, the
+/// connection reads as closed.
 pub(super) type Limited<S> = Join<Take<ReadHalf<S>>, WriteHalf<S>>;
 
-/// Limits how many bytes can be read from a connection, including those of TLS.
+/// Limits how many bytes can be read from a connection. Bytes of TLS count, too.
 pub(super) fn bytes<S: AsyncRead + AsyncWrite>(stream: S, bytes: u64) -> Limited<S> {
     let (read, write) = split(stream);
     join(read.take(bytes), write)
 }
 
 /// Limits how many frames and bytes can be read from an HTTP/2 connection. Frames are limited
-/// because the client answers most kinds, and even a frame without payload is valid.
+/// because the client answers most kinds of frames, even frames without payload.
 pub(super) fn frames<S: AsyncRead + AsyncWrite>(
     stream: S,
     bytes: u64,
@@ -37,7 +38,7 @@ pub(super) struct Frames<R> {
 
 #[derive(Debug)]
 struct Count {
-    /// Frames that may still begin.
+    /// Number of frames that the server may still begin.
     left: u32,
     /// Bytes of the current frame's header read so far, and the payload's length as the header
     /// gives it.

@@ -1,5 +1,5 @@
-//! A single attempt of a probe, or a single run of a hook. The core decides when to make it, and
-//! what follows.
+//! Makes a single attempt of a probe, or a single run of a hook. The core decides when an attempt
+//! is made, and what its outcome means.
 
 mod address;
 mod connect;
@@ -59,7 +59,7 @@ pub trait Commands: fmt::Debug + Send + Sync {
     ) -> Result<Child, String>;
 }
 
-/// Facts of the container that an attempt needs.
+/// Facts about the container that an attempt of a probe or hook needs.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub id: String,
@@ -67,11 +67,11 @@ pub struct Target {
     pub pid: i32,
     pub runtime: Arc<dyn Commands>,
     pub reaper: Reaper,
-    /// Cgroup of the shim's commands for the container.
+    /// Cgroup in which the shim's commands for the container run.
     pub place: Option<Place>,
     /// Named ports of the container.
     pub ports: BTreeMap<String, u16>,
-    /// Highest OOM score of commands that are executed in the container.
+    /// OOM score of the container. Commands that are executed in the container get no higher score.
     pub oom_score: Option<i32>,
 }
 
@@ -134,8 +134,8 @@ async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// Why the hook failed, in one sentence. A request fails only if there is no answer: any answer is
-/// a success.
+/// Why the hook failed, in one sentence. An HTTP request of a hook fails only if there is no
+/// answer: any answer is a success.
 pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), String> {
     let target = &target.charged(&Meter::default());
     let outcome = match hook {
@@ -192,8 +192,8 @@ async fn within(
         .unwrap_or_else(|_| Err(late()))
 }
 
-/// Awaits `answer`, and drives the connection over which it comes. The connection may end before
-/// `answer` does.
+/// Awaits `answer`, and meanwhile drives the connection that delivers the answer. The connection
+/// may end before `answer` does.
 pub(crate) async fn alongside<T>(connection: impl Future, answer: impl Future<Output = T>) -> T {
     let mut answer = pin!(answer);
     tokio::select! {

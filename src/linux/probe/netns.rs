@@ -1,9 +1,9 @@
-//! A container's network namespace: the calling thread enters it and comes back, or only opens its
-//! descriptor.
+//! A container's network namespace. The calling thread enters the namespace and comes back, or only
+//! opens a descriptor of it.
 //!
 //! A socket stays in the namespace in which it was made. So the thread enters the namespace only to
-//! make the socket, and uses it from outside. Nothing may be awaited inside: another task would run
-//! in the wrong namespace.
+//! make the socket, and uses the socket from outside. Inside, the thread must not await anything:
+//! another task would run in the wrong namespace.
 
 use std::fs::File;
 use std::io;
@@ -16,11 +16,11 @@ use crate::reaper::Reaper;
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or the process has ended.
+/// If the namespace cannot be opened, or the process has exited.
 pub(super) fn of(pid: i32, reaper: &Reaper) -> io::Result<File> {
     let theirs = File::open(format!("/proc/{pid}/ns/net"))?;
-    // Checked after the file was opened, so the file belongs to this process and not to a later one
-    // with the same process id.
+    // The check comes after the file is opened. So the file belongs to this process, and not to a
+    // later process with the same process id.
     match reaper.owns(pid) {
         true => Ok(theirs),
         false => Err(io::Error::other("the container has ended")),
@@ -42,7 +42,7 @@ pub(super) fn visit<T>(
     setns(&theirs, CloneFlags::CLONE_NEWNET)?;
     let result = visit();
     if let Err(error) = setns(&own, CloneFlags::CLONE_NEWNET) {
-        // Otherwise this process would go on in the container's network.
+        // Abort: otherwise the shim would go on in the container's network.
         tracing::error!(%error, "cannot leave a container's network namespace");
         std::process::abort();
     }

@@ -5,11 +5,12 @@ use usher_core::plan::{Host, Port};
 use super::connect::{self, Network};
 use super::{Target, port_number};
 
-/// Opens a connection and closes it. The shim does this without a prober, because it reads no data.
+/// Opens a connection and closes it. The shim does this itself, without a prober, because it reads
+/// no data from the server.
 ///
 /// # Errors
 ///
-/// Why no connection came about, in one sentence.
+/// One sentence that says why there is no connection.
 pub(super) async fn attempt(
     host: Option<Host>,
     port: &Port,

@@ -1,8 +1,8 @@
 //! TLS without verification, as in kubelet's HTTPS probes.
 //!
-//! A probe asks whether a container of its own pod answers. An impostor that could answer there
-//! could also answer plain HTTP probes. So the shim checks no name, date, issuer or signature, and
-//! accepts certificates of every kind.
+//! A probe asks whether a container of its own pod answers. An attacker that can answer in the
+//! container's place can also answer HTTP probes without TLS. So the shim checks no name, date,
+//! issuer or signature, and accepts certificates of every kind.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ const SCHEMES: [SignatureScheme; 13] = [
     SignatureScheme::ECDSA_SHA1_Legacy,
 ];
 
-/// Performs the TLS handshake on `stream`. The configuration is made for each handshake, so that an
-/// idle shim keeps none.
+/// Performs the TLS handshake on `stream`. Makes the TLS configuration for each handshake, so that
+/// no configuration takes memory between handshakes.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
         .with_custom_certificate_verifier(Arc::new(Unverified))
         .with_no_client_auth();
     config.resumption = Resumption::disabled();
-    // The client sends a host's name to the server, but never an address.
+    // TLS clients send the host to the server if it is a name, but not if it is an address.
     let name = match host {
         Some(Host::Localhost) => {
             ServerName::try_from("localhost").map_err(|error| causes(&error))?

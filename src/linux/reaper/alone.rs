@@ -1,11 +1,10 @@
-//! Runs tests that need a reaper of all exits.
+//! Runs a test in a process of its own, because a reaper collects all exits of its process.
 
 use std::process::Command;
 
 use super::Reaper;
 
-/// Runs a test in its own process, since a reaper collects all exits of its process: executes this
-/// program again for the test at `path` alone.
+/// Runs a test in its own process: executes this program again, for the test at `path` alone.
 pub(super) fn alone(path: &str, make: impl FnOnce() -> Reaper, test: impl AsyncFnOnce(Reaper)) {
     const CHOSEN: &str = "USHER_TEST_ALONE";
     if std::env::var_os(CHOSEN).is_none() {

@@ -1,5 +1,5 @@
-//! Finds the children of processes, in lists that the kernel keeps or by the parent that each
-//! process has.
+//! Finds the children of a process: in the kernel's lists of children, or by the parent of each
+//! process on the node.
 
 use std::fs;
 use std::path::Path;
@@ -13,18 +13,19 @@ pub const LIST: &str = "/proc/thread-self/children";
 /// The way to find the children of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
-    /// In the kernel's lists.
+    /// Reads the kernel's lists of children.
     Lists,
-    /// Among all processes of the node, which takes milliseconds if there are thousands.
+    /// Looks at the parents of all processes on the node. This takes milliseconds if there are
+    /// thousands of processes.
     Parents,
 }
 
-/// The children of processes, as of one look at `/proc`.
+/// The source of the children of processes, during one search.
 #[derive(Debug)]
 pub(super) enum Family {
-    /// Read from the lists on each request.
+    /// The kernel's lists of children, which each request reads.
     Lists,
-    /// All processes as pairs of parent and process.
+    /// All processes of the node at the beginning of the search, as pairs of parent and process.
     Parents(Vec<(i32, i32)>),
 }
 
@@ -35,7 +36,7 @@ impl Default for Search {
 }
 
 impl Search {
-    /// Uses the kernel's lists if there is one at this path.
+    /// Chooses the kernel's lists if there is a list at this path.
     pub fn by(list: &Path) -> Search {
         match list.exists() {
             true => Search::Lists,
@@ -82,7 +83,7 @@ fn all() -> Vec<(i32, i32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        // The process may have exited meanwhile.
+        // If this fails, the process has exited in the meantime.
         Some((ProcessStat::read(pid).ok()?.parent, pid))
     });
     processes.collect()
@@ -157,7 +158,8 @@ mod tests {
         fs::read_to_string(pid).unwrap().trim().parse().unwrap()
     }
 
-    /// The first process of a sidecar stays a zombie while the pod runs.
+    /// Checks that orphans are collected while a reserved zombie exists. The first process of a
+    /// sidecar is such a zombie while the pod runs.
     async fn everything_is_collected_behind_a_reserved_process(reaper: Reaper) {
         prctl::set_child_subreaper(true).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -166,14 +168,14 @@ mod tests {
         reaper.reserve(first.pid());
         assert_eq!(ended(&mut first).await, ExitStatus::Code(3));
         assert_eq!(state(first.pid()), Some('Z'));
-        // The process of a command, which exits before the command reports it.
+        // A command has started this process, which exits before the command reports its id.
         let expectation = reaper.expect();
         let named = orphan(&reaper, directory.path(), "a", 7).await;
         go("a");
         let stranger = orphan(&reaper, directory.path(), "b", 0).await;
         let mut named = expectation.claim(named);
         assert_eq!(ended(&mut named).await, ExitStatus::Code(7));
-        // A process that has neither a waiter nor a claim.
+        // This process has neither a waiter nor a claim.
         go("b");
         becomes(stranger, None).await;
         assert_eq!(state(first.pid()), Some('Z'));

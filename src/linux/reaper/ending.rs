@@ -15,14 +15,14 @@ use usher_core::process::ExitStatus;
 use super::children::Family;
 use super::{Child, Reaper};
 
-/// Time in which a command may clean up, once its child processes are gone.
+/// Time that a command has to clean up, after its child processes were killed.
 const CLEARS_AWAY_WITHIN: Duration = Duration::from_millis(400);
 
-/// Time for a process to die of SIGKILL.
+/// Time limit for a process to die of SIGKILL.
 const DIES_WITHIN: Duration = Duration::from_secs(1);
 
-/// Number of searches for the processes that a stopped command has started. Some of these may have
-/// been forking when they were stopped.
+/// Maximum number of searches for the processes that a stopped command has started. Several are
+/// needed, because a process may be stopped while it forks.
 const LOOKS: u32 = 50;
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
@@ -66,15 +66,15 @@ impl Child {
         waited
     }
 
-    /// Ends a command: first the processes it has started, so that the command can clean up, then
-    /// the command.
+    /// Ends a command. First kills the processes that the command has started, so that the command
+    /// can clean up. Then kills the command.
     async fn end(&mut self, reaper: &Reaper) {
         self.end_descendants(reaper).await;
         if timeout(CLEARS_AWAY_WITHIN, self.wait()).await.is_ok() {
             return;
         }
         self.end_descendants(reaper).await;
-        // The command may have exited just now, which is fine.
+        // This fails if the command has exited in the meantime.
         let _ = reaper.kill(self.pid(), libc::SIGKILL);
         if timeout(DIES_WITHIN, self.wait()).await.is_err() {
             // The command is stuck in the kernel, and is collected once it dies.
@@ -104,8 +104,8 @@ impl Child {
     }
 }
 
-/// A command that is waited for. Dropping the wait, as when the shim ends, kills the command at
-/// once.
+/// A command whose caller waits for its exit. If this value is dropped, as when the shim ends, the
+/// command is killed at once.
 struct Unfinished<'a> {
     pid: i32,
     reaper: &'a Reaper,
@@ -137,7 +137,7 @@ fn stop_below(pid: i32, family: &Family) -> Vec<i32> {
     stopped
 }
 
-/// True if a process is stopped, or gone.
+/// True if a process is stopped, or does not exist anymore.
 fn is_stopped(pid: i32) -> bool {
     ProcessStat::read(pid).map_or(true, |stat| stat.is_stopped() || stat.is_zombie())
 }
@@ -173,7 +173,8 @@ mod tests {
             async |reaper| {
                 let dir = tempfile::tempdir().unwrap();
                 let file = dir.path().join("pids");
-                // Both ignore TERM, and the grandchild has its own session, like runc's init.
+                // Both processes ignore TERM, and the grandchild has its own session, like runc's
+                // init.
                 let script = format!(
                     "trap '' TERM; (trap '' TERM; setsid sleep 1000 & echo $! >> {0}.new; \
                      mv {0}.new {0}; wait) & wait; wait",
@@ -204,7 +205,7 @@ mod tests {
         );
     }
 
-    /// The shim may end while a command is being ended.
+    /// Covers a shim that ends while it is ending a command.
     #[test]
     fn a_command_whose_wait_is_dropped_ends_at_once() {
         alone(

@@ -9,7 +9,7 @@ use super::unmount_at;
 /// Unmounts everything at `target` and below it, even if `target` itself is no mount point.
 pub(super) fn unmount(target: &Path) {
     unmount_at(target);
-    // Detaching a mount also detaches those on it.
+    // Detaching a mount also detaches the mounts on it.
     let is_empty = std::fs::read_dir(target).map_or(true, |mut entries| entries.next().is_none());
     if is_empty {
         return;

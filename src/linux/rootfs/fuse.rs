@@ -16,10 +16,10 @@ use usher_core::process::ExitStatus;
 /// Time limit of a helper; kubelet allows two minutes for Create and Start together.
 const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Most bytes of a helper's error message that are passed on.
+/// Maximum number of bytes of a helper's error message that the shim passes on.
 const MAX_ERROR_BYTES: usize = 1024;
 
-/// The program that mounts a type of file system, and the name that this program has for the type.
+/// The program that mounts a type of file system, and that program's name for the type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Helper {
     program: &'static str,
@@ -27,7 +27,7 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Returns the helper for a type of mount; `None` if the kernel mounts it itself.
+    /// Returns the helper for a type of file system; `None` if the kernel mounts this type itself.
     pub fn of(kind: &str) -> Option<Helper> {
         let (family, kind) = kind.split_once('.')?;
         let program = match family {
@@ -39,8 +39,9 @@ impl Helper {
         Some(Helper { program, kind })
     }
 
-    /// Has the helper mount the file system at `target`. The program that then serves the file
-    /// system becomes a child of the shim, the subreaper, and exits after the unmount.
+    /// Has the helper mount the file system at `target`. The helper leaves a program running that
+    /// serves the file system. This program becomes a child of the shim, the subreaper, and exits
+    /// after the unmount.
     ///
     /// # Errors
     ///
@@ -82,8 +83,8 @@ impl Helper {
     }
 }
 
-/// A helper's standard error. Everything is read, so that the helper never blocks; the beginning is
-/// kept.
+/// A helper's standard error. The shim reads all of it, so that the helper never blocks, and keeps
+/// the beginning.
 struct ErrorOutput {
     said: pipe::Receiver,
     kept: Vec<u8>,

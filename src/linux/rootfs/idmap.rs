@@ -1,4 +1,4 @@
-//! ID-mapped mounts: files have other owners through the mount than on the file system
+//! ID-mapped mounts, through which files have other owners than on their file system
 //! (`mount_setattr(2)`).
 
 use std::fs;
@@ -22,7 +22,8 @@ impl UserNamespace {
     pub fn new(uidmap: &str, gidmap: &str) -> Result<UserNamespace, String> {
         let (uids, gids) = (table("uidmap", uidmap)?, table("gidmap", gidmap)?);
         let refused = |error: std::io::Error| format!("user namespace: {error}");
-        // The holder process exits on drop; after that the descriptor keeps the namespace.
+        // The holder process exits when `holder` is dropped. After that, the descriptor keeps the
+        // namespace.
         let holder = mounts::UserNamespaceHolder::new().map_err(refused)?;
         let of_holder = |name: &str| format!("/proc/{}/{name}", holder.pid());
         let write = |option: &str, given: &str, file: &str, table: &str| {
@@ -35,7 +36,7 @@ impl UserNamespace {
         Ok(UserNamespace(namespace.into()))
     }
 
-    /// Mounts the files at `target` over themselves, with mapped owners.
+    /// Mounts the files at `target` at the same place again, with mapped owners.
     ///
     /// # Errors
     ///
@@ -64,7 +65,7 @@ impl UserNamespace {
         let at = |error: std::io::Error| format!("{}: {error}", target.display());
         let tree =
             mounts::clone_tree(source).map_err(|error| format!("{}: {error}", source.display()))?;
-        // The owners are mapped before the mount becomes visible.
+        // Map the owners before the mount becomes visible.
         mounts::map_owners(tree.as_fd(), self.as_fd(), attributes).map_err(|error| {
             format!("the kernel or file system cannot map the owners of {files}: {error}")
         })?;

@@ -19,7 +19,7 @@ const DIRECTORY: &str = "usher-layers";
 ///
 /// # Errors
 ///
-/// A sentence if that directory does not exist.
+/// A sentence if the common directory does not exist.
 pub(super) fn shorten(options: &mut [String]) -> Result<(), String> {
     let Some(option) = lower_option(options) else {
         return Ok(());
@@ -47,12 +47,13 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Mounts the layers, and puts them into the options. Their directory becomes the working
-    /// directory, so that the paths are short and any number fits.
+    /// Mounts the layers with other owners, and writes the new paths into the options. The
+    /// directory of these mounts becomes the working directory, so that the paths are short, and
+    /// the options have room for any number of layers.
     ///
     /// # Errors
     ///
-    /// A sentence; then nothing is left mounted.
+    /// A sentence. After an error nothing is left mounted.
     pub fn map(
         options: &mut [String],
         bundle: &Path,
@@ -93,8 +94,8 @@ pub(super) fn unmount(bundle: &Path) {
     };
     for entry in entries.flatten() {
         unmount_at(&entry.path());
-        // Fails unless the directory is empty. A layer that is still mounted there is part of an
-        // image, and must stay.
+        // This fails unless the directory is empty. That is intended: a layer that is still mounted
+        // there has the files of an image, which must stay.
         let _ = fs::remove_dir(entry.path());
     }
     let _ = fs::remove_dir(directory);
@@ -111,7 +112,8 @@ pub(super) fn directories(option: &str) -> Vec<PathBuf> {
     list.split(':').map(PathBuf::from).collect()
 }
 
-/// Deepest directory that is above all paths; `None` if that is the root, or without paths.
+/// Deepest directory that contains all paths; `None` if it is the root directory, or if there are
+/// no paths.
 pub(super) fn common_directory(paths: &[PathBuf]) -> Option<PathBuf> {
     let mut parents = paths.iter().map(|path| path.parent());
     let mut common = parents.next()??.to_owned();
@@ -140,7 +142,7 @@ mod tests {
         let path = |rest: &str| format!("{snapshots}/{rest}");
         let found = common(&[&path("1/fs"), &path("12/fs"), &path("123/fs")]);
         assert_eq!(found.as_deref(), Some(Path::new(snapshots)));
-        // One path inside the other.
+        // Here one path is inside the other.
         assert_eq!(common(&["/a/b", "/a/b/c"]), Some(PathBuf::from("/a")));
         assert_eq!(common(&["/a/b/c"]), Some(PathBuf::from("/a/b")));
         assert_eq!(common(&["/a/b", "/c/d"]), None);

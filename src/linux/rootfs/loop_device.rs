@@ -1,4 +1,4 @@
-//! Loop devices, by which the image of a file system in a file can be mounted.
+//! Loop devices, which make it possible to mount a file that contains a file system.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -14,11 +14,11 @@ use super::options::Options;
 /// Device that returns the numbers of free loop devices.
 const CONTROL: &str = "/dev/loop-control";
 
-/// Attempts to take a free device before another process does.
+/// Maximum number of attempts to get a free device. Another process may take the device first.
 const TRIES: usize = 100;
 
-/// A device with an attached file, which is detached when the device is neither open nor mounted
-/// any more.
+/// A loop device with an attached file. The kernel detaches the file when the device is neither
+/// open nor mounted.
 #[derive(Debug)]
 pub(super) struct LoopDevice {
     pub path: String,

@@ -1,4 +1,4 @@
-//! The root file system of a container: the mounts in containerd's Create.
+//! The root file system of a container, made from the mounts in containerd's Create.
 //!
 //! | file | subject |
 //! |---|---|
@@ -64,7 +64,7 @@ pub fn of(bundle: &Path) -> PathBuf {
 ///
 /// # Errors
 ///
-/// A sentence that names the mount; then nothing is left mounted.
+/// A sentence that names the mount. After an error nothing is left mounted.
 pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(), String> {
     for mount in mounts {
         if let Err(error) = mount_one(mount, bundle, reaper).await {
@@ -82,8 +82,8 @@ pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(
     Ok(())
 }
 
-/// Mounts on a thread, because devices, network file systems and the layers of an overlay may
-/// stall.
+/// Makes one of the mounts on a further thread, because devices, network file systems and the
+/// layers of an overlay may stall.
 #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
 async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), String> {
     let rootfs = of(bundle);
@@ -103,8 +103,8 @@ async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), 
     }
 }
 
-/// Detaches all mounts at the root file system of `bundle` and below it. Processes that still use
-/// one keep it until they exit.
+/// Detaches all mounts at the root file system of `bundle` and below it. A process that still uses
+/// such a mount keeps the mount until it exits.
 pub async fn unmount(bundle: &Path, threads: &Threads) {
     let rootfs = of(bundle);
     let unmounted = threads.run(move || unmount_at(&rootfs));
@@ -113,16 +113,16 @@ pub async fn unmount(bundle: &Path, threads: &Threads) {
     }
 }
 
-/// Unmounts all that a killed shim has left, perhaps while it was mounting. Any disk may stall
-/// this, so it is only for a process that does not serve a pod.
+/// Unmounts everything that a killed shim has left in `bundle`, even if the shim was killed while
+/// it was mounting. Any disk may stall this call, so a process that serves a pod must not make it.
 pub fn unmount_all(bundle: &Path) {
     below::unmount(&of(bundle));
     layers::unmount(bundle);
 }
 
-/// Unmounts what a killed command of the OCI runtime has mounted in its state of a container: `runc
-/// create` mounts its own program there for a moment, and `runc delete` fails if it is still
-/// mounted.
+/// Unmounts what a killed command of the OCI runtime has mounted in the directory of a container's
+/// state. `runc create` mounts its own program there for a moment, and `runc delete` fails while
+/// that program is mounted.
 pub async fn unmount_state(state: &Path, threads: &Threads) {
     let owned = state.to_owned();
     if let Err(error) = threads.run(move || unmount_state_now(&owned)).await {
@@ -130,7 +130,8 @@ pub async fn unmount_state(state: &Path, threads: &Threads) {
     }
 }
 
-/// As [`unmount_state`], for a process that does not serve a pod.
+/// Does the same as [`unmount_state`], on the calling thread. Only for a process that does not
+/// serve a pod.
 #[expect(
     clippy::disallowed_methods,
     reason = "on a thread of its own, or in a process that serves nothing"
@@ -149,7 +150,7 @@ fn unmount_at(target: &Path) {
     loop {
         match umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
             Ok(()) => {}
-            // EINVAL: not, or no longer, a mount point.
+            // EINVAL means that `target` is no mount point, or no longer one.
             Err(Errno::EINVAL | Errno::ENOENT) => return,
             Err(error) => {
                 return tracing::warn!(target = %target.display(), %error, "rootfs not unmounted");

@@ -1,4 +1,4 @@
-//! A mount of the root file system.
+//! Makes a single mount of a container's root file system.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use super::options::Options;
 pub(super) struct Mounting {
     kind: String,
     source: String,
-    /// Path below the root file system.
+    /// Path at which to mount, below the root file system.
     target: String,
     options: Options,
     bundle: PathBuf,
@@ -46,8 +46,8 @@ impl Mounting {
         self.kind == "overlay"
     }
 
-    /// Makes the mount. The calling thread must end afterwards, because it now has its own working
-    /// directory.
+    /// Makes the mount. The calling thread gets its own working directory, so it must end
+    /// afterward.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Mounting {
                 self.mount_at(&self.target()?)
             }
             None => self.mount_at(&self.target()?),
-            // The owners of an overlay are mapped in its layers.
+            // For an overlay, the owners are mapped in the layers.
             Some(users) if self.is_overlay() => {
                 let target = self.target()?;
                 let _layers = Layers::map(&mut self.options.data, &self.bundle, users)?;
@@ -73,8 +73,8 @@ impl Mounting {
             }
             Some(users) => {
                 self.mount_at(&self.target()?)?;
-                // Opened again, because the first descriptor refers to the directory below the new
-                // mount.
+                // Open the target again: the first descriptor refers to the directory that the new
+                // mount covers.
                 let target = self.target()?;
                 users.remount(&path_of(&target))
             }
@@ -124,8 +124,8 @@ impl Mounting {
         }
         let read_only_bind = MsFlags::MS_BIND | MsFlags::MS_RDONLY;
         if flags.contains(read_only_bind) {
-            // A bind mount gets its flags by a remount. Reopen the path, because the descriptor
-            // refers to the directory below the mount.
+            // A bind mount gets its flags by a remount. Open the target again: the first descriptor
+            // refers to the directory that the mount covers.
             let target = self.target()?;
             let target = path_of(&target);
             let none: Option<&str> = None;

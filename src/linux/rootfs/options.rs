@@ -2,10 +2,10 @@
 
 use nix::mount::MsFlags;
 
-/// Most bytes of data that mount(2) accepts: a page, less its final NUL.
+/// Maximum number of bytes of data that mount(2) accepts: a page, less one byte for the final NUL.
 const DATA_AT_MOST: usize = 4095;
 
-/// Mount options, sorted by their recipients.
+/// Mount options, sorted by who gets them: mount(2), the file system or the shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub flags: MsFlags,
@@ -17,11 +17,11 @@ pub(super) struct Options {
     pub is_direct: bool,
     /// UIDs on the file system (inside) and in the mount (outside): `inside:outside:count,…`.
     pub uidmap: Option<String>,
-    /// GIDs, in the same form.
+    /// GIDs, in the same form as `uidmap`.
     pub gidmap: Option<String>,
 }
 
-/// Effect of an option on the flags.
+/// Effect of a mount option on the flags of mount(2).
 enum Effect {
     Sets(MsFlags),
     Clears(MsFlags),
@@ -40,7 +40,7 @@ impl Options {
         for word in words {
             options.add(word);
         }
-        // Without a loop device, this option belongs to the file system.
+        // Without a loop device, the option `direct-io` is for the file system.
         if options.is_loop {
             options.data.retain(|word| {
                 let is_direct = word == "direct-io";
@@ -68,7 +68,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// A sentence if it is longer than mount(2) accepts.
+    /// A sentence if the data is longer than mount(2) accepts.
     pub fn data(&self) -> Result<Option<String>, String> {
         let data = self.data.join(",");
         match data.len() {

@@ -1,4 +1,4 @@
-//! The address of a stream, given by containerd's client: a path, or a URI.
+//! The address of a standard stream, which containerd's client gives: a path, or a URI.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Address<'a> {
-    /// A FIFO, or a file that exists.
+    /// The path of a FIFO, or of a file that exists.
     Path(&'a str),
     /// `file://`: a log file, created if it does not exist.
     File(PathBuf),
@@ -22,14 +22,14 @@ pub(super) enum Address<'a> {
 pub(super) struct Program {
     pub path: PathBuf,
     pub args: Vec<String>,
-    /// True if the program writes a byte when it is ready, instead of only closing the pipe
-    /// (`binary-v2://`).
+    /// True if a program writes a byte to its pipe when it is ready (`binary-v2://`). Other
+    /// programs only close the pipe.
     pub says_when_ready: bool,
 }
 
 impl Address<'_> {
-    /// Parses an address like containerd's runc shim: ignores the host of a URI, and uses the first
-    /// value of each key of the query.
+    /// Parses an address as containerd's runc shim does: ignores the host of a URI, and uses the
+    /// first value of each key in the query.
     pub fn parse(text: &str) -> Address<'_> {
         let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme))
         else {
@@ -50,7 +50,7 @@ impl Address<'_> {
     }
 }
 
-/// True for a URI's scheme (RFC 3986, section 3.1).
+/// True if the text is the scheme of a URI (RFC 3986, section 3.1).
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphabetic())
         && text

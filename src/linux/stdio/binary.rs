@@ -1,8 +1,9 @@
-//! Logging programs (`binary://`), which the node's administrator provides for a process's output.
+//! Logging programs (`binary://`), which read a process's output. The node's administrator provides
+//! them.
 //!
-//! A program reads the output on descriptors 3 and 4, and closes descriptor 5 when it is ready;
-//! with `binary-v2://`, from containerd 2.4 on, it first writes a byte to it
-//! (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>).
+//! A program reads the output on descriptors 3 and 4. When the program is ready, it closes
+//! descriptor 5. A `binary-v2://` program (containerd 2.4 and later) first writes a byte to
+//! descriptor 5 (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md>).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,18 +26,19 @@ use usher_core::process::ExitStatus;
 /// Time limit for a program to be ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for a program to read the rest after the process is deleted. The process's streams end when
-/// it is deleted, unless another process keeps them open.
+/// Time that a program has to read the rest of the output after the process is deleted. At the
+/// deletion the streams end, unless another process has them open.
 const READS_ON_FOR: Duration = Duration::from_secs(2);
 
-/// Time for a program to exit after SIGTERM, as with containerd's runc shim.
+/// Time that a program has to exit after SIGTERM, as under containerd's runc shim.
 const ENDS_WITHIN: Duration = Duration::from_secs(12);
 
 #[derive(Debug)]
 pub(super) struct Logger {
     name: String,
     child: Child,
-    /// Exit status, once the program has exited: a child can be waited for only once.
+    /// Exit status of the program, once it has exited. It is kept because a child can be waited for
+    /// only once.
     status: Option<ExitStatus>,
     reaper: Reaper,
 }
@@ -53,7 +55,8 @@ pub(super) struct Ready {
 ///
 /// # Errors
 ///
-/// If the program cannot be run, exits early or is not ready in time; then it is no longer running.
+/// If the program cannot be run, exits early or is not ready in time. After an error the program
+/// does not run anymore.
 pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Ready, StdioError> {
     let name = program.path.display().to_string();
     let failed = |reason: String| StdioError::Logger {
@@ -116,12 +119,13 @@ impl Logger {
         loop {
             let mut readable = ready.readable().await.map_err(|error| error.to_string())?;
             match read(ready.get_ref(), &mut [0]) {
-                // Like containerd's runc shim, accept a byte in any case.
+                // Accept a byte from every program, as containerd's runc shim does.
                 Ok(1..) => return Ok(()),
                 Ok(0) if says_so => {
                     return Err("closed descriptor 5 before it wrote a byte to it".to_owned());
                 }
-                // The exit of a program also closes its descriptors.
+                // The descriptor is also closed when the program exits, so check that the program
+                // still runs.
                 Ok(0) if !is_ending(self.child.pid()) => return Ok(()),
                 Ok(0) => return Err(self.ended_early().await),
                 Err(Errno::EAGAIN) => readable.clear_ready(),
@@ -131,8 +135,8 @@ impl Logger {
         }
     }
 
-    /// Waits until the program has read everything and exited. If the program does not, sends
-    /// SIGTERM, and then SIGKILL.
+    /// Waits until the program has read everything and exited. If the program does not exit in
+    /// time, sends SIGTERM, and then SIGKILL.
     pub async fn end(mut self) {
         if self.wait_for_exit(READS_ON_FOR).await {
             return;
@@ -179,7 +183,7 @@ impl Logger {
     }
 }
 
-/// True if a child is exiting, or gone.
+/// True if a child is exiting, or has exited.
 fn is_ending(pid: i32) -> bool {
     ProcessStat::read(pid).map_or(true, |stat| stat.is_exiting())
 }

@@ -1,4 +1,4 @@
-//! The console socket, over which the OCI runtime sends a terminal.
+//! The console socket: the OCI runtime makes a terminal, and sends its descriptor over this socket.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -16,18 +16,18 @@ use tokio::time::timeout;
 
 use crate::sys;
 
-/// Time for the terminal to arrive after the runtime's command has exited; runc and crun send it
-/// before.
+/// Time limit for the terminal to arrive after the runtime's command has exited. runc and crun send
+/// the terminal before they exit.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
 
 /// File name of the socket.
 const NAME: &str = "pty";
 
-/// A socket for one terminal; its file is removed on drop.
+/// A socket for one terminal. On drop, the file of the socket is removed.
 ///
-/// The file is in the bundle, which containerd removes even if the shim is killed. A bundle's path
-/// is often longer than the path of a socket may be (107 bytes), so both sides name it through
-/// `/proc`, by the shim's descriptor of its directory.
+/// The file is in the bundle, which containerd removes even if the shim is killed. A socket's path
+/// may have at most 107 bytes, and a bundle's path is often longer. So the shim and the runtime use
+/// a path in `/proc`, by way of the shim's descriptor of the directory.
 #[derive(Debug)]
 pub(super) struct ConsoleSocket {
     listener: UnixListener,
@@ -35,7 +35,7 @@ pub(super) struct ConsoleSocket {
     path: PathBuf,
 }
 
-/// Counter for unique names of directories.
+/// Counter that makes the names of the sockets' directories unique.
 static SOCKETS: AtomicU64 = AtomicU64::new(0);
 
 impl ConsoleSocket {
@@ -43,7 +43,7 @@ impl ConsoleSocket {
     ///
     /// # Errors
     ///
-    /// If the directory or the socket cannot be made; then nothing is left.
+    /// If the directory or the socket cannot be made. After an error neither is left.
     pub fn bind(bundle: &Path) -> io::Result<ConsoleSocket> {
         let number = SOCKETS.fetch_add(1, Ordering::Relaxed);
         let path = bundle.join(format!("usher-{number}.console"));
@@ -69,7 +69,7 @@ impl ConsoleSocket {
         }
     }
 
-    /// Path for the runtime to connect to, valid in any process.
+    /// Path of the socket for the runtime, valid in any process.
     pub fn name(&self) -> PathBuf {
         let (shim, directory) = (std::process::id(), self.directory.as_raw_fd());
         PathBuf::from(format!("/proc/{shim}/fd/{directory}/{NAME}"))
@@ -106,7 +106,7 @@ impl Drop for ConsoleSocket {
 }
 
 fn remove(directory: &Path) {
-    // Fails if the socket was never made.
+    // This fails if the socket was never made.
     let _ = std::fs::remove_file(directory.join(NAME));
     if let Err(error) = std::fs::remove_dir(directory) {
         tracing::warn!(directory = %directory.display(), %error, "console socket not removed");

@@ -1,4 +1,4 @@
-//! Copies bytes that cannot be spliced: from terminals, and to files.
+//! Copies bytes where splice(2) is not possible: from terminals, and to files.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,11 +11,13 @@ use tokio::io::unix::AsyncFd;
 use super::destination::Destination;
 use super::passage::Passage;
 
-/// Most bytes of a read: several pages of a pipe; a terminal returns at most one page.
+/// Maximum number of bytes of one read: several pages of a pipe. A terminal returns at most one
+/// page.
 const AT_ONCE: usize = 16 * 1024;
 
-/// Most bytes read from a terminal after its process has exited: far more than a terminal holds,
-/// but limited, because another process may write to it forever.
+/// Maximum number of bytes that are read from a terminal after its process has exited. This is far
+/// more than a terminal holds; without a limit, another process could write to the terminal
+/// forever.
 const LAST_AT_MOST: usize = 256 * 1024;
 
 enum Taken {
@@ -72,7 +74,7 @@ pub(super) async fn copy(
 fn take(from: &OwnedFd, to: &mut Destination) -> io::Result<Taken> {
     let mut piece = [0; AT_ONCE];
     match read(from, &mut piece) {
-        // A terminal returns EIO when no process has it open.
+        // A terminal returns EIO when no process has the terminal open.
         Ok(0) | Err(Errno::EIO) => Ok(Taken::End),
         Ok(length) => {
             let rest = to.write(piece.get(..length).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The destination of a process's output: a reader, or a file.
+//! The destination of a process's output: a FIFO or pipe with a reader, or a file.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,8 +23,8 @@ use super::words::MessageWriter;
 use super::{Phases, StdioError, deleted, is_ready, watch};
 use crate::offload::Threads;
 
-/// Time for which the FIFO stays open for a first reader after a process's output has ended.
-/// containerd's runc shim waits as long, but before it answers Create.
+/// Time for which the FIFO stays open after the end of a process's output, if no reader has opened
+/// it yet. containerd's runc shim also waits 30 seconds for a reader, but before it answers Create.
 const READER_COMES_WITHIN: Duration = Duration::from_secs(30);
 
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -36,12 +36,12 @@ pub(super) enum Destination {
     /// The input of a terminal.
     Terminal(Arc<AsyncFd<OwnedFd>>),
     File(Log),
-    /// No destination, or a broken one.
+    /// There is no destination, or it is broken.
     Nowhere,
 }
 
-/// A reading end that the shim keeps open: without any reader a FIFO would break, and readers come
-/// and go.
+/// The reading end of a FIFO, which the shim keeps open. Without it, the FIFO would break whenever
+/// the last reader closes it.
 pub(super) type Keep = Option<File>;
 
 impl Destination {
@@ -50,12 +50,13 @@ impl Destination {
         matches!(self, Destination::File(_))
     }
 
-    /// Opens the destination at an address. Does not wait for a reader, but waits for a stalled
-    /// disk.
+    /// Opens the destination at an address. Does not wait for a reader of a FIFO, but waits while
+    /// the disk with a file stalls.
     ///
     /// # Errors
     ///
-    /// [`StdioError`]; also for a logging program, which is started for both streams together.
+    /// [`StdioError`]. The address of a logging program is an error here, because the program is
+    /// started for both streams together.
     pub async fn open(
         stream: &'static str,
         text: &str,
@@ -92,12 +93,12 @@ impl Destination {
     ///
     /// # Errors
     ///
-    /// If it cannot be watched.
+    /// If the pipe cannot be watched.
     pub fn pipe(to: OwnedFd) -> io::Result<Destination> {
         Ok(Destination::Pipe(watch(to, Interest::WRITABLE)?))
     }
 
-    /// Writes as much as possible without blocking; returns the rest.
+    /// Writes as much of the piece as possible without blocking; returns the rest.
     pub fn write<'a>(&mut self, piece: &'a [u8]) -> &'a [u8] {
         let written = match self {
             Destination::Nowhere => Ok(piece.len()),
@@ -144,7 +145,7 @@ impl Destination {
         false
     }
 
-    /// Waits until everything has been written to a file, and closes the destination.
+    /// Closes the destination. If it is a file, first waits until everything has been written.
     pub async fn finish(&mut self) {
         if matches!(self, Destination::File(_))
             && let Destination::File(log) = mem::replace(self, Destination::Nowhere)
@@ -162,8 +163,8 @@ impl Destination {
         }
     }
 
-    /// Keeps a FIFO without a reader open for a while: a reader that is about to open it would
-    /// otherwise miss the last output and its end.
+    /// If a FIFO has no reader, keeps the FIFO open for a while. Otherwise a reader that is about
+    /// to open it would miss the output and its end.
     pub async fn linger(&self, phase: &mut Phases) {
         let Destination::Pipe(to) = self else {
             return;
@@ -206,7 +207,7 @@ impl Opened {
             .append(true)
             .create(create)
             .mode(0o644)
-            // Does not block even if the path is a FIFO by now.
+            // With this flag, the open does not block even if the path has become a FIFO.
             .custom_flags(libc::O_NONBLOCK)
             .open(path)?;
         Ok(Opened::File(file))

@@ -21,8 +21,8 @@ pub(super) fn is_fifo(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path)?.file_type().is_fifo())
 }
 
-/// Opens one end of a FIFO without waiting for the other. Opening the write end fails unless the
-/// read end is open.
+/// Opens one end of a FIFO without waiting until the other end is open. The writing end cannot be
+/// opened while no process has the reading end open.
 ///
 /// # Errors
 ///
@@ -34,7 +34,7 @@ pub(super) fn open(path: &Path, end: End) -> io::Result<File> {
         End::Write => options.write(true),
     };
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
-    // Checked on the open file, because the path may have been replaced.
+    // Check the open file, because the file at the path may have been replaced.
     match file.metadata()?.file_type().is_fifo() {
         true => Ok(file),
         false => Err(no_fifo()),

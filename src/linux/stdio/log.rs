@@ -14,20 +14,22 @@ use tokio::time::sleep;
 
 use crate::offload;
 
-/// Most bytes that wait for the disk: as many as a pipe holds.
+/// Maximum number of bytes that wait for the disk: as many as a pipe holds.
 const QUEUED_AT_MOST: usize = 64 * 1024;
 
-/// Further bytes for the shim's own messages, which cannot wait in a pipe.
+/// Number of bytes that the shim's own messages may add to the queue. Unlike a process's output,
+/// these cannot wait in a pipe.
 const FOR_WORDS: usize = 4096;
 
-/// Time for which an idle thread stays: output comes in bursts, and starting a thread costs more
+/// Time after which an idle thread ends. Output comes in bursts, and starting a thread costs more
 /// than writing a line.
 const STAYS_FOR: Duration = Duration::from_millis(100);
 
 /// Pause before the next attempt to start a thread after the kernel has refused one.
 const ASKS_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// The pump's handle of a log file. After a drop the file is closed once all is written.
+/// The pump's handle of a log file. When the handle is dropped, the thread writes what is queued,
+/// and closes the file.
 #[derive(Debug)]
 pub(super) struct Log(Arc<Shared>);
 
@@ -52,7 +54,8 @@ struct Queue {
     /// The file; `None` while a thread has it.
     file: Option<File>,
     has_thread: bool,
-    /// True while the thread waits for work; waking it then costs a system call.
+    /// True while the thread waits for work. Only then the thread has to be woken, which costs a
+    /// system call.
     is_waiting: bool,
     is_failing: bool,
     /// True if no more output will come.
@@ -78,7 +81,7 @@ impl Log {
         }))
     }
 
-    /// Queues as much of a piece as there is room for; returns the rest.
+    /// Queues as much of a piece as the queue has room for; returns the rest.
     pub fn write<'a>(&self, piece: &'a [u8]) -> &'a [u8] {
         let mut queue = self.0.lock();
         let taken = piece.len().min(queue.room());
@@ -96,7 +99,7 @@ impl Log {
         self.0.reach(|queue| queue.room() > 0).await;
     }
 
-    /// Waits until all is written and the file is closed.
+    /// Waits until the queue is written and the file is closed.
     pub async fn finish(self) {
         self.end();
         self.0.reach(|queue| queue.is_closed).await;
@@ -109,7 +112,7 @@ impl Log {
     fn end(&self) {
         let mut queue = self.0.lock();
         queue.is_over = true;
-        // Closing a file may stall like a write, so the thread does it.
+        // Closing a file may stall like a write, so the thread closes the file.
         if !queue.is_closed && !self.0.is_served(&mut queue) {
             tracing::warn!("a log file stays open: no thread can be started to close it");
         }
@@ -147,8 +150,8 @@ impl Queue {
         QUEUED_AT_MOST.saturating_sub(waiting)
     }
 
-    /// Logs the first of several failures. Bytes that cannot be written are lost: a full disk must
-    /// end neither the process nor the log.
+    /// Logs the first of several failed writes. Bytes that cannot be written are lost: a full disk
+    /// must end neither the process nor the log.
     fn note(&mut self, appended: &io::Result<()>) {
         if let (Err(error), false) = (appended, self.is_failing) {
             tracing::warn!(%error, "output is lost: the log file cannot be written");
@@ -173,7 +176,7 @@ impl Shared {
         }
     }
 
-    /// Starts a thread if there is none; false if that fails.
+    /// Starts the thread if it does not run; false if it cannot be started.
     fn is_served(self: &Arc<Self>, queue: &mut Queue) -> bool {
         if !queue.has_thread && !queue.is_closed {
             let shared = Arc::clone(self);
@@ -185,7 +188,7 @@ impl Shared {
         queue.has_thread
     }
 
-    /// Waits until `has_come` is true of the queue.
+    /// Waits until `has_come` returns true for the queue.
     async fn reach(self: &Arc<Self>, has_come: impl Fn(&Queue) -> bool) {
         loop {
             let is_served = {
@@ -260,7 +263,7 @@ mod tests {
         runtime.unwrap().block_on(test)
     }
 
-    /// A log on a pipe, which stalls when it is full, until the other end is read.
+    /// A log that writes to a pipe. A write stalls while the pipe is full.
     fn stalled() -> (std::io::PipeReader, Log) {
         let (disk, file) = std::io::pipe().unwrap();
         let file = std::os::fd::OwnedFd::from(file);
@@ -288,8 +291,8 @@ mod tests {
             let (mut disk, log) = stalled();
             let sent = numbers();
             let begun = Instant::now();
-            // The log takes what the pipe holds, and twice the queue's limit: the bytes that the
-            // thread is writing, and those that wait.
+            // The log takes as many bytes as the pipe holds, plus twice the queue's limit: once for
+            // the bytes that the thread is writing, and once for the bytes that wait.
             let written = timeout(Duration::from_millis(300), write_all(&log, &sent)).await;
             assert!(written.is_err() && begun.elapsed() < Duration::from_secs(20));
             let (queued, under_way) = {

@@ -2,7 +2,7 @@
 //!
 //! containerd passes a FIFO for each stream, and reads or writes the other end. The process itself
 //! gets pipes or a terminal, and the shim moves the bytes. So the process sees no broken pipe when
-//! a reader goes away, such as a restarting containerd, and it cannot affect containerd's files.
+//! a reader such as containerd restarts, and the process has no access to containerd's FIFOs.
 //! Output can also go to a file or a logging program.
 
 mod address;
@@ -49,7 +49,8 @@ pub use streams::{Streams, drain, open};
 pub use terminal::Size;
 pub use words::{Rest, leave_message, tell};
 
-/// The caller's addresses of a process's streams; an empty one means none.
+/// The caller's addresses of a process's streams. An empty address means that there is no such
+/// stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
     pub stdin: String,
@@ -58,7 +59,7 @@ pub struct Paths {
     pub terminal: bool,
 }
 
-/// Standard streams to give to a process.
+/// The standard streams that a process gets.
 #[derive(Debug, Default)]
 pub struct ProcessStdio {
     pub stdin: Option<OwnedFd>,
@@ -85,7 +86,8 @@ pub struct Setting<'a> {
     pub bundle: &'a Path,
     pub owner: Owner,
     pub reaper: &'a Reaper,
-    /// True if another process may get the streams after this one.
+    /// True if the next process of the container may get the same streams, after a restart in
+    /// place.
     pub is_shared: bool,
 }
 
@@ -127,14 +129,14 @@ impl StdioError {
     }
 }
 
-/// Progress of a process, as the pumps need it.
+/// Phase of a process, which tells its pumps what to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     #[default]
     Alive,
     Ended,
     Deleted,
-    /// The time for the rest of its output is over.
+    /// The time limit for the rest of the process's output has passed.
     Over,
 }
 
@@ -142,7 +144,7 @@ enum Phase {
 type Phases = state::Receiver<Phase>;
 
 async fn ended(phase: &mut Phases) {
-    // The sender is dropped with the streams.
+    // An error means that the streams, and with them the sender, were dropped.
     let _ = phase.wait_for(|phase| *phase >= Phase::Ended).await;
 }
 
@@ -154,18 +156,18 @@ async fn over(phase: &mut Phases) {
     let _ = phase.wait_for(|phase| *phase >= Phase::Over).await;
 }
 
-/// Watches our end of a pipe or terminal, and makes it non-blocking. The other end is a separate
-/// open file and keeps blocking, as the process expects.
+/// Watches the shim's end of a pipe or terminal, and makes this end non-blocking. The process's end
+/// is a separate open file that still blocks, as the process expects.
 fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
     fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     sys::watch(fd, interest)
 }
 
-/// True if an operation on a descriptor would not block; it may fail.
+/// True if an operation on a descriptor would not block. The operation may still fail.
 fn is_ready(fd: BorrowedFd<'_>, flag: PollFlags) -> bool {
     let mut fds = [PollFd::new(fd.as_fd(), flag)];
-    // On an error of poll(2) say true: the caller's operation then reports it.
+    // If poll(2) fails, return true: the caller's operation reports the error.
     poll(&mut fds, PollTimeout::ZERO).is_err() || fds.iter().any(|fd| fd.any().unwrap_or(true))
 }
 

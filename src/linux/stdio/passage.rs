@@ -3,8 +3,8 @@
 //! A client closes its FIFO when it learns of the exit, and loses output that it has not read. So
 //! the shim reports an exit only after the client has read what the process had written. The kernel
 //! does not report reads of a FIFO. So the shim counts the bytes that it moves into the FIFO, and
-//! checks how many are still in it. It waits until the difference reaches the number of bytes that
-//! the process has written.
+//! checks how many bytes are still in the FIFO. The difference is what the client has read. The
+//! shim waits until the client has read as many bytes as the process has written.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep};
 use crate::sys;
 use usher_core::lifecycle::READ_WITHIN;
 
-/// Longest pause of a reader. After a longer one, the shim reports the process's exit even if
-/// output is unread.
+/// Longest time for which a reader may pause. After a longer pause, the shim reports the process's
+/// exit even if output is unread.
 const STILL_FOR: Duration = Duration::from_millis(200);
 
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -83,16 +83,17 @@ impl Passage {
         self.kept_back.store(bytes, Ordering::Relaxed);
     }
 
-    /// The pump has ended.
+    /// Notes that the pump has ended.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Opens another reading end through the FIFO's writing end, which may be closed afterwards.
+    /// Opens a further reading end of the FIFO, by way of the writing end `to`. The writing end may
+    /// be closed afterward.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened; then no exit waits for this stream.
+    /// If the reading end cannot be opened. Then no exit is delayed because of this stream.
     pub fn reopen(&self, to: &impl AsFd) -> io::Result<Arc<File>> {
         let path = format!("/proc/self/fd/{}", to.as_fd().as_raw_fd());
         let mut options = OpenOptions::new();
@@ -119,8 +120,8 @@ impl Passage {
         }
     }
 
-    /// Number of bytes that no client has read, of the first `written` bytes; 0 if that cannot be
-    /// known.
+    /// Number of bytes, of the first `written` bytes, that no client has read; 0 if the number is
+    /// unknown.
     fn left(&self, written: u64) -> u64 {
         let fifo = self.fifo.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fifo) = fifo.upgrade() else {
@@ -139,7 +140,7 @@ impl Passage {
 }
 
 impl Unread {
-    /// Output of these passages that clients have not read; `None` if they have read everything.
+    /// The unread output of these passages; `None` if clients have read everything.
     pub(super) fn of<'a>(passages: impl Iterator<Item = &'a Arc<Passage>>) -> Option<Unread> {
         let passages = passages.map(|passage| (Arc::clone(passage), passage.written()));
         let unread = Unread {
@@ -150,8 +151,8 @@ impl Unread {
         (unread.left() > 0).then_some(unread)
     }
 
-    /// Waits until clients have read the output. Gives up on a reader that pauses longer than
-    /// `STILL_FOR`, and after [`READ_WITHIN`].
+    /// Waits until clients have read the output. Stops waiting if a reader pauses longer than
+    /// `STILL_FOR`, or after [`READ_WITHIN`].
     pub async fn is_read(self) {
         #[cfg(any(test, feature = "simulator"))]
         if let Some(simulated) = self.simulated {
@@ -280,7 +281,7 @@ mod tests {
     async fn an_exit_waits_for_all_output_of_its_process() {
         let mut stage = Stage::new().await;
         let client = stage.client();
-        // More than the FIFO holds; the rest stays in the pipe.
+        // Write more than the FIFO holds. The rest stays in the pipe.
         for _ in 0..2 {
             stage.process.write_all(&[b'x'; 60_000]).unwrap();
             pumped().await;

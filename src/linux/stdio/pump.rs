@@ -1,7 +1,7 @@
 //! Pumps: they move a process's output to its destination, and its input to the process.
 //!
-//! Between pipes they use `splice(2)`, which copies nothing to user space. An idle pump sleeps, and
-//! owns no buffer.
+//! Between pipes, pumps use `splice(2)`, which copies nothing to user space. An idle pump sleeps
+//! and has no buffer.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ use super::passage::{Passage, Source};
 use super::terminal::Terminal;
 use super::{Phases, deleted, ended, is_ready, over, watch};
 
-/// Default capacity of a pipe on Linux.
+/// Maximum number of bytes that one splice(2) moves: the default capacity of a pipe on Linux.
 const AT_ONCE: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -36,15 +36,16 @@ pub(super) struct Output {
     pub is_logged: bool,
 }
 
-/// Most bytes of the OCI runtime's output that are kept back while its command runs. If there is
-/// more, all of it is passed on at once, because a command whose pipe is full would never exit.
+/// Maximum number of bytes of the OCI runtime's output that are kept back while its command runs.
+/// If the output is longer, all of it is passed on at once, because a command whose pipe is full
+/// would never exit.
 const KEPT_BACK_AT_MOST: usize = 64 * 1024;
 
-/// Bytes of the runtime's output that are read at a time.
+/// Maximum number of bytes of the runtime's output that one call reads.
 const PIECE: usize = 4096;
 
-/// Starts a pump from a pipe, which runs until the pipe ends. Output is kept back until `begin` is
-/// sent; if its sender is dropped, the output is discarded.
+/// Starts a pump from a pipe, which runs until the pipe ends. The pump keeps output back until it
+/// receives `begin`. If the sender of `begin` is dropped, the pump discards the output.
 ///
 /// # Errors
 ///
@@ -97,9 +98,9 @@ pub(super) fn spawn_output(
     })
 }
 
-/// Starts a pump from a terminal, until its process has exited or its input has ended. The
-/// process's exit alone need not end the output, because another process may have the terminal
-/// open.
+/// Starts a pump from a terminal. The pump ends when the process has exited, or when the input has
+/// ended. The terminal itself may not end when the process exits, because another process may have
+/// it open.
 pub(super) fn spawn_terminal_output(
     terminal: Terminal,
     mut to: Destination,
@@ -121,7 +122,7 @@ pub(super) fn spawn_terminal_output(
         let last = async move {
             let input_over = async {
                 match input_over {
-                    // Resolves when the sender is dropped.
+                    // This resolves when the sender is dropped.
                     Some(over) => drop(over.await),
                     None => std::future::pending().await,
                 }
@@ -167,7 +168,7 @@ async fn finish(passage: &Passage, to: Destination, phase: &mut Phases) {
 ///
 /// # Errors
 ///
-/// If they cannot be watched.
+/// If the FIFO or the pipe cannot be watched.
 pub(super) fn spawn_input(from: OwnedFd, to: OwnedFd) -> io::Result<JoinHandle<()>> {
     let from = watch(from, Interest::READABLE)?;
     let to = watch(to, Interest::WRITABLE)?;
@@ -200,8 +201,8 @@ fn report(moved: io::Result<()>) {
     }
 }
 
-/// Runs `work`, and closes the shim's own reading end of the FIFO when the process is deleted: a
-/// client that deletes it has read all that it wanted.
+/// Runs `work`. When the process is deleted, closes the shim's own reading end of the FIFO: a
+/// client that deletes the process has read all output that it needs.
 async fn until_deleted<T>(
     work: impl Future<Output = T>,
     keep: Option<Arc<File>>,
@@ -217,8 +218,8 @@ async fn until_deleted<T>(
     work.await
 }
 
-/// Reads a pipe until `begin` is sent, or there is too much to keep back; `None` if the output is
-/// to be discarded.
+/// Reads a pipe until `begin` is sent, or until the output is too long to be kept back. Returns
+/// `None` if the output is to be discarded.
 async fn keep_back(
     from: &AsyncFd<OwnedFd>,
     mut begin: oneshot::Receiver<()>,
@@ -264,7 +265,7 @@ async fn move_all(
                 }
             }
             Err(Errno::EINTR) => {}
-            // EAGAIN does not tell which of the two ends would block.
+            // EAGAIN does not tell if the pipe is empty or the destination is full.
             Err(Errno::EAGAIN) if is_ready(from.as_fd(), PollFlags::POLLIN) => {
                 let mut writable = to.writable().await?;
                 if !is_ready(to.as_fd(), PollFlags::POLLOUT) {
@@ -318,7 +319,8 @@ mod tests {
         });
     }
 
-    /// A pump, the sender of its `begin`, and the reading end of its destination.
+    /// Starts a pump that keeps output back. Returns the pump, the sender of its `begin`, and the
+    /// reading end of its destination.
     fn spawn_withheld(from: File) -> (JoinHandle<()>, oneshot::Sender<()>, File) {
         let (output, to) = pipe();
         let (begin, begun) = oneshot::channel();
@@ -367,10 +369,10 @@ mod tests {
             let (pump, begin, mut output) = spawn_withheld(from);
             let sent: Vec<u8> = (0..120_000_u32).map(|n| (n % 251) as u8).collect();
             let copy = sent.clone();
-            // The write succeeds before `begin`.
+            // The write ends before `begin` is sent.
             let writer = tokio::task::spawn_blocking(move || input.write_all(&copy));
             writer.await.unwrap().unwrap();
-            // Too late to matter: the output was passed on already.
+            // This `begin` has no effect, because the output was passed on already.
             let _ = begin.send(());
             let reader = tokio::task::spawn_blocking(move || {
                 let mut received = Vec::new();

@@ -1,4 +1,5 @@
-//! The streams of a process: the ends that it gets, and those that the shim keeps.
+//! The standard streams of a process: the ends that the process gets, and the ends that the shim
+//! keeps.
 
 use std::fs::File;
 use std::mem;
@@ -23,8 +24,8 @@ use super::words::MessageWriter;
 use super::{Paths, Phase, ProcessStdio, Setting, StdioError, pipe, pump, words};
 use crate::sys;
 
-/// Time limit for the rest of a deleted process's output: another process may keep the pipe open,
-/// or the reader may be slow.
+/// Time for which the shim passes on the rest of a deleted process's output. Another process may
+/// have the pipe open, or the reader may be slow.
 const DRAIN_FOR: Duration = Duration::from_secs(10);
 
 /// The shim's side of a process's streams.
@@ -32,24 +33,26 @@ const DRAIN_FOR: Duration = Duration::from_secs(10);
 pub struct Streams {
     phase: watch::Sender<Phase>,
     inlet: Inlet,
-    /// Keeps the FIFO of stdin from ending while no client has it open, until CloseIO.
+    /// A writing end of stdin's FIFO. Until CloseIO it keeps stdin from ending while no client has
+    /// the FIFO open.
     stdin: Option<File>,
-    /// True after the caller's CloseIO, which may come before the FIFO is connected.
+    /// True after CloseIO. The caller may call CloseIO before the FIFO is connected.
     is_closed: bool,
-    /// Senders that make the pumps pass output on: it is kept back while the OCI runtime runs.
+    /// Senders of `begin`, one for each pump. A pump keeps output back until it gets `begin`,
+    /// because the OCI runtime still runs.
     silent: Vec<oneshot::Sender<()>>,
     /// A terminal that the OCI runtime has not sent yet, and the destination of its output.
     expected: Option<(ConsoleSocket, Destination, Keep)>,
     /// The terminal, owned by its pumps.
     terminal: Weak<AsyncFd<OwnedFd>>,
-    /// Size that the caller has requested last, even before there is a terminal.
+    /// Size of the terminal that the caller requested last, possibly before the terminal exists.
     size: Option<Size>,
     input: Option<JoinHandle<()>>,
     output: Vec<pump::Output>,
     logger: Option<Logger>,
-    /// Handle for the shim's own messages on its standard error.
+    /// Handle for the shim's own messages on the process's standard error.
     messages: Option<MessageWriter>,
-    /// Keeps the streams open for a process that may be followed by another.
+    /// Keeps the streams open if a further process may follow this process.
     spare: Option<Spare>,
     #[cfg(any(test, feature = "simulator"))]
     simulated: Simulated,
@@ -61,7 +64,7 @@ pub struct Streams {
 struct Simulated {
     /// Time for which the client reads after the exit.
     reads_for: Option<Duration>,
-    /// Dropped when the client closes stdin.
+    /// The sender is dropped when the client closes stdin.
     stdin: Option<oneshot::Sender<()>>,
 }
 
@@ -70,7 +73,7 @@ struct Simulated {
 enum Spare {
     /// The process's own ends of its pipes.
     Pipes(ProcessStdio),
-    /// Another handle of the destination of its terminal's output.
+    /// A further handle of the destination to which the terminal's output goes.
     Terminal { _kept_open: Destination },
 }
 
@@ -86,18 +89,19 @@ enum Inlet {
     },
 }
 
-/// Opens the streams: returns the process's ends and the shim's. Waits only for a logging program.
+/// Opens the streams: returns the process's ends and the shim's. Waits only until a logging program
+/// is ready.
 ///
 /// # Errors
 ///
-/// [`StdioError`]; then nothing is left open or running.
+/// [`StdioError`]. After an error nothing is left open or running.
 pub async fn open(
     paths: &Paths,
     setting: &Setting<'_>,
 ) -> Result<(ProcessStdio, Streams), StdioError> {
     if !paths.stdin.is_empty() {
-        // Check the FIFO now, while an error can still be returned. Do not open it, because a
-        // client starts to write as soon as it is open.
+        // Check the FIFO now, while an error can still be returned. Do not open the FIFO yet,
+        // because a client starts to write as soon as it is open.
         let failed = |source| StdioError::stream("stdin", &paths.stdin, source);
         match fifo::is_fifo(Path::new(&paths.stdin)).map_err(failed)? {
             true => {}
@@ -179,7 +183,7 @@ async fn open_pipes(
         }
         let threads = setting.reaper.threads();
         let (destination, keep) = Destination::open(stream, path, threads).await?;
-        // stderr is the last of the two, so the handle of stderr stays.
+        // stderr is the last stream of this loop. So messages go to stderr.
         streams.messages = destination.message_writer();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
@@ -194,8 +198,8 @@ async fn open_pipes(
 }
 
 impl Streams {
-    /// Keeps the streams open after the process's exit, so that [another one](Streams::hand_over)
-    /// can get them.
+    /// Keeps the streams open after the process's exit, so that the [next
+    /// process](Streams::hand_over) can get them.
     async fn keep_for_another(
         &mut self,
         paths: &Paths,
@@ -231,12 +235,12 @@ impl Streams {
         Ok(())
     }
 
-    /// Gives the streams to another process, after the previous one has exited. Clients notice no
-    /// difference; only a terminal, and its logging program, are new.
+    /// Gives the streams to the next process, after the previous process has exited. Clients notice
+    /// no difference. A terminal and its logging program are new.
     ///
     /// # Errors
     ///
-    /// [`StdioError`]; then the streams are unchanged.
+    /// [`StdioError`]. After an error the streams are unchanged.
     pub async fn hand_over(
         &mut self,
         paths: &Paths,
@@ -259,7 +263,8 @@ impl Streams {
         Ok(process)
     }
 
-    /// Applies to these streams the calls that were made on `others`, their placeholder.
+    /// Repeats on these streams the calls that were made on `others`, which stood in for these
+    /// streams.
     pub fn catch_up(&mut self, others: &Streams) {
         if others.is_closed {
             self.close_stdin();
@@ -271,12 +276,12 @@ impl Streams {
         }
     }
 
-    /// Starts passing on output, including that kept back. Until then the OCI runtime uses the
-    /// pipes: it writes its errors there and into its log, and the caller should get each only
-    /// once.
+    /// Starts to pass on output, including output that was kept back. Before, the OCI runtime uses
+    /// the pipes. It writes its errors to the pipes and to its log, and the caller should get each
+    /// error only once.
     pub fn pass_on(&mut self) {
         for begin in mem::take(&mut self.silent) {
-            // Fails if a pump has panicked.
+            // This fails if the pump has panicked.
             let _ = begin.send(());
         }
     }
@@ -287,8 +292,8 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// [`StdioError`], such as [`StdioError::Terminal`] if the runtime has sent none; then the
-    /// process must be killed.
+    /// [`StdioError`], such as [`StdioError::Terminal`] if the runtime has sent no terminal. After
+    /// an error the process must be killed.
     pub async fn take_over(&mut self, has_stdin: bool) -> Result<(), StdioError> {
         self.pass_on();
         let Some((socket, destination, keep)) = self.expected.take() else {
@@ -312,8 +317,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Sets the size of the terminal, now or when it is received. Does nothing without a terminal,
-    /// or after the exit.
+    /// Sets the size of the terminal, now or when the terminal is received. Does nothing without a
+    /// terminal, or after the exit.
     ///
     /// # Errors
     ///
@@ -327,18 +332,18 @@ impl Streams {
             .map_err(StdioError::Terminal)
     }
 
-    /// Size that was requested last.
+    /// Size of the terminal that the caller requested last.
     pub fn size(&self) -> Option<Size> {
         self.size
     }
 
-    /// Connects stdin to the caller's FIFO just before the process is executed. Not earlier: a
-    /// client may write everything as soon as the FIFO opens and then call CloseIO, before its
-    /// Start has been answered.
+    /// Connects stdin to the caller's FIFO. Call this just before the process is executed: as soon
+    /// as the FIFO is open, a client may write all its input and call CloseIO, even before its
+    /// Start is answered.
     ///
     /// # Errors
     ///
-    /// [`StdioError`]; then the process reads the end of the file.
+    /// [`StdioError`]. After an error the process reads the end of the file.
     pub fn connect_stdin(&mut self, path: &str) -> Result<(), StdioError> {
         let inlet = mem::take(&mut self.inlet);
         if matches!(inlet, Inlet::None) {
@@ -356,7 +361,7 @@ impl Streams {
         };
         self.input = Some(input.map_err(failed)?);
         if self.is_closed {
-            // Only now: a FIFO that never had a writer does not end.
+            // Close the writing end only now: a FIFO that never had a writer does not end.
             self.stdin = None;
         }
         Ok(())
@@ -370,9 +375,9 @@ impl Streams {
         drop(self.simulated.stdin.take());
     }
 
-    /// Handles the exit of the process: from a terminal only the output that is there already is
-    /// passed on, even if another process has it open. Returns the output that clients have to read
-    /// before they learn of the exit.
+    /// Handles the exit of the process. Of a terminal, only the output so far is passed on, even if
+    /// another process has the terminal open. Returns the output that clients have to read before
+    /// the exit is reported.
     pub fn ended(&mut self) -> Option<Unread> {
         self.spare = None;
         self.messages = None;
@@ -415,9 +420,9 @@ impl Streams {
     }
 }
 
-/// Waits until all output of exited processes has been passed on, for `DRAIN_FOR` at most, and
-/// closes their streams. Logging programs have exited then, too. Only a log file on a stalled disk
-/// is waited for without limit, so that no output is lost.
+/// Waits until all output of exited processes has been passed on, for `DRAIN_FOR` at most. Then
+/// closes the streams, and waits until the logging programs have exited. For a log file on a
+/// stalled disk the wait has no limit, so that no output is lost.
 pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
     let mut streams: Vec<_> = streams.into_iter().collect();
     let drained = async {
@@ -425,7 +430,7 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
             streams.stdin = None;
             streams.spare = None;
             streams.messages = None;
-            // Discards output that is still kept back, because the senders are dropped.
+            // Drop the senders, so that the pumps discard output that they still keep back.
             streams.silent = Vec::new();
             streams.reach(Phase::Deleted);
         }
@@ -452,7 +457,8 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
         .filter_map(|streams| streams.logger.take())
         .map(|logger| tokio::spawn(logger.end()))
         .collect();
-    // Closes a terminal's pipe to its logging program, which waits for that.
+    // Dropping the streams closes a terminal's pipe to its logging program, which exits when the
+    // pipe ends.
     drop(streams);
     for logger in loggers {
         let _ = logger.await;
@@ -461,10 +467,11 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // No process reads stdin any more; remaining output gets its time in [`drain`].
+        // No process reads stdin anymore. This function does not wait for output that is left;
+        // `drain` does.
         let output = self.output.iter().map(|output| &output.pump);
         self.input.iter().chain(output).for_each(JoinHandle::abort);
-        // There is a logging program even if the process was never made.
+        // A logging program may run even if the process was never made.
         if let Some(logger) = self.logger.take()
             && let Ok(runtime) = Handle::try_current()
         {

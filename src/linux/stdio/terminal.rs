@@ -20,8 +20,8 @@ pub struct Size {
 #[derive(Debug)]
 pub(super) struct Terminal {
     pub master: Arc<AsyncFd<OwnedFd>>,
-    /// The process's end, kept open while it is alive, so that a process may close its terminal and
-    /// open it again, as an init system does.
+    /// The process's end, which the shim keeps open until the process exits. So the process may
+    /// close its terminal and open it again, as an init system does.
     pub peer: Option<OwnedFd>,
 }
 
@@ -30,7 +30,7 @@ impl Terminal {
     ///
     /// # Errors
     ///
-    /// If it cannot be watched.
+    /// If the terminal cannot be watched.
     pub fn new(master: OwnedFd) -> io::Result<Terminal> {
         let peer = sys::open_peer(&master);
         if let Err(error) = &peer {

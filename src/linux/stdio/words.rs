@@ -1,4 +1,4 @@
-//! The shim's own messages to the owner of a container.
+//! The shim's own messages to the owner of a container, in the container's output.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,25 +13,26 @@ use super::address::Address;
 use super::log::LogMessageWriter;
 use super::streams::Streams;
 
-/// Longest line: a pipe accepts that many bytes as a whole or not at all (`PIPE_BUF`, pipe(7)).
+/// Maximum length of a line, in bytes. A pipe accepts a write of this length as a whole or not at
+/// all (`PIPE_BUF`, pipe(7)).
 const LONGEST: usize = 4096;
 
 /// A handle for the shim's own messages on a process's standard error.
 #[derive(Debug)]
 pub(super) enum MessageWriter {
-    /// A non-blocking pipe to a logging program.
+    /// The non-blocking writing end of a pipe to a logging program.
     Program(File),
     Log(LogMessageWriter),
-    /// The caller's FIFO, which is in containerd's own directory in memory, so that no disk can
-    /// stall its opening.
+    /// The caller's FIFO. containerd makes it in a directory in memory, so that no disk can stall
+    /// its opening.
     Fifo,
 }
 
-/// A write that has to be done on a thread, because a disk can stall it.
+/// A write that must be done on a further thread, because a disk can stall it.
 pub type Rest = Box<dyn FnOnce() + Send>;
 
-/// Writes a line of the shim's own to a container's standard error, or to its terminal. Never
-/// waits: without a reader, or if the stream is full, the line is lost.
+/// Writes a message of the shim to a container's standard error, or to its terminal. Never waits:
+/// if the stream has no reader, or is full, the line is lost.
 pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) -> Option<Rest> {
     let line = bounded(line, if paths.terminal { "\r\n" } else { "\n" });
     let address = match (paths.terminal, paths.stderr.as_str()) {
@@ -45,7 +46,7 @@ pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) -> Option<Rest
         (Some(MessageWriter::Fifo), Address::Path(path)) => append(Path::new(path), &line),
         (None, Address::Path(path)) if !path.is_empty() => return rest(path.into(), line),
         (None, Address::File(path)) => return rest(path, line),
-        // No destination, or no longer one.
+        // The stream has no destination anymore, or never had one.
         _ => return None,
     };
     report(address, written);
@@ -73,11 +74,12 @@ fn append(path: &Path, line: &str) -> io::Result<()> {
         .append(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(path);
-    // write_all makes one call: the line is short enough to be written as a whole or not at all.
+    // write_all makes only one system call, because the line is short enough to be written as a
+    // whole or not at all.
     stream.and_then(|mut stream| stream.write_all(line.as_bytes()))
 }
 
-/// Cuts a line to [`LONGEST`] bytes, including its end.
+/// Cuts a line to [`LONGEST`] bytes, including the line end.
 fn bounded(line: &str, end: &str) -> String {
     let room = LONGEST.saturating_sub(end.len());
     let mut kept = 0..=room.min(line.len());
@@ -85,15 +87,15 @@ fn bounded(line: &str, end: &str) -> String {
     format!("{}{end}", line.get(..kept).unwrap_or_default())
 }
 
-/// Opens another, non-blocking writing end of a pipe.
+/// Opens a further writing end of a pipe, which does not block.
 ///
 /// # Errors
 ///
-/// If it cannot be opened.
+/// If the writing end cannot be opened.
 #[expect(clippy::disallowed_methods, reason = "/proc")]
 pub(super) fn reopen_nonblocking(pipe: &impl AsFd) -> io::Result<File> {
-    // A duplicate of the descriptor would share its flags, and change the other user's blocking
-    // mode.
+    // A duplicate of the descriptor would share its flags, so the original would no longer block
+    // either.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
     OpenOptions::new()
         .write(true)
@@ -103,8 +105,9 @@ pub(super) fn reopen_nonblocking(pipe: &impl AsFd) -> io::Result<File> {
 
 /// Writes a termination message, which kubelet reads after the container has exited.
 ///
-/// The file is in a directory of kubelet's, but it is mounted into the container, which may have
-/// replaced it by anything: so no link is followed, and opening does not block. Its disk may stall.
+/// The file is in a directory of kubelet, and is mounted into the container. The container may have
+/// replaced it by any file, so this function follows no link and opens without blocking. The disk
+/// with the file may stall.
 #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
 pub fn leave_message(file: &Path, message: &str) {
     let written = OpenOptions::new()

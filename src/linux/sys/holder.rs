@@ -1,16 +1,16 @@
-//! The smallest process that can hold the namespaces of a pod: a program of four hundred bytes,
-//! without libraries, file system or heap. It is embedded in the shim's program and executed from
+//! A small process that holds the namespaces of a pod. Its program has four hundred bytes, and uses
+//! no library, file system or heap. The program is part of the shim's program, and is executed from
 //! memory.
 //!
 //! The holder does the work of a pause container's program. As the first process of a shared PID
-//! namespace it collects orphans (`pid_namespaces(7)`). SIGTERM and SIGINT end it, and no signal
-//! makes it signal another process. When the first process of a PID namespace exits, the kernel
-//! kills all processes in it.
+//! namespace it collects orphans (`pid_namespaces(7)`). SIGTERM and SIGINT end the holder, and no
+//! signal makes it signal another process. When the first process of a PID namespace exits, the
+//! kernel kills all processes in it.
 //!
 //! The holder's standard input is a *leash*: a pipe whose only writing end the shim has. When the
 //! shim closes that end, or dies, the kernel sends SIGIO to the holder (`F_SETOWN` in `fcntl(2)`),
-//! which reads the end of the pipe and exits. So nothing has to look for a holder that has lost its
-//! shim.
+//! which reads the end of the pipe and exits. So no other process has to find and end a holder
+//! whose shim has died.
 
 use std::arch::global_asm;
 use std::ffi::{CStr, CString};
@@ -33,7 +33,8 @@ const SEALS: SealFlag = SealFlag::F_SEAL_SEAL
     .union(SealFlag::F_SEAL_GROW);
 
 // An executable file (`elf(5)`): its header; a segment with the whole file; a segment that makes
-// the stack non-executable; the code and its data. In this process it is data, and never executed.
+// the stack non-executable; the code and its data. For the shim this is data, which it never
+// executes itself.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 global_asm!(
     ".pushsection .rodata.usher_holder, \"a\"",
@@ -67,13 +68,13 @@ global_asm!(
     "mov edi, 15",
     "lea rsi, [rip + 70f]",
     "syscall",
-    // prctl(PR_SET_DUMPABLE, 0): other processes of its user must not trace it.
+    // prctl(PR_SET_DUMPABLE, 0): other processes of the same user must not trace the holder.
     "mov eax, 157",
     "mov edi, 4",
     "xor esi, esi",
     "syscall",
-    // rt_sigprocmask(SIG_BLOCK, all, NULL, 8): blocked signals are not lost, even for a first
-    // process.
+    // rt_sigprocmask(SIG_BLOCK, all, NULL, 8): a blocked signal waits for rt_sigtimedwait, even if
+    // the holder is the first process of a PID namespace.
     "mov eax, 14",
     "xor edi, edi",
     "lea rsi, [rip + 60f]",
@@ -105,7 +106,7 @@ global_asm!(
     "cmp eax, 2", // SIGINT
     "je 50f",
     "jmp 20b",
-    // wait4(-1, NULL, WNOHANG, NULL) as long as it collects a child.
+    // wait4(-1, NULL, WNOHANG, NULL), repeated as long as the call collects a child.
     "30:",
     "mov eax, 61",
     "mov rdi, -1",
@@ -130,13 +131,13 @@ global_asm!(
     "mov x0, #15",
     "adr x1, 70f",
     "svc #0",
-    // prctl(PR_SET_DUMPABLE, 0): other processes of its user must not trace it.
+    // prctl(PR_SET_DUMPABLE, 0): other processes of the same user must not trace the holder.
     "mov x8, #167",
     "mov x0, #4",
     "mov x1, #0",
     "svc #0",
-    // rt_sigprocmask(SIG_BLOCK, all, NULL, 8): blocked signals are not lost, even for a first
-    // process.
+    // rt_sigprocmask(SIG_BLOCK, all, NULL, 8): a blocked signal waits for rt_sigtimedwait, even if
+    // the holder is the first process of a PID namespace.
     "mov x8, #135",
     "mov x0, #0",
     "adr x1, 60f",
@@ -168,7 +169,7 @@ global_asm!(
     "cmp w0, #2", // SIGINT
     "b.eq 50f",
     "b 20b",
-    // wait4(-1, NULL, WNOHANG, NULL) as long as it collects a child.
+    // wait4(-1, NULL, WNOHANG, NULL), repeated as long as the call collects a child.
     "30:",
     "mov x8, #260",
     "mov x0, #-1",
@@ -206,7 +207,7 @@ unsafe extern "C" {
     static usher_holder_end: [u8; 0];
 }
 
-/// The program, as an executable file.
+/// The bytes of the holder's executable file.
 fn program() -> &'static [u8] {
     // SAFETY: both names are in one section of this program's read-only data, the second after the
     // first, with initialized bytes between them that live as long as the process.
@@ -219,11 +220,11 @@ fn program() -> &'static [u8] {
 }
 
 /// Executes the holder in this process; its standard input is the [leash](obey). The only argument
-/// is its name, because any container in a shared PID namespace can read the arguments.
+/// is the holder's name, because any container in a shared PID namespace can read the arguments.
 ///
 /// # Errors
 ///
-/// The kernel's refusal; the process is then unchanged.
+/// The kernel's error. After an error the process is unchanged.
 pub fn become_holder() -> io::Error {
     let executed = write().and_then(|file| {
         let nothing: [CString; 0] = [];
@@ -238,12 +239,12 @@ pub fn become_holder() -> io::Error {
 /// Has the kernel send SIGIO to this process when no process has the writing end of the pipe
 /// `leash` open anymore. The default action of SIGIO ends the process.
 ///
-/// The kernel sends SIGIO with the rights of the caller: a process that changes its user calls this
-/// again.
+/// The kernel sends SIGIO with the rights that the process has at this call. So after a process has
+/// changed its user, it must call this function again.
 ///
 /// # Errors
 ///
-/// `EPIPE` if that end is closed already, or the kernel's refusal.
+/// `EPIPE` if the writing end is closed already, or the kernel's error.
 pub fn obey(leash: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: F_SETOWN takes two integers and touches no memory of this process.
     let owned = unsafe { libc::fcntl(leash.as_raw_fd(), libc::F_SETOWN, libc::getpid()) };
@@ -251,14 +252,15 @@ pub fn obey(leash: BorrowedFd<'_>) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     fcntl(leash, FcntlArg::F_SETFL(OFlag::O_ASYNC | OFlag::O_NONBLOCK))?;
-    // An end that was closed before raises no signal.
+    // If the writing end was closed before the calls above, no signal comes, so check it now.
     match nix::unistd::read(leash, &mut [0]) {
         Ok(0) => Err(io::Error::from_raw_os_error(libc::EPIPE)),
         _ => Ok(()),
     }
 }
 
-/// Writes the program to a file in memory, which disappears with its last user.
+/// Writes the program to a file in memory. The file disappears when no process has it open or
+/// executes it.
 fn write() -> io::Result<OwnedFd> {
     let file = memfd_create(NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut file = File::from(file);
@@ -276,7 +278,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs the holder, and waits until it is ready. It ends when the returned leash is closed.
+    /// Runs the holder, and waits until it is ready. The holder ends when the returned leash is
+    /// closed.
     fn holder() -> (Child, OwnedFd) {
         let file = write().unwrap();
         let (leash, end) = pipe2(OFlag::O_CLOEXEC).unwrap();
@@ -354,7 +357,8 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(opened.is_err(), "{opened:?}");
-        // The seals hold even after the program has exited, for a descriptor that was kept.
+        // A descriptor of the program that is kept open cannot write to it, even after the holder
+        // has exited.
         let kept = format!("/proc/self/fd/{}", found.as_raw_fd());
         let opened = std::fs::OpenOptions::new().write(true).open(kept);
         let written = opened.and_then(|mut file| file.write_all(b"x"));

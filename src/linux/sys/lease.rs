@@ -1,5 +1,5 @@
-//! Files whose open(2) stalls, for tests: the kernel makes it wait for the process that holds a
-//! lease.
+//! Files that stall each process that opens them, for tests. The kernel makes open(2) wait for the
+//! process that has a lease on the file.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-/// Sets the signal for a waiting process (`F_SETSIG(2const)`); libc has no name for it.
+/// Command of fcntl(2) that sets the signal for the holder of a lease (`F_SETSIG(2const)`). libc
+/// has no name for this command.
 const F_SETSIG: i32 = 10;
 
 /// A program whose execution stalls until this lease is dropped, or for the seconds in
@@ -25,7 +26,8 @@ impl Lease {
         let path = directory.join("leased");
         fs::copy(program, &path).unwrap();
         let file = File::open(&path).unwrap();
-        // The kernel sends this signal when a process waits. It is ignored by default.
+        // The kernel sends this signal to the holder of the lease when a process waits. By default
+        // the signal is ignored.
         control(&file, F_SETSIG, libc::SIGURG).unwrap();
         control(&file, libc::F_SETLEASE, libc::F_WRLCK).unwrap();
         Lease { path, file }
@@ -43,8 +45,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Processes that are being spawned hold the file open too, until they execute their
-        // program.
+        // Closing the file is not enough to end the lease: processes that are being spawned also
+        // have the file open until they execute their program.
         control(&self.file, libc::F_SETLEASE, libc::F_UNLCK).unwrap();
     }
 }

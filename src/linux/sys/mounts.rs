@@ -1,4 +1,4 @@
-//! System calls for mounts, their user namespaces, and loop devices.
+//! System calls for mounts, for the user namespaces of ID-mapped mounts, and for loop devices.
 
 use std::ffi::CString;
 use std::io;
@@ -13,30 +13,31 @@ use nix::unistd::pipe2;
 
 /// An idle process in a new user namespace. The process ends when this value is dropped.
 ///
-/// The maps of a namespace can only be written while a process lives in it.
+/// The ID maps of a user namespace can only be written while a process is in it.
 #[derive(Debug)]
 pub struct UserNamespaceHolder {
     pid: i32,
-    /// The process waits until this is closed.
+    /// Writing end of a pipe. The process exits when it is closed.
     _end: OwnedFd,
 }
 
 impl UserNamespaceHolder {
-    /// Starts the process.
+    /// Starts the process in its new user namespace.
     ///
     /// # Errors
     ///
-    /// `ENOSPC` or `EPERM` if there may be no more user namespaces, `EAGAIN`, `ENOMEM`.
+    /// `ENOSPC` or `EPERM` if the kernel allows no further user namespace, `EAGAIN`, `ENOMEM`.
     pub fn new() -> io::Result<UserNamespaceHolder> {
-        /// Enough for two system calls.
+        /// Stack size of the process, in bytes. The process makes only two system calls.
         const STACK: usize = 64 * 1024;
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
         let (to_read, to_close) = (read.as_raw_fd(), write.as_raw_fd());
         let child = move || {
-            // The child waits until the pipe's writing end is closed, so it closes its own copy.
+            // The child waits until all writing ends of the pipe are closed, so it closes its own
+            // copy first.
             unsafe { libc::close(to_close) };
             let mut byte = [0_u8; 1];
-            // SAFETY: the length is that of the buffer.
+            // SAFETY: read(2) gets the length of the buffer.
             unsafe { libc::read(to_read, byte.as_mut_ptr().cast(), byte.len()) };
             0
         };
@@ -62,7 +63,7 @@ impl UserNamespaceHolder {
     }
 }
 
-/// Copies the mount at `path`, without mounting the copy.
+/// Copies the mount at `path`. The copy is not attached to any directory yet.
 ///
 /// Neither nix nor libc has a wrapper for open_tree(2).
 ///
@@ -81,14 +82,14 @@ pub fn clone_tree(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Maps the owners in a mount that is not mounted yet to those of the user namespace `users`, and
-/// sets `attributes` (`MOUNT_ATTR_…`).
+/// Maps the owners of the files in `tree`, a mount that is not attached yet, by the ID maps of the
+/// user namespace `users`. Sets `attributes` (`MOUNT_ATTR_…`) as well.
 ///
 /// Neither nix nor libc has a wrapper for mount_setattr(2).
 ///
 /// # Errors
 ///
-/// `EINVAL` if the file system does not support it, `ENOSYS` before Linux 5.12.
+/// `EINVAL` if the file system does not support mapped owners, `ENOSYS` before Linux 5.12.
 pub fn map_owners(tree: BorrowedFd<'_>, users: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
     let attr = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP | attributes,
@@ -96,8 +97,8 @@ pub fn map_owners(tree: BorrowedFd<'_>, users: BorrowedFd<'_>, attributes: u64) 
         propagation: 0,
         userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
     };
-    // SAFETY: the path is an empty string that ends with a zero; the structure outlives the call,
-    // which gets its size.
+    // SAFETY: the path is an empty string that ends with a zero. The structure outlives the call,
+    // and the kernel gets the structure's size.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -114,7 +115,7 @@ pub fn map_owners(tree: BorrowedFd<'_>, users: BorrowedFd<'_>, attributes: u64) 
     }
 }
 
-/// Mounts `tree` at `target`.
+/// Attaches the mount `tree` at `target`.
 ///
 /// Neither nix nor libc has a wrapper for move_mount(2).
 ///
@@ -123,7 +124,7 @@ pub fn map_owners(tree: BorrowedFd<'_>, users: BorrowedFd<'_>, attributes: u64) 
 /// `ENOENT` and similar for the path, `EPERM`.
 pub fn attach_tree(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     let target = CString::new(target.as_os_str().as_bytes())?;
-    // The last part of the path may be a link into `/proc`.
+    // The target may be a link in `/proc`, which this flag follows.
     let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_SYMLINKS;
     // SAFETY: both strings end with a zero and outlive the call.
     let outcome = unsafe {
@@ -169,11 +170,11 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// Returns the number of an unused loop device, from `/dev/loop-control`.
+/// Returns the number of an unused loop device. `control` is `/dev/loop-control`.
 ///
 /// # Errors
 ///
-/// If no more loop devices are possible.
+/// If the kernel allows no further loop device.
 pub fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<i32> {
     const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
     // SAFETY: this request takes no argument.

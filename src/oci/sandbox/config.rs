@@ -15,13 +15,13 @@ use super::files::{self, Files};
 /// Longest host name, in bytes (`sethostname(2)`).
 const HOSTNAME_AT_MOST: usize = 64;
 
-/// Sysctls that containerd sets by default in each pod with its own network
-/// (`enable_unprivileged_ports`, `enable_unprivileged_icmp`), so that low ports and pings do not
+/// Sysctls that containerd sets by default in each pod that has its own network
+/// (`enable_unprivileged_ports`, `enable_unprivileged_icmp`). With them, low ports and pings do not
 /// need root.
 const LOW_PORTS: (&str, &str) = ("net.ipv4.ip_unprivileged_port_start", "0");
 const PING: (&str, &str) = ("net.ipv4.ping_group_range", "0 2147483647");
 
-/// Sysctls of an IPC namespace, in addition to those that begin with [`MESSAGE_QUEUES`]
+/// Sysctls that belong to an IPC namespace, in addition to those that begin with [`MESSAGE_QUEUES`]
 /// (`ipc_namespaces(7)`).
 const OF_IPC: [&str; 8] = [
     "kernel.msgmax",
@@ -36,16 +36,16 @@ const OF_IPC: [&str; 8] = [
 const MESSAGE_QUEUES: &str = "fs.mqueue.";
 const OF_NETWORK: &str = "net.";
 
-/// Namespaces of a pod and their settings, in the form passed to the maker process.
+/// The namespaces that the maker process makes for a pod, with their settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Namespaces {
-    /// The network namespace made for the pod; `None` if the pod uses the node's.
+    /// The network namespace made for the pod; `None` if the pod uses the node's network.
     pub network: Option<PathBuf>,
-    /// True to use the user namespace that owns the network namespace.
+    /// True if the pod uses the user namespace that owns its network namespace.
     pub is_in_user_namespace: bool,
     pub ipc: bool,
     pub uts: bool,
-    /// True to make one PID namespace for all containers.
+    /// True if all containers of the pod share a new PID namespace.
     pub pid: bool,
     pub hostname: Option<String>,
     /// Directory in which to mount the namespaces, under the names of their files in
@@ -94,9 +94,9 @@ impl Wanted {
         };
         let is_in_user_namespace = is_in_user_namespace(options, network.is_some())?;
         let is_shared = mode_is(options.pid.value(), NamespaceMode::POD);
-        // A PID namespace cannot be mounted usefully, because it ends with its first process. From
-        // a user namespace nothing can be mounted for the node, because that needs rights over the
-        // node's mounts.
+        // The maker cannot mount a PID namespace usefully, because the namespace ends with its
+        // first process. In a user namespace the maker cannot mount anything for the node, because
+        // that needs rights over the node's mounts.
         let by_paths = order.takes_paths && !is_shared && !is_in_user_namespace;
         let namespaces = Namespaces {
             pins: by_paths.then(|| files::pins(bundle)),
@@ -196,7 +196,8 @@ fn sysctls(
         sysctls.insert(dotted, value.clone());
     }
     if network.is_some() {
-        // In a user namespace the group range cannot be set: the node's groups are not mapped.
+        // In a user namespace the group range for pings cannot be set, because the node's groups
+        // are not mapped.
         let usual = [Some(LOW_PORTS), (!is_in_user_namespace).then_some(PING)];
         for (name, value) in usual.into_iter().flatten() {
             sysctls.entry(name.to_owned()).or_insert(value.to_owned());
@@ -240,8 +241,8 @@ pub(super) fn swapped(name: &str) -> String {
     name.chars().map(swap).collect()
 }
 
-/// The pod's annotations, and the annotations that containerd sets on a pause container. The latter
-/// override the author's.
+/// The pod's annotations, and the annotations that containerd sets on a pause container.
+/// containerd's annotations override the author's.
 fn annotations(id: &str, config: &PodSandboxConfig) -> BTreeMap<String, String> {
     let metadata = &config.metadata;
     let amount = |amount: fn(&LinuxContainerResources) -> i64| {
@@ -391,7 +392,7 @@ mod tests {
         }
     }
 
-    /// The order `order`, with a user namespace of this mode.
+    /// A copy of `order` with a user namespace of this mode.
     fn with_mode(mut order: SandboxOrder, mode: EnumOrUnknown<NamespaceMode>) -> SandboxOrder {
         let linux = order.config.linux.as_mut().unwrap();
         let context = linux.security_context.as_mut().unwrap();

@@ -1,9 +1,10 @@
 //! Files that a pod's containers share: hostname, hosts, resolv.conf and shared memory.
 //!
-//! Containers may write to the first three. So these are on disk, in containerd's root directory,
-//! as for a pause container. (containerd's state directory is in memory.) The bundle's link `work`
-//! leads to the directory on disk, which containerd removes with the bundle. Shared memory, mounted
-//! namespaces and the shim's notes are in the bundle, to which no container can write.
+//! Containers may write to hostname, hosts and resolv.conf. So these three are on disk, in
+//! containerd's root directory, as for a pause container. (containerd's state directory is in
+//! memory.) The bundle's link `work` leads to the directory on disk, which containerd removes with
+//! the bundle. Shared memory, mounted namespaces and the shim's notes are in the bundle, to which
+//! no container can write.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions, Permissions};
@@ -16,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use usher_api::cri::{DNSConfig, PodSandboxConfig};
 
-/// Directory in the bundle.
+/// Directory in the bundle for the sandbox's files.
 const DIRECTORY: &str = "usher-sandbox";
 
 /// containerd's link in the bundle to the sandbox's directory on disk.
 const ON_DISK: &str = "work";
 
-/// Files on disk: path in a container, and name.
+/// Files on disk: for each its path in a container, and its name.
 const TEXTS: [(&str, &str); 3] = [
     ("/etc/hostname", HOSTNAME),
     ("/etc/hosts", HOSTS),
@@ -43,7 +44,7 @@ const PINS: &str = "ns";
 /// File in `usher-sandbox` that notes the cgroup made for the sandbox's own processes.
 const CGROUP: &str = "cgroup.json";
 
-/// Most bytes read of that note.
+/// Maximum number of bytes that are read of the note about the cgroup.
 const CGROUP_AT_MOST: u64 = 64 * 1024;
 
 /// Mount options of the shared memory, as with a pause container: 64 MiB, writable by all.
@@ -55,9 +56,9 @@ const MODE: u32 = 0o644;
 /// Contents of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Files {
-    /// Empty if the pod uses the node's host name.
+    /// Host name of the pod. Empty if the pod uses the node's host name.
     hostname: String,
-    /// `None` if the pod uses the node's `resolv.conf`.
+    /// Content of the pod's `resolv.conf`. `None` if the pod uses the node's file.
     resolv: Option<String>,
     /// False if the pod uses the node's shared memory.
     has_memory: bool,
@@ -76,7 +77,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// A sentence with the path; [`remove`] then removes what was made in the bundle.
+    /// A sentence with the path. Parts may be left in the bundle then; [`remove`] removes them.
     pub fn make(&self, bundle: &Path) -> Result<(), String> {
         let on_disk = bundle.join(ON_DISK);
         if !on_disk.is_dir() {
@@ -155,7 +156,7 @@ pub(super) fn noted_cgroup(bundle: &Path) -> BTreeSet<PathBuf> {
 /// bundle.
 pub(super) fn remove(bundle: &Path) {
     let directory = directory(bundle);
-    // Unmounts until an attempt fails: a path may be mounted more than once.
+    // A path may be mounted more than once, so it is unmounted until that fails.
     let pins = fs::read_dir(pins(bundle)).into_iter().flatten().flatten();
     let mounts = pins.map(|pin| pin.path()).chain([directory.join(MEMORY)]);
     mounts.for_each(|path| while umount2(&path, MntFlags::MNT_DETACH).is_ok() {});
@@ -173,7 +174,7 @@ pub(super) fn pins(bundle: &Path) -> PathBuf {
     directory(bundle).join(PINS)
 }
 
-/// True if a sandbox was made in this bundle and not removed since.
+/// True if a sandbox was made in this bundle, and has not been removed.
 pub(super) fn are_in(bundle: &Path) -> bool {
     directory(bundle).exists()
 }
@@ -301,12 +302,12 @@ mod tests {
         note_cgroup(bundle.path(), &cgroup).unwrap();
         assert!(are_in(bundle.path()));
         assert_eq!(noted_cgroup(bundle.path()), cgroup);
-        // A malformed note.
+        // The note about the cgroup is malformed.
         fs::write(directory(bundle.path()).join(CGROUP), "[").unwrap();
         assert!(noted_cgroup(bundle.path()).is_empty());
         remove(bundle.path());
         assert_eq!(fs::read_dir(bundle.path()).unwrap().count(), 0);
-        // Removing again does no harm.
+        // A second removal does no harm.
         remove(bundle.path());
     }
 }

@@ -10,9 +10,9 @@ use usher_fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
 
 use super::config::{Wanted, swapped};
 
-/// Bytes that may be allocated at once for each byte of input.
+/// Bytes that may be allocated at the same time for each byte of input.
 const EACH: usize = 256;
-/// Bytes that may be allocated at once in any case.
+/// Bytes that may be allocated at the same time in addition, whatever the size of the input.
 const ANYWAY: usize = 128 * 1024 + RESERVED_FOR_A_MESSAGE;
 
 /// Asserts that a configuration is read, or refused in one sentence, and that all its sysctls

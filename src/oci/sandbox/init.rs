@@ -20,7 +20,7 @@ use usher_engine::{
 use usher_linux::cgroup::{self, PodCgroup as PodsCgroup};
 use usher_linux::reaper::{Child, Reaper};
 
-/// Time for a killed holder to be gone.
+/// Time limit for a killed holder to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -32,9 +32,10 @@ pub(super) struct Holder {
     reaper: Reaper,
     cgroup: Arc<SharedCgroup>,
     own: Arc<OwnSandbox>,
-    /// Canceled to end a sandbox that has no process.
+    /// Token whose cancellation ends a sandbox that has no process.
     end: CancelToken,
-    /// The holder exits when this pipe is closed. The kernel closes it when the shim dies.
+    /// The shim's end of the leash. The holder exits when this end is closed. If the shim dies, the
+    /// kernel closes it.
     _leash: OwnedFd,
 }
 
@@ -45,15 +46,15 @@ struct SharedCgroup {
     pod: Option<Arc<cgroup::Cgroup>>,
 }
 
-/// The error for a call that only works on containers.
+/// The error of a call that works only on containers, and not on a sandbox.
 pub(super) fn not_a_container(what: &str) -> EngineError {
     EngineError::Precondition(format!(
         "the pod's sandbox is not a container and cannot be {what}"
     ))
 }
 
-/// The exit of `holder`. With a process, that is the exit of `child`; without one, the sandbox
-/// exits when `end` is canceled.
+/// The exit of the sandbox. If a process holds the namespaces, the sandbox exits when `child` does.
+/// Otherwise the sandbox exits when the token `end` is canceled.
 pub(super) fn exit_future(holder: &Holder, child: Option<Child>) -> ExitFuture {
     let ended = holder.end.clone();
     ExitFuture(Box::pin(async move {
@@ -66,7 +67,8 @@ pub(super) fn exit_future(holder: &Holder, child: Option<Child>) -> ExitFuture {
 }
 
 impl Holder {
-    /// Makes the handle of holder `pid`; the shim keeps its `leash`. `pod` is the pod's cgroup.
+    /// Makes the handle of the holder `pid`. The shim keeps the `leash` of the holder. `pod` is the
+    /// pod's cgroup.
     pub fn new(
         pid: i32,
         leash: OwnedFd,
@@ -87,7 +89,7 @@ impl Holder {
 
     /// Kills the holder, and waits until it is gone.
     pub async fn kill_and_wait(&self) {
-        // Fails if the holder has exited already.
+        // The kill fails if the holder has exited already.
         let _ = self.end();
         let begun = Instant::now();
         while self.reaper.owns(self.pid) {
@@ -152,7 +154,7 @@ impl Init for Holder {
         SignalProgress::Done(match (self.has_no_process(), signal) {
             (false, signal) => crate::kill(&self.reaper, self.pid, signal),
             (true, Signal::KILL | Signal::TERM) => self.end(),
-            // The holder ignores all other signals.
+            // A sandbox without a process ignores all other signals, as a holder does.
             (true, _) => Ok(()),
         })
     }

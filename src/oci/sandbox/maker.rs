@@ -1,13 +1,14 @@
 //! The maker: the process that makes a pod's sandbox, and then becomes the
-//! [holder](usher_linux::sys::holder) of its namespaces. It is the shim's own program in another mode;
-//! the shim cannot do this itself, because a process can only change its own namespaces.
+//! [holder](usher_linux::sys::holder) of its namespaces. It is the shim's own program in another mode.
+//! The shim cannot make the sandbox itself, because a process can only change its own namespaces.
 //!
 //! The maker has one thread, and none of the shim's memory. While it works it has the shim's rights
-//! and access to the node's files; the holder has neither. Its work is charged to the pod's cgroup.
-//! It also writes the pod's files, so that a stalled disk does not stall the shim.
+//! and access to the node's files. The holder has no rights and no access. The maker's work is
+//! charged to the pod's cgroup. The maker also writes the pod's files, so that a stalled disk does
+//! not stall the shim.
 //!
-//! The standard input of both is the [leash](usher_linux::sys::holder): if the shim dies, the kernel
-//! kills them.
+//! The standard input of maker and holder is the [leash](usher_linux::sys::holder): if the shim dies, the
+//! kernel kills them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -35,29 +36,30 @@ use usher_linux::sys;
 use super::config::{Namespaces, is_usual, swapped};
 use super::files::{self, Files};
 
-/// First argument of the shim's program for this mode.
+/// First argument that starts the shim's program as the maker.
 const MODE: &str = "make-sandbox";
 
-/// First argument of the shim's program for the first process of a new PID namespace.
+/// First argument that starts the shim's program as the first process of a new PID namespace.
 const FIRST: &str = "make-sandbox-first";
 
-/// Path of this program, which works even after its file was replaced.
+/// Path of this program. It works even after the program's file was replaced.
 const SELF: &str = "/proc/self/exe";
 
-/// OOM score of a pause container: the last of the pod's processes to be killed.
+/// OOM score of the holder, the same as of a pause container. With it, the kernel kills the holder
+/// last of the pod's processes.
 const OOM_SCORE: &str = "-998";
 
-/// UID and GID of the holder, which own no files, as with a pause container.
+/// UID and GID of the holder, the same as of a pause container. No file belongs to them.
 const NOBODY: u32 = 65_535;
 
-/// PID that is reported if no process has to hold the namespaces.
+/// PID that the maker reports if no process has to hold the namespaces.
 pub(super) const NOBODYS: i32 = 0;
 
-/// Mount point of the holder's root: a directory that every node has, and in which processes would
-/// be visible otherwise.
+/// Mount point of the holder's empty root. Every node has this directory. The mount also hides the
+/// processes that are visible in it.
 const COVERED: &str = "/proc";
 
-/// The request to the maker.
+/// The request to make a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Making {
     pub bundle: PathBuf,
@@ -68,9 +70,9 @@ pub(super) struct Making {
     pub cgroup: BTreeSet<PathBuf>,
 }
 
-/// Builds the maker's command. The maker writes the PID of the process that holds the namespaces (0
-/// if no process has to), or an error message, to standard output, and closes it. The maker exits
-/// when the pipe `leash` is closed.
+/// Builds the maker's command. The maker writes the PID of the process that holds the namespaces to
+/// standard output (0 if no process has to), or else an error message. Then it closes its output.
+/// The maker exits when the pipe `leash` is closed.
 pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Command> {
     let mut command = Command::new(SELF);
     command.arg(MODE).arg(serde_json::to_string(making)?);
@@ -95,8 +97,9 @@ pub fn main(arguments: &[OsString]) {
     }
 }
 
-/// Returns when another process holds the namespaces, when no process has to hold them, or with an
-/// error. Otherwise this process becomes the holder and does not return.
+/// Makes the sandbox. If this process has to hold the namespaces, it becomes the holder, and the
+/// function does not return. Otherwise returns when another process holds the namespaces, or when
+/// no process has to, or with an error.
 fn make(making: &OsStr) -> Result<(), String> {
     sys::close_all_from(3);
     let Making {
@@ -177,8 +180,8 @@ fn enter(wanted: &Namespaces) -> Result<(), String> {
     let own = [
         (wanted.ipc, CloneFlags::CLONE_NEWIPC),
         (wanted.uts, CloneFlags::CLONE_NEWUTS),
-        // Mounted namespaces must be visible to other processes, so in that case the maker stays in
-        // the node's mount namespace.
+        // If the namespaces are mounted, the mounts must be visible to other processes. So in that
+        // case the maker stays in the node's mount namespace.
         (wanted.pins.is_none(), CloneFlags::CLONE_NEWNS),
     ];
     let own = own.into_iter().filter(|(is_own, _)| *is_own);
@@ -197,7 +200,7 @@ fn set(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
         let path = Path::new("/proc/sys").join(swapped(name));
         match fs::write(&path, value) {
             Ok(()) => {}
-            // A kernel without IPv6 or unprivileged pings lacks default sysctls.
+            // A kernel without IPv6 or unprivileged pings does not have all default sysctls.
             Err(error) if error.kind() == io::ErrorKind::NotFound && is_usual(name) => {}
             Err(error) => return Err(format!("cannot set sysctl {name} to {value:?}: {error}")),
         }
@@ -205,11 +208,12 @@ fn set(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Gives up all that the holder does not need, and becomes the holder. Returns only with an error.
+/// Gives up all that the holder does not need, and becomes the holder. Returns only if that fails,
+/// with the error.
 fn hold() -> String {
     let held = confine().and_then(|()| {
-        // This is set again, because the kernel sends the signal with the rights of the caller, and
-        // these have changed.
+        // This request is repeated: the kernel sends the signal with the rights that the process
+        // had at the request, and these rights have changed.
         obey_the_shim()?;
         let said = io::stdout().as_fd().try_clone_to_owned();
         let mut said = said.map(File::from).map_err(|error| error.to_string())?;
@@ -223,7 +227,7 @@ fn hold() -> String {
     held.unwrap_or_else(|error| format!("the holder of the pod's namespaces: {error}"))
 }
 
-/// Opens a descriptor that leads nowhere, not even to a device of the node.
+/// Opens a descriptor that is connected to nothing, not even to a device of the node.
 fn open_nothing() -> io::Result<OwnedFd> {
     let (end, _) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
     Ok(end)
@@ -245,7 +249,8 @@ fn confine() -> Result<(), String> {
     )
     .map_err(failed("an empty root"))?;
     chdir(COVERED).map_err(failed("an empty root"))?;
-    // Mounts the old root over the new one, to be unmounted next (`pivot_root(2)`).
+    // This call puts the old root over the new root. The next call unmounts the old root
+    // (`pivot_root(2)`).
     pivot_root(".", ".").map_err(failed("an empty root"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(failed("the node's files"))?;
     chdir("/").map_err(failed("an empty root"))?;

@@ -1,4 +1,4 @@
-//! The shim's side of the maker process.
+//! The part of the shim that starts the maker process and waits for it.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
@@ -19,23 +19,23 @@ use super::maker::{self, Making, NOBODYS};
 /// Time limit for making a sandbox. It takes milliseconds, except on an overloaded machine.
 const MADE_WITHIN: Duration = Duration::from_secs(20);
 
-/// Most bytes read of the maker's output.
+/// Maximum number of bytes that are read of the maker's output.
 const SAID_AT_MOST: u64 = 4096;
 
-/// Time for a killed maker to be gone.
+/// Time limit for a killed maker to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 struct Maker {
     child: Child,
-    /// Expectation of another process that will hold the namespaces.
+    /// Lets the shim reap a process that the maker starts to hold the namespaces.
     other: Expectation,
     said: pipe::Receiver,
-    /// The maker and the holder exit when this pipe is closed.
+    /// The shim's end of the leash. The maker and the holder exit when this end is closed.
     leash: OwnedFd,
 }
 
-/// Makes a sandbox. Returns the process that holds its namespaces, `None` if no process has to, and
-/// the leash of that process.
+/// Makes a sandbox. Returns the process that holds its namespaces, and the leash of that process.
+/// The process is `None` if no process has to hold the namespaces.
 ///
 /// # Errors
 ///
@@ -109,10 +109,11 @@ impl Maker {
         (child, self.leash)
     }
 
-    /// Kills the maker, and any other holder, and waits until the maker is gone.
+    /// Kills the maker, and waits until the maker is gone. If another process holds the namespaces,
+    /// kills that process, too.
     async fn end(mut self, reaper: &Reaper) {
         drop(self.leash);
-        // Fails if the maker has exited already.
+        // The kill fails if the maker has exited already.
         let _ = reaper.kill(self.child.pid(), Signal::KILL.number());
         if timeout(GONE_WITHIN, self.child.wait()).await.is_err() {
             let pid = self.child.pid();

@@ -51,11 +51,11 @@ struct PodSandbox {
     bundle: PathBuf,
     wanted: Wanted,
     reaper: Reaper,
-    /// Set by the creation.
+    /// The holder of the namespaces. The creation sets it.
     holder: OnceLock<Arc<Holder>>,
 }
 
-/// Reads the order; changes nothing.
+/// Reads the request for a sandbox; changes nothing.
 ///
 /// # Errors
 ///
@@ -68,7 +68,7 @@ pub(crate) fn read(
     let wanted = Wanted::read(&order.id, &order.bundle, sandbox)?;
     let facts = Facts {
         annotations: wanted.annotations.clone(),
-        // All processes of a PID namespace die with its first.
+        // This is the answer for any PID namespace: all its processes die with its first process.
         has_own_pid_namespace: true,
         has_poststop_hooks: false,
         oom_score: scores::own(),
@@ -84,21 +84,21 @@ pub(crate) fn read(
     Ok((Arc::new(sandbox), facts))
 }
 
-/// True if `bundle` has parts of a sandbox that [`clear`] removes.
+/// True if `bundle` has parts of a sandbox. [`clear`] removes them.
 pub fn is_in(bundle: &Path) -> bool {
     files::are_in(bundle)
 }
 
 /// Removes the leftovers of sandbox `id` in `bundle`, and kills the processes in the cgroup that
-/// was made for the sandbox. Without such a cgroup, the processes have exited with the shim,
-/// because of their leash.
+/// was made for the sandbox. If there is no such cgroup, the leash has ended the processes together
+/// with the shim.
 pub async fn clear(bundle: &Path, id: &str) {
     let noted = beside(bundle, files::noted_cgroup).await;
     cleanup::kill_and_remove(&cleanup::of_container(noted.unwrap_or_default(), None, id)).await;
     beside(bundle, files::remove).await;
 }
 
-/// Runs work that a disk may stall on its own thread; `None` if the work has panicked.
+/// Runs work on a thread of its own, because a disk may stall it. `None` if the work has panicked.
 async fn beside<T: Send + 'static>(
     bundle: &Path,
     work: impl FnOnce(&Path) -> T + Send + 'static,
@@ -192,7 +192,8 @@ impl PodSandbox {
         })
     }
 
-    /// The parts that the pod's containers share, and that containerd is shown.
+    /// The parts of the sandbox that the pod's containers share. containerd is shown these parts,
+    /// too.
     fn own(&self, holder: i32) -> OwnSandbox {
         let wanted = &self.wanted.namespaces;
         let made = [
@@ -203,7 +204,7 @@ impl PodSandbox {
         ];
         let made = made.into_iter().filter(|(is_own, _)| *is_own);
         let made = made.map(|(_, kind)| match &wanted.pins {
-            // The namespace is mounted on a file of this name.
+            // The namespace is mounted on a file with the name of its type.
             Some(pins) => (kind, pins.join(kind)),
             None => (kind, PathBuf::from(format!("/proc/{holder}/ns/{kind}"))),
         });

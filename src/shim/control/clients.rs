@@ -24,29 +24,30 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::meter::{Meter, Wait};
 
-/// Most clients of root at a time. A further one evicts the one that has been sent nothing for the
-/// longest time.
+/// Maximum number of root's clients at a time. A further client evicts the client to which nothing
+/// was sent for the longest time.
 const MAX_CLIENTS: usize = 16;
-/// The same limit for read-only clients.
+/// Maximum number of read-only clients at a time. A further client evicts one of them by the same
+/// rule.
 const MAX_READ_ONLY_CLIENTS: usize = 8;
 
-/// Most bytes that a client may send in all. A request has some dozen bytes, and a client makes
-/// few.
+/// Maximum number of bytes that a client may send in all its requests together. A request has a few
+/// dozen bytes, and a client makes few requests.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
-/// Most bytes taken by one read.
+/// Maximum number of bytes taken by one read.
 const MAX_READ_BYTES: usize = 1024;
 
-/// Longest time for which a client may be sent nothing, or may not read what it is sent. Requests
-/// are answered at once, so a client that has been sent nothing for that long has not sent a whole
-/// request. A watcher is sent an update at least twice in that time.
+/// The shim drops a client if it has sent the client nothing for this time, or if the client has
+/// not read for this time. The shim answers requests at once, so the first case means that the
+/// client sent no whole request. A watcher gets an update at least twice in this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Clients of root, which may command the pod, from either socket.
+/// The clients of root, on both sockets. They may give commands for the pod.
 pub struct Clients<C> {
     /// Connections to the socket for root alone, if it exists.
     roots: Option<C>,
-    /// Connections to the socket for all.
+    /// Connections to the socket for all processes with UID 0.
     anyone: C,
     /// Wait before the next connection from `anyone` is accepted. It applies to root too, because
     /// only an accepted connection shows the client's group.
@@ -54,11 +55,11 @@ pub struct Clients<C> {
     meter: Meter,
     slots: Slots,
     read_only_slots: Slots,
-    /// Queue to [`ReadOnlyClients`]; its length is bounded by the slots.
+    /// Queue of clients for [`ReadOnlyClients`]. The number of slots limits its length.
     read_only: mpsc::UnboundedSender<Client>,
 }
 
-/// Clients that may only look at the pod.
+/// The clients that may look at the pod, but may give no commands.
 pub struct ReadOnlyClients(mpsc::UnboundedReceiver<Client>);
 
 /// The connection of a client.
@@ -66,9 +67,9 @@ pub struct Client {
     slot: Arc<Slot>,
     /// Bytes that the client may still send.
     may_send: usize,
-    /// Timer since the client was last sent something.
+    /// Timer that ends if nothing is sent to the client for [`IDLE_TIMEOUT`].
     idle: Pin<Box<Sleep>>,
-    /// Timer since a write to the client blocked.
+    /// Timer that starts when a write to the client blocks.
     blocked: Option<Pin<Box<Sleep>>>,
     /// Meter and wait of a read-only client; `None` for root.
     metered: Option<(Meter, Wait)>,
@@ -80,7 +81,7 @@ struct Slots {
     taken: Vec<Weak<Slot>>,
 }
 
-/// The part of a client that later clients need in order to evict it.
+/// The part of a client that is needed to evict the client when another client connects.
 struct Slot {
     stream: UnixStream,
     activity: Mutex<LastActivity>,
@@ -97,10 +98,12 @@ struct LastActivity {
 }
 
 impl<C> Clients<C> {
-    /// Turns the connections to root's socket into clients of root, and those to the public socket
-    /// into read-only clients, whose CPU time is charged to `meter`. Neither stream ends before its
-    /// server is shut down: with ttrpc 0.10, a server whose listener has ended panics in
-    /// `stop_listen`.
+    /// Turns the connections to both sockets into clients. A connection whose peer has root's group
+    /// becomes a client of root. Any other connection becomes a read-only client, whose CPU time is
+    /// charged to `meter`.
+    ///
+    /// Neither stream of clients ends before its server is shut down: with ttrpc 0.10, a server
+    /// whose listener has ended panics in `stop_listen`.
     pub fn new(roots: Option<C>, anyone: C, meter: Meter) -> (Clients<C>, ReadOnlyClients) {
         let (read_only, others) = mpsc::unbounded_channel();
         let clients = Clients {
@@ -115,8 +118,8 @@ impl<C> Clients<C> {
         (clients, ReadOnlyClients(others))
     }
 
-    /// Gives a connection a slot. Returns the client if it is root's, and sends a read-only client
-    /// to [`ReadOnlyClients`].
+    /// Gives a connection a slot. Returns the client if `is_root` is set. Otherwise sends the
+    /// client to [`ReadOnlyClients`].
     fn admit(&mut self, stream: UnixStream, is_root: bool) -> Option<Client> {
         let (slots, metered) = match is_root {
             true => (&mut self.slots, None),
@@ -189,7 +192,7 @@ impl Stream for ReadOnlyClients {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match ready!(self.0.poll_recv(context)) {
             Some(client) => Poll::Ready(Some(Ok(client))),
-            // The server of `Clients` has been shut down first; this stream must not end.
+            // The server of `Clients` is shut down before this server, so this stream must not end.
             None => Poll::Pending,
         }
     }
@@ -203,8 +206,9 @@ impl Slots {
         }
     }
 
-    /// Takes a slot; if all are taken, evicts a client. An evicted client stays connected for a
-    /// moment. `None` while as many evicted clients as there are slots are still connected.
+    /// Takes a slot. If all slots are taken, evicts a client, which stays connected for a moment.
+    /// Returns `None` if so many evicted clients are still connected that twice the number of slots
+    /// is in use.
     fn take(&mut self, stream: UnixStream) -> Option<Arc<Slot>> {
         self.taken.retain(|slot| slot.strong_count() > 0);
         if self.taken.len() >= self.limit.saturating_mul(2) {
@@ -258,17 +262,17 @@ impl Slot {
             Shutdown::Write => nix::sys::socket::Shutdown::Write,
             Shutdown::Read | Shutdown::Both => nix::sys::socket::Shutdown::Both,
         };
-        // Fails if the other end has gone already.
+        // The call fails if the client has already closed the connection.
         let _ = nix::sys::socket::shutdown(self.stream.as_raw_fd(), how);
     }
 }
 
 impl Client {
-    /// Ready when the client has been sent nothing for [`IDLE_TIMEOUT`].
+    /// Ready when nothing was sent to the client for [`IDLE_TIMEOUT`].
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.idle.as_mut().poll(context));
-            // The client may have been sent something meanwhile.
+            // The shim may have sent something to the client after the timer was set.
             match self.slot.activity().at.checked_add(IDLE_TIMEOUT) {
                 Some(end) if end > Instant::now() => self.idle.as_mut().reset(end),
                 _ => return Poll::Ready(()),
@@ -276,7 +280,7 @@ impl Client {
         }
     }
 
-    /// Ready when the client's bytes may be read.
+    /// Ready when the shim may read the bytes that the client has sent.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some((meter, wait)) = &mut self.metered {
             ready!(meter.poll_ready(wait, context));
@@ -293,10 +297,11 @@ impl AsyncRead for Client {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.may_send == 0 {
-            // End of file, as if it had hung up.
+            // The end of the file, as if the client had hung up.
             return Poll::Ready(Ok(()));
         }
-        // Checked at each read, so that a client cannot stay by sending single bytes.
+        // The timer is checked at each read, so that a client cannot stay connected by sending
+        // single bytes.
         if self.poll_idle(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

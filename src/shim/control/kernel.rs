@@ -1,9 +1,9 @@
-//! OOM scores and cgroup values of a pod's containers, as the kernel has them. The shim finds them
-//! by the process ids of the containers' init processes. So they are in force, whichever program
-//! has set them.
+//! OOM scores and cgroup values of a pod's containers, as read from the kernel. These are the
+//! values in force, no matter which program has set them. The shim finds them by the process ids of
+//! the containers' init processes.
 //!
-//! The shim reads them, not `usher`, so a user of `usher` needs no access to the node's processes
-//! and cgroups.
+//! The shim reads the values, not `usher`, so that a user of `usher` needs no access to the node's
+//! processes and cgroups.
 
 use protobuf::MessageField;
 

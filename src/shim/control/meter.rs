@@ -1,11 +1,11 @@
-//! The CPU meter of read-only clients: limits the CPU time that they cost the shim to a share of a
-//! core.
+//! The CPU meter of read-only clients. It limits the CPU time that the shim spends on them to a
+//! share of a core.
 //!
 //! One thread serves the pod, and tasks of the ttrpc library and the pod's actor do most of the
 //! work for a client. So the meter does not time tasks. It reads the thread's CPU clock when work
-//! for a read-only client begins, and again each time the thread has run all ready tasks. It stops
-//! when no such work has begun since the last reading. Other work in between is charged too, so
-//! read-only clients get their share or less.
+//! for a read-only client begins, and again each time the thread has run all ready tasks. The meter
+//! stops when no work for a read-only client has begun since its last reading. Other work in
+//! between is charged too, so read-only clients get their share or less.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,16 +19,17 @@ use crate::clock::{Clock, Timebase};
 use usher_core::lifecycle::Time;
 use usher_core::share::Share;
 
-/// Seconds in which one second of CPU time is paid off: a thirtieth of a core. The documented limit
-/// is a twentieth; the difference covers costs that no task sees, such as waking the thread.
+/// Seconds until a debt of one second of CPU time is paid off: clients get a thirtieth of a core.
+/// The documented limit is a twentieth. The difference covers costs that no task sees, such as
+/// waking the thread.
 const SECONDS_PER_CPU_SECOND: u32 = 30;
 
-/// CPU time that may be used at once after a rest: some dozen requests, so that a person need not
-/// wait.
+/// CPU time that clients may use at once after a rest. It is enough for a few dozen requests, so a
+/// person does not have to wait.
 const BURST: Duration = Duration::from_millis(50);
 
-/// Waiting work begins at multiples of this time, all of it together, because each wake-up of the
-/// thread costs CPU time that no task sees.
+/// Work that waits begins at multiples of this time, all of it together. Each wake-up of the thread
+/// costs CPU time that no task sees, so fewer wake-ups are cheaper.
 const TICK: Duration = Duration::from_millis(50);
 
 /// The meter of all read-only clients of a pod; clones share it.
@@ -37,9 +38,9 @@ pub struct Meter(Arc<Mutex<MeterState>>);
 
 /// The wait of a client, or of the socket for new connections.
 ///
-/// A wait lasts until the CPU time that was owed when it began is paid off, however much others
-/// have used since. So each client gets its turn, and the debt never exceeds the cost of one turn
-/// of each.
+/// A wait lasts until the debt of CPU time that existed at its beginning is paid off. CPU time that
+/// other clients use during the wait does not prolong it. So each client gets its turn, and the
+/// debt never exceeds the cost of one turn of each client.
 #[derive(Debug, Default)]
 pub struct Wait(Option<Pin<Box<Sleep>>>);
 
@@ -48,8 +49,8 @@ struct MeterState {
     share: Share,
     time: Timebase,
     clock: Arc<dyn Clock>,
-    /// Reading of the thread's CPU clock up to which time is charged; `None` while no work is under
-    /// way.
+    /// The reading of the thread's CPU clock up to which CPU time is charged. `None` while no work
+    /// for a read-only client is in progress.
     charged: Option<Duration>,
     /// True if work for a read-only client has begun since the thread last ran out of tasks.
     is_new: bool,
@@ -83,7 +84,7 @@ impl Meter {
         }
     }
 
-    /// Ready when work may begin.
+    /// Ready when work for the client may begin.
     pub fn poll_ready(&self, wait: &mut Wait, context: &mut Context<'_>) -> Poll<()> {
         if wait.0.is_none() {
             wait.0 = self.state().pause().map(|pause| Box::pin(sleep(pause)));
@@ -103,8 +104,8 @@ impl Meter {
         self.begin_work();
     }
 
-    /// Charges the CPU time since the last charge. False if no work for a read-only client has
-    /// begun since then: charging then ends.
+    /// Charges the CPU time since the last charge. Returns false if no work for a read-only client
+    /// has begun since then. Charging stops in that case.
     fn charge_and_check(&self) -> bool {
         let mut state = self.state();
         state.charge();
@@ -129,7 +130,7 @@ impl MeterState {
         }
     }
 
-    /// Time to wait before the next work, or `None`.
+    /// Time to wait before the next work may begin, or `None` if it may begin now.
     fn pause(&mut self) -> Option<Duration> {
         self.charge();
         let (now, free_at) = (self.time.now(), self.share.free_at(Duration::ZERO));
@@ -230,7 +231,7 @@ pub(super) mod tests {
                 assert_eq!(before.elapsed(), Duration::ZERO);
                 clock.spend(Duration::from_millis(1));
                 sleep(Duration::from_secs(1)).await;
-                // Not charged: no read-only client is being served.
+                // This time is not charged, because the shim serves no read-only client.
                 clock.spend(Duration::from_secs(1));
             }
         });

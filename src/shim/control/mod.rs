@@ -1,9 +1,9 @@
 //! The Control service, which `usher` calls: it shows a pod and takes commands for it.
 //!
-//! Each shim listens on a control socket in [`directory`], named after the shim's socket for
-//! containerd, so that `usher` finds all shims without containerd. It listens on a second control
-//! socket for root alone: the kernel keeps one queue of connections per socket, so on a shared one
-//! root would wait behind read-only clients.
+//! Each shim listens on a control socket in [`directory`]. The control socket has the name of the
+//! shim's socket for containerd, so `usher` finds all shims without containerd. The shim listens on
+//! a second control socket for root alone. The kernel has one queue of connections per socket, so
+//! on a shared socket root would wait behind read-only clients.
 
 mod clients;
 mod kernel;
@@ -23,8 +23,8 @@ pub use clients::{Clients, ReadOnlyClients};
 pub use meter::Meter;
 pub use service::{ReadOnlyService, Service};
 
-/// Length of a control socket's name: the first characters of the name of the shim's socket, which
-/// is a hash. Shortened because the path of a socket has at most 107 characters.
+/// Length of a control socket's name. The name is the beginning of the name of the shim's socket,
+/// which is a hash. It is shortened because the path of a socket has at most 107 characters.
 const NAME: usize = 32;
 
 /// Path of the control socket of the shim whose own socket is at `path`.
@@ -38,12 +38,12 @@ pub fn socket_of(path: &Path) -> Option<PathBuf> {
 /// usher` asks a node.
 const FOR_UID_0: u32 = 0o600;
 
-/// Mode of the socket for root alone: only a process with `CAP_DAC_OVERRIDE` can connect, and that
-/// container does not have it.
+/// Mode of the socket for root alone. Only a process with `CAP_DAC_OVERRIDE` can connect, and the
+/// container of `kubectl usher` does not have this capability.
 const FOR_CAPABLE_ROOT: u32 = 0o000;
 
-/// Backlog of the socket for all. Connections are accepted one by one, so a longer queue would only
-/// make the last client wait longer.
+/// Backlog of the socket for all processes with UID 0. The shim accepts connections one by one, so
+/// a longer queue would only make the last client wait longer.
 const BACKLOG: i32 = 64;
 
 /// Listens at `path`. A socket file at `path` was left by a shim that has died: only one shim at a
@@ -58,7 +58,7 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Listens on the socket for root alone that belongs to the one at `path`.
+/// Listens on the socket for root alone that belongs to the socket at `path`.
 ///
 /// # Errors
 ///
@@ -76,13 +76,14 @@ fn listen_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Removes the socket at `path` and the one for root alone that belongs to it.
+/// Removes the socket at `path`, and the socket for root alone that belongs to it.
 ///
 /// # Errors
 ///
-/// If the one at `path` exists and cannot be removed.
+/// If the socket at `path` exists and cannot be removed.
 pub fn forget(path: &Path) -> io::Result<()> {
-    // If it stays, `usher` fails to connect to it and uses the other one.
+    // If the socket for root alone is not removed, `usher` fails to connect to it, and uses the
+    // other socket.
     let _ = remove(&roots_socket(path));
     remove(path)
 }

@@ -21,21 +21,22 @@ use usher_api::{
 use super::Meter;
 use super::kernel;
 
-/// Most concurrent calls of root.
+/// Maximum number of root's calls at a time.
 const MAX_CALLS: usize = 32;
-/// Most concurrent calls of read-only clients.
+/// Maximum number of read-only clients' calls at a time.
 const MAX_READ_ONLY_CALLS: usize = 8;
 
-/// Most watchers of root. Each watcher costs the pod an answer whenever something happens.
+/// Maximum number of root's watchers. Each watcher costs the pod an answer whenever something
+/// happens.
 const MAX_WATCHERS: usize = 8;
-/// Most read-only watchers.
+/// Maximum number of read-only watchers.
 const MAX_READ_ONLY_WATCHERS: usize = 4;
 
-/// Longest pause between two updates of a watcher: if an update cannot be sent, the watcher has
-/// gone.
+/// Longest pause between two updates of a watcher. If an update cannot be sent, the shim learns
+/// that the watcher is gone.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Shortest pause between two updates, which combines events that follow closely.
+/// Shortest pause between two updates. Events that follow closely share one update.
 const UPDATE_DELAY: Duration = Duration::from_millis(50);
 
 /// The Control service of one pod, for root.
@@ -44,12 +45,12 @@ pub struct Service {
     pod: Pod,
     calls: Arc<Semaphore>,
     watchers: Arc<Semaphore>,
-    /// Meter that its answers are charged to; `None` for root.
+    /// Meter to which the answers are charged; `None` for root.
     meter: Option<Meter>,
 }
 
-/// The Control service of one pod, for read-only clients, which have their own limits of calls and
-/// watchers.
+/// The Control service of one pod, for read-only clients. Their calls and watchers have limits of
+/// their own.
 #[derive(Clone, Debug)]
 pub struct ReadOnlyService(Service);
 
@@ -90,7 +91,7 @@ impl Service {
 }
 
 impl ReadOnlyService {
-    /// Makes the service of `pod`; its answers are charged to `meter`.
+    /// Makes the service of `pod`. The CPU time of its answers is charged to `meter`.
     pub fn new(pod: Pod, meter: Meter) -> ReadOnlyService {
         ReadOnlyService(Service {
             pod,

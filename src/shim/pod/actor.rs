@@ -27,7 +27,7 @@ use super::sizes::OwnCgroup;
 use super::status::Watchers;
 use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
 
-/// The owner of a pod.
+/// The actor that owns a pod.
 pub struct Actor {
     pub(super) core: lifecycle::Pod,
     time: Timebase,
@@ -44,12 +44,12 @@ pub struct Actor {
     pub(super) sandbox_end: SandboxEnd,
     pub(super) score_log: ScoreLog,
     pub(super) probe_cpu: ProbeCpuMeter,
-    /// The cgroup of the pod. `None` until it is known, and if other pods share it.
+    /// The cgroup of the pod. `None` until the cgroup is known, and if other pods share the cgroup.
     pub(super) pod_cgroup: Option<OwnCgroup>,
     alarm: Alarm,
 }
 
-/// Callers whose answer the core decides.
+/// Callers that wait for an answer that the core decides.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     pub starts: BTreeMap<RequestId, Reply<i32>>,
@@ -131,7 +131,7 @@ impl Actor {
     }
 
     /// Handles the messages that arrived before the end was granted. Returns true if the shim still
-    /// ends. A Create among these messages revokes the end.
+    /// ends. A Create among these messages keeps the shim alive.
     pub fn confirm_end(&mut self) -> bool {
         while let Ok(message) = self.messages.try_recv() {
             self.guarded(message);
@@ -161,7 +161,8 @@ impl Actor {
         let _ = reply.send(Ok(()));
     }
 
-    /// Notes that a task with this id will be created: a caller was directed to this shim.
+    /// Notes that a task with this id will be created: `start` has given a caller the address of
+    /// this shim.
     pub fn announce(&mut self, id: &str) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
@@ -170,7 +171,7 @@ impl Actor {
         }
     }
 
-    /// Handles one message. A panic loses that message, never the pod.
+    /// Handles one message. If the handling panics, the message is lost, and the pod goes on.
     fn guarded(&mut self, work: impl FnOnce(&mut Actor)) {
         let before = self.node.clock.cpu();
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
@@ -184,7 +185,7 @@ impl Actor {
         self.time.now()
     }
 
-    /// Carries out all actions that the core wants by now.
+    /// Carries out all actions that the core has decided on.
     fn carry_out(&mut self) {
         // The pod's cgroup gets its size before any container is released.
         self.settle_size();
@@ -248,8 +249,8 @@ impl Actor {
             }
         }
         if !reports.is_empty() {
-            // Logs only after the jobs that just began. A log line wakes containerd, which on a
-            // small machine takes CPU time from a program that was just released.
+            // Log only after the jobs have begun. A log line wakes containerd, and on a small
+            // machine containerd would take CPU time from a program that was just released.
             let released = reports
                 .iter()
                 .any(|report| matches!(report, Report::Released { .. }));
@@ -286,7 +287,7 @@ impl Actor {
     }
 }
 
-/// Waits until `at`; forever if that is `None`.
+/// Waits until `at`; forever if `at` is `None`.
 async fn reach(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

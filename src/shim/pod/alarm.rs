@@ -19,8 +19,8 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// Returns the time to wake the core. That is `at`, for which the core asks, or a later time if
-    /// the core was woken at `at` already.
+    /// Returns the time at which to wake the core: `at`, which the core asks for. If the core was
+    /// already woken at `at`, returns a later time.
     pub fn set(&mut self, at: Time) -> Time {
         let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
             self.pause = Duration::ZERO;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use usher_core::lifecycle::{ContainerId, HookKind, Wanted};
+use usher_core::lifecycle::{ActionError, ContainerId, HookKind, Wanted};
 use usher_core::plan::Hook;
 use usher_engine::Panicked;
 use usher_engine::{Attempted, CancelToken, Init, ProbeEnvironment};
@@ -18,7 +18,7 @@ impl Actor {
         let now = self.now();
         let target = self.target(&id);
         let (Some((init, from, token)), Some(probe)) = (target, self.core.probe(now, &id)) else {
-            let gone = Err("the container is gone".to_owned());
+            let gone = Err(ActionError::ContainerGone);
             return self
                 .core
                 .handle_probed(now, &id, execution, gone, Duration::ZERO);
@@ -35,6 +35,7 @@ impl Actor {
                 let cost = actor.probe_cpu.take_charge(cost);
                 debug!(container = %id, ?outcome, ?cost, "probed");
                 let now = actor.now();
+                let outcome = outcome.map_err(ActionError::Reported);
                 actor.core.handle_probed(now, id, execution, outcome, cost);
             };
         self.operate(&id, Wanted::UntilDeleted, attempt, then);
@@ -42,25 +43,26 @@ impl Actor {
 
     pub(super) fn hook(&mut self, id: ContainerId, kind: HookKind, hook: Hook, limit: Duration) {
         let Some((init, from, token)) = self.target(&id) else {
-            let gone = Err("the container is gone".to_owned());
+            let gone = Err(ActionError::ContainerGone);
             return self.core.handle_hooked(self.now(), &id, kind, gone);
         };
         let run = async move { init.hook(&hook, limit, &from, &token).await };
         self.operate(&id, Wanted::UntilDeleted, run, move |actor, id, outcome| {
             let now = actor.now();
+            let outcome = outcome.map_err(ActionError::Reported);
             actor.core.handle_hooked(now, id, kind, outcome);
         });
     }
 
-    /// The container's init, the origin of an attempt of a probe or hook, and its cancellation
-    /// token.
+    /// Returns what an attempt of a probe or hook needs: the container's init, the facts of the pod
+    /// and the container, and the token that cancels the attempt.
     fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, ProbeEnvironment, CancelToken)> {
         let task = self.tasks.get(id)?;
         let from = ProbeEnvironment {
             place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
             ports: task.facts.ports.clone(),
-            // If the OOM killer kills the attempt's process, it may kill the whole container as
-            // well.
+            // The attempt's process gets the container's OOM score: if the OOM killer kills this
+            // process, it may kill the whole container as well.
             oom_score: self.core.oom_score(id),
         };
         let (init, token) = task.handles.init_and_cancel_token().ok()?;

@@ -7,27 +7,27 @@ use usher_engine::{Init, PidHold};
 /// The part of a task that outlives each of its init processes.
 #[derive(Debug, Default)]
 pub(super) struct RestartCarryover {
-    /// The process id of the first init process, which the caller knows. It is reserved if the task
-    /// may report running while it has no process.
+    /// The process id of the first init process, which is the id that the caller knows. The id is
+    /// reserved if the caller may see the task as running while it has no process.
     first: Option<PidHold>,
-    /// The exec that is taken for the container's postStart handler: the OCI specification's
-    /// process as JSON.
+    /// The exec that the shim assumes to be the container's postStart handler, as the JSON of a
+    /// process in the OCI specification.
     post_start: Option<Vec<u8>>,
     /// All changes that the caller made to the container's resources, merged.
     resources: Option<Value>,
 }
 
 impl RestartCarryover {
-    /// Reserves the process id of the first init process if the task may outlive it, so that no
-    /// other process gets that number.
+    /// Reserves the process id of the first init process if the task may outlive that process, so
+    /// that no other process gets the same id.
     pub fn reserve_pid(&mut self, init: &dyn Init, may_outlive: bool) {
         if self.first.is_none() && may_outlive {
             self.first = Some(init.hold_pid());
         }
     }
 
-    /// Releases the reservation of `pid` if that is the first process id. The exit of that process
-    /// is published: no restart followed.
+    /// Releases `pid`, which is reserved so that no other process gets it, if it belongs to the first
+    /// process of the container. Called when the exit is published: no restart in place follows.
     pub fn release_pid(&mut self, pid: i32) {
         drop(self.first.take_if(|first| first.pid() == pid));
     }
@@ -37,12 +37,12 @@ impl RestartCarryover {
         self.first.as_ref().map(PidHold::pid)
     }
 
-    /// Keeps the exec that is taken for the container's postStart handler.
+    /// Keeps the exec that the shim assumes to be the container's postStart handler.
     pub fn keep_post_start(&mut self, process: Vec<u8>) {
         self.post_start = Some(process);
     }
 
-    /// The exec that is taken for the container's postStart handler.
+    /// The exec that the shim assumes to be the container's postStart handler.
     pub fn post_start(&self) -> Option<&[u8]> {
         self.post_start.as_deref()
     }
@@ -59,7 +59,7 @@ impl RestartCarryover {
 }
 
 /// Merges a change of a container's resources (`LinuxResources` of the OCI specification) into the
-/// earlier ones. The recursion is bounded by the depth limit of the JSON parser.
+/// earlier changes. The recursion is bounded by the depth limit of the JSON parser.
 pub(super) fn merge(changed: &mut Option<Value>, change: &[u8]) {
     match serde_json::from_slice(change) {
         Ok(change) => merge_value(changed.get_or_insert(Value::Null), change),

@@ -16,9 +16,9 @@ use super::{Actor, CallError, Kind, Message, Reply};
 pub enum Members {
     /// The cgroup with the processes, and the process ids and names of the execs.
     Of(Arc<dyn Cgroup>, Vec<(i32, String)>),
-    /// No process runs: the task is between two processes, or its exit is about to be published.
-    /// The value is the id of the process that exited. A restarted containerd (1.7 and later) would
-    /// delete a task that lists no process.
+    /// No process runs: the task is being restarted in place, or its exit is about to be published.
+    /// The value is the id of the process that exited. The shim lists this id, because a restarted
+    /// containerd (1.7 and later) would delete a task that lists no process.
     Ended(Option<i32>),
 }
 
@@ -50,13 +50,14 @@ impl Actor {
                 let now = actor.now();
                 actor.record.note(now, &killed, What::OomKilled);
             });
-            // If the mailbox is full, the note is dropped, and `usher` does not show this OOM kill.
+            // If the mailbox is full, this message is dropped, and `usher` does not show the OOM
+            // kill.
             let _ = mailbox.try_send(note);
         };
         task.handles.watch_memory(Box::new(tell));
     }
 
-    /// Returns the source of a task's metrics.
+    /// Answers with the source of a task's metrics.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
@@ -78,7 +79,7 @@ impl Actor {
         }
     }
 
-    /// Returns the cgroup of a running task and the process ids of its execs.
+    /// Answers with the cgroup of a running task and the process ids of its execs.
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {

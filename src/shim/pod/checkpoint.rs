@@ -10,7 +10,7 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
 use crate::record::What;
-use usher_core::lifecycle::{Call, ContainerId, Wanted};
+use usher_core::lifecycle::{ActionError, Call, ContainerId, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
 use usher_engine::{Checkpoint, EngineError, Init, NewInit};
@@ -19,11 +19,11 @@ use usher_linux::stdio::Streams;
 use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
 
-/// A restored container, with its streams if they come from a terminal.
+/// The init process of a restored container, and its streams if the container has a terminal.
 type Restored = (NewInit, Option<Streams>);
 
 impl Actor {
-    /// Writes a running container to files; stops it if the options say so.
+    /// Writes a running container to files, and stops the container if the options say so.
     pub fn checkpoint(&mut self, call: CheckpointCall, reply: Reply<()>) {
         let (init, checkpoint) = match self.begin_checkpoint(&call) {
             Ok(begun) => begun,
@@ -60,7 +60,7 @@ impl Actor {
         Ok((init, checkpoint(call.path.clone(), options)))
     }
 
-    /// Restores a container that the core releases.
+    /// Restores a container from its checkpoint, when the core releases the container.
     pub(super) fn restore(&mut self, id: &ContainerId) {
         let now = self.now();
         let is_first = self.core.handle_restore_begun(id);
@@ -69,8 +69,8 @@ impl Actor {
         };
         let restoration = task.handles.take_restoration().filter(|_| is_first);
         let Some(restoration) = restoration else {
-            let reason = "an earlier restore failed".to_owned();
-            return self.core.handle_released(now, id, Err(reason));
+            let reason = Err(ActionError::RestoreFailedBefore);
+            return self.core.handle_released(now, id, reason);
         };
         let (token, has_terminal) = (
             task.handles.cancel_token().clone(),
@@ -104,7 +104,8 @@ impl Actor {
                 self.core.handle_released(now, id, Ok(()));
             }
             Err(error) => {
-                self.core.handle_released(now, id, Err(error.to_string()));
+                self.core
+                    .handle_released(now, id, Err(ActionError::reported(error)));
             }
         }
         for order in pending {
@@ -165,7 +166,8 @@ pub(super) fn options(options: Option<&Any>) -> Result<CheckpointOptions, String
         .map_err(|error| format!("checkpoint options cannot be decoded: {error}"))
 }
 
-/// The path is a field of the call: containerd copies the path from the options into that field.
+/// Converts the options of a Checkpoint. `path` comes from the call's own field: containerd has
+/// copied the path from the options into that field.
 fn checkpoint(path: String, options: CheckpointOptions) -> Checkpoint {
     let given = |path: String| (!path.is_empty()).then(|| PathBuf::from(path));
     Checkpoint {

@@ -1,4 +1,5 @@
-//! Create: turns a bundle into a container whose init process is parked.
+//! The Create call: makes a container from a bundle. The container's init process is parked, which
+//! means that its program does not run yet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -75,8 +76,9 @@ impl Actor {
             self.refuse_second_sandbox(&order.id)?;
         }
         let (container, read) = self.node.engine.read(order, self.meta.sandbox())?;
-        // A sandbox without a pause container has received the plan of the pod. Containers need not
-        // repeat the plan, and containerd may not have passed the plan on to them.
+        // In a pod without a pause container, the sandbox has received the pod's annotations. The
+        // containers need not have them, and containerd may not have passed them on to the
+        // containers.
         let plan = match self.meta.has_own_sandbox() {
             true => None,
             false => Some(self.plan(order, &read)?),
@@ -178,7 +180,7 @@ impl Actor {
         let now = self.now();
         if reply.is_closed() {
             tracing::info!(container = %id, "creation undone: its caller is gone");
-            return self.core.handle_create_abandoned(now, id, has_process);
+            return self.core.handle_create_abandoned(now, id);
         }
         self.node.publish(event);
         self.record.note(now, id, What::Created);
@@ -191,7 +193,8 @@ impl Actor {
         let _ = reply.send(Ok(pid));
     }
 
-    /// Stores the init process of a container, either the first or the next one.
+    /// Stores an init process of a container: the first one, or the next one after a restart in
+    /// place.
     pub(super) fn take_init(&mut self, id: &ContainerId, new_init: NewInit) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;

@@ -1,4 +1,4 @@
-//! Delete: removes a container or an exec.
+//! The Delete call: removes a container or an exec.
 
 use std::{iter, mem};
 
@@ -13,7 +13,7 @@ use usher_linux::stdio;
 use super::process::{Deleted, Exit};
 use super::{Actor, CallError, Kind, Reply};
 
-/// The exit of a process that never ran. containerd reads this exit as unknown.
+/// The exit that is reported for a process that never ran. containerd takes this exit as unknown.
 const NO_EXIT: Exit = Exit {
     code: 0,
     at: std::time::UNIX_EPOCH,
@@ -21,9 +21,9 @@ const NO_EXIT: Exit = Exit {
 
 impl Actor {
     /// Deletes an exec, or a task that has exited or was never started. If a deletion of the task
-    /// is under way, the call waits for it. A call also waits while the task is being created.
-    /// containerd calls Delete when it has given up its Create, and removes the bundle as soon as
-    /// Delete is answered.
+    /// is under way, the call waits for its end. The call also waits while the task is being
+    /// created: containerd calls Delete when it has given up its Create, and removes the bundle as
+    /// soon as Delete is answered.
     pub fn delete(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
         if !exec_id.is_empty() {
             return self.delete_exec(id, exec_id, reply);
@@ -67,7 +67,7 @@ impl Actor {
                 let is_cut_short = error.is_cut_short();
                 let task = self.tasks.get_mut(id).filter(|_| is_cut_short);
                 if let Some(task) = task {
-                    // These callers have waited as long as a deletion may take.
+                    // The callers of Delete have waited as long as a deletion may take.
                     task.answer_deleters(&Err(CallError::unknown(error)));
                 }
                 match is_cut_short {
@@ -79,7 +79,7 @@ impl Actor {
         self.core.handle_cleaned_up(self.now(), id, outcome);
     }
 
-    /// Has the engine delete a container once all its output is passed on.
+    /// Has the engine pass on all output of a container, and then delete the container.
     pub(super) fn begin_deletion(&mut self, id: &ContainerId, how: Deletion) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -105,7 +105,7 @@ impl Actor {
     fn create_undone(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
         if let Err(error) = outcome {
             tracing::error!(container = %id, %error, "not removed");
-            // Nothing else would end the container's parked process.
+            // Kill the container's parked process, because nothing else ends it.
             if let Some(task) = self.tasks.get(id) {
                 task.handles.kill_init();
             }

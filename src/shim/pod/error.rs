@@ -33,12 +33,12 @@ impl CallError {
         }
     }
 
-    /// Wraps a failure of another part, with its message.
+    /// Makes an error of kind Unknown from the failure of another part of the shim.
     pub fn unknown(cause: impl fmt::Display) -> CallError {
         CallError::new(Kind::Unknown, cause.to_string())
     }
 
-    /// No such task, or no such exec of it.
+    /// The error for a task that does not exist, or an exec that the task does not have.
     pub fn not_found(id: &str, exec_id: &str) -> CallError {
         let message = match exec_id {
             "" => format!("task {id} does not exist"),
@@ -47,7 +47,7 @@ impl CallError {
         CallError::new(Kind::NotFound, message)
     }
 
-    /// The process to be signaled has exited.
+    /// The error for a signal to a process that has exited.
     pub fn finished(id: &str) -> CallError {
         CallError::new(Kind::NotFound, format!("{id}: process already finished"))
     }
@@ -96,7 +96,7 @@ impl From<Refusal> for CallError {
             | Refusal::TurnAtTheEnd { .. }
             | Refusal::Held { .. } => Kind::FailedPrecondition,
             Refusal::NotReleased { .. } => Kind::Unknown,
-            // A process that has exited counts as not found.
+            // For containerd, a process that has exited is not found.
             Refusal::IllegalCall(call) if call.is_finished() => Kind::NotFound,
             Refusal::IllegalCall(_) => Kind::FailedPrecondition,
         };

@@ -1,4 +1,4 @@
-//! Exec: further processes in a container.
+//! The Exec call: adds further processes to a container.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::process::{Exec, Exit, Process};
 use super::stop::known_end;
 use super::{Actor, CallError, ExecCall, Kind, Reply};
 
-/// The part of the OCI specification's process that the shim needs.
+/// The fields that the shim needs of a process in the OCI specification.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Spec {
@@ -45,7 +45,8 @@ impl Actor {
         let task = self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows(&id, Call::Exec(call.exec_id.clone()))?;
-        // The next process of the container may exist already, but is still parked.
+        // During a restart in place the next init process may exist already, but its program does
+        // not run yet.
         if self.core.is_without_program(&id) {
             let message = format!(
                 "exec {:?}: task {} has no process just now",
@@ -68,7 +69,7 @@ impl Actor {
             is_interactive: call.paths.terminal || !call.paths.stdin.is_empty(),
         };
         self.core.handle_exec(now, &id, &exec)?;
-        // The caller's Start for this exec follows.
+        // Prepare for the caller's Start of this exec, which comes next.
         self.node.engine.get_ready(UpcomingCreation::Exec);
         if self.core.is_post_start(&id, &call.exec_id)
             && let Some(task) = self.tasks.get_mut(&id)
@@ -92,7 +93,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Executes a process that was added; answers with its process id.
+    /// Executes a process that an Exec call has added; answers with its process id.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
         let (token, execution) = match self.begin_exec(id, exec_id) {
             Ok(begun) => begun,
@@ -114,7 +115,8 @@ impl Actor {
                 let answer = match outcome {
                     Ok(executed) => {
                         if reply.is_closed() {
-                            // The caller is gone, so nothing else would end the process.
+                            // Kill the process: its caller no longer waits, so nothing else would
+                            // end it.
                             kill_executed(&executed.process);
                         }
                         actor.exec_started(id, &key, executed)
@@ -144,7 +146,7 @@ impl Actor {
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
-        // An earlier Start took the spec, even if that Start failed.
+        // The spec is empty after an earlier Start of this exec, even if that Start has failed.
         if exec.spec.is_empty() {
             let message = format!("process {exec_id} of task {id} was started before");
             return Err(CallError::new(Kind::FailedPrecondition, message));
@@ -265,7 +267,7 @@ impl Actor {
         process.ended(exit);
     }
 
-    /// Tells the core that an exec ended with `status`; `None` if it never ran.
+    /// Tells the core that an exec ended with `status`; `None` if the exec never ran.
     pub(super) fn exec_over(
         &mut self,
         id: &ContainerId,
@@ -309,7 +311,7 @@ impl Execution {
 pub(super) fn kill_executed(process: &Arc<dyn Executable>) {
     let outcome = match process.kill(Signal::KILL) {
         SignalProgress::Done(outcome) => outcome,
-        // SIGKILL never needs to wait.
+        // The engine delivers SIGKILL at once.
         SignalProgress::UnderWay(_) => Ok(()),
     };
     if let Err(error) = outcome {

@@ -1,4 +1,4 @@
-//! Fuzzes the parts of a call that are JSON, or a message within a message.
+//! Fuzzes the parts of a call that contain JSON or a nested message.
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
@@ -6,8 +6,8 @@ use usher_fuzz::cost::assert_bounded;
 
 use super::{carryover, checkpoint};
 
-/// Bytes that may be allocated at once: `EACH` for every byte read, plus `ANYWAY`. In a list, the
-/// JSON value `0,` becomes 32 bytes, and the list's capacity exceeds its length.
+/// Bytes that may be allocated at once: `EACH` for every byte of input, plus `ANYWAY`. In a list,
+/// the JSON text `0,` becomes 32 bytes, and a list's capacity exceeds its length.
 const EACH: usize = 256;
 const ANYWAY: usize = 16 * 1024;
 

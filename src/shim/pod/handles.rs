@@ -1,4 +1,4 @@
-//! The engine's handles of a container, and the calls to it that are under way.
+//! The engine's handles of a container, and the state of engine calls that are under way.
 //!
 //! No decision depends on this module: the core knows the state of the container.
 
@@ -23,14 +23,14 @@ pub(super) struct Handles {
     cgroup: Option<Arc<dyn Cgroup>>,
     /// Cancels the work that is under way for the init process.
     cancel_token: CancelToken,
-    /// Dropped when the init process exits. A release that is under way then ends.
+    /// The sender is dropped when the init process exits. That ends a release that is under way.
     releasing: Option<oneshot::Sender<()>>,
     oom_watch: Option<Box<dyn OomWatch>>,
     /// Time at which the init process was collected.
     exited_at: Option<SystemTime>,
     /// The last metrics of the container's cgroup, kept because the cleanup removes the cgroup.
     figures: Option<Any>,
-    /// The checkpoint to restore the container from.
+    /// The checkpoint from which the container will be restored.
     restoration: Option<Box<dyn Restoration>>,
     /// Signals to deliver once the container is restored.
     pending_signals: Vec<SignalOrder>,
@@ -77,13 +77,13 @@ impl Handles {
         kept.or_else(|| self.cgroup.clone().map(Figures::Of))
     }
 
-    /// Time at which the init process exited: `now` if it was not collected.
+    /// Time at which the init process was collected; `now` if it was not.
     pub fn exited_at(&mut self, now: SystemTime) -> SystemTime {
         *self.exited_at.get_or_insert(now)
     }
 
-    /// Stores an init process, either the first or the next one. If the cgroup of the process is
-    /// not found yet, the cgroup of the previous process stays.
+    /// Stores an init process: the first one, or the next one after a restart in place. If the
+    /// cgroup of the process is not found, the cgroup of the previous process stays.
     pub fn set_init(&mut self, init: Arc<dyn Init>) {
         let cgroup = init.cgroup().or_else(|| self.cgroup.take());
         *self = Handles {
@@ -94,7 +94,8 @@ impl Handles {
         };
     }
 
-    /// Looks for the cgroup again if it was not found. Returns true if this call found it.
+    /// Looks for the cgroup again if it was not found before. Returns true if this call has found
+    /// the cgroup.
     pub fn find_cgroup(&mut self) -> bool {
         if self.cgroup.is_some() {
             return false;
@@ -103,8 +104,7 @@ impl Handles {
         self.cgroup.is_some()
     }
 
-    /// Calls `tell` when the kernel kills a process because memory ran out, until the init process
-    /// exits.
+    /// Calls `tell` after each OOM kill in the container, until the init process exits.
     pub fn watch_memory(&mut self, tell: Box<dyn Fn() + Send + Sync>) {
         if let Some(cgroup) = &self.cgroup
             && self.exited_at.is_none()
@@ -120,7 +120,7 @@ impl Handles {
         }
     }
 
-    /// Begins a release of the program. The receiver ends when the init process exits.
+    /// Notes that a release of the program begins. The receiver ends when the init process exits.
     pub fn begin_release(&mut self) -> oneshot::Receiver<()> {
         let (releasing, gone) = oneshot::channel();
         if self.exited_at.is_none() {
@@ -129,7 +129,7 @@ impl Handles {
         gone
     }
 
-    /// Ends a release of the program.
+    /// Notes that the release of the program has ended.
     pub fn end_release(&mut self) {
         self.releasing = None;
     }
@@ -163,12 +163,12 @@ impl Handles {
         self.restoration = Some(restoration);
     }
 
-    /// Takes the checkpoint to restore the container from.
+    /// Takes the checkpoint from which the container will be restored.
     pub fn take_restoration(&mut self) -> Option<Box<dyn Restoration>> {
         self.restoration.take()
     }
 
-    /// Keeps a signal until the container is restored.
+    /// Keeps a signal for delivery when the container is restored.
     pub fn put_off_signal(&mut self, order: SignalOrder) {
         self.pending_signals.push(order);
     }

@@ -21,7 +21,7 @@ impl Actor {
         let _ = reply.send(Ok(response));
     }
 
-    /// Releases a held container, given by name or id, before its start condition holds.
+    /// Releases a held container before its turn comes. `container` is its name or id.
     pub fn release_by_hand(&mut self, container: &str, reply: Reply<api::ReleaseResponse>) {
         let by_id = ContainerId::from(container);
         let id = match self.tasks.contains_key(&by_id) {

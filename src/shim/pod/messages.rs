@@ -47,8 +47,8 @@ impl Actor {
                 (Some(exit), _) => drop(reply.send(Ok(exit))),
                 (None, Some(why)) => drop(reply.send(Err(why.clone()))),
                 (None, None) => {
-                    // Callers that have given up are dropped, so that they do not pile up while the
-                    // container runs.
+                    // Drop the callers that no longer wait, so that their number does not grow
+                    // while the container runs.
                     process.waiting.retain(|waiting| !waiting.is_closed());
                     process.waiting.push(reply);
                 }
@@ -56,9 +56,9 @@ impl Actor {
         }
     }
 
-    /// Answers with the process id of a task's init; zero while it has none. A Connect for an
-    /// unknown task comes from `start`: it announces that a Create for this task comes to this
-    /// shim.
+    /// Answers with the process id of a task's init, or zero while the task has no init. A Connect
+    /// for an unknown task comes from `start`, and announces that a Create for this task will come
+    /// to this shim.
     pub fn connect(&mut self, id: &str, reply: Reply<i32>) {
         self.announce(id);
         let _ = reply.send(Ok(self.task(id).map_or(0, |task| task.init.pid)));
@@ -83,10 +83,10 @@ impl Actor {
         process.streams.resize(size).map_err(CallError::unknown)
     }
 
-    /// Freezes a container. A held container can be frozen too, since the caller sees it as
-    /// started.
+    /// Freezes a container. A held container can be frozen too, because the caller sees a held
+    /// container as started.
     pub fn pause(&mut self, id: &str, reply: Reply<()>) {
-        // The state of the task decides before anything else, as for all calls.
+        // As for all calls, check first that the task exists.
         let known = self.task(id).map(drop);
         let paused = known.and_then(|()| Ok(self.core.handle_pause(&ContainerId::from(id))?));
         let init = paused.and_then(|()| self.task(id)?.handles.init_and_cancel_token());

@@ -1,9 +1,9 @@
 //! The actor that owns one pod.
 //!
 //! The actor alone holds the [lifecycle core](usher_core::lifecycle) and the table of tasks and their
-//! processes. A handler of the Task service sends the actor a message and awaits the answer; if
-//! ttrpc drops the handler, the work goes on. The actor itself never waits: everything that takes
-//! time is a numbered operation (`operations`), which sends a message when it is done.
+//! processes. A handler of the Task service sends the actor a message and awaits the answer. If
+//! ttrpc drops the handler, the actor's work goes on. The actor itself never waits: work that takes
+//! time is a numbered operation (`operations`), which sends the actor a message at its end.
 
 mod actor;
 mod alarm;
@@ -54,11 +54,11 @@ pub use node::Node;
 pub use process::{Deleted, Exit, StateAnswer, Status};
 pub use sandbox::SandboxState;
 
-/// Limit of messages that wait for the actor, which handles each in microseconds. Senders wait
-/// while the mailbox is full.
+/// Maximum number of messages that wait for the actor. The actor handles each in microseconds;
+/// senders wait while the mailbox is full.
 const MAILBOX: usize = 64;
 
-/// The channel for an answer.
+/// The channel over which the actor answers a call.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
 
 /// A request for the actor.
@@ -70,7 +70,7 @@ pub struct Pod {
     mailbox: mpsc::Sender<Message>,
 }
 
-/// A Create.
+/// The parameters of a Create call.
 #[derive(Debug)]
 pub struct CreateCall {
     pub order: Order,
@@ -78,27 +78,27 @@ pub struct CreateCall {
     pub patience: Option<Duration>,
 }
 
-/// A Checkpoint.
+/// The parameters of a Checkpoint call.
 #[derive(Debug)]
 pub struct CheckpointCall {
     pub id: String,
-    /// The directory for the files.
+    /// The directory into which the container is written.
     pub path: String,
     pub options: Option<Any>,
 }
 
-/// An Exec.
+/// The parameters of an Exec call.
 #[derive(Debug)]
 pub struct ExecCall {
     pub id: String,
     pub exec_id: String,
     pub paths: Paths,
-    /// The OCI specification's process as JSON.
+    /// The JSON of a process in the OCI specification.
     pub spec: Vec<u8>,
     pub has_deadline: bool,
 }
 
-/// A Kill.
+/// The parameters of a Kill call.
 #[derive(Debug)]
 pub struct KillCall {
     pub id: String,
@@ -110,7 +110,7 @@ pub struct KillCall {
 }
 
 impl Pod {
-    /// Asks the actor and awaits its answer.
+    /// Sends the actor a request, and awaits the answer.
     ///
     /// # Errors
     ///

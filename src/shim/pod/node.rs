@@ -1,4 +1,4 @@
-//! The actor's surroundings.
+//! The parts of the shim and the machine that an actor uses.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use usher_api::Archive;
 use usher_core::plan::Rules;
 use usher_engine::Engine;
 
-/// Everything outside of the actor that the actor uses. Tests replace each part by a simulated one,
-/// which is also the source of all faults.
+/// Everything outside of the actor that the actor uses. Tests replace each part by a simulated
+/// part, and only the simulated parts inject faults.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub engine: Arc<dyn Engine>,

@@ -2,8 +2,9 @@
 //! the actor.
 //!
 //! Work on a container is a numbered [operation](usher_core::lifecycle::Operations). The number comes
-//! back with the outcome. This file alone drops a stale outcome: it frees the processes that came
-//! with the outcome, and tells the caller that the container is gone.
+//! back with the outcome, and shows if the outcome is stale, which means that the container no
+//! longer needs it. Only this file drops stale outcomes: it frees the processes in the outcome, and
+//! tells the caller that the container is gone.
 
 use std::pin::pin;
 
@@ -21,7 +22,8 @@ use super::{Actor, CallError, Message, Reply};
 
 /// The result of an operation.
 pub(super) trait Outcome: Send + 'static {
-    /// Ends the processes in the result, because their container no longer needs them.
+    /// Drops a stale result. If a process came with the result, the process is killed, because its
+    /// container no longer needs it.
     fn discard(self)
     where
         Self: Sized,
@@ -37,7 +39,7 @@ pub(super) struct Caller<R> {
 }
 
 impl<R> From<Reply<R>> for Caller<R> {
-    /// A caller that cancels nothing when it stops waiting.
+    /// A caller that waits for the answer, but cancels nothing if it stops waiting.
     fn from(reply: Reply<R>) -> Caller<R> {
         Caller {
             reply,
@@ -120,8 +122,8 @@ impl Actor {
         })
     }
 
-    /// Runs `work` as an operation, then calls `then` with the outcome, or `stale` if the outcome
-    /// is stale.
+    /// Runs `work` as an operation, and then calls `then` with the outcome. If the outcome is
+    /// stale, calls `stale` instead.
     pub(super) fn operate_or<T: Send + 'static, E: From<Panicked> + Send + 'static>(
         &mut self,
         id: &ContainerId,
@@ -142,7 +144,7 @@ impl Actor {
     }
 }
 
-/// Awaits `work`, and cancels the token when the caller stops waiting.
+/// Awaits `work`. If the caller stops waiting before, cancels the token.
 async fn canceled_with<T, E: From<Panicked>, R>(
     reply: &mut Reply<R>,
     token: &CancelToken,

@@ -1,4 +1,4 @@
-//! The pod's metadata, as far as the annotations of its containers contain it.
+//! The pod's metadata, as read from the annotations of its containers.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ impl PodMeta {
         }
     }
 
-    /// Reads the annotations of a container. The first container gives all names; a later one only
-    /// the uid, if it is still missing.
+    /// Reads the annotations of a container. The pod's names come from the first container. The uid
+    /// comes from a later container if the first has none.
     pub fn learn(&mut self, id: &str, annotations: &BTreeMap<String, String>, is_first: bool) {
         let read = || PodIdentity::read(id, annotations);
         if is_first {

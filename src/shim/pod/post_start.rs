@@ -1,7 +1,7 @@
-//! Runs a container's postStart handler again after a restart in place: the shim repeats the exec
-//! with which kubelet ran it after the first start.
+//! Runs a container's postStart handler again after a restart in place. The shim repeats the exec
+//! by which kubelet ran the handler after the first start.
 
-use usher_core::lifecycle::{ContainerId, Wanted};
+use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
 
 use super::Actor;
 
@@ -14,8 +14,8 @@ impl Actor {
             Some((init, task.carryover.post_start()?.to_owned()))
         });
         let Some(((init, token), process)) = kept else {
-            // The shim could not keep the handler when the container was created. The container
-            // must not fail because of that.
+            // The shim has not kept the exec of the handler. The container must not fail for this
+            // reason.
             tracing::warn!(container = %id, "postStart handler unknown; not run again");
             return self
                 .core
@@ -29,6 +29,7 @@ impl Actor {
             run,
             move |actor, id, outcome| {
                 let now = actor.now();
+                let outcome = outcome.map_err(ActionError::Reported);
                 actor.core.handle_post_started(now, id, execution, outcome);
             },
         );

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// Meters the CPU time of probes, by iterations of the actor's loop. An iteration handles a message
-/// and its effects.
+/// Meters the CPU time that iterations of the actor's loop use for probes. An iteration handles one
+/// message and its effects.
 #[derive(Debug, Default)]
 pub(super) struct ProbeCpuMeter {
     iteration: Iteration,
-    /// CPU time that the loop has used for probes, and that is not charged to an attempt yet.
-    /// Attempts meter their own time.
+    /// CPU time that the loop has used for probes and that is not charged to an attempt yet. The
+    /// time that an attempt itself uses is metered elsewhere.
     uncharged: Duration,
 }
 
@@ -16,7 +16,8 @@ pub(super) struct ProbeCpuMeter {
 #[derive(Clone, Copy, Debug, Default)]
 struct Iteration {
     taken: Duration,
-    /// True if an attempt of a probe began in this iteration, or its result came.
+    /// True if an attempt of a probe began in this iteration, or if the result of an attempt
+    /// arrived.
     is_for_a_probe: bool,
 }
 
@@ -31,7 +32,8 @@ impl ProbeCpuMeter {
         self.iteration.is_for_a_probe = true;
     }
 
-    /// Returns the CPU time to report for an attempt that itself cost `cost`.
+    /// Returns the CPU time to charge to an attempt: its own `cost`, plus the loop's time that is
+    /// not charged yet.
     pub fn take_charge(&mut self, cost: Duration) -> Duration {
         cost.saturating_add(std::mem::take(&mut self.uncharged))
     }

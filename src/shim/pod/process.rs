@@ -53,11 +53,11 @@ pub(super) struct Task {
     pub deleters: Vec<Reply<Deleted>>,
 }
 
-/// Facts from the bundle that are needed later.
+/// Facts from the bundle that are needed after the creation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub has_own_pid_namespace: bool,
-    /// Ports by name.
+    /// The container's named ports.
     pub ports: BTreeMap<String, u16>,
     /// Only for a sandbox: the resources allotted to the pod's containers.
     pub allotment: Allotment,
@@ -66,7 +66,7 @@ pub(super) struct Facts {
 /// An exec: the command, and later the process.
 #[derive(Debug)]
 pub(super) struct Exec {
-    /// The OCI specification's process as JSON. Empty once a Start took it.
+    /// The JSON of a process in the OCI specification. Empty after a Start has taken it.
     pub spec: Vec<u8>,
     /// The operation that starts the exec, and its cancellation token.
     pub starting: Option<(OperationId, CancelToken)>,
@@ -78,18 +78,18 @@ pub(super) struct Exec {
 /// A process: the init of a container, or an exec.
 #[derive(Debug, Default)]
 pub(super) struct Process {
-    /// Zero until there is a process.
+    /// The process id; zero until the process exists.
     pub pid: i32,
     pub paths: Paths,
-    /// The streams of the process. As long as it has none, stand-ins remember the caller's
-    /// requests.
+    /// The streams of the process. Until the process has streams, stand-ins remember the caller's
+    /// requests about them.
     pub streams: Streams,
     pub started: bool,
     /// The exit of an exec, kept until the exit is published.
     pub untold: Option<Exit>,
     /// The exit, once it is published.
     pub exit: Option<Exit>,
-    /// Why the process will never run: the answer to callers that wait for it.
+    /// Why the process will never run. Callers that wait for the process get this answer.
     pub failure: Option<CallError>,
     pub waiting: Vec<Reply<Exit>>,
 }
@@ -141,8 +141,8 @@ impl Process {
         }
     }
 
-    /// Ends the streams of a process that has exited. Returns the output that the caller has still
-    /// to read before the exit is published.
+    /// Ends the streams of a process that has exited. Returns the output that the caller has not
+    /// read yet. The exit is published when the caller has read it.
     pub fn end_streams(&mut self) -> Option<Unread> {
         self.streams.ended()
     }
@@ -159,14 +159,14 @@ impl Process {
     pub fn ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
         for reply in self.waiting.drain(..) {
-            // The caller may be gone.
+            // This fails if the caller no longer waits.
             let _ = reply.send(Ok(exit));
         }
     }
 }
 
 impl Task {
-    /// Adds a caller that waits for the deletion. Drops callers that have given up, except for the
+    /// Adds a caller that waits for the deletion. Drops callers that no longer wait, except the
     /// first, which began the deletion.
     pub fn add_deleter(&mut self, deleter: Reply<Deleted>) {
         let mut is_first = true;

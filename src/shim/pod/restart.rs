@@ -7,7 +7,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use usher_core::lifecycle::{ContainerId, Wanted};
+use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
 use usher_engine::Panicked;
 use usher_engine::{NewInit, PreviousInit};
 
@@ -28,13 +28,13 @@ impl Actor {
             oom_score,
         };
         let (container, token) = (task.container.clone(), task.handles.renew_cancel_token());
-        // Until the new process exists, stand-ins remember requests about the streams.
+        // Until the new process exists, stand-ins remember the caller's requests about the streams.
         let mut streams = mem::take(&mut task.init.streams);
         let work = async move {
             let created = container.create_again(last, &mut streams, &token).await;
             Ok::<_, Panicked>((created, streams))
         };
-        // Work for the last process is of no use anymore.
+        // Cancel the work for the process that has exited, because the next process replaces it.
         self.operations.cancel_at_replacement(id);
         self.operate(
             id,
@@ -45,14 +45,14 @@ impl Actor {
                     if let Some(task) = actor.tasks.get_mut(id) {
                         task.init.take_streams(streams);
                     }
-                    actor.created_again(id, created.map_err(|error| error.to_string()));
+                    actor.created_again(id, created.map_err(ActionError::reported));
                 }
-                Err(panicked) => actor.created_again(id, Err(panicked.to_string())),
+                Err(panicked) => actor.created_again(id, Err(ActionError::reported(panicked))),
             },
         );
     }
 
-    /// Cancels a restart in place: ends the work for it, and the new process if there is one.
+    /// Cancels a restart in place: cancels its operations, and ends the new process if it exists.
     pub(super) fn cancel_restart(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -63,8 +63,9 @@ impl Actor {
         }
     }
 
-    /// Handles the outcome of a creation: the next init process is parked, or the creation failed.
-    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, String>) {
+    /// Handles the outcome of a creation for a restart in place: the next init process is parked,
+    /// or the creation failed.
+    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, ActionError>) {
         let new_init = match created {
             Ok(new_init) => new_init,
             Err(error) => return self.restarted(id, Err(error)),
@@ -75,14 +76,14 @@ impl Actor {
         self.watch_cgroup(id);
         self.execute(id, move |actor, id, outcome| {
             if outcome.is_err() {
-                // The new process would stay parked, because nothing would release it.
+                // Kill the new process: it is parked, and nothing will release it.
                 kill_init(&*init);
             }
             actor.restarted(id, outcome);
         });
     }
 
-    fn restarted(&mut self, id: &ContainerId, outcome: Result<(), String>) {
+    fn restarted(&mut self, id: &ContainerId, outcome: Result<(), ActionError>) {
         self.core.handle_restarted(self.now(), id, outcome);
     }
 }

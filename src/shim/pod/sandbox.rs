@@ -68,7 +68,7 @@ impl Actor {
         }
     }
 
-    /// Answers when a killed sandbox is deleted.
+    /// Answers when a sandbox that was killed is deleted.
     pub fn sandbox_gone(&mut self, id: &str, reply: Reply<()>) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
@@ -79,7 +79,7 @@ impl Actor {
         let status = self.core.task_status(&id);
         let can_go = status == Some(TaskStatus::Stopped) || !self.core.is_known(&id);
         let waiting = &mut self.sandbox_end.waiting;
-        // Callers that have given up are dropped.
+        // Drop the callers that no longer wait.
         waiting.retain(|waiting| !waiting.is_closed());
         waiting.push(reply);
         if can_go && !is_going {
@@ -153,7 +153,7 @@ impl Actor {
                 _ => Ok(()),
             };
             for reply in actor.sandbox_end.waiting.drain(..) {
-                // The caller may be gone.
+                // This fails if the caller no longer waits.
                 let _ = reply.send(outcome.clone());
             }
         });

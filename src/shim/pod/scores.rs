@@ -10,10 +10,10 @@ use usher_engine::{Change, ScoreOutcome};
 
 use super::Actor;
 
-/// The OOM score of a container, as set so far.
+/// The OOM score that the shim has set for a container.
 #[derive(Debug, Default)]
 pub(super) struct Score {
-    /// The score in the bundle, for the next process.
+    /// The score in the bundle, which the container's next process gets.
     pub in_bundle: i32,
     /// The score that the shim has given the container's processes.
     pub given: i32,
@@ -36,8 +36,8 @@ struct Busy {
 }
 
 impl Actor {
-    /// The score to write into a container's bundle before its creation; `None` if the bundle has
-    /// this score already.
+    /// Returns the score to write into a container's bundle before the container is created; `None`
+    /// if the bundle has this score already.
     pub(super) fn score_for_bundle(&mut self, id: &ContainerId) -> Option<i32> {
         let wanted = self.core.oom_score(id)?;
         let score = &mut self.tasks.get_mut(id)?.score;
@@ -45,7 +45,7 @@ impl Actor {
         let is_changed = allowed != score.in_bundle;
         score.in_bundle = allowed;
         score.given = allowed;
-        // The new process may have another score, even if the bundle has this one.
+        // The new process may get another score than the score in the bundle.
         score.has_newcomers = true;
         is_changed.then_some(allowed)
     }
@@ -115,7 +115,7 @@ impl Actor {
 }
 
 impl ScoreLog {
-    /// Logs the outcome of a change; a refusal by the kernel only once.
+    /// Logs the outcome of a change. A refusal by the kernel is logged only once for the pod.
     fn changed(
         &mut self,
         id: &ContainerId,
@@ -145,7 +145,7 @@ impl ScoreLog {
 }
 
 impl Score {
-    /// Creates the score of a container whose own score is `own`.
+    /// Creates the score of a container whose bundle has the score `own`.
     pub fn new(own: i32) -> Score {
         Score {
             in_bundle: own,

@@ -1,6 +1,6 @@
-//! Decides when the shim ends: when containerd asks for it and no task is left, or when no caller
-//! has needed the shim for a while. The latter covers a containerd that died after it had started
-//! the shim, and never asks for the end.
+//! Decides when the shim ends: when containerd asks the shim to end and no task is left, or when no
+//! caller has needed the shim for a while. A containerd that died after it had started the shim
+//! never asks the shim to end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,34 +9,37 @@ use tokio::time::Instant;
 
 use usher_core::lifecycle::ContainerId;
 
-/// Lifetime of an idle shim without a task, even with an open connection: containerd keeps the
-/// connection, and the bundle, after some failed Creates. A Create comes right after the shim's
-/// start, or never.
+/// Time after which an idle shim without a task ends, even if containerd is connected. After some
+/// failed Creates containerd keeps the connection and the bundle. A Create comes right after the
+/// shim's start, or never.
 const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(30);
 
-/// Interval at which an idle shim checks that the containerd that started it still runs. That
-/// containerd's Create may come late; after its death no Create comes.
+/// Interval at which an idle shim checks if the containerd that started the shim still runs. While
+/// that containerd runs, its Create may still come.
 const LOOKS_FOR_STARTER_EVERY: Duration = Duration::from_secs(10);
 
-/// Time within which an announced task is created: containerd's next call is its Create.
+/// Time for which the shim expects the Create of an announced task. The Create is containerd's next
+/// call.
 const COMES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Limit of announced tasks that are remembered.
+/// Maximum number of announced tasks that the shim remembers.
 const ANNOUNCED_AT_MOST: usize = 256;
 
 /// Interval at which a shim that cannot end yet checks again.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Decides when the shim ends. The actor knows if the shim is empty, that is, has no task.
+/// Decides when the shim ends. An empty shim is a shim without a task; the actor passes in if the
+/// shim is empty.
 pub(super) struct ShimEnd {
-    /// The shim ends now, unless a message that is still to be handled prevents it.
+    /// True if the shim ends now, unless one of the last messages keeps it alive.
     is_now: bool,
-    /// The shim was asked to end. The shim stays only for creations that are announced and not
-    /// begun, or that have failed and are being undone.
+    /// True if containerd has asked the shim to end. The shim then waits only for announced tasks
+    /// whose Create has not come, and for failed creations that are being undone.
     is_due: bool,
-    /// Tasks that will be created here, each with the time at which the shim stops expecting it.
+    /// Tasks that will be created here, each with the time at which the shim stops expecting the
+    /// task.
     announced: BTreeMap<ContainerId, Instant>,
-    /// Next check of an end that is due.
+    /// Time at which a shim that was asked to end checks again if it can end.
     look_again: Option<Instant>,
     /// Returns true while the containerd that started this shim runs.
     starter_is_there: Option<Box<dyn Fn() -> bool + Send>>,
@@ -85,7 +88,8 @@ impl ShimEnd {
         ends.into_iter().chain(looks).min()
     }
 
-    /// Restarts the idle time: the actor begins, or goes on because the shim could not end.
+    /// Restarts the idle time, when the actor's loop begins, or goes on because the shim could not
+    /// end.
     pub fn resume(&mut self) {
         let now = Instant::now();
         self.empty_since = now;
@@ -125,21 +129,21 @@ impl ShimEnd {
         self.announced.remove(id);
     }
 
-    /// Handles a Shutdown after task `id`, which will not be created anymore. The end is due if no
-    /// caller knows of any task.
+    /// Handles a Shutdown that follows the deletion or failed creation of task `id`: the shim stops
+    /// expecting this task. `is_due` is true if no caller knows of any task.
     pub fn request(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
         self.announced.remove(id);
         self.is_due = is_due;
         self.is_now = self.check(is_empty);
     }
 
-    /// Handles a failed creation. Its caller may have asked for the end of the shim before, and
-    /// does not ask again.
+    /// Handles a failed creation. Its caller may already have asked the shim to end, and does not
+    /// ask again.
     pub fn note_failed_creation(&mut self, is_empty: bool) {
         self.is_now |= self.is_due && self.check(is_empty);
     }
 
-    /// Decides again after all messages were handled. Returns true if the shim still ends.
+    /// Decides again, after the last messages were handled. Returns true if the shim still ends.
     pub fn confirm(&mut self, is_empty: bool) -> bool {
         self.is_now = self.check(is_empty);
         self.is_now
@@ -176,7 +180,8 @@ mod tests {
     use usher_linux::reaper::Reaper;
     use usher_oci::Oci;
 
-    /// Runs `this` on a shim without a task, and returns after how many seconds the shim ends.
+    /// Runs `this` on a shim without a task, and returns the number of seconds after which the shim
+    /// ends.
     fn ends_after_this(this: impl FnOnce(&mut Actor, Pod)) -> u64 {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -207,8 +212,8 @@ mod tests {
         assert_eq!(ends, (asked + ENDS_WHEN_EMPTY_FOR).as_secs());
     }
 
-    /// Returns after how many seconds a shim ends whose task never comes, if the process that
-    /// started the shim dies after `dies` seconds.
+    /// Returns the number of seconds after which a shim ends if its task never comes and the
+    /// process that started the shim dies after `dies` seconds.
     fn ends_after(dies: u64, announced: impl Fn(&mut Actor)) -> u64 {
         ends_after_this(|actor, pod| {
             let begun = Instant::now();

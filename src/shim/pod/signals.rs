@@ -12,9 +12,9 @@ use super::{Actor, CallError};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SignalOrder {
     pub signal: Signal,
-    /// Deliver it to all processes of the container, not only to its init.
+    /// True if all processes of the container get the signal, not only its init.
     pub all: bool,
-    /// The Kill that is answered with the outcome.
+    /// The Kill call that gets the outcome as its answer.
     pub request: Option<RequestId>,
     pub why: Why,
 }
@@ -28,8 +28,8 @@ impl Actor {
         let Some(task) = self.tasks.get(id) else {
             return self.signalled(id, order, Err(CallError::not_found(id.as_str(), "")));
         };
-        // SIGKILL makes all work for the container useless, even if its init is gone. A cleanup is
-        // not canceled, because it must write its state completely.
+        // After SIGKILL all other work for the container is useless, even if its init has exited
+        // before. A cleanup is not canceled, because it must write its state completely.
         if signal == Signal::KILL && !self.core.is_being_cleaned_up(id) {
             task.handles.cancel_token().cancel();
         }
@@ -61,7 +61,7 @@ impl Actor {
         }
     }
 
-    /// Answers the Kill that a signal belongs to, or logs the outcome.
+    /// Answers the Kill that the signal came from. A signal without a Kill has its outcome logged.
     pub(super) fn signalled(
         &mut self,
         id: &ContainerId,
@@ -83,7 +83,7 @@ impl Actor {
     }
 }
 
-/// Maps the outcome of a signal; `name` is the caller's name for the process.
+/// Converts the outcome of a signal to an answer for the caller, who knows the process by `name`.
 pub(super) fn named(killed: Result<(), EngineError>, name: &str) -> Result<(), CallError> {
     killed.map_err(|error| match error {
         EngineError::Gone(_) => CallError::finished(name),

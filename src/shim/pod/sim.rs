@@ -1,4 +1,4 @@
-//! A simulated node, independent of the machine that runs the test, including its time.
+//! A simulated node, which depends neither on the machine that runs the test nor on its clock.
 
 #[cfg(test)]
 mod tests;
@@ -55,7 +55,7 @@ impl SimNode {
         }
     }
 
-    /// The surroundings for an actor on this node.
+    /// Everything that an actor on this node uses.
     pub fn node(&self) -> Node {
         Node {
             engine: Arc::new(self.engine.clone()),

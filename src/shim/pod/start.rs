@@ -1,4 +1,5 @@
-//! Start: the core decides when; this module executes the container's program.
+//! The Start call: the core decides when a container's program is executed, and this module
+//! executes it.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use containerd_shim_protos::events::task::TaskStart;
 use tokio::sync::oneshot;
 
 use crate::record::What;
-use usher_core::lifecycle::{ContainerId, RequestId, Wanted};
+use usher_core::lifecycle::{ActionError, ContainerId, RequestId, Wanted};
 use usher_engine::Panicked;
 
 use super::{Actor, CallError, Reply};
@@ -81,17 +82,13 @@ impl Actor {
     pub(super) fn execute(
         &mut self,
         id: &ContainerId,
-        then: impl FnOnce(&mut Actor, &ContainerId, Result<(), String>) + Send + 'static,
+        then: impl FnOnce(&mut Actor, &ContainerId, Result<(), ActionError>) + Send + 'static,
     ) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
         let Some(init) = task.handles.init().cloned() else {
-            return then(
-                self,
-                id,
-                Err("the container has no init process".to_owned()),
-            );
+            return then(self, id, Err(ActionError::NoInitProcess));
         };
         let (gone, token) = (
             task.handles.begin_release(),
@@ -109,7 +106,7 @@ impl Actor {
                 if outcome.is_ok() {
                     actor.record.note(actor.now(), id, What::Executed);
                 }
-                then(actor, id, outcome);
+                then(actor, id, outcome.map_err(ActionError::Reported));
             },
         );
     }

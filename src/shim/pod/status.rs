@@ -1,4 +1,4 @@
-//! The status of the pod for `usher`: the core's view, combined with the record.
+//! The status of the pod for `usher`, made from the core's state and from the record.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,7 +22,7 @@ struct Clock {
     wall: SystemTime,
 }
 
-/// The clients that watch the pod; they receive the number of changes in its record.
+/// The clients that watch the pod. They receive the number of changes in the pod's record.
 #[derive(Debug, Default)]
 pub(super) struct Watchers(watch::Sender<u64>);
 
@@ -59,7 +59,7 @@ impl Actor {
 
     /// Archives the record of a pod whose last container is gone, and begins a new one.
     pub(super) fn keep_record(&mut self) {
-        // The Created event of a long-lived pod may be dropped already.
+        // The record of a long-lived pod may have dropped the Created event already.
         let has_been = self.record.forgotten() > 0
             || self
                 .record
@@ -234,7 +234,7 @@ impl Clock {
         let Some(wait) = wait else {
             return MessageField::none();
         };
-        // A wait without end has no end time to show.
+        // The status has no end time for a wait that never ends by itself.
         let until = wait
             .until
             .filter(|(until, _)| until.since(self.core) < NEVER);
@@ -289,7 +289,7 @@ impl Clock {
     }
 }
 
-/// Fills in the event, except for its time and container.
+/// Fills in all fields of the event, except its time and its container.
 fn tell(event: &mut api::Event, what: &What) -> api::What {
     let number = |signal: &Signal| u32::try_from(signal.number()).unwrap_or(0);
     let over_or_failed = |event: &mut api::Event, hook: api::Hook, why: &Option<Box<str>>| {
@@ -378,7 +378,7 @@ fn tell_cause(event: &mut api::Event, because: &Cause) {
     }
 }
 
-/// A duration beyond this counts as never.
+/// The shortest wait that counts as endless.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 fn number(count: usize) -> u32 {

@@ -1,4 +1,4 @@
-//! Kill, and the exit of a container's init process.
+//! The Kill call, and the exit of a container's init process.
 
 use std::io;
 use std::sync::Arc;
@@ -86,8 +86,8 @@ impl Actor {
     }
 
     /// Handles the exit of a container's init process. If the container shares a PID namespace with
-    /// others, this first kills the container's remaining processes. Once the container can be
-    /// deleted, a new container may get the same id, and must not be hit by these kills.
+    /// other containers, this function first kills the container's remaining processes. After the
+    /// deletion a new container may get the same id, and these kills must not hit that container.
     pub(super) fn init_ended(&mut self, id: &ContainerId, status: ExitStatus) {
         self.operations.cancel_at_exit(id);
         let Some(task) = self.tasks.get_mut(id) else {
@@ -112,8 +112,8 @@ impl Actor {
         });
     }
 
-    /// Ends the output of a container whose process will not be restarted. Records the exit before
-    /// it is published, so that `delete` reports the same exit if this shim dies.
+    /// Ends the output of a container whose process will not be restarted. Records the exit in the
+    /// bundle before it is published, so that `delete` reports the same exit if this shim dies.
     pub(super) fn end_output(&mut self, id: &ContainerId, code: u32) {
         let now = self.node.clock.wall();
         let is_known = self.core.is_known(id);
@@ -155,8 +155,8 @@ impl Actor {
     }
 }
 
-/// The exit status of a process. If waiting for it failed, kills the process: it must not run on
-/// unobserved.
+/// Returns the exit status of a process. If waiting for the process has failed, kills the process,
+/// because it must not run on unobserved.
 pub(super) fn known_end<T>(outcome: io::Result<ExitStatus>, end: impl FnOnce() -> T) -> ExitStatus {
     outcome.unwrap_or_else(|error| {
         tracing::error!(%error, "cannot wait for a process; killing it");

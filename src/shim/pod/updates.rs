@@ -1,8 +1,8 @@
-//! Update: changes a container's resources, one call at a time.
+//! The Update call: changes a container's resources, one call at a time.
 //!
 //! A failed Update restores the size that the container had before. So each Update begins only when
-//! all earlier ones are over. An Update that raises a container's memory limit also waits while the
-//! pod's limit is being lowered. Otherwise the container could get a higher limit than its pod.
+//! all earlier Updates are over. An Update that raises a container's memory limit also waits while
+//! the pod's limit is being lowered. Otherwise the container could get a higher limit than its pod.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use usher_engine::{EngineError, Resources};
 
 use super::{Actor, CallError, Kind, Reply};
 
-/// Limit of Updates of one task that wait.
+/// Maximum number of Updates of one task that wait.
 const WAIT_AT_MOST: usize = 64;
 
 /// The Updates of a task.
@@ -38,9 +38,9 @@ impl Updates {
         }
     }
 
-    /// Queues an Update behind the earlier ones.
+    /// Queues an Update behind the earlier Updates.
     fn queue(&mut self, id: &str, update: Update) {
-        // An Update whose caller has given up is dropped.
+        // Drop the Updates whose caller no longer waits.
         self.waiting.retain(|waiting| !waiting.reply.is_closed());
         if self.waiting.len() < WAIT_AT_MOST {
             return self.waiting.push_back(update);
@@ -50,7 +50,7 @@ impl Updates {
         let _ = update.reply.send(Err(refusal));
     }
 
-    /// Takes the next Update that still has a caller.
+    /// Takes the next Update whose caller still waits.
     fn next(&mut self) -> Option<Update> {
         self.waiting.retain(|waiting| !waiting.reply.is_closed());
         self.waiting.pop_front()

@@ -1,4 +1,5 @@
-//! The socket of a pod's shim: its path, and the right to create or remove it.
+//! The socket of a pod's shim: the path of the socket, and the right to create or remove the
+//! socket.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -22,16 +23,15 @@ use usher_linux::files::{self, Replacement};
 /// File in each bundle with the shim's address. A restarted containerd reads it.
 const ADDRESS_FILE: &str = "address";
 
-/// Time for the pod's shim to answer `start`. A shim that takes longer counts as hung, and `start`
-/// fails. An error is better than a Create without an answer.
+/// Time that the pod's shim has to answer `start`. A shim that takes longer counts as hung, and
+/// `start` fails, because an error is better than a Create that is never answered.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for another process to hold the lock of a socket. The holder makes only a few system calls,
-/// none of which blocks. containerd gives `delete` five seconds.
+/// Time for which this process waits for the lock of a socket. Another process that holds the lock
+/// makes only a few system calls, none of which blocks. containerd gives `delete` five seconds.
 const DECIDES_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time for a shim that has been killed to close its socket. On a busy machine this may take a
-/// moment.
+/// Time that a killed shim has to close its socket, which may take a moment on a busy machine.
 const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
@@ -41,13 +41,13 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 pub(super) enum Claim {
     /// The address was free; this process listens there now.
     Ours(UnixListener),
-    /// The pod's shim listens there.
+    /// The pod's shim listens at the address.
     Taken,
 }
 
 /// The listener at the path of a socket.
 enum Listener {
-    /// There is none, and no socket either.
+    /// There is neither a listener nor a socket.
     None,
     /// A listener, with a connection to it.
     Accepts(UnixStream),
@@ -60,7 +60,7 @@ enum Answer {
     Heard,
     /// The shim does not know the container.
     Refused,
-    /// No answer in time.
+    /// The shim has not answered in time.
     None,
 }
 
@@ -97,8 +97,8 @@ pub(super) fn path(address: &str) -> PathBuf {
 
 /// Listens at `address`. If a shim listens there already, tells that shim to expect container `id`,
 /// so that the shim does not end before the container is created. Replaces a socket that a dead
-/// shim left. Two refusals mean that the listener is containerd's own shim, and the address is then
-/// taken.
+/// shim left. If the listener refuses the container twice, it is containerd's own shim, and the
+/// result is `Taken`.
 ///
 /// # Errors
 ///
@@ -118,9 +118,9 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     let mut was_refused = false;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        // This process does not hold the lock while it asks the listener. A shim that is about to
-        // end first removes its socket, and then refuses all callers. So a shim that accepts the
-        // container stays, and after a refusal the shim's socket is gone.
+        // The lock is released before the listener is asked. A shim that is about to end first
+        // removes its socket, and then refuses all callers. So a shim that accepts the container
+        // stays, and a shim that refuses the container has removed its socket.
         let lock = SocketLock::take(path)?;
         let answer = match find_listener(path, &lock)? {
             Listener::None => {
@@ -139,8 +139,8 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
         };
         match answer {
             Answer::Heard => return Ok(Claim::Taken),
-            // The socket is still there: the listener is containerd's own shim, which knows only
-            // the tasks that it created.
+            // The listener has refused the container, but its socket still exists. So it is
+            // containerd's own shim, which knows only the tasks that it created.
             Answer::Refused if was_refused => return Ok(Claim::Taken),
             Answer::Refused => was_refused = true,
             Answer::None => sleep(LOOK_AGAIN_AFTER),
@@ -152,7 +152,7 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     }
 }
 
-/// Announces task `id` to the shim: asks about the task, which the shim does not know yet.
+/// Announces task `id` to the shim by a Connect for this task, which the shim does not know yet.
 fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
     let request = ConnectRequest {
         id: id.to_owned(),
@@ -201,12 +201,12 @@ fn ask(
     }
 }
 
-/// Looks for a listener, and removes the socket of a dead one.
+/// Looks for a listener at `path`, and removes the socket if its listener has died.
 ///
 /// # Errors
 ///
-/// If the socket cannot be removed. Any other error, such as a lack of memory, says nothing about
-/// the shim.
+/// If the socket cannot be removed, or if it is unknown whether the shim lives, for example for
+/// lack of memory.
 fn find_listener(path: &Path, _lock: &SocketLock) -> io::Result<Listener> {
     match connect(path) {
         Ok(stream) => Ok(Listener::Accepts(stream)),
@@ -232,10 +232,10 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(end))
 }
 
-/// Removes the socket of a dead shim; a socket with a listener stays. A shim that has just been
-/// killed may listen for a moment more.
+/// Removes the socket of a dead shim. Waits for a moment, because a shim that was just killed may
+/// still listen. A socket that keeps its listener stays.
 pub(super) fn remove_dead(path: &Path) {
-    // The lock's file remains if its owner was killed.
+    // A killed owner of the lock leaves the lock file, even if there is no socket.
     if !path.exists() && !lock_file(path).exists() {
         return;
     }
@@ -271,7 +271,7 @@ impl SocketLock {
     ///
     /// # Errors
     ///
-    /// If another process holds the lock for too long, or the file cannot be made.
+    /// If another process holds the lock for too long, or the lock file cannot be made.
     pub fn take(socket: &Path) -> io::Result<SocketLock> {
         let path = lock_file(socket);
         let begun = Instant::now();
@@ -283,8 +283,8 @@ impl SocketLock {
                 .open(&path)?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) if is_at(&lock, &path)? => return Ok(SocketLock { path, _lock: lock }),
-                // The previous owner has removed the file meanwhile, so a lock on it excludes no
-                // other process.
+                // The previous owner has removed the lock file in the meantime, so a lock on it
+                // does not exclude other processes.
                 Ok(_) => {}
                 Err((_, Errno::EWOULDBLOCK)) if begun.elapsed() < DECIDES_WITHIN => {
                     sleep(LOOK_AGAIN_AFTER);
@@ -302,7 +302,7 @@ impl SocketLock {
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
-        // The file is still locked.
+        // Remove the file while it is still locked.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -342,10 +342,11 @@ mod tests {
 
     use super::*;
 
-    /// Far longer than a check of the address takes, far shorter than a caller waits.
+    /// Time limit that is far longer than a check of the address takes, and far shorter than a
+    /// caller waits.
     const SHORTLY: Duration = Duration::from_millis(300);
 
-    /// For work that nothing delays, even on a slow machine.
+    /// Time limit for work that always succeeds, long enough for a slow machine.
     const AMPLE: Duration = Duration::from_secs(30);
 
     fn place() -> (tempfile::TempDir, PathBuf) {

@@ -1,4 +1,4 @@
-//! The input of `start`, and the form of its answer. containerd has had three generations of both:
+//! The input of `start`, and the form of its answer. Both depend on containerd's version:
 //!
 //! | containerd | input | answer |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | 2.0 to 2.2 | flags, environment | JSON with version, address and protocol |
 //! | 2.3 | protobuf `BootstrapParams` on stdin | protobuf `BootstrapResult` |
 //!
-//! The library supports only the last two.
+//! The crate containerd-shim supports only the last two forms.
 
 use containerd_shim::Flags;
 use containerd_shim_protos::TASK_API_VERSION;
@@ -152,7 +152,7 @@ fn read_options(any: Any, kind: &dyn EngineKind) -> Result<StartOptions, String>
 }
 
 /// Reads the parameters on stdin. Returns `None` if an older containerd has written the runtime's
-/// options to stdin instead: an `Any`, whose bytes parse as parameters too.
+/// options instead, as an `Any`. The bytes of an `Any` parse as parameters, too.
 fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParams>, String> {
     let Ok(params) = BootstrapParams::parse_from_bytes(stdin) else {
         return Ok(None);
@@ -160,7 +160,8 @@ fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParam
     if params.instance_id == flags.id && params.namespace == flags.namespace {
         return Ok((!stdin.is_empty()).then_some(params));
     }
-    // An `Any` has only a type and a value, which parse as id and namespace.
+    // An `Any` has only a type and a value, which parse as the id and the namespace of the
+    // parameters.
     if params.containerd_grpc_address.is_empty() && params.containerd_ttrpc_address.is_empty() {
         return Ok(None);
     }

@@ -13,7 +13,7 @@ use tokio::time::{Sleep, sleep};
 /// use a whole processor.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The connections to a socket. This stream never ends and never fails for good.
+/// The stream of connections to a socket. The stream never ends, and after an error it goes on.
 pub(super) struct Callers {
     socket: UnixListener,
     /// The timer of the current pause. The stream uses no other timer.
@@ -46,7 +46,7 @@ impl Stream for Callers {
                     return Poll::Ready(Some(Ok(caller)));
                 }
                 Err(error) => {
-                    // Only the first failure is logged.
+                    // Only the first of several failures is logged.
                     if !std::mem::replace(&mut self.has_failed, true) {
                         tracing::warn!(%error, "cannot accept connections; callers wait");
                     }

@@ -21,7 +21,7 @@ use super::address::{self, SocketLock};
 use super::callers::Callers;
 use super::kernel;
 
-/// The control socket; `None` if it could not be made, since a pod works without it.
+/// The control socket. `None` if it could not be made; the pod works without it.
 pub(super) struct ControlSocket(Option<(PathBuf, [Server; 2])>);
 
 impl ControlSocket {
@@ -58,8 +58,8 @@ impl ControlSocket {
     }
 }
 
-/// Serves root by one server and read-only clients by another. A server does not tell a service
-/// which client calls.
+/// Serves root by one server and read-only clients by another, because a service does not learn
+/// from its server which client calls.
 async fn serve(path: &Path, pod: Pod) -> io::Result<[Server; 2]> {
     let anyone = callers(control::listen(path)?)?;
     let roots = control::listen_for_root(path).and_then(callers);
@@ -88,8 +88,8 @@ fn callers(listener: UnixListener) -> io::Result<Callers> {
     Ok(Callers::new(tokio::net::UnixListener::from_std(listener)?))
 }
 
-/// Marks the place of the control socket, so that [`sweep`] finds the leftovers of a shim that dies
-/// before it makes the socket.
+/// Makes a file at the path of the control socket. So [`sweep`] finds the leftovers of a shim that
+/// dies before it makes the socket.
 pub(super) fn mark(path: &Path) {
     let Some(socket) = control::socket_of(path) else {
         return;
@@ -106,8 +106,8 @@ pub(super) fn mark(path: &Path) {
 /// bundles that contain the addresses may be gone, and containerd runs no `delete` for a shim that
 /// had no task when it died.
 pub(super) fn sweep(directory: &Path) {
-    // The kernel's table shows which sockets have a listener, without waking any running shim. The
-    // table lacks shims in other network namespaces, so those are asked.
+    // The kernel's table shows which sockets have a listener, and wakes no running shim. Shims in
+    // other network namespaces are not in the table, so this process has to connect to them.
     let table = kernel::sockets().unwrap_or_default();
     let bound: BTreeSet<&str> = kernel::bound(&table).collect();
     for socket in files_in(&usher_api::directory()) {
@@ -122,14 +122,14 @@ pub(super) fn sweep(directory: &Path) {
     }
 }
 
-/// The socket for containerd of the shim with the control socket `name`. Both names come from one
-/// hash, and the name of the socket for containerd has more digits.
+/// The socket for containerd of the shim whose control socket is `name`. The names of both sockets
+/// are digits of the same hash, and the name of the socket for containerd has more digits.
 fn own_socket(directory: &Path, name: &str) -> PathBuf {
     let is_own = |path: &PathBuf| {
         let own = path.file_name().and_then(OsStr::to_str);
         own.is_some_and(|own| own.starts_with(name))
     };
-    // The socket may be gone while its lock file is still there.
+    // The socket may have been removed while its lock file still exists.
     let own = files_in(directory).find(is_own);
     own.map_or_else(|| directory.join(name), |own| own.with_extension(""))
 }
@@ -146,7 +146,7 @@ pub(super) fn remove_dead(path: &Path) {
     let Some(socket) = control::socket_of(path).filter(|socket| socket.exists()) else {
         return;
     };
-    // Without the lock, a shim that begins just now would lose its socket.
+    // Without the lock, this process could remove the socket of a shim that is just beginning.
     let Ok(_lock) = SocketLock::take(path) else {
         return;
     };
@@ -154,7 +154,7 @@ pub(super) fn remove_dead(path: &Path) {
         && let Err(error) = address::connect(&socket)
         && error.kind() == io::ErrorKind::ConnectionRefused
     {
-        // Another process may have removed it first.
+        // This fails if another process has removed the socket first.
         let _ = control::forget(&socket);
     }
 }

@@ -15,8 +15,8 @@ use super::{address, control, start};
 /// Exit code of leftover processes, which `delete` kills: 128 + SIGKILL.
 const KILLED: u32 = 137;
 
-/// Removes the leftovers, and returns the answer for containerd. containerd calls this after every
-/// container; usually there are no leftovers.
+/// Removes the leftovers, and returns the answer for containerd. containerd runs `delete` after
+/// every container, and usually there are no leftovers.
 ///
 /// # Errors
 ///
@@ -26,16 +26,16 @@ pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, St
         return Err("no -id is given, expected the container's".to_owned());
     }
     let bundle = start::bundle_directory(flags)?;
-    // Read this first: containerd may remove the bundle of a container whose creation it gives up
-    // meanwhile. If the bundle is gone already, this was the first container of its pod, and the
-    // container's id names the pod's socket.
+    // Read the address first: if containerd gives up a container's creation, it may remove the
+    // bundle at any moment. If the bundle is gone already, the container was the first of its pod,
+    // and the container's id names the pod's socket.
     let address = address::of_bundle(&bundle);
     let address = address
         .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));
-    // Read the exit early for the same reason.
+    // Read the recorded exit early, too, because containerd may remove the bundle.
     let exit = kind.recorded_exit(&bundle);
     let cleared = kind.clear(&flags.namespace, &flags.id, &bundle);
-    // Remove the sockets late: a shim that was just killed may still hold them.
+    // Remove the sockets late, because a shim that was just killed may still have them open.
     let socket = address::path(&address);
     address::remove_dead(&socket);
     control::remove_dead(&socket);
@@ -49,7 +49,8 @@ pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, St
         .map_err(|error| format!("the answer cannot be encoded: {error}"))
 }
 
-/// The exit that the shim recorded. Without a record, the exit of a process killed just now.
+/// Builds the answer from the exit that the shim recorded. Without a record, the process counts as
+/// killed just now.
 fn answer(exit: Option<RecordedExit>, init_pid: impl FnOnce() -> u32) -> DeleteResponse {
     let mut answer = DeleteResponse::new();
     let (pid, code, at) = match exit {

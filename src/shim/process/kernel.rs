@@ -1,5 +1,5 @@
-//! The kernel's table of Unix sockets: paths with listeners, and connections. Reading it wakes no
-//! process.
+//! The kernel's table of Unix sockets. It shows which paths have a listener or a connection, and
+//! reading it wakes no process.
 
 use std::io;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(super) fn bound(table: &str) -> impl Iterator<Item = &str> {
     entries(table).map(|(_, path)| path)
 }
 
-/// True if a client is connected to the listener at `path`, or if that cannot be found out.
+/// True if a client is connected to the listener at `path`, or if the table cannot be read.
 pub(super) fn is_talked_to(path: &Path) -> bool {
     sockets().map_or(true, |table| is_talked_to_by(&table, path))
 }
@@ -31,7 +31,8 @@ fn is_talked_to_by(table: &str, path: &Path) -> bool {
     entries(table).any(|(state, at)| state == CONNECTED && Path::new(at) == path)
 }
 
-/// State and path of all sockets with a path: the sixth and the eighth field (`proc(5)`).
+/// State and path of each socket that has a path: the sixth and the eighth field of a line
+/// (`proc(5)`).
 fn entries(table: &str) -> impl Iterator<Item = (&str, &str)> {
     table.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(5);

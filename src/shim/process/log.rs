@@ -11,8 +11,8 @@ use tracing::level_filters::LevelFilter;
 /// The FIFO's name in the bundle.
 const FIFO: &str = "log";
 
-/// A FIFO that never blocks: if no one reads, a line that does not fit is dropped, so that no pod
-/// waits for its log.
+/// The FIFO of the log. A write never blocks, so that no pod waits for its log: if the FIFO is
+/// full, the line is dropped.
 struct Fifo(File);
 
 impl Write for Fifo {
@@ -28,7 +28,7 @@ impl Write for Fifo {
 
 /// Begins to log, if there is a FIFO.
 pub(super) fn begin(debug: bool) {
-    // The FIFO is opened for reading too, so that it survives a restart of containerd.
+    // Open the FIFO for reading, too: otherwise it would break when containerd restarts.
     let fifo = OpenOptions::new()
         .read(true)
         .write(true)

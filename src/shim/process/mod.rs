@@ -39,7 +39,7 @@ use usher_engine::EngineKind;
 use usher_linux::cgroup::place;
 use usher_linux::probe::prober;
 
-/// Name of this binary if the arguments lack it.
+/// Name of this binary, used if the arguments do not have the name.
 const PROGRAM: &str = "containerd-shim-usher-v2";
 
 /// Arguments that ask for help.
@@ -58,8 +58,8 @@ pub fn main(arguments: Vec<OsString>, kind: &dyn EngineKind, revision: &str) -> 
         .unwrap_or(PROGRAM);
     let outcome = match arguments.unwrap_or_default() {
         [mode, command @ ..] if mode == place::MODE => {
-            // Returns only if the command cannot be executed. The exit code tells this to the
-            // process that waits for the command.
+            // This call returns only if the command cannot be executed. The exit code tells this to
+            // the process that waits for the command.
             let _ = place::enter(command);
             return ExitCode::from(COMMAND_NOT_RUN);
         }

@@ -2,7 +2,7 @@
 
 use usher_linux::{cgroup, sys};
 
-/// Moves process `pid` to the cgroup that ShimCgroup names.
+/// Moves process `pid` to the cgroup that the runtime option ShimCgroup names.
 ///
 /// # Errors
 ///
@@ -11,8 +11,8 @@ pub(super) fn join_cgroup(pid: u32, cgroup: &str) -> Result<(), String> {
     cgroup::join(pid, cgroup).map_err(|error| format!("ShimCgroup {cgroup:?} {error}"))
 }
 
-/// Begins a core scheduling group for this process group, so that processes started from now on
-/// never share a core with others. containerd's `sched_core` asks for this.
+/// Begins a core scheduling group for this process group. So processes that the group starts from
+/// now on never share a core with other processes. containerd's option `sched_core` requests this.
 ///
 /// # Errors
 ///

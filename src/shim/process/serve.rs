@@ -48,7 +48,7 @@ const TASK_V3: &str = "containerd.task.v3.Task";
 pub(super) fn serve(flags: &Flags, kind: &dyn EngineKind) -> Result<(), String> {
     let listener = take_socket()?;
     log::begin(flags.debug);
-    // `start` has just read the file without an error.
+    // `start` has just read this file successfully, so an error here is unlikely.
     let rules = config::read().inspect_err(|error| tracing::error!("{error}"))?;
     if !rules.enabled {
         tracing::info!("usher is off on this node: annotations are ignored");
@@ -56,7 +56,8 @@ pub(super) fn serve(flags: &Flags, kind: &dyn EngineKind) -> Result<(), String> 
     // Standard error leads nowhere, so without this hook a panic would be invisible.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     set_child_subreaper(true).map_err(|error| format!("subreaper: {error}"))?;
-    // The shim has only one thread: it waits nearly always, and every pod pays for each thread.
+    // The shim has only one thread, because it waits nearly always, and each further thread would
+    // cost memory in every pod.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -125,9 +126,10 @@ async fn serve_on(
     let (mut actor, pod) = Actor::new(&flags.namespace, node);
     // The shim was started for this container, whose Create follows.
     actor.announce(&flags.id);
-    // containerd stays connected once it has the shim's address. If containerd's own caller goes
-    // away earlier, containerd forgets the container. It then kills the `start` process that would
-    // report the address, or closes its connection.
+    // As soon as containerd has the shim's address, it connects, and stays connected. If the caller
+    // of containerd goes away before, containerd forgets the container: it kills the `start`
+    // process that would report the address, or closes the connection. So a shim without a
+    // connection may be forgotten.
     let socket = path.clone();
     let is_talked_to = move || socket.as_deref().is_none_or(kernel::is_talked_to);
     let starter = Starter::of_this_shim();
@@ -151,8 +153,8 @@ async fn serve_on(
 
     loop {
         actor.run().await;
-        // No await between this check and the removal of the socket: a caller that was just
-        // directed to this shim must still find it.
+        // Between this check and the removal of the socket there is no await. Otherwise `start`
+        // could give a caller the address of this shim, and the caller would not find the shim.
         if actor.confirm_end() {
             break;
         }

@@ -48,7 +48,7 @@ pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, Str
     {
         let socket = address::path(&address);
         address::remove_dead(&socket);
-        // The shim may have made its control socket before it was killed.
+        // If `spawn` has started the shim and killed it, the shim may have left its control socket.
         control::remove_dead(&socket);
         return Err(format!("the pod's shim cannot be started: {error}"));
     }
@@ -80,8 +80,9 @@ pub(super) fn read_stdin() -> Result<Vec<u8>, String> {
 /// Environment variable that asks for a core scheduling group for the containers.
 const SCHED_CORE: &str = "SCHED_CORE";
 
-/// Starts the process that serves the pod, with the socket as its standard input, as inetd does:
-/// this needs no convention about descriptor numbers, and no other process gets the socket.
+/// Starts the process that serves the pod. The process gets the socket as its standard input, as
+/// from inetd, so that no descriptor number has to be agreed on, and no other process inherits the
+/// socket.
 fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
@@ -120,7 +121,7 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     if !shim_cgroup.is_empty()
         && let Err(error) = placement::join_cgroup(child.id(), shim_cgroup)
     {
-        // The shim can be killed: it has just begun to listen, and no caller knows of it.
+        // Kill the shim: it has just been started, and no caller knows its address yet.
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);

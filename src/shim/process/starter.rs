@@ -1,5 +1,5 @@
-//! The containerd process that had a shim started. After the death of that process, the next
-//! containerd may not know of a shim that has no task. So nothing asks such a shim to end.
+//! The containerd process that has started a shim through `start`. When that process has died, the
+//! next containerd may not know of a shim without a task, and does not ask such a shim to end.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -26,15 +26,16 @@ pub(super) struct Starter {
 }
 
 impl Starter {
-    /// The process that ran this process with `start`; `None` if it is not visible from here.
+    /// The process that started this `start` process; `None` if that process is not visible from
+    /// here.
     pub fn of_this_start() -> Option<Starter> {
         Self::parent(parent_id())
     }
 
     fn parent(pid: u32) -> Option<Starter> {
-        // The parent has died already, and init has adopted this process. (This is wrong if
-        // containerd itself has this process id. It does no harm, because containerd's Create comes
-        // at once as well.)
+        // The parent has died already, and init has adopted this process. If containerd itself is
+        // process 1, this conclusion is wrong. That does no harm, because containerd's Create comes
+        // at once.
         if pid == INIT {
             let since = NEVER;
             return Some(Starter { pid, since });
@@ -43,12 +44,12 @@ impl Starter {
         Some(Starter { pid, since })
     }
 
-    /// The process that had this shim started, as `start` passed it on in the environment.
+    /// The process that ran `start` for this shim, as `start` has written it into the environment.
     pub fn of_this_shim() -> Option<Starter> {
         std::env::var(VARIABLE).ok()?.parse().ok()
     }
 
-    /// True if the process still runs, or if that cannot be found out.
+    /// True if the process still runs, or if `/proc` does not tell.
     pub fn is_there(self) -> bool {
         match began(self.pid) {
             Ok(began) => began == Some(self.since),

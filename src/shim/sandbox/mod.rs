@@ -1,5 +1,6 @@
 //! containerd's Sandbox service (`api/runtime/sandbox/v1/sandbox.proto` in containerd), for pods
-//! without a pause container. containerd uses it if its configuration says `sandboxer = "shim"`.
+//! without a pause container. containerd uses the service if its own configuration says `sandboxer
+//! = "shim"`.
 //!
 //! The pod's actor treats a sandbox like a pause container: the sandbox is created, started, killed
 //! and deleted, with the same effects on the pod. So this module only translates calls, as
@@ -43,29 +44,31 @@ use usher_engine::{Order, SandboxOrder};
 
 pub use update::services;
 
-/// Time for a killed sandbox to be deleted.
+/// Time limit for the deletion of a killed sandbox.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for containerd to read the answer to a shutdown before the shim ends. If the answer and the
-/// end of the connection arrive together, Go's ttrpc client drops the answer half of the time
-/// (`dispatch` in its `client.go`). Then the pod is not removed, and kubelet has to ask again.
+/// Time that containerd has to read the answer to ShutdownSandbox before the shim ends. If the
+/// answer and the end of the connection arrive together, Go's ttrpc client drops the answer half of
+/// the time (`dispatch` in its `client.go`). Then the pod is not removed, and kubelet has to ask
+/// again.
 const READS_WITHIN: Duration = Duration::from_millis(300);
 
 /// SIGKILL (`signal(7)`).
 const KILL: u32 = 9;
 
-/// Words of the Container Runtime Interface for the state of a sandbox.
+/// The Container Runtime Interface's words for the state of a sandbox.
 const READY: &str = "SANDBOX_READY";
 const NOT_READY: &str = "SANDBOX_NOTREADY";
 
-/// An annotation and its value. Only the creator of a sandbox sets it, not the author of the pod.
+/// An annotation and its value, explained at `takes_paths`. The program that creates the sandbox
+/// sets the annotation, not the author of the pod.
 const NAMESPACES: &str = "usher/namespaces";
 const BY_PATH: &str = "by-path";
 
 /// containerd's name for the type of an OCI configuration.
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 
-/// End of the type name of a sandbox's options.
+/// Last part of the type name in a sandbox's options.
 const CONFIG: &str = "runtime.v1.PodSandboxConfig";
 
 /// The Sandbox service of one pod.
@@ -129,8 +132,8 @@ impl Sandboxes {
     }
 }
 
-/// Details that `crictl inspectp` shows beside the status. `info` has only the fields that
-/// containerd has for a pause container, because it drops all others.
+/// Details that `crictl inspectp` shows beside the status. The value of `info` has only fields that
+/// it also has for a pause container, because containerd drops all other fields.
 fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMap<String, String> {
     let info = json!({"pid": said.pid, "processStatus": word, "runtimeSpec": spec});
     let info = [
@@ -141,7 +144,8 @@ fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMa
     info.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-/// Error for a Start without a Create: containerd's protocol has CreateSandbox come first.
+/// Error for a StartSandbox without a CreateSandbox. containerd's protocol requires the
+/// CreateSandbox first.
 fn not_created(error: CallError) -> CallError {
     match error.kind {
         Kind::NotFound => CallError::new(
@@ -155,18 +159,18 @@ fn not_created(error: CallError) -> CallError {
     }
 }
 
-/// True if the caller joins containers to namespaces by paths from the shim, and accepts zero for a
-/// missing process. No version of containerd does so yet. The proposed change
-/// (<https://github.com/containerd/containerd/pull/14123>) does not tell the shim either, so an
-/// annotation of usher does.
+/// True if the caller takes the paths of a sandbox's namespaces from the shim, and accepts the
+/// process id zero for a sandbox without a process. No released containerd does, but a change is
+/// proposed (<https://github.com/containerd/containerd/pull/14123>). Such a containerd does not
+/// tell the shim, so an annotation of usher does.
 fn takes_paths(annotations: &HashMap<String, String>) -> bool {
     annotations
         .get(NAMESPACES)
         .is_some_and(|value| value == BY_PATH)
 }
 
-/// Reads kubelet's configuration of a sandbox. Without one, as from `ctr sandboxes run`, the
-/// sandbox gets the node's namespaces.
+/// Reads kubelet's configuration of a sandbox. Without a configuration, as from `ctr sandboxes
+/// run`, the sandbox gets the node's namespaces.
 fn config(options: Option<&Any>) -> Result<PodSandboxConfig, CallError> {
     let invalid = |words: String| CallError::new(Kind::InvalidArgument, words);
     match options.filter(|options| !options.type_url.is_empty()) {
@@ -251,7 +255,7 @@ impl Sandbox for Sandboxes {
         req: StartSandboxRequest,
     ) -> ttrpc::Result<StartSandboxResponse> {
         let patience = patience(ctx);
-        // Dropped with this future, which tells the actor that the caller is gone.
+        // If the caller goes away, ttrpc drops this future and this sender, which tells the actor.
         let (_here, gone) = oneshot::channel();
         let id = req.sandbox_id.clone();
         let started = self
@@ -365,7 +369,7 @@ impl Sandbox for Sandboxes {
         tokio::spawn(async move {
             tokio::time::sleep(READS_WITHIN).await;
             let granted = pod.ask(move |actor, reply| actor.shutdown(&req.sandbox_id, reply));
-            // Fails only if the pod is over, which is what the caller wants.
+            // This fails only if the pod has ended already, which is what the caller wants.
             let _ = granted.await;
         });
         Ok(ShutdownSandboxResponse::new())

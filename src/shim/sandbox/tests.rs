@@ -1,4 +1,4 @@
-//! Tests of the service with an actor on a simulated node.
+//! Tests of the Sandbox service, with an actor on a simulated node.
 
 use containerd_shim_protos::sandbox_api::UpdateSandboxRequest;
 

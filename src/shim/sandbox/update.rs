@@ -1,5 +1,5 @@
-//! `UpdateSandbox`, which containerd calls from 2.4 on when kubelet has resized a pod. The crate
-//! with containerd's protocol does not have it yet.
+//! The method `UpdateSandbox`: containerd 2.4 and later calls it when kubelet has resized a pod.
+//! The crate with containerd's protocol does not have the method yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::task::status;
 
 use super::Sandboxes;
 
-/// containerd's name of the service, and the added method.
+/// containerd's name of the Sandbox service, and the name of the added method.
 const SERVICE: &str = "containerd.runtime.sandbox.v1.Sandbox";
 const METHOD: &str = "UpdateSandbox";
 
@@ -45,8 +45,8 @@ impl MethodHandler for UpdateSandbox {
 }
 
 impl Sandboxes {
-    /// Handles a resize of the pod. Reads the new values from the pod's cgroup instead of the
-    /// request, since kubelet has put them in force there.
+    /// Handles a resize of the pod. Ignores the values in the request, and reads the pod's cgroup,
+    /// to which kubelet has written the new values.
     pub(super) async fn update_sandbox(
         &self,
         _: &TtrpcContext,

@@ -1,6 +1,6 @@
-//! The record of a node, as the core's promises need it. The promises hold for a whole shim, except
-//! where a fault of the node prevents it. This module excuses the affected containers for that
-//! time.
+//! The record of a simulated node, in the form in which the core's promises are checked. The
+//! promises hold for a whole shim, unless a fault of the node prevents that. So this module excuses
+//! the affected containers for the time of the fault.
 
 use std::time::Duration;
 
@@ -15,17 +15,18 @@ use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
 use super::invariants::Account;
 use super::node::{OTHERS, kubelets};
 
-/// Time after its end in which a fault still has effects: an answer on its way, a retry.
+/// Time for which a fault still has effects after its end: for example, an answer is late, or a
+/// call is retried.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 
 /// Time of a creation without faults.
 const CREATED_WITHIN: Duration = Duration::from_millis(30);
 
-/// Milliseconds above which slow engine calls delay the return of a container: four calls then take
-/// longer than the promises tolerate.
+/// Limit for the time of an engine call, in milliseconds. If calls take longer, a restarted
+/// container comes back late, because four calls then take longer than the promises tolerate.
 const SLOW: u64 = 25;
 
-/// Time of an excuse without end: longer than any pod lives.
+/// End of an excuse that never ends. No pod runs that long.
 const FOR_GOOD: Duration = Duration::from_secs(86_400);
 
 impl Account<'_> {
@@ -47,20 +48,21 @@ impl Account<'_> {
         }
     }
 
-    /// The wait of each Start for its turn, without the engine's time for the release; `None` for a
-    /// Start that failed.
+    /// For each Start that was answered: the time for which it waited for its container's turn, and
+    /// its time limit. The engine's time for the release does not count, and a Start whose release
+    /// failed is left out.
     fn start_waits(&self, faults: &Faults) -> Vec<(Duration, Option<Duration>)> {
         let starts = self.called.iter().filter(|called| {
             let is_inits = called.call == "Start" && called.exec_id.is_empty();
             is_inits && !called.is_cut && !self.has_failed_release(called)
         });
-        // The release itself, and the report that it is done.
+        // The time of the release, and of the report that the release is done.
         let release = Duration::from_millis(faults.slow) * 2;
         let waits = starts.map(|called| (called.took.saturating_sub(release), called.limit));
         waits.collect()
     }
 
-    /// True if a release failed while a Start waited.
+    /// True if a release of the container failed while the Start waited.
     fn has_failed_release(&self, start: &Called) -> bool {
         let mut failures = self.failures();
         failures.any(|failure| {
@@ -100,8 +102,8 @@ impl Account<'_> {
         all.concat()
     }
 
-    /// Excuses for failed engine calls. Each lasts until the call is over, or until its effect
-    /// exists.
+    /// Excuses for containers whose engine call has failed. An excuse lasts until the call is over.
+    /// After a failed creation or release, it lasts until the container runs.
     fn what_failed(&self, faults: &Faults) -> Vec<Excuse> {
         let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
         let excuses = self.failures().filter_map(|Failure { at, call, id, why }| {
@@ -129,8 +131,8 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for engine calls in which the shim panics. They never end, because no record has the
-    /// time of the panic.
+    /// Excuses for broken promises about a container if an engine call for this container panicked.
+    /// They last for the whole run, because no record has the time of the panic.
     fn what_panicked(&self) -> Vec<Excuse> {
         let excuses = self.lost.iter().map(|lost| {
             // The text is, for example, "simulated: Release of web".
@@ -142,8 +144,8 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for containers that are created late: before its creation a container cannot do
-    /// anything.
+    /// Excuses for containers that are created late, because a container can do nothing before its
+    /// creation.
     fn what_was_created_late(&self) -> Vec<Excuse> {
         let creations = self.called.iter().filter(|called| called.call == "Create");
         let excuses = creations.filter_map(|creation| {
@@ -159,12 +161,12 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for containers that run again late because the engine is slow.
+    /// Excuses for containers whose restart takes long, because the engine is slow.
     fn what_came_again_late(&self, faults: &Faults) -> Vec<Excuse> {
         if faults.slow <= SLOW {
             return Vec::new();
         }
-        // The longest time of four engine calls: the cleanup after the previous process, the
+        // The longest time that four engine calls take: the cleanup of the previous process, the
         // creation, the release, and the report of their outcomes.
         let again = Duration::from_millis(faults.slow) * 4 + AFTERWARDS;
         let deaths = self
@@ -177,7 +179,7 @@ impl Account<'_> {
                 _ => None,
             });
         let excuses = deaths.flat_map(|(died, id)| {
-            // The container is restarted at once, or when the termination begins.
+            // The engine calls begin when the process has died, or when the termination begins.
             let back = self.executions(id).find(|at| *at > died);
             let is_down = move |at: &Duration| *at > died && back.is_none_or(|back| *at <= back);
             let begun = self.ends_begun().filter(is_down);
@@ -187,7 +189,7 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// The times at which the shim took the pod to be terminating.
+    /// The times at which a shim decided that the pod terminates.
     fn ends_begun(&self) -> impl Iterator<Item = Duration> {
         self.story.iter().filter_map(|(at, happening)| {
             let is_it = matches!(happening, Happening::Decided(Report::Terminating { .. }));
@@ -195,8 +197,8 @@ impl Account<'_> {
         })
     }
 
-    /// Excuses for execs of other callers soon after a container's start: the shim may take such an
-    /// exec for the container's postStart handler.
+    /// Excuses for broken promises about a container in which another caller executes a process soon
+    /// after the start. The shim may take this exec for the container's postStart handler.
     fn what_was_executed_early(&self) -> Vec<Excuse> {
         let excuses = self.story.iter().filter_map(|(at, happening)| {
             let Happening::ExecBegan { id, exec_id, .. } = happening else {
@@ -215,7 +217,7 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for containers that a caller has paused, and perhaps not resumed.
+    /// Excuses for containers that a caller has paused. Without a Resume, the excuse never ends.
     fn what_was_frozen(&self) -> Vec<Excuse> {
         let pauses = self.called.iter().filter(|called| called.call == "Pause");
         let excuses = pauses.map(|paused| {
@@ -240,7 +242,7 @@ struct Failure<'a> {
     why: &'a str,
 }
 
-/// Excuses for the time in which containerd is away, so that no call arrives.
+/// Excuses for all containers while containerd is away, because no call arrives then.
 fn without_containerd(faults: &Faults) -> Vec<Excuse> {
     let excuses = faults.deaths.iter().map(|(at, away)| {
         let (at, away) = (Duration::from_millis(*at), Duration::from_millis(*away));

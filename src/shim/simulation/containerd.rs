@@ -39,7 +39,7 @@ use crate::task::Service;
 /// The time limit of a call whose caller sets none.
 const USUAL: Duration = Duration::from_secs(120);
 
-/// Longest wait of containerd for the deletion of a container that could not be created.
+/// Time for which containerd waits for the deletion of a container that could not be created.
 const CLEANS_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// An event that containerd has received.
@@ -71,7 +71,7 @@ pub enum Notice {
     Resumed,
 }
 
-/// A call that is over.
+/// A call that was answered, or that its caller has given up.
 #[derive(Clone, Debug)]
 pub struct Called {
     pub call: &'static str,
@@ -79,7 +79,7 @@ pub struct Called {
     pub exec_id: String,
     pub at: Duration,
     pub took: Duration,
-    /// Longest wait of the caller.
+    /// Time limit of the caller.
     pub limit: Option<Duration>,
     /// The exit code or process id in the answer, or an error.
     pub outcome: Result<u32, String>,
@@ -96,9 +96,9 @@ pub struct Containerd {
 
 struct Shared {
     inner: Mutex<Inner>,
-    /// Notified when there is an event for kubelet.
+    /// Wakes the simulated kubelet when there is an event for it.
     news: Notify,
-    /// Notified when the shim has published an event.
+    /// Wakes the receiver of events when the shim has published an event.
     came: Notify,
     is_back: Notify,
 }
@@ -109,7 +109,7 @@ struct Inner {
     /// Cancels the connections of containerd to its shims.
     connections: CancellationToken,
     shims: Vec<Shim>,
-    /// The shims make the sandboxes themselves: there is no pause container.
+    /// True if the shims make the sandboxes themselves. Then there is no pause container.
     is_pauseless: bool,
     tasks: BTreeMap<String, Known>,
     /// Published events that containerd has not received yet, with their times of arrival.
@@ -162,7 +162,7 @@ impl Containerd {
         inner.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a shim, which gets all containers that are created from now on.
+    /// Adds a shim. All containers that are created from now on belong to this shim.
     pub fn adopt(&self, pod: Pod) {
         let shim = Shim {
             tasks: Arc::new(Service::new(pod.clone())),
@@ -216,12 +216,13 @@ impl Containerd {
         tasks.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Delays events by these times, one after another; the last one applies to all further events.
+    /// Sets the delays of the next events, one delay per event. The last delay applies to all
+    /// further events.
     pub fn delay_events(&self, delays: impl IntoIterator<Item = Duration>) {
         self.inner().delays = delays.into_iter().collect();
     }
 
-    /// Lets containerd die, and come back after `away`.
+    /// Lets containerd die. After the time `away` it is up again.
     pub fn die(&self, away: Duration) {
         let until = Instant::now() + away;
         let mut inner = self.inner();
@@ -260,7 +261,7 @@ impl Containerd {
         }
     }
 
-    /// Waits until containerd is up.
+    /// Waits until containerd is up again.
     async fn there(&self) {
         loop {
             let back = self.shared.is_back.notified();
@@ -379,7 +380,7 @@ impl Publish for Containerd {
             0 | 1 => inner.delays.front().copied(),
             _ => inner.delays.pop_front(),
         };
-        // An event never overtakes an earlier one.
+        // An event never overtakes the event before it.
         let after = inner.queue.back().map(|(at, _)| *at);
         let at = Instant::now() + delay.unwrap_or_default();
         inner
@@ -390,7 +391,8 @@ impl Publish for Containerd {
     }
 }
 
-/// A call that is under way. It is recorded even if its future is dropped.
+/// A call that is not answered yet. Dropping this value records the call, so a call whose future is
+/// dropped is recorded, too.
 struct Open {
     containerd: Containerd,
     number: u64,
@@ -412,12 +414,12 @@ const CLOSED: &str = "ttrpc: closed";
 
 const TOO_LATE: &str = "deadline exceeded";
 
-/// True if a call has failed because its caller did not get the answer.
+/// True if this error means that the caller did not get the answer of its call.
 pub fn is_lost(why: &str) -> bool {
     [CLOSED, TOO_LATE].contains(&why)
 }
 
-/// The text of an error that a client shows.
+/// The text of an error, as a client of the shim shows it.
 fn words(error: ttrpc::Error) -> String {
     match error {
         ttrpc::Error::RpcStatus(status) => status.message,
@@ -555,8 +557,8 @@ impl Containerd {
         started.await
     }
 
-    /// Waits for the exit of a process. An invariant later compares its code with that of the
-    /// event.
+    /// Waits for the exit of a process. An invariant later compares the exit code in the answer
+    /// with the code in the exit event.
     async fn wait(&self, id: &str, exec_id: &str, limit: Option<Duration>) -> Result<u32, String> {
         let request = WaitRequest {
             id: id.to_owned(),
@@ -705,7 +707,8 @@ impl Containerd {
         created.await
     }
 
-    /// Deletes a task, with as many attempts as that takes, and then asks its shim to shut down.
+    /// Deletes a task. Tries again until the deletion succeeds, and then asks the task's shim to
+    /// shut down.
     pub async fn delete(&self, id: &str, limit: Duration) {
         for tries in 0..100 {
             if self
@@ -716,7 +719,7 @@ impl Containerd {
             {
                 return;
             }
-            // Now and then another caller deletes the same task at the same time.
+            // In every fourth case another caller deletes the same task at the same time.
             let calls = self.inner().calls;
             if !self.is_sandbox(id) && calls.is_multiple_of(4) {
                 let (containerd, id) = (self.clone(), id.to_owned());
@@ -732,8 +735,7 @@ impl Containerd {
             match deleted {
                 Ok(_) => break,
                 Err(why) if why.contains("not found") => break,
-                // The shim has exited. What it left is cleaned up by the command `delete` of the
-                // shim.
+                // The shim has exited. Its command `delete` cleans up what it has left.
                 Err(why) if why.contains("did not answer") && tries > 3 => break,
                 Err(_) => sleep(Duration::from_millis(200) * (tries + 1)).await,
             }
@@ -747,8 +749,8 @@ impl Containerd {
         self.has_news();
     }
 
-    /// Waits for the end of a sandbox without a pause container, because no event announces that
-    /// end.
+    /// Waits for the exit of a sandbox without a pause container, because no event announces that
+    /// exit.
     async fn await_sandbox(&self, id: &str) {
         if let Ok(code) = self.wait_sandbox(id).await {
             self.exited(id, code);

@@ -9,25 +9,27 @@ use usher_core::simulator::chance::Dice;
 use usher_engine::EngineError;
 use usher_engine::sim::{EngineCall, Fault, FaultPlan};
 
-/// Prefix of a panic that the seed injects; any other panic is a fault of the shim.
+/// Prefix of the message of a panic that the seed injects. A panic without this prefix is a bug of
+/// the shim.
 pub const SIMULATED: &str = "simulated: ";
 
-/// The error of a call that hung until its time limit.
+/// The error of a call that hung until its time limit was over.
 pub const TOOK_TOO_LONG: &str = "took too long";
 
-/// The faults of a node, in addition to those of its pod.
+/// The faults of a node. The pod on the node has further faults of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
     pub seed: u64,
-    /// Engine calls that fail, of a thousand.
+    /// Number of engine calls in a thousand that fail.
     pub fails: u64,
-    /// Engine calls that hang, of a thousand.
+    /// Number of engine calls in a thousand that hang.
     pub hangs: u64,
-    /// Engine calls that panic, of a thousand; a panic stands for a bug of the shim.
+    /// Number of engine calls in a thousand that panic. A panic stands for a bug of the shim.
     pub panics: u64,
     /// Longest time of an engine call, in milliseconds.
     pub slow: u64,
-    /// For each death of containerd its time and how long containerd is away, in milliseconds.
+    /// The deaths of containerd, in milliseconds: for each the time of the death, and how long
+    /// containerd is away.
     pub deaths: Vec<(u64, u64)>,
     /// The times at which memory runs out, in milliseconds.
     pub oom: Vec<u64>,
@@ -39,7 +41,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Draws the faults of a seed. Each kind occurs only for some seeds.
+    /// Draws the faults of a seed. Most kinds of faults occur only for some seeds.
     pub fn random(seed: u64) -> Faults {
         let mut dice = Dice::new(seed ^ 0x6e6f_6465);
         let some = |dice: &mut Dice, odds, most| match dice.percent(odds) {
@@ -106,7 +108,7 @@ impl fmt::Display for Faults {
     }
 }
 
-/// A fault plan that draws the faults of each call from dice.
+/// A fault plan that draws the faults of each engine call from dice.
 #[derive(Clone, Debug)]
 pub struct NoFaults {
     dice: Dice,
@@ -125,8 +127,8 @@ pub fn limit(call: EngineCall) -> Duration {
     }
 }
 
-/// True if a call runs in a job of its own, so that a panic loses only this call. A panic while the
-/// shim handles a message would lose more.
+/// True if the shim makes the call in a job of its own, so that a panic loses only this call. If
+/// the shim panicked while it handles a message, it would lose more.
 fn is_a_job(call: EngineCall) -> bool {
     let in_messages = [
         EngineCall::FindCgroup,
@@ -140,9 +142,9 @@ impl FaultPlan for NoFaults {
     fn of(&mut self, call: EngineCall, id: &str) -> Fault {
         let wait = Duration::from_millis(self.dice.within(0, self.faults.slow));
         match call {
-            // The report of an exit may be late, but never fails.
+            // The report of an exit may be late, but it cannot fail.
             EngineCall::Collect => return Fault::delay(wait / 4),
-            // The engine could not report a failure of this call.
+            // The engine could not report that this call has failed.
             EngineCall::Drain => return Fault::delay(wait),
             // The simulated kubelet does not handle a sandbox that cannot be made.
             EngineCall::Read | EngineCall::Mount | EngineCall::Create | EngineCall::Release

@@ -22,12 +22,12 @@ pub type Invariant = fn(&Account<'_>) -> Verdict;
 /// The record of a run, complete when the run is over.
 pub struct Account<'a> {
     pub case: &'a Case,
-    /// Longest time of an engine call.
+    /// Longest time of an engine call on this node.
     pub slow: Duration,
     pub story: Vec<(Duration, Happening)>,
     pub told: Vec<(Duration, String, Notice)>,
     pub called: Vec<Called>,
-    /// Calls without an answer.
+    /// Calls that were never answered.
     pub open: Vec<String>,
     /// Processes, containers and mounts that are left on the machine.
     pub left: Left,
@@ -39,7 +39,7 @@ pub struct Account<'a> {
     pub panics: Vec<String>,
     /// The engine calls in which the seed injected a panic.
     pub lost: Vec<String>,
-    /// Kubelet has nothing left to do.
+    /// True if the simulated kubelet has nothing left to do.
     pub is_over: bool,
 }
 
@@ -129,7 +129,7 @@ fn the_deleted_stay_away(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks that an exec is killed at once if its caller was gone before it was executed.
+/// Checks that an exec is killed at once if its caller was gone before the exec began.
 fn nothing_is_executed_for_nobody(account: &Account<'_>) -> Verdict {
     let is_given_up = |called: &&Called| called.call == "Start" && called.is_cut;
     let starts = account.called.iter().filter(is_given_up);
@@ -170,7 +170,7 @@ fn every_call_is_answered(account: &Account<'_>) -> Verdict {
 }
 
 impl Account<'_> {
-    /// The events of a task, in the order of their arrival.
+    /// The events of a task and its execs, in the order of their arrival.
     fn of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Notice> {
         let told = self.told.iter().filter(move |(_, of, _)| of == id);
         told.map(|(_, _, notice)| notice)
@@ -215,7 +215,7 @@ fn one_exit_each(account: &Account<'_>) -> Verdict {
             format!("{id} exits before it is started")
         })?;
     }
-    // If a Start was answered, containerd also got the event of that start.
+    // If a Start was answered, containerd has received the event of that start, too.
     for called in &account.called {
         let is_start = called.call == "Start" && called.exec_id.is_empty();
         let started = || {
@@ -274,8 +274,8 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         };
         let truth = truth.get(&(id.as_str(), exec_id.as_str())).copied();
         let Some(truth) = truth else {
-            // A container that could not be created again has no new process, so no exit of one is
-            // known.
+            // If a container could not be created again, it has no new process. So no death of a
+            // process belongs to its exit event.
             let is_remade = executed.contains_key(id.as_str());
             broken(is_remade, || {
                 format!("{id} {exec_id} exits with {code} and has not died")
@@ -287,7 +287,7 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         let is_true = *code == truth;
         let is_excused = match part {
             _ if !exec_id.is_empty() => false,
-            // A container that was never executed reports why.
+            // The exit code of a container that was never executed only tells the reason.
             _ if !was_executed => matches!(code, 0 | 1 | 137 | 143),
             // A container that was asked to stop reports 143 if another sandbox follows.
             Some(Part::App | Part::Guest | Part::NativeInit | Part::NativeSidecar) => {
@@ -306,17 +306,20 @@ fn true_codes(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks that the program which an exit releases starts at the moment of the exit. The exited
-/// container leaves its cgroup later, unless it is deleted or restarted in place. A sandbox is
-/// deleted when its end is reported, by containerd or, without a pause container, by the shim. A
-/// container that was never executed releases no other by its exit: the decision to end it does.
+/// Checks that the shim starts the next program at the moment of the exit for which the program
+/// waited. The cleanup of the exited container comes later, unless the container is deleted or
+/// restarted in place.
+///
+/// A sandbox is deleted when its end is reported: by containerd or, without a pause container, by
+/// the shim. If a container was never executed, its exit releases no other container. The decision
+/// to end the container does that.
 fn the_next_goes_first(account: &Account<'_>) -> Verdict {
-    // For each exited container the time of its exit, and the container that this exit released.
+    // For each exited container: the time of its exit, and the container that this exit released.
     let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
     let mut executed = BTreeSet::new();
     let mut restarts = BTreeSet::new();
     let mut came: BTreeMap<&str, Duration> = BTreeMap::new();
-    // A Kill at the same moment may be the reason for a release instead.
+    // If a Kill arrived at the same moment, the release may have that reason instead.
     let is_asked_for = |at: Duration| {
         let mut called = account.called.iter();
         called.any(|called| called.call == "Kill" && called.at == at)
@@ -340,7 +343,8 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
             Happening::Parked { id, .. } => {
                 came.insert(name_of(id), *at);
             }
-            // A container that was created at this moment is released for that reason.
+            // If a container was created at this moment, its release has nothing to do with an
+            // exit.
             Happening::Decided(Report::Released { name, .. })
                 if came.get(name.as_str()) == Some(at) || is_asked_for(*at) => {}
             Happening::Decided(Report::Released { name, .. }) => {
@@ -353,8 +357,8 @@ fn the_next_goes_first(account: &Account<'_>) -> Verdict {
                 let is_deleted = deletions
                     .filter(|called| called.call == "Delete")
                     .any(|called| called.at <= *at);
-                // If several containers exit at about the same moment, the release follows the last
-                // exit that the shim hears of.
+                // If several containers exit at about the same moment, the release follows the exit
+                // of which the shim hears last.
                 let lately = at.saturating_sub(account.slow);
                 let alone = died.values().filter(|(died, _)| *died >= lately).count() == 1;
                 let own = died
@@ -424,12 +428,13 @@ fn no_life_is_hurried(account: &Account<'_>) -> Verdict {
     broken(first.is_none(), || format!("{first:?}"))
 }
 
-/// Memory limits of containers, as created and as changed by Updates.
+/// The memory limits of containers: as at the creation, or as changed by Updates.
 #[derive(Default)]
 struct Limits<'a> {
-    /// The limit of each container that an Update has changed.
+    /// The present limits of the containers whose limit was changed by an Update.
     updated: BTreeMap<&'a str, u64>,
-    /// For each name of a running app or sidecar, its latest container and that container's limit.
+    /// The running apps and sidecars by name. For each name: the latest container with this name,
+    /// and the container's limit.
     running: BTreeMap<&'a str, (&'a str, u64)>,
     executed: BTreeSet<&'a str>,
 }
@@ -470,8 +475,8 @@ impl<'a> Limits<'a> {
         }
     }
 
-    /// The largest limit that an Update has set for a single container. The pod's limit is raised
-    /// before the container's.
+    /// The largest limit that an Update has set for one container. The shim raises the pod's limit
+    /// before it raises the container's.
     fn needed_by_one(&self) -> u64 {
         self.updated.values().copied().max().unwrap_or_default()
     }
@@ -482,11 +487,11 @@ impl<'a> Limits<'a> {
     }
 }
 
-/// Checks that the pod's limit covers the limits of its running apps and sidecars together, and
-/// each limit that an Update has set.
+/// Checks that the pod's memory limit is large enough: for the limits of its running apps and
+/// sidecars together, and for each limit that an Update has set.
 fn pods_have_room(account: &Account<'_>) -> Verdict {
-    // After a write that failed or hung, the pod's limit may be too small: a failed write changes
-    // nothing, and a hanging one delays the writes after it.
+    // After a write that failed or hung, the pod's limit may be too small. A failed write changes
+    // nothing, and a write that hangs delays the writes after it.
     let is_refused = |it: &Happening| match it {
         Happening::Failed { call, why, .. } => {
             let hangs = *call == EngineCall::LowerMemory && why.contains(TOOK_TOO_LONG);
@@ -495,7 +500,8 @@ fn pods_have_room(account: &Account<'_>) -> Verdict {
         _ => false,
     };
     let refused = account.story.iter().find(|(_, it)| is_refused(it));
-    // For so long a write of the pod's limit may be under way, while the next one waits for it.
+    // The pod's limit may be too small for this time, while one write of the limit is in progress
+    // and the next write waits for it.
     let moment = account.slow * 4 + Duration::from_millis(10);
     let (mut limits, mut pod, mut small) = (Limits::default(), UNLIMITED, None);
     let mut story = account.story.iter().peekable();
@@ -511,7 +517,7 @@ fn pods_have_room(account: &Account<'_>) -> Verdict {
         {
             pod = *value;
         }
-        // The check comes after all events of one moment.
+        // The limits are compared after all events of one moment.
         if story.peek().is_some_and(|(next, _)| next == at) {
             continue;
         }
@@ -586,7 +592,7 @@ fn oom_is_told(account: &Account<'_>) -> Verdict {
         let is_it = |happening: &Happening| matches!(happening, Happening::OutOfMemory { id: of } if of == id);
         let happened = account.story.iter().any(|(_, happening)| is_it(happening));
         let told = account.of(id).any(|notice| *notice == Notice::OutOfMemory);
-        // The shim cannot watch for OOM kills if it could not find the cgroup.
+        // If the shim could not find the cgroup, it cannot watch for OOM kills.
         let is_hidden = |happening: &Happening| matches!(happening, Happening::Failed { call: EngineCall::FindCgroup, id: of, .. } if of == id);
         let may_be_missed = account.story.iter().any(|(_, it)| is_hidden(it));
         broken(happened == told || happened && may_be_missed, || {
@@ -596,8 +602,8 @@ fn oom_is_told(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks that State, Pids, Stats, Connect and the like are answered at once, and others within a
-/// bound.
+/// Checks that State, Pids, Stats, Connect and similar calls are answered at once. Checks that
+/// calls such as Create and Delete are answered within a bound.
 fn only_the_named_wait(account: &Account<'_>) -> Verdict {
     for called in &account.called {
         let at_once = [
@@ -615,7 +621,7 @@ fn only_the_named_wait(account: &Account<'_>) -> Verdict {
             format!("{call} of {id} took {took:?}")
         })?;
     }
-    // Such a call may have to wait for hanging engine calls, and may hang itself.
+    // Such a call may have to wait for engine calls that hang, or its own engine call may hang.
     let hangs = account.story.iter().filter(
         |(_, happening)| matches!(happening, Happening::Failed { why, .. } if why.contains(TOOK_TOO_LONG)),
     );

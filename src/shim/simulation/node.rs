@@ -1,4 +1,5 @@
-//! The node that the simulated kubelet uses: a containerd, its shims, and the machine below them.
+//! The node that the simulated kubelet uses: a containerd, its shims, and the machine on which they
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +48,7 @@ const MEBIBYTE: u64 = 1 << 20;
 /// The initial memory limit of a container, in bytes.
 pub const MEMORY: u64 = 100 * MEBIBYTE;
 
-/// A node with a clock of its own.
+/// A simulated node with its own simulated clock.
 pub struct SimulatedNode {
     node: SimNode,
     pub containerd: Containerd,
@@ -68,7 +69,7 @@ pub struct SimulatedNode {
     handlers: BTreeMap<&'static str, String>,
     /// The names of the containers that have a termination hook.
     hooked: BTreeSet<&'static str>,
-    /// The containers that have been created at least once.
+    /// The containers that were created at least once.
     parked: BTreeSet<String>,
     /// Number of the machine's events that were handled.
     heard: usize,
@@ -77,7 +78,7 @@ pub struct SimulatedNode {
     dice: Dice,
     others: Option<u64>,
     is_over: Arc<AtomicBool>,
-    // Dropped last, because tasks on this runtime have handles of the other fields.
+    // The runtime is dropped last, because its tasks have handles of the other fields.
     runtime: Runtime,
 }
 
@@ -184,7 +185,8 @@ impl SimulatedNode {
         }
     }
 
-    /// The id on the node for kubelet's name of a container. Each sandbox gets a new id.
+    /// The id that a container has on the node. `id` is kubelet's name of the container. Each
+    /// sandbox gets a new id.
     fn id(&self, id: &str) -> String {
         match id {
             "pause" => format!("pause-{}", self.sandboxes),
@@ -192,12 +194,12 @@ impl SimulatedNode {
         }
     }
 
-    /// True if the id is that of an earlier sandbox.
+    /// True if this id belongs to an earlier sandbox.
     fn is_of_another(&self, id: &str) -> bool {
         kubelets(id) == "pause" && id != self.id("pause")
     }
 
-    /// Lets all events happen that take no time.
+    /// Lets all events happen that need no time to pass.
     fn settle(&mut self) {
         self.runtime.block_on(async {
             for _ in 0..200 {
@@ -221,7 +223,8 @@ impl SimulatedNode {
         for seen in self.containerd.seen() {
             let of = |id: String| kubelets(&id).to_owned();
             let seen = match seen {
-                // A late exit of an earlier sandbox is not that of the current one.
+                // If an earlier sandbox exits late, this exit does not belong to the present
+                // sandbox.
                 Seen::ExitReported(id, _) if self.is_of_another(&id) => continue,
                 Seen::StartAnswered(id, answer) => Seen::StartAnswered(of(id), answer),
                 Seen::StartFailed(id, why) => Seen::StartFailed(of(id), why),
@@ -350,7 +353,7 @@ impl SimulatedNode {
         format!("{what}-{}", self.execs)
     }
 
-    /// Lets this much time pass, with all events in it.
+    /// Lets this much time pass, and all events in this time happen.
     pub fn live(&mut self, wait: Duration) {
         self.runtime.block_on(async { sleep(wait).await });
         self.hear();
@@ -362,7 +365,7 @@ impl SimulatedNode {
     }
 }
 
-/// Records the decisions of a shim among the machine's events.
+/// An archive that records the decisions of a shim among the machine's events.
 #[derive(Debug)]
 struct Witness(SimEngine);
 
@@ -414,7 +417,7 @@ impl Node for SimulatedNode {
             Call::Run(id, patience) => {
                 let is_gone = self.shims.last().is_none_or(|shim| shim.is_finished());
                 if self.by_hand && is_gone {
-                    // A caller that finds no shim starts one.
+                    // A caller that finds no running shim starts a new one.
                     self.boot();
                 }
                 let name = id.to_owned();
@@ -506,7 +509,7 @@ impl Node for SimulatedNode {
             let mut kills = kills.lock().unwrap_or_else(PoisonError::into_inner);
             kills.insert(request);
             drop(kills);
-            // Kubelet counts the grace period from this answer.
+            // Kubelet's grace period begins with this answer, so kubelet is woken.
             containerd.has_news();
         });
         self.settle();
@@ -582,7 +585,7 @@ impl Node for SimulatedNode {
     }
 }
 
-/// Kubelet's name for an id on the node.
+/// Kubelet's name of the container with this id on the node.
 pub fn kubelets(id: &str) -> &str {
     match id.starts_with("pause-") {
         true => "pause",
@@ -599,8 +602,8 @@ fn behave_exec(engine: &SimEngine, id: &str, exec_id: &str, ends: Option<(Durati
     engine.lock().execs.insert(key, program);
 }
 
-/// Translates a script into a program for the engine. `again` is the exit code after a restart in
-/// place, if that differs.
+/// Translates a container's script into a program for the engine. `again` is the exit code after a
+/// restart in place, if it differs from the first exit code.
 fn program(script: &Script, again: Option<u8>) -> Program {
     let ends = script.exits_after;
     Program {
@@ -696,8 +699,8 @@ async fn ask(
         58..60 => ask!("CloseIO", close_io, CloseIORequest { stdin: true }),
         60..65 => containerd.kill(id, "", (0, false), Some(USUAL)).await,
         65..75 => {
-            // The Update changes the limit to a random value. Half of the time another Update
-            // follows before the first is answered.
+            // The Update changes the limit to a random value. In half of the cases another Update
+            // follows before the first one is answered.
             let steps = takes.as_millis() as u64;
             let update = |steps: u64| {
                 let memory = MEMORY + (steps % 5) * 30 * MEBIBYTE;
@@ -728,7 +731,7 @@ async fn ask(
         75..80 => {
             let paused = ask!("Pause", pause, PauseRequest {});
             sleep(takes / 10).await;
-            // Each caller that pauses a container resumes it.
+            // A caller that pauses a container always resumes it.
             let resumed = ask!("Resume", resume, ResumeRequest {});
             paused.and(resumed)
         }
@@ -741,7 +744,7 @@ async fn ask(
                     CheckpointTaskRequest { path: path }
                 )
             };
-            // Half of the containers crash during the checkpoint.
+            // In half of the cases the container crashes during the checkpoint.
             let crash = async {
                 let after = takes.as_millis() as u64;
                 sleep(Duration::from_millis(after % 40)).await;
@@ -755,7 +758,7 @@ async fn ask(
             cat(containerd, engine, (id, &format!("{exec_id}{CAT}")), takes).await;
             Ok(0)
         }
-        // An Exec of a probe, or of a person.
+        // An Exec as for a probe, or as by a person.
         _ => {
             behave_exec(engine, id, exec_id, Some((takes, 3)));
             let limit = what.is_multiple_of(2).then_some(Duration::from_secs(1));
@@ -768,7 +771,8 @@ async fn ask(
             added
         }
     };
-    // The call may fail, because its container may be gone. It only has to be answered.
+    // The call may fail, because its container may be gone. It only has to be answered, and an
+    // invariant checks that.
     let _ = answer;
 }
 

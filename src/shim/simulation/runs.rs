@@ -1,5 +1,5 @@
-//! Runs of simulated nodes: some hundred with each test. `scripts/simulate --node` runs as many
-//! more as time allows.
+//! Tests that run simulated nodes. Each test run covers some hundred nodes. `scripts/simulate
+//! --node` runs more of them, as many as time allows.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -20,15 +20,15 @@ use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG};
 use super::invariants::{Account, INVARIANTS};
 use super::node::SimulatedNode;
 
-/// The name given to a panic of the simulation itself.
+/// The name by which a panic of the simulation itself is reported.
 const SOUND: &str = "the simulation goes through";
 
 /// Seeds that have found bugs, each with its bug. With the bug in the code again, the seed fails.
 /// The tests run these seeds in addition to the first ones.
 ///
-/// A seed leads to another node as soon as the simulation draws one more number, and may then no
-/// longer find its bug; then `scripts/simulate --node` looks for another. So each bug also has a
-/// test of its own, which fails if the bug comes back:
+/// As soon as the simulation draws one more number, a seed leads to another node, and may no longer
+/// find its bug. Then `scripts/simulate --node` looks for another seed. So each bug also has a test
+/// of its own, which fails if the bug comes back:
 ///
 /// | bug | found by | its test |
 /// |---|---|---|
@@ -41,11 +41,11 @@ const SOUND: &str = "the simulation goes through";
 /// | sockets of dead shims, and mounts of a killed create, stay | chaos | `integration/shim_death.rs` |
 /// | a shim whose Create has failed keeps the bundle for five minutes | chaos, its seed 77040 | `pod::shim_end` |
 /// | a panic in an undone creation leaves its mount and its process | reading | `pod::sim`, `integration/engine.rs` |
-/// | a run is taken for complete though its app is wanted in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
+/// | a run counts as complete although its app is to run in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
 /// | a SIGKILL for a container whose Start was never answered is taken for a stop request to the pod | seed 56808 | `lifecycle/tests/found.rs` |
-/// | the same for a container that was started after its caller had gone | seed 71009 | `lifecycle/tests/found.rs` |
+/// | a SIGKILL for a container that was started after its caller had gone is taken for a stop request to the pod | seed 71009 | `lifecycle/tests/found.rs` |
 /// | a dead sandbox is forgotten when it is deleted as the last container of its pod | seed 51017534 | `lifecycle/tests/found.rs` |
-/// | an Update that ends after a later one gives the pod the size from before both | reading | `pod::sim` |
+/// | an Update that ends after a later Update gives the pod the size from before both Updates | reading | `pod::sim` |
 /// | a defer that survives SIGKILL is given up again and again at one moment | seed 2125 | `lifecycle/tests/suspended_rules.rs` |
 /// | the end of a restarted pod does not wait for defers that are not created again | seed 376 | `lifecycle/tests/decided_ends.rs` |
 ///
@@ -95,15 +95,15 @@ static INJECTED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new()
 struct World {
     case: Case,
     faults: Faults,
-    /// The shim makes the sandboxes itself, without pause containers.
+    /// True if the shim makes the sandboxes itself, without pause containers.
     is_pauseless: bool,
 }
 
 impl World {
     fn of(seed: u64) -> World {
         let case = Case::numbered(seed);
-        // A person with `ctr` makes no sandboxes. This draw has dice of its own, so that the other
-        // draws of a seed stay the same.
+        // A person with `ctr` makes no sandboxes. This draw has dice of its own, so that it does
+        // not change the other draws of a seed.
         let is_pauseless = !case.by_hand && Dice::new(seed ^ 0x7061_7573).percent(30);
         World {
             case,
@@ -112,14 +112,14 @@ impl World {
         }
     }
 
-    /// Runs the pod on the node until all is over.
+    /// Runs the pod on the node until nothing more happens.
     fn live(&self) -> (SimulatedNode, Log, Account<'_>, Option<String>) {
         let mut node = SimulatedNode::new(&self.case, &self.faults, self.is_pauseless);
         let mut log = Log::default();
         let (panics, panic) = noting_panics(|| {
             self.case.live_on(&mut node, &mut log);
             node.calm_down();
-            // By then all calls are over, and all hanging engine calls have failed.
+            // After this time all calls are over, and all engine calls that hung have failed.
             node.live(Duration::from_secs(3_600));
         });
         let (simulated, panics) = panics
@@ -238,7 +238,7 @@ impl fmt::Display for World {
     }
 }
 
-/// The timeline of a run, to be read by a person.
+/// The timeline of a run, for a person to read.
 fn timeline(node: &SimulatedNode, account: &Account<'_>) -> String {
     let mut lines: Vec<(Duration, String)> = Vec::new();
     for (at, seen) in node.seen() {
@@ -269,7 +269,7 @@ fn timeline(node: &SimulatedNode, account: &Account<'_>) -> String {
     text
 }
 
-/// Runs the same seeds every time. `scripts/simulate --node` runs further ones.
+/// Runs the same seeds every time. `scripts/simulate --node` runs other seeds.
 #[test]
 fn every_invariant_holds_on_nodes_in_trouble() {
     check(0..300, 1, |seed| Some(World::of(seed)));
@@ -282,7 +282,7 @@ fn what_a_seed_has_found_it_finds_no_more() {
     }
 }
 
-/// A seed always yields the same world: the same events at the same times.
+/// A seed always yields the same run: the same events at the same times.
 #[test]
 fn a_seed_replays_exactly() {
     for seed in [3, 7, 19, 42] {

@@ -1,6 +1,7 @@
-//! containerd's Task service: every call asks the pod's actor and awaits the answer.
+//! containerd's Task service. The handler of each call sends a request to the pod's actor, and
+//! awaits the answer.
 //!
-//! ttrpc drops a handler's future when the deadline of its request passes, and when the client goes
+//! ttrpc drops a handler's future when the deadline of the request passes, or when the client goes
 //! away. So no handler does any work itself.
 
 use std::path::PathBuf;
@@ -53,9 +54,9 @@ pub(crate) fn patience(ctx: &TtrpcContext) -> Option<Duration> {
         .map(Duration::from_nanos)
 }
 
-/// Converts an error to a ttrpc status. The message ends with the words of containerd's `errdefs`,
-/// because some clients of containerd parse them. Since 2.0, containerd passes nothing else of the
-/// error code on to its clients.
+/// Converts an error to a ttrpc status. The message ends with the words that containerd's `errdefs`
+/// has for the error's kind, because some clients of containerd parse these words. Since 2.0,
+/// containerd's clients get the kind of an error only by these words.
 pub(crate) fn status(error: CallError) -> ttrpc::Error {
     let (code, words) = match error.kind {
         Kind::NotFound => (Code::NOT_FOUND, ": not found"),
@@ -117,7 +118,7 @@ impl Task for Service {
 
     async fn start(&self, ctx: &TtrpcContext, req: StartRequest) -> ttrpc::Result<StartResponse> {
         let patience = patience(ctx);
-        // Dropped together with this future: so the actor learns that the caller is gone.
+        // If the caller goes away, ttrpc drops this future and this sender, which tells the actor.
         let (_here, gone) = oneshot::channel();
         let started = self
             .pod
@@ -243,7 +244,7 @@ impl Task for Service {
         };
         let processes = processes.into_iter().map(|process| {
             let exec = execs.iter().find(|(exec, _)| pid(*exec) == process);
-            // Shown by containerd's clients beside the process id.
+            // containerd's clients show these details beside the process id.
             let details = exec.and_then(|(_, exec_id)| {
                 let details = ProcessDetails {
                     exec_id: exec_id.clone(),
@@ -373,9 +374,9 @@ impl Task for Service {
         let granted = self
             .pod
             .ask(move |actor, reply| actor.shutdown(&req.id, reply));
-        // containerd calls this after each deletion. The call fails only if the actor has ended
-        // already, which is what the caller wants. After an error, containerd 2.4 would report that
-        // the deletion failed.
+        // containerd calls Shutdown after each deletion. The actor's answer fails only if the actor
+        // has ended already, which is what the caller wants. If this call returned an error,
+        // containerd 2.4 would report that the deletion has failed.
         let _ = granted.await;
         Ok(Empty::new())
     }

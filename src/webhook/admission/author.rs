@@ -1,9 +1,9 @@
-//! Separates what a pod's author has written from what we have written.
+//! Separates the annotations that the pod's author has written from those of the webhook.
 //!
-//! The API server calls us again after another webhook has changed the pod, for example after an
-//! injector has added the container that `usher/sidecars: proxy?` refers to. Then everything has to
-//! be decided anew, from the author's annotations. So an annotation records what we have changed,
-//! and we undo that first. containerd does not pass this annotation on.
+//! The API server calls the webhook again after another webhook has changed the pod. For example,
+//! an injector has added the container that `usher/sidecars: proxy?` refers to. Then the webhook
+//! has to decide everything anew, from the author's annotations. So it records its changes in an
+//! annotation, and first undoes them at the next call. containerd does not pass this annotation on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,20 +14,20 @@ const WRITTEN: &str = "usher-webhook/written";
 
 type Annotations = BTreeMap<String, String>;
 
-/// Changes that the webhook has made, by annotation key. Null stands for an annotation that the
-/// author did not have. Otherwise the value has two parts: the author's value, and the webhook's,
-/// which is null if the webhook has removed the annotation.
+/// Changes that the webhook has made, by annotation key. `None` stands for an annotation that the
+/// author did not have. Otherwise there are two values: the author's value, and the webhook's
+/// value. The webhook's value is `None` if the webhook has removed the annotation.
 type Written = BTreeMap<String, Option<(String, Option<String>)>>;
 
-/// Returns the author's annotations: undoes the changes that were recorded.
+/// Returns the author's annotations: undoes the changes that the webhook has recorded.
 pub(super) fn restore(annotations: &Annotations) -> Annotations {
     let mut restored = annotations.clone();
     let Some(written) = restored.remove(WRITTEN) else {
         return restored;
     };
-    // A record that cannot be read is not ours.
+    // A record that cannot be read was not written by the webhook.
     let written: Written = serde_json::from_str(&written).unwrap_or_default();
-    // A forged record may name any key; we only ever change usher's.
+    // A forged record may name any key, but the webhook only ever changes usher's annotations.
     let of_usher = written.into_iter().filter(|(key, _)| is_usher_key(key));
     for (key, entry) in of_usher {
         match entry {
@@ -44,8 +44,8 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
     restored
 }
 
-/// Records, in the annotations that the webhook has completed, how they differ from those that the
-/// pod's author wrote.
+/// Adds a record to the completed annotations: how they differ from the annotations that the pod's
+/// author wrote.
 pub(super) fn record(of_author: &Annotations, completed: &mut Annotations, by: &Completion) {
     let moved = by.moved_probes();
     let kept = by.annotations.iter();

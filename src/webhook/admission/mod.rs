@@ -12,7 +12,7 @@ mod subject;
 use std::collections::BTreeSet;
 
 use usher_core::judgement::{self, Judgement, Warning};
-use usher_core::manifest::Pod;
+use usher_core::manifest::{Pod, TooLarge};
 use usher_core::plan::Rules;
 
 use patch::Patch;
@@ -32,8 +32,8 @@ const USUAL_CONTAINERS: usize = 64;
 pub enum Webhook {
     /// Completes pods that have usher annotations.
     Mutate,
-    /// As `Mutate`, and sets the RuntimeClass of all other pods. Meant for namespaces whose pods
-    /// all run under usher.
+    /// Does the same as `Mutate`, and sets the RuntimeClass of all other pods. Meant for namespaces
+    /// whose pods all run under usher.
     MutateNamespace,
     /// Refuses pods and pod templates that the shim would refuse.
     Validate,
@@ -75,8 +75,7 @@ pub struct ParsedReview {
 enum Action {
     /// The review does not concern this webhook: allow it unchanged.
     Ignore,
-    /// Refuse a pod that is larger than any that Kubernetes can run, with this message.
-    Refuse(String),
+    Refuse(TooLarge),
     Mutate {
         pod: Subject,
         everywhere: bool,
@@ -136,8 +135,8 @@ impl ParsedReview {
     }
 }
 
-/// Returns what `webhook` has to do for a request, or an error message if its pod is too large.
-fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, String> {
+/// Returns what `webhook` has to do for a request.
+fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, TooLarge> {
     let is_new = request.operation == "CREATE";
     let is_change = request.operation == "UPDATE";
     // A mutating webhook only handles creation: most of a pod's spec cannot change later.
@@ -193,8 +192,8 @@ impl Admission {
     pub fn decide(&self, review: ParsedReview) -> Result<Response, Malformed> {
         let verdict = match review.action {
             Action::Ignore => Verdict::default(),
-            Action::Refuse(sentence) => Verdict {
-                refused: Some(sentence),
+            Action::Refuse(error) => Verdict {
+                refused: Some(error.to_string()),
                 ..Verdict::default()
             },
             Action::Mutate { pod, everywhere } => self.mutate(pod, everywhere),
@@ -245,9 +244,9 @@ impl Admission {
                 remove_probes(&completion.moved_probes());
                 warnings.extend(completion.notes);
             }
-            Err(sentence) => {
+            Err(error) => {
                 return Verdict {
-                    refused: Some(sentence),
+                    refused: Some(error.to_string()),
                     ..Verdict::default()
                 };
             }
@@ -280,8 +279,9 @@ impl Admission {
         self.complete(&mut pod, |_| ())
     }
 
-    /// Judges a change by what is new. A refusal or warning that also applies to the old object is
-    /// left out: a client that removes a finalizer or scales the object has not caused it.
+    /// Judges the change of an object by its new problems. A refusal or warning that also applies
+    /// to the old object is left out. For example, a client that only scales the object, or removes
+    /// a finalizer, has not caused the problem.
     fn validate_change(&self, old: Subject, new: Subject) -> Verdict {
         if old == new {
             return Verdict::default();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::subject::Subject;
 
-/// Operations in order; empty if nothing changes.
+/// The operations of the patch, in order; empty if nothing changes.
 #[derive(Debug, Default)]
 pub(super) struct Patch(Vec<PatchOperation>);
 
@@ -38,8 +38,8 @@ impl Patch {
         }
     }
 
-    /// Removes the liveness probes of the containers with these names from the spec; usher runs
-    /// them.
+    /// Removes the liveness probes of the containers with these names from the spec, because usher
+    /// runs these probes.
     pub(super) fn remove_liveness_probes(&mut self, subject: &Subject, names: &BTreeSet<&str>) {
         for (field, index) in subject.liveness_probes_of(names) {
             self.remove(&["spec", field, &index.to_string(), "livenessProbe"]);

@@ -10,7 +10,7 @@ use super::{Outcome, Response, Verdict};
 const META_KIND: &str = "AdmissionReview";
 const META_API_VERSION_V1: &str = "admission.k8s.io/v1";
 
-/// Most warnings in a response: an API server passes on at most 4 KiB of them.
+/// Maximum number of warnings in a response. An API server passes on at most 4 KiB of warnings.
 const MAX_WARNINGS: usize = 100;
 
 /// The fields of a review that matter. Objects stay text until the path to their pod is known.
@@ -71,7 +71,7 @@ const UNPROCESSABLE: u16 = 422;
 
 pub(super) fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
     let unreadable = |error: &dyn std::error::Error| Malformed::Unreadable(error.to_string());
-    // One UTF-8 check for the whole body, instead of one for each string.
+    // The whole body is checked for UTF-8 once, instead of each string by itself.
     let text = std::str::from_utf8(body).map_err(|error| unreadable(&error))?;
     let review: Review<'_> = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
     if review.kind != META_KIND || review.api_version != META_API_VERSION_V1 {

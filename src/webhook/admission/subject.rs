@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
-use usher_core::manifest::{Owner, Pod, Unreadable, pod_path};
+use usher_core::manifest::{Owner, Pod, TooLarge, Unreadable, pod_path};
 
 /// A pod or pod template.
 #[derive(Debug, PartialEq)]
@@ -17,12 +17,12 @@ impl Subject {
     ///
     /// # Errors
     ///
-    /// A sentence if the pod is larger than any that Kubernetes can run.
+    /// If the pod is larger than any that Kubernetes can run.
     pub(super) fn of(
         kind: &str,
         namespace: Option<&str>,
         object: &RawValue,
-    ) -> Result<Option<Subject>, String> {
+    ) -> Result<Option<Subject>, TooLarge> {
         let Some(path) = pod_path(kind) else {
             return Ok(None);
         };
@@ -34,7 +34,7 @@ impl Subject {
         match Pod::parse(&owner, path, object.get()) {
             Ok(pod) => Ok(pod.map(|pod| Subject { pod: Box::new(pod) })),
             Err(Unreadable::Malformed(_)) => Ok(None),
-            Err(Unreadable::TooLarge(sentence)) => Err(sentence),
+            Err(Unreadable::TooLarge(error)) => Err(error),
         }
     }
 

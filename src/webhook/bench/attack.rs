@@ -32,9 +32,9 @@ const UNANSWERED: Duration = Duration::from_secs(999);
 enum Kind {
     /// Connects to this address, and sends nothing.
     Silent(&'static str),
-    /// Sends this after the handshake, and nothing more.
+    /// Sends these bytes after the handshake, and nothing more.
     SendsOnce(Arc<Vec<u8>>),
-    /// Sends this after the handshake, and again after each response.
+    /// Sends these bytes after the handshake, and again after each response.
     Repeats(Arc<Vec<u8>>),
 }
 
@@ -109,8 +109,8 @@ fn kinds() -> Vec<(&'static str, Option<Kind>)> {
     ]
 }
 
-/// Measures each kind of attack whose name contains one of these words, or all; fails if one breaks
-/// a bound.
+/// Measures each kind of attack whose name contains one of these words, or all kinds without words.
+/// Fails if an attack breaks a bound.
 pub(super) fn main(pair: &Pair, words: &[String]) -> ExitCode {
     println!("| {ATTACKERS} connections | p99 | longest | lost | memory | health |");
     println!("|---|---|---|---|---|---|");
@@ -194,7 +194,7 @@ fn attack(pair: &Pair, kind: Kind, over: &AtomicBool) {
 async fn attacker(pair: Pair, kind: Kind) {
     let connector = tls(&pair);
     loop {
-        // Reconnect, whatever the outcome.
+        // The attacker reconnects, whatever the outcome.
         let _ = once(&connector, &kind).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context, ensure};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -17,24 +18,24 @@ impl ClientAuthorities {
     /// # Errors
     ///
     /// If the file cannot be read, has no certificate, or has one that cannot be a trust anchor.
-    pub fn read(path: &Path) -> Result<ClientAuthorities, String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
-        ClientAuthorities::of(&pem).map_err(|error| wrong(&error))
+    pub fn read(path: &Path) -> anyhow::Result<ClientAuthorities> {
+        let wrong = || format!("cannot read the authorities in {}", path.display());
+        let pem = std::fs::read(path).with_context(wrong)?;
+        ClientAuthorities::of(&pem).with_context(wrong)
     }
 
     /// # Errors
     ///
     /// As [`ClientAuthorities::read`].
-    pub fn of(pem: &[u8]) -> Result<ClientAuthorities, String> {
+    pub fn of(pem: &[u8]) -> anyhow::Result<ClientAuthorities> {
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(pem) {
-            let authority = authority.map_err(|error| error.to_string())?;
-            roots.add(authority).map_err(|error| error.to_string())?;
+            roots.add(authority?)?;
         }
-        match roots.is_empty() {
-            true => Err("no certificate found; expected those of authorities, in PEM".to_owned()),
-            false => Ok(ClientAuthorities(Arc::new(roots))),
-        }
+        ensure!(
+            !roots.is_empty(),
+            "no certificate found; expected those of authorities, in PEM"
+        );
+        Ok(ClientAuthorities(Arc::new(roots)))
     }
 }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+
 use super::{CurrentCertificate, Pair};
 
 /// Read limit of a file; a chain of certificates is far smaller.
@@ -25,12 +27,12 @@ impl Files {
         }
     }
 
-    /// Reads the files, and serves their certificate; true if it has changed.
+    /// Reads the files, and serves their certificate. Returns true if the certificate has changed.
     ///
     /// # Errors
     ///
     /// If the files have no usable certificate; the previous one stays in use.
-    pub fn reload(&mut self) -> Result<bool, String> {
+    pub fn reload(&mut self) -> anyhow::Result<bool> {
         let pair = Pair {
             certificate: read(&self.directory.join("tls.crt"))?,
             key: read(&self.directory.join("tls.key"))?,
@@ -41,19 +43,17 @@ impl Files {
         }
         let certified = pair
             .certified()
-            .map_err(|error| format!("{}: {error}", self.directory.display()))?;
+            .with_context(|| format!("cannot use the files in {}", self.directory.display()))?;
         self.served.set(certified);
         self.last = Some(pair);
         Ok(true)
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let wrong = |error: std::io::Error| format!("{}: {error}", path.display());
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(wrong)?;
-    file.take(MAX_BYTES)
-        .read_to_end(&mut bytes)
-        .map_err(wrong)?;
+    File::open(path)
+        .and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes))
+        .with_context(|| format!("cannot read {}", path.display()))?;
     Ok(bytes)
 }

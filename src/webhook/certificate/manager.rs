@@ -2,8 +2,8 @@
 //!
 //! The certificate in the Secret is the one to use. If a replica finds no certificate there, or one
 //! that expires soon, it makes a new one and writes it to the Secret. If another replica was
-//! faster, the API server rejects the write as a conflict, and the replica takes the other's
-//! certificate. Then the replica writes the authority of the certificate into the webhook
+//! faster, the API server rejects the write as a conflict, and the replica uses the certificate of
+//! the other replica. Then the replica writes the authority of the certificate into the webhook
 //! configurations. Replicas start using the certificate at their next check, when every API server
 //! has had time to see the new authority. The previous authority stays in the configurations, so
 //! that the API server still trusts a replica that has not switched yet.
@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
 
+use anyhow::{Context, anyhow, bail};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -81,13 +82,13 @@ impl Manager {
         }
     }
 
-    /// Checks the Secret, the webhook configurations and the certificate in use, and corrects them;
-    /// true if the certificate in use has changed.
+    /// Checks the Secret, the webhook configurations and the certificate in use, and corrects them.
+    /// Returns true if the certificate in use has changed.
     ///
     /// # Errors
     ///
     /// If an object is missing, or the API server fails; the previous certificate stays in use.
-    pub async fn reconcile(&mut self, now: SystemTime) -> Result<bool, String> {
+    pub async fn reconcile(&mut self, now: SystemTime) -> anyhow::Result<bool> {
         let pair = self.agree(now).await?;
         let changed = self.publish_authorities(&pair).await?;
         let is_served = self.serving.as_ref() == Some(&pair);
@@ -98,7 +99,7 @@ impl Manager {
         if switches {
             let certified = pair
                 .certified()
-                .map_err(|error| format!("Secret {}: {error}", self.names.secret))?;
+                .with_context(|| format!("cannot use Secret {}", self.names.secret))?;
             self.served.set(certified);
             self.serving = Some(pair.clone());
         }
@@ -108,7 +109,7 @@ impl Manager {
 
     /// Returns the certificate of the Secret, on which all replicas agree. First replaces the
     /// certificate if it is missing, invalid or due for renewal.
-    async fn agree(&self, now: SystemTime) -> Result<Pair, String> {
+    async fn agree(&self, now: SystemTime) -> anyhow::Result<Pair> {
         let name = &self.names.secret;
         let until = now.checked_add(RENEW_BEFORE).unwrap_or(now);
         let (pair, is_new) = self
@@ -136,8 +137,9 @@ impl Manager {
         Ok(pair)
     }
 
-    /// Writes the authorities into the webhook configurations; true if that changed any.
-    async fn publish_authorities(&self, pair: &Pair) -> Result<bool, String> {
+    /// Writes the authorities into the webhook configurations. Returns true if a configuration has
+    /// changed.
+    async fn publish_authorities(&self, pair: &Pair) -> anyhow::Result<bool> {
         let mut changed = false;
         for (kind, api) in &self.configurations {
             let name = &self.names.configuration;
@@ -159,14 +161,17 @@ impl Manager {
         kind: &str,
         api: &Api<K>,
         name: &str,
-        change: impl Fn(&mut K) -> Result<(T, bool), String>,
-    ) -> Result<(T, bool), String>
+        change: impl Fn(&mut K) -> anyhow::Result<(T, bool)>,
+    ) -> anyhow::Result<(T, bool)>
     where
         K: Clone + Debug + DeserializeOwned + Serialize,
     {
-        let wrong = |error: kube::Error| format!("{kind} {name}: {}", sentence(&error));
+        let wrong = |verb: &str, error: kube::Error| {
+            anyhow!("cannot {verb} {kind} {name}: {}", sentence(&error))
+        };
         for _ in 0..MAX_CONFLICTS {
-            let mut object = api.get(name).await.map_err(wrong)?;
+            let object = api.get(name).await;
+            let mut object = object.map_err(|error| wrong("get", error))?;
             let (value, is_changed) = change(&mut object)?;
             if !is_changed {
                 return Ok((value, false));
@@ -174,12 +179,10 @@ impl Manager {
             match api.replace(name, &self.put_params, &object).await {
                 Ok(_) => return Ok((value, true)),
                 Err(error) if is_conflict(&error) => {}
-                Err(error) => return Err(wrong(error)),
+                Err(error) => return Err(wrong("replace", error)),
             }
         }
-        Err(format!(
-            "{kind} {name}: gave up after {MAX_CONFLICTS} write conflicts in a row"
-        ))
+        bail!("cannot replace {kind} {name}: {MAX_CONFLICTS} write conflicts in a row")
     }
 }
 
@@ -210,7 +213,8 @@ fn put_pair(secret: &mut Secret, pair: &Pair) {
     }
 }
 
-/// Writes the authorities into all webhooks of a configuration; true if that changes it.
+/// Writes the authorities into all webhooks of a configuration. Returns true if this changes the
+/// configuration.
 fn put_authorities(configuration: &mut Value, authorities: &[u8]) -> bool {
     let Ok(authorities) = serde_json::to_value(ByteString(authorities.to_vec())) else {
         return false;

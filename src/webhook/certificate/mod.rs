@@ -1,9 +1,9 @@
 //! The webhook's certificate, which the API server verifies.
 //!
-//! [`CurrentCertificate`] holds the certificate in use; each handshake takes the latest one.
+//! [`CurrentCertificate`] holds the certificate in use; each handshake uses the latest certificate.
 //! [`Manager`] sets it: it makes certificates, agrees on one with the other replicas, and gives its
 //! authority to the API server. If cert-manager or a similar program does all that, [`Files`] sets
-//! the certificate. [`ClientAuthorities`] verify the certificates of clients.
+//! the certificate instead. [`ClientAuthorities`] verify the certificates of clients.
 
 mod client_authorities;
 mod current;
@@ -18,6 +18,8 @@ pub use current::CurrentCertificate;
 pub use files::Files;
 pub use manager::{Manager, ObjectNames};
 pub use pair::Pair;
+
+use usher_core::text::causes;
 
 use crate::metrics::Metrics;
 
@@ -53,8 +55,9 @@ impl Source {
                     reported.clear();
                     CHECK_INTERVAL
                 }
-                Err(trouble) => {
+                Err(error) => {
                     metrics.count_certificate_failure();
+                    let trouble = causes(error.as_ref());
                     // A repeated error is logged once.
                     if reported != trouble {
                         tracing::error!("{trouble}");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use anyhow::{Context, ensure};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose,
@@ -15,9 +16,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 
-use usher_core::text::causes;
-
-/// Validity of a certificate that we make.
+/// Validity of a certificate that the webhook makes.
 pub(super) const VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// Largest difference of clocks in a cluster: a certificate is valid from this long before it is
@@ -27,7 +26,7 @@ const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 /// A certificate with its key, all in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pair {
-    /// The certificate, followed by intermediate ones.
+    /// The certificate, followed by intermediate certificates.
     pub certificate: Vec<u8>,
     pub key: Vec<u8>,
     /// Trusted authorities; the one that has signed the certificate comes first.
@@ -42,8 +41,8 @@ impl Pair {
     /// # Errors
     ///
     /// If `name` is no DNS name or IP address, or cryptography fails.
-    pub fn make(name: &str, now: SystemTime) -> Result<Pair, String> {
-        make(name, now).map_err(|error| format!("a certificate for {name}: {}", causes(&error)))
+    pub fn make(name: &str, now: SystemTime) -> anyhow::Result<Pair> {
+        make(name, now).with_context(|| format!("cannot make a certificate for {name}"))
     }
 
     /// Adds the first authority of `old`, so that clients go on trusting a server that still uses
@@ -77,29 +76,23 @@ impl Pair {
         verified.ok().map(|_| ())
     }
 
-    fn chain(&self) -> Result<Vec<CertificateDer<'static>>, String> {
+    fn chain(&self) -> anyhow::Result<Vec<CertificateDer<'static>>> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.certificate).collect();
-        match chain {
-            Ok(chain) if chain.is_empty() => Err("has no certificate".to_owned()),
-            Ok(chain) => Ok(chain),
-            Err(error) => Err(causes(&error)),
-        }
+        let chain = chain?;
+        ensure!(!chain.is_empty(), "no certificate found; expected PEM");
+        Ok(chain)
     }
 
-    /// Converts it to the form that rustls serves.
+    /// Converts the pair to the form that rustls serves.
     ///
     /// # Errors
     ///
-    /// If the certificate or the key is missing or malformed, or they do not belong together. The
-    /// text is meant to follow the name of the file or Secret.
-    pub fn certified(&self) -> Result<CertifiedKey, String> {
-        let chain = self
-            .chain()
-            .map_err(|error| format!("the certificate: {error}"))?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|error| format!("the key: {}", causes(&error)))?;
+    /// If the certificate or the key is missing or malformed, or they do not belong together.
+    pub fn certified(&self) -> anyhow::Result<CertifiedKey> {
+        let chain = self.chain().context("cannot read the certificate")?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key).context("cannot read the key")?;
         CertifiedKey::from_der(chain, key, &ring::default_provider())
-            .map_err(|error| format!("the certificate and its key: {}", causes(&error)))
+            .context("cannot use the certificate with its key")
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 pub use health::health;
 pub use reviews::{MAX_REVIEW_BYTES, Reviews};
 
-/// State of the program; it only moves forward.
+/// State of the program. The program goes through these states in order, and never back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServerState {
     Serving,
@@ -38,7 +38,7 @@ async fn reached(mut states: ServerStates, state: ServerState) {
     let _ = states.wait_for(|at| *at >= state).await;
 }
 
-/// Pause before the next accept(2) after an error of our own, such as EMFILE.
+/// Pause before the next accept(2) after an error of this process, such as EMFILE.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 async fn accept(listener: &TcpListener) -> (TcpStream, IpAddr) {

@@ -1,9 +1,9 @@
 //! Reviews, by HTTPS.
 //!
 //! Unless [client certificates](ClientAuthorities) are required, any client that reaches the
-//! Service can send reviews. The answers tell it nothing secret, so the danger is load:
-//! connections, bytes and time are limited, and clients without a known certificate are closed
-//! first.
+//! Service can send reviews. The answers contain nothing secret, so the danger is load.
+//! Connections, bytes and time are limited. Connections of clients without a known certificate are
+//! closed first.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::metrics::Metrics;
 /// them.
 pub const MAX_REVIEW_BYTES: usize = 7 << 20;
 
-/// Size up to which a review is small; most are.
+/// Size up to which a review counts as small. Most reviews are small.
 const SMALL_REVIEW_BYTES: usize = 128 << 10;
 
 /// Limits of this listener. An API server has a few connections. The bytes suffice for two reviews
@@ -65,7 +65,7 @@ const NEXT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest wait of a costly review for its permit.
+/// Maximum time that a costly review waits for its permit.
 const COSTLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for open requests to finish at shutdown: the longest time that an API server waits for a
@@ -79,7 +79,7 @@ pub struct Reviews {
     states: ServerStates,
 }
 
-/// Shared by all connections.
+/// The parts of the server that all connections share.
 struct ReviewService {
     admission: Admission,
     metrics: Metrics,
@@ -103,17 +103,16 @@ impl Reviews {
         clients: Option<ClientAuthorities>,
         metrics: Metrics,
         states: ServerStates,
-    ) -> Result<Reviews, String> {
+    ) -> anyhow::Result<Reviews> {
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
+            .with_safe_default_protocol_versions()?;
         let requires_certificates = clients.is_some();
         let builder = match clients {
             None => builder.with_no_client_auth(),
             Some(ClientAuthorities(roots)) => {
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
+                builder.with_client_cert_verifier(verifier?)
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(served));
@@ -166,8 +165,8 @@ impl Reviews {
     }
 }
 
-/// Returns when [`FIRST_REQUEST_TIMEOUT`] is over, if no whole request has come by then; never
-/// otherwise.
+/// Returns when [`FIRST_REQUEST_TIMEOUT`] is over and no whole request has arrived. Otherwise never
+/// returns.
 async fn first_request_timed_out(slot: &Slot) {
     tokio::time::sleep(FIRST_REQUEST_TIMEOUT).await;
     if !slot.is_new() {
@@ -251,7 +250,7 @@ impl ReviewService {
         self.judge(webhook, body).await
     }
 
-    /// Answers at once; a costly review first waits for the permit.
+    /// Answers a review at once, but a costly review first waits for the permit.
     async fn judge(&self, webhook: Webhook, body: Vec<u8>) -> Result<HttpResponse, HttpResponse> {
         let mut permit = match body.len() > SMALL_REVIEW_BYTES {
             true => Some(self.costly_permit().await?),

@@ -24,18 +24,18 @@ use tokio::time::{Instant, timeout};
 /// Time after which a connection with an unfinished request is evicted before any other.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest wait of a request for room for its bytes.
+/// Maximum time that a request waits until there is room for its bytes.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Number of connections that an address may have before it counts as an address with many. An API
-/// server has a few.
+/// Number of connections that an address may have before it counts as an address with many
+/// connections. An API server has a few connections.
 const USUAL_PER_ADDRESS: usize = 32;
 
 /// Limits for all connections of a listener together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) connections: usize,
-    /// Bytes of all requests that are not answered yet.
+    /// Maximum number of bytes of all unanswered requests together.
     pub(super) bytes: usize,
     /// Size in bytes up to which a request is small.
     pub(super) small: usize,
@@ -140,7 +140,7 @@ impl Slots {
         }
     }
 
-    /// Connections evicted so far.
+    /// Number of connections that were evicted so far.
     pub(super) fn evictions(&self) -> u64 {
         self.table().evictions
     }
@@ -179,7 +179,7 @@ impl Table {
     fn evict(&mut self, number: u64) {
         if let Some(connection) = self.connections.remove(&number) {
             self.evictions = self.evictions.saturating_add(1);
-            // Also works if the connection does not wait yet: notify_one is remembered.
+            // The connection need not wait yet: `notify_one` also wakes a later wait.
             connection.evict.notify_one();
         }
     }
@@ -243,12 +243,12 @@ impl Slot {
         }
     }
 
-    /// The client has shown a certificate.
+    /// Records that the client has shown a certificate.
     pub(super) fn mark_known(&self) {
         self.change(|connection| connection.is_known = true);
     }
 
-    /// Bytes have arrived. On an idle connection they begin a request.
+    /// Records that bytes have arrived. On an idle connection they begin a request.
     fn note_bytes(&self) {
         self.change(|connection| {
             if connection.phase == Phase::Idle {
@@ -268,7 +268,8 @@ impl Slot {
         let counted = async {
             loop {
                 let mut room = pin!(self.slots.room.notified());
-                // Before the count, so that no notification is missed.
+                // Listens for notifications before the bytes are counted, so that no notification
+                // is missed.
                 room.as_mut().enable();
                 match self.slots.table().count(self.number, bytes) {
                     Count::Counted => return Ok(()),
@@ -281,12 +282,12 @@ impl Slot {
         timeout(ROOM_TIMEOUT, counted).await.unwrap_or(Err(NoRoom))
     }
 
-    /// The request is complete.
+    /// Records that the request is complete.
     pub(super) fn mark_received(&self) {
         self.change(|connection| connection.phase = Phase::Processing);
     }
 
-    /// The request is answered or refused, and its bytes are free.
+    /// Records that the request is answered or refused, so that its bytes are free.
     pub(super) fn mark_answered(&self) {
         self.change(|connection| {
             connection.bytes = 0;

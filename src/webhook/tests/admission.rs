@@ -114,13 +114,15 @@ fn exit_codes_after_which_kubelet_creates_a_container_again_are_written() {
     assert_eq!(reply.refused, None);
     for (key, value) in [
         ("caller-restarts.usher/shop", Some("7, 42, 88")),
-        // Not written, because it equals the pod's policy.
+        // The webhook does not write the annotation, because its value equals the pod's restart
+        // policy.
         ("restart-policy.usher/shop", None),
         ("restart-policy.usher/report", Some("OnFailure")),
         ("caller-restarts.usher/report", None),
         ("restart-policy.usher/fetch", Some("OnFailure")),
         ("caller-restarts.usher/fetch", Some("!0, 1")),
-        // Not written for a native sidecar, which never exits before its pod ends.
+        // The webhook writes no annotation for a native sidecar, which never exits before its pod
+        // ends.
         ("restart-policy.usher/proxy-init", None),
     ] {
         assert_eq!(annotation(&reply, key), value, "{key}");
@@ -385,7 +387,7 @@ fn no_content_of_a_review_causes_a_panic() {
                     *review.pointer_mut(&path).expect("it is there") = other.clone();
                     let body = review.to_string();
                     for webhook in ALL {
-                        // Any response will do.
+                        // The response does not matter: only a panic would fail the test.
                         let _ = admission().answer(webhook, body.as_bytes());
                     }
                 }

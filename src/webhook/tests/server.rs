@@ -34,13 +34,14 @@ pub(super) struct Running {
     pub(super) reviews: u16,
     pub(super) health: u16,
     end: oneshot::Sender<()>,
-    over: JoinHandle<Result<(), String>>,
+    over: JoinHandle<anyhow::Result<()>>,
     _nothing: TempDir,
 }
 
 pub(super) type Sender = http1::SendRequest<Full<Bytes>>;
 
-/// Starts the program with the test's certificate; its directory of certificates is empty.
+/// Starts the program with the test's certificate. The program's directory of certificates is
+/// empty.
 pub(super) async fn start(served: &CurrentCertificate, drain: Duration) -> Running {
     start_for(served, drain, None).await
 }
@@ -259,7 +260,7 @@ async fn shutdown_loses_no_request() {
     running.end.send(()).unwrap();
     let told = async { while get(running.health, "/readyz").await.0 == StatusCode::OK {} };
     timeout(TIMEOUT, told).await.expect("kubelet is told");
-    // Old and new connections are answered, and told to close.
+    // Requests on old and new connections are answered, and the clients are told to close.
     let mut late = sender(running.reviews, &pair.authorities).await;
     for sender in [&mut kept, &mut late] {
         let (response, _) = send(sender, "/mutate", pod()).await;
@@ -267,7 +268,7 @@ async fn shutdown_loses_no_request() {
         assert_eq!(response.headers()["connection"], "close");
     }
     let over = timeout(TIMEOUT, running.over).await.expect("an end");
-    assert_eq!(over.unwrap(), Ok(()));
+    over.unwrap().unwrap();
     assert!(connect(running.reviews, &pair.authorities).await.is_err());
 }
 
@@ -286,7 +287,7 @@ async fn a_request_that_is_still_arriving_at_shutdown_is_answered() {
         .unwrap();
     stream.flush().await.unwrap();
     // This later request is answered only after the server has read the first part of the other
-    // one.
+    // request.
     let mut other = sender(running.reviews, &pair.authorities).await;
     send(&mut other, "/mutate", pod()).await;
     running.end.send(()).unwrap();
@@ -304,7 +305,7 @@ async fn a_request_that_is_still_arriving_at_shutdown_is_answered() {
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     let over = timeout(TIMEOUT, running.over).await.expect("an end");
-    assert_eq!(over.unwrap(), Ok(()));
+    over.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -323,7 +324,7 @@ async fn a_certificate_is_renewed_while_requests_go_on() {
         async move {
             let mut count = 0_u32;
             while stopped.try_recv().is_err() {
-                // Trust the authorities of the moment, as the API server does.
+                // Trusts the authorities that are published now, as the API server does.
                 let authorities = cluster.authorities(CONFIGURATIONS[0]);
                 let mut sender = sender(port, &authorities).await;
                 let (response, _) = send(&mut sender, "/mutate", pod()).await;
@@ -338,7 +339,7 @@ async fn a_certificate_is_renewed_while_requests_go_on() {
         for _ in 0..5 {
             send(&mut kept, "/mutate", pod()).await;
         }
-        assert_eq!(manager.reconcile(now()).await, Ok(switches));
+        assert_eq!(manager.reconcile(now()).await.unwrap(), switches);
     }
     let (response, _) = send(&mut kept, "/mutate", pod()).await;
     assert_eq!(response.status(), StatusCode::OK, "connections stay");

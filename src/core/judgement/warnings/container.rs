@@ -19,7 +19,8 @@ pub(super) fn of(
     let mut warnings = Vec::new();
     let name = container.name.as_str();
     let role = role(plan, pod, name);
-    // No `..` here: a new setting does not compile until its warnings are decided.
+    // There is no `..` here, so that the compiler reports a new setting until its author has
+    // decided on its warnings.
     let ContainerPlan {
         startup_probe: _,
         restart_policy: _,
@@ -56,7 +57,7 @@ pub(super) fn of(
     warnings
 }
 
-/// Warnings about a container that may be held while kubelet takes it for running.
+/// Warnings about a container that may still be held when kubelet assumes that it runs.
 fn of_waiting(
     plan: &Plan,
     pod: &Pod,
@@ -267,7 +268,8 @@ fn of_unseen_restarts(plan: &Plan, container: &Container, role: Role) -> Vec<Str
     warnings
 }
 
-/// A warning about a sidecar or defer container, which usher restarts by its own setting.
+/// A warning about restart rules in the spec of a sidecar or defer container. usher does not see
+/// these rules: it restarts such a container by the setting `restart`.
 fn of_kubelets_restarts(plan: &Plan, container: &Container) -> Option<String> {
     let name = container.name.as_str();
     let of_pod = plan.settings().restart_policy;
@@ -295,7 +297,8 @@ fn of_kept_pod(container: &Container, role: Role) -> Option<String> {
     })
 }
 
-/// True for a probe that kubelet obeys even while the container is held: any but an `exec` probe.
+/// True if kubelet runs the probe and obeys its result even while the container is held. This
+/// applies to all probes except `exec` probes.
 fn asks_from_outside(probe: Option<&Json>) -> bool {
     probe.is_some_and(|probe| !probe.has("exec"))
 }

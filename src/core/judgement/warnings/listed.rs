@@ -11,12 +11,12 @@ use crate::plan::{
 use super::super::names::lists;
 use super::Warning;
 
-/// Most misspelled names or keys of a pod that are compared, and most names that each is compared
-/// with. This bounds the cost.
+/// Maximum number of unknown names or keys of a pod that are checked for a misspelling, and maximum
+/// number of names that each is compared with. Both bound the cost.
 const COMPARED_AT_MOST: usize = 16;
 const CANDIDATES_AT_MOST: usize = 256;
 
-/// Warnings about listed names that no container has; also for a pod that is refused.
+/// Warnings about listed names that no container has, also if the shim would refuse the pod.
 pub(in crate::judgement) fn of_names(pod: &Pod) -> Vec<Warning> {
     let listed = lists(&pod.annotations).filter(|(setting, _)| gives_a_role(*setting));
     let listed: Vec<_> = listed
@@ -74,8 +74,8 @@ fn then(list: PodSetting) -> String {
     format!("the pod has no such container: {then}, unless an injector adds it")
 }
 
-/// Warnings about annotations that are nearly usher's, and that neither the shim nor containerd
-/// reads.
+/// Warnings about annotations whose keys are nearly usher's keys. Neither the shim nor containerd
+/// reads such annotations.
 pub(in crate::judgement) fn of_keys(pod: &Pod) -> Vec<Warning> {
     let keys = pod.annotations.keys();
     let foreign = keys.filter(|key| !is_usher_key(key));
@@ -86,8 +86,8 @@ pub(in crate::judgement) fn of_keys(pod: &Pod) -> Vec<Warning> {
     says.map(Warning::about_pod).collect()
 }
 
-/// The usher key that was probably meant, if the key has the name of a setting and a misspelled
-/// `usher`.
+/// The usher key that the author probably meant. The key must have the name of a setting, and a
+/// misspelled `usher`.
 fn meant(key: &str) -> Option<String> {
     let (prefix, name) = key.split_once('/')?;
     let (setting, prefix) = match prefix.split_once('.') {

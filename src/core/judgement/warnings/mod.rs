@@ -67,8 +67,8 @@ pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
 fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let settings = plan.settings();
-    // No `..` here: a new setting does not compile until its author has decided which warnings it
-    // needs.
+    // There is no `..` here, so that the compiler reports a new setting until its author has
+    // decided on its warnings.
     let Settings {
         start_mode: _,
         startup_timeout: _,
@@ -184,9 +184,9 @@ fn of_essential(plan: &Plan) -> Vec<Warning> {
         .collect()
 }
 
-/// Warnings about init containers of the pod, which kubelet runs to completion before it creates
-/// the first sidecar of usher. Init containers that prepare the network for a proxy do not need the
-/// sidecar.
+/// Warnings about init containers of the pod: kubelet runs them to completion before it creates the
+/// first sidecar of usher. There is no warning about init containers that may change the network,
+/// because they prepare it for a proxy and do not need the sidecar.
 fn of_init_before_sidecars(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let sidecars = plan.sidecars().iter();
     let later = sidecars.filter(|name| !pod.has_init_container(name));

@@ -1,11 +1,13 @@
 //! The state of one container, from its creation until its exit is published.
 //!
 //! A container is in one of these states, and only the methods of [`ContainerState`] lead from one
-//! to another. A method called in a wrong state changes nothing and returns an error.
+//! to another. A method called in a wrong state changes nothing and returns an error. The state
+//! holds what is true only in that state: the pending Start, the init process and its freezer, the
+//! progress of a stop. What the caller reads and which calls are legal are functions of it.
 //!
 //! ```text
-//!   Creating
-//!      | created
+//!   Creating ---------> Undoing                            the caller of the Create has gone
+//!      | created  abandon
 //!      v        start             hold
 //!   Created ---------> Blocked ---------> Held          parked: the program was not executed
 //!      |  ^--------------' |                |
@@ -32,8 +34,10 @@
 //! While a program is executed, by a release or a restart, its exit can arrive before the report of
 //! the execution: the state keeps the exit until then.
 
+mod data;
 #[cfg(test)]
 mod page;
+mod process;
 mod questions;
 mod stop;
 mod summary;
@@ -48,6 +52,13 @@ use super::exec::PostStart;
 use super::probe::Watch;
 use super::time::Time;
 
+use data::{EndedStart, Start};
+use process::{ParkedInit, Process};
+
+pub(super) use data::{
+    BackingOff, Blocked, Ending, Exiting, FinalExit, Held, Releasing, Restarting, Running,
+};
+pub(super) use process::Freezer;
 pub(super) use stop::Stop;
 pub use summary::StateSummary;
 
@@ -60,109 +71,18 @@ pub(super) struct ContainerState {
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 enum Inner {
     Creating,
-    Created,
-    Blocked(Blocked),
-    Held(Held),
-    Ending(Ending),
-    Releasing(Releasing),
-    Running(Running),
+    Undoing,
+    Created(ParkedInit),
+    Blocked(ParkedInit, Blocked),
+    Held(ParkedInit, Held),
+    Ending(ParkedInit, Ending),
+    Releasing(ParkedInit, Releasing),
+    Running(Process, Running),
     BackingOff(BackingOff),
-    Restarting(Restarting),
+    Restarting(Option<Process>, Restarting),
     Withheld { since: Time },
     Exiting(Exiting),
     Exited,
-}
-
-/// A Start that waits for the container's turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Blocked {
-    pub request: RequestId,
-    pub since: Time,
-    /// The time when the caller gives up.
-    pub deadline: Option<Time>,
-    /// The wait was written to its stderr.
-    pub told: bool,
-}
-
-/// The Start was answered before the container's turn.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Held {
-    /// Time of the answer to its Start.
-    pub since: Time,
-    /// The wait was written to its stderr.
-    pub told: bool,
-    post_start: PostStart,
-}
-
-/// The parked process is being killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Ending {
-    /// The code reported to the caller.
-    pub code: u32,
-    /// The Start to be answered.
-    pub start: Option<RequestId>,
-}
-
-/// The program is being executed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Releasing {
-    start: Start,
-    /// An exit that arrived before the engine reported that the program is executed.
-    pub exit: Option<ExitStatus>,
-    pub stop: Stop,
-}
-
-/// The Start of a container whose program is being executed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-enum Start {
-    /// Not answered yet.
-    Open(RequestId),
-    /// Answered, and the container was held: its postStart handler may have come.
-    Answered(PostStart),
-}
-
-/// The program runs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Running {
-    /// Time of the execution.
-    pub since: Time,
-    /// Number of the execution, unique in this pod.
-    pub execution: u64,
-    /// The probe in use.
-    pub watch: Watch,
-    pub stop: Stop,
-    pub post_start: PostStart,
-}
-
-/// The program has exited and is restarted in place at `until`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct BackingOff {
-    /// The exit status of the last process.
-    pub status: ExitStatus,
-    pub until: Time,
-    post_start: PostStart,
-}
-
-/// The program is being restarted in place.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Restarting {
-    /// The exit status of the last process.
-    pub status: ExitStatus,
-    /// An exit that arrived before the report of the restart.
-    pub exit: Option<ExitStatus>,
-    pub stop: Stop,
-    post_start: PostStart,
-}
-
-/// The process is gone for good, and its exit is not published yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Exiting {
-    /// The exit code reported to the caller.
-    pub code: u32,
-    /// The caller has read the output of the process.
-    pub is_output_read: bool,
-    /// Latest publication of the exit, even with output left to read.
-    pub until: Time,
 }
 
 /// A transition that the state does not allow. Nothing has changed.
@@ -171,16 +91,6 @@ pub(super) struct Exiting {
 pub(super) struct InvalidTransition {
     what: &'static str,
     pub state: StateSummary,
-}
-
-impl Releasing {
-    /// The Start to be answered.
-    pub fn open_start(&self) -> Option<RequestId> {
-        match self.start {
-            Start::Open(request) => Some(request),
-            Start::Answered(_) => None,
-        }
-    }
 }
 
 impl ContainerState {
@@ -198,20 +108,41 @@ impl ContainerState {
 
     /// Records that the container was created and its init process is parked.
     pub fn created(&mut self) -> Result<(), InvalidTransition> {
+        self.created_with(ParkedInit::Process(Process::THAWED))
+    }
+
+    /// Records that the container was created from a checkpoint: its process is restored when its
+    /// turn comes.
+    pub fn created_to_restore(&mut self) -> Result<(), InvalidTransition> {
+        self.created_with(ParkedInit::ToRestore)
+    }
+
+    fn created_with(&mut self, init: ParkedInit) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Creating => {
-                self.inner = Inner::Created;
+                self.inner = Inner::Created(init);
                 Ok(())
             }
             _ => self.refuse("create"),
         }
     }
 
+    /// Records that the creation is undone because its caller has gone.
+    pub fn abandon(&mut self) -> Result<(), InvalidTransition> {
+        match self.inner {
+            Inner::Creating => {
+                self.inner = Inner::Undoing;
+                Ok(())
+            }
+            _ => self.refuse("undo the creation of"),
+        }
+    }
+
     /// Records a Start of the caller.
     pub fn start(&mut self, blocked: Blocked) -> Result<(), InvalidTransition> {
         match self.inner {
-            Inner::Created => {
-                self.inner = Inner::Blocked(blocked);
+            Inner::Created(init) => {
+                self.inner = Inner::Blocked(init, blocked);
                 Ok(())
             }
             _ => self.refuse("start"),
@@ -221,8 +152,8 @@ impl ContainerState {
     /// Returns to Created after a Start that failed. Returns the Start.
     pub fn not_started(&mut self) -> Result<RequestId, InvalidTransition> {
         match self.inner {
-            Inner::Blocked(Blocked { request, .. }) => {
-                self.inner = Inner::Created;
+            Inner::Blocked(init, Blocked { request, .. }) => {
+                self.inner = Inner::Created(init);
                 Ok(request)
             }
             _ => self.refuse("refuse the start of"),
@@ -237,12 +168,13 @@ impl ContainerState {
         post_start: PostStart,
     ) -> Result<RequestId, InvalidTransition> {
         match self.inner {
-            Inner::Blocked(Blocked { request, told, .. }) => {
-                self.inner = Inner::Held(Held {
+            Inner::Blocked(init, Blocked { request, told, .. }) => {
+                let held = Held {
                     since: now,
                     told,
                     post_start,
-                });
+                };
+                self.inner = Inner::Held(init, held);
                 Ok(request)
             }
             _ => self.refuse("hold"),
@@ -252,7 +184,7 @@ impl ContainerState {
     /// Records that the wait was written to its stderr.
     pub fn wait_told(&mut self) -> Result<(), InvalidTransition> {
         match &mut self.inner {
-            Inner::Blocked(Blocked { told, .. }) | Inner::Held(Held { told, .. }) => {
+            Inner::Blocked(_, Blocked { told, .. }) | Inner::Held(_, Held { told, .. }) => {
                 *told = true;
                 Ok(())
             }
@@ -261,30 +193,40 @@ impl ContainerState {
     }
 
     /// Ends the container without executing its program: its parked process is killed, and it
-    /// reports `code`.
-    pub fn end(&mut self, code: u32) -> Result<(), InvalidTransition> {
-        let start = match self.inner {
-            Inner::Created | Inner::Held(_) => None,
-            Inner::Blocked(Blocked { request, .. }) => Some(request),
+    /// reports `code`. Its exit waits until `last_words` for the reason to be written down, if a
+    /// reason is written.
+    pub fn end(&mut self, code: u32, last_words: Option<Time>) -> Result<(), InvalidTransition> {
+        let (init, start) = match self.inner {
+            Inner::Created(init) => (init, EndedStart::None),
+            Inner::Blocked(init, Blocked { request, .. }) => (init, EndedStart::Open(request)),
+            Inner::Held(init, _) => (init, EndedStart::Answered),
             _ => return self.refuse("end"),
         };
-        self.inner = Inner::Ending(Ending { code, start });
+        let ending = Ending {
+            code,
+            start,
+            last_words,
+        };
+        self.inner = Inner::Ending(init, ending);
         Ok(())
     }
 
     /// Releases the container because its turn has come. Returns the time since which it has
     /// waited.
     pub fn release(&mut self) -> Result<Time, InvalidTransition> {
-        let (start, since) = match &self.inner {
-            Inner::Blocked(blocked) => (Start::Open(blocked.request), blocked.since),
-            Inner::Held(held) => (Start::Answered(held.post_start.clone()), held.since),
+        let (init, start, since) = match &self.inner {
+            Inner::Blocked(init, blocked) => (*init, Start::Open(blocked.request), blocked.since),
+            Inner::Held(init, held) => {
+                (*init, Start::Answered(held.post_start.clone()), held.since)
+            }
             _ => return self.refuse("release"),
         };
-        self.inner = Inner::Releasing(Releasing {
+        let releasing = Releasing {
             start,
             exit: None,
             stop: Stop::Untold,
-        });
+        };
+        self.inner = Inner::Releasing(init, releasing);
         Ok(since)
     }
 
@@ -297,11 +239,11 @@ impl ContainerState {
         watch: Watch,
         post_start: PostStart,
     ) -> Result<Releasing, InvalidTransition> {
-        let Inner::Releasing(releasing) = &self.inner else {
+        let Inner::Releasing(init, releasing) = &self.inner else {
             return self.refuse("release");
         };
-        let releasing = releasing.clone();
-        self.inner = Inner::Running(Running {
+        let (process, releasing) = (init.process().unwrap_or(Process::THAWED), releasing.clone());
+        let running = Running {
             since: now,
             execution,
             watch,
@@ -310,24 +252,36 @@ impl ContainerState {
                 Start::Open(_) => post_start,
                 Start::Answered(post_start) => post_start.clone(),
             },
-        });
+        };
+        self.inner = Inner::Running(process, running);
         Ok(releasing)
     }
 
-    /// Returns to Created because the program could not be executed. Returns the state before.
-    pub fn not_released(&mut self) -> Result<Releasing, InvalidTransition> {
-        let Inner::Releasing(releasing) = &self.inner else {
+    /// Returns to Created, or to Held if the Start was answered, because the program could not be
+    /// executed. Returns the state before.
+    pub fn not_released(&mut self, now: Time) -> Result<Releasing, InvalidTransition> {
+        let Inner::Releasing(init, releasing) = &self.inner else {
             return self.refuse("release");
         };
-        let releasing = releasing.clone();
-        self.inner = Inner::Created;
+        let (init, releasing) = (*init, releasing.clone());
+        self.inner = match &releasing.start {
+            Start::Open(_) => Inner::Created(init),
+            Start::Answered(post_start) => {
+                let held = Held {
+                    since: now,
+                    told: false,
+                    post_start: post_start.clone(),
+                };
+                Inner::Held(init, held)
+            }
+        };
         Ok(releasing)
     }
 
     /// Schedules a restart in place at `until`, after an exit or a failed restart.
     pub fn back_off(&mut self, status: ExitStatus, until: Time) -> Result<(), InvalidTransition> {
-        let (Inner::Running(Running { post_start, .. })
-        | Inner::Restarting(Restarting { post_start, .. })) = &self.inner
+        let (Inner::Running(_, Running { post_start, .. })
+        | Inner::Restarting(_, Restarting { post_start, .. })) = &self.inner
         else {
             return self.refuse("back off from");
         };
@@ -344,12 +298,13 @@ impl ContainerState {
         let Inner::BackingOff(backing_off) = &self.inner else {
             return self.refuse("restart");
         };
-        self.inner = Inner::Restarting(Restarting {
+        let restarting = Restarting {
             status: backing_off.status,
             exit: None,
             stop: Stop::Untold,
             post_start: backing_off.post_start.clone(),
-        });
+        };
+        self.inner = Inner::Restarting(None, restarting);
         Ok(())
     }
 
@@ -360,7 +315,7 @@ impl ContainerState {
         execution: u64,
         watch: Watch,
     ) -> Result<Option<ExitStatus>, InvalidTransition> {
-        let Inner::Restarting(restarting) = &self.inner else {
+        let Inner::Restarting(process, restarting) = &self.inner else {
             return self.refuse("restart");
         };
         let stop = match restarting.stop {
@@ -369,21 +324,22 @@ impl ContainerState {
             Stop::Killed { since, .. } => Stop::KillScheduled { since, at: since },
             stop => stop,
         };
-        let exit = restarting.exit;
-        self.inner = Inner::Running(Running {
+        let (process, exit) = (process.unwrap_or(Process::THAWED), restarting.exit);
+        let running = Running {
             since: now,
             execution,
             watch,
             stop,
             post_start: restarting.post_start.once_more(),
-        });
+        };
+        self.inner = Inner::Running(process, running);
         Ok(exit)
     }
 
     /// Withholds the success of its program from the caller.
     pub fn withhold(&mut self, now: Time) -> Result<(), InvalidTransition> {
         match self.inner {
-            Inner::Running(_) => {
+            Inner::Running(..) => {
                 self.inner = Inner::Withheld { since: now };
                 Ok(())
             }
@@ -391,12 +347,12 @@ impl ContainerState {
         }
     }
 
-    /// Gives up a container whose process has exited long before: its exit is reported as `exiting`
+    /// Gives up a container whose process has exited long before: its exit is reported as `exit`
     /// says.
-    pub fn dismiss(&mut self, exiting: Exiting) -> Result<(), InvalidTransition> {
+    pub fn dismiss(&mut self, exit: FinalExit) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::BackingOff(_) | Inner::Withheld { .. } => {
-                self.inner = Inner::Exiting(exiting);
+                self.inner = Inner::Exiting(exit.of(true, None));
                 Ok(())
             }
             _ => self.refuse("dismiss"),
@@ -406,21 +362,32 @@ impl ContainerState {
     /// Records that its process is gone for good. Returns the Start to be answered. A container
     /// that is being executed [exits early](ContainerState::exits_early); one between two
     /// executions has no process.
-    pub fn exited(&mut self, exiting: Exiting) -> Result<Option<RequestId>, InvalidTransition> {
-        let start = match self.inner {
-            Inner::Ending(Ending { start, .. }) => start,
-            Inner::Blocked(Blocked { request, .. }) => Some(request),
-            Inner::Creating | Inner::Created | Inner::Held(_) | Inner::Running(_) => None,
+    pub fn exited(&mut self, exit: FinalExit) -> Result<Option<RequestId>, InvalidTransition> {
+        let (start, last_words) = match self.inner {
+            Inner::Created(_) => (EndedStart::None, None),
+            Inner::Blocked(_, Blocked { request, .. }) => (EndedStart::Open(request), None),
+            Inner::Ending(_, ending) => (ending.start, ending.last_words),
+            Inner::Held(..) | Inner::Running(..) => (EndedStart::Answered, None),
             _ => return self.refuse("take the exit of"),
         };
-        self.inner = Inner::Exiting(exiting);
-        Ok(start)
+        let was_started = start == EndedStart::Answered;
+        self.inner = Inner::Exiting(exit.of(was_started, last_words));
+        Ok(start.open())
     }
 
     /// Records that the caller has read the output of the process.
     pub fn mark_output_read(&mut self) {
         if let Inner::Exiting(exiting) = &mut self.inner {
             exiting.is_output_read = true;
+        }
+    }
+
+    /// Records that the reason of the container's end is written down.
+    pub fn mark_last_words_written(&mut self) {
+        match &mut self.inner {
+            Inner::Ending(_, Ending { last_words, .. })
+            | Inner::Exiting(Exiting { last_words, .. }) => *last_words = None,
+            _ => {}
         }
     }
 
@@ -438,8 +405,8 @@ impl ContainerState {
     /// Keeps an exit that arrived before the report of the execution.
     pub fn exits_early(&mut self, status: ExitStatus) -> Result<(), InvalidTransition> {
         match &mut self.inner {
-            Inner::Releasing(Releasing { exit, .. })
-            | Inner::Restarting(Restarting { exit, .. }) => {
+            Inner::Releasing(_, Releasing { exit, .. })
+            | Inner::Restarting(_, Restarting { exit, .. }) => {
                 *exit = Some(status);
                 Ok(())
             }
@@ -451,13 +418,19 @@ impl ContainerState {
     /// known already.
     pub fn stop_mut(&mut self) -> Option<&mut Stop> {
         match &mut self.inner {
-            Inner::Running(Running { stop, .. })
-            | Inner::Releasing(Releasing {
-                stop, exit: None, ..
-            })
-            | Inner::Restarting(Restarting {
-                stop, exit: None, ..
-            }) => Some(stop),
+            Inner::Running(_, Running { stop, .. })
+            | Inner::Releasing(
+                _,
+                Releasing {
+                    stop, exit: None, ..
+                },
+            )
+            | Inner::Restarting(
+                _,
+                Restarting {
+                    stop, exit: None, ..
+                },
+            ) => Some(stop),
             _ => None,
         }
     }
@@ -465,21 +438,24 @@ impl ContainerState {
     /// The state of its postStart handler once its Start was answered.
     pub fn post_start_mut(&mut self) -> Option<&mut PostStart> {
         match &mut self.inner {
-            Inner::Held(Held { post_start, .. })
-            | Inner::Releasing(Releasing {
-                start: Start::Answered(post_start),
-                ..
-            })
-            | Inner::Running(Running { post_start, .. })
+            Inner::Held(_, Held { post_start, .. })
+            | Inner::Releasing(
+                _,
+                Releasing {
+                    start: Start::Answered(post_start),
+                    ..
+                },
+            )
+            | Inner::Running(_, Running { post_start, .. })
             | Inner::BackingOff(BackingOff { post_start, .. })
-            | Inner::Restarting(Restarting { post_start, .. }) => Some(post_start),
+            | Inner::Restarting(_, Restarting { post_start, .. }) => Some(post_start),
             _ => None,
         }
     }
 
     pub fn as_running_mut(&mut self) -> Option<&mut Running> {
         match &mut self.inner {
-            Inner::Running(running) => Some(running),
+            Inner::Running(_, running) => Some(running),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use crate::lifecycle::rules;
 use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
-use super::{Blocked, ContainerState, Exiting, Inner};
+use super::{Blocked, ContainerState, FinalExit, Inner};
 
 const PAGE: &str = include_str!("../../../../docs/lifecycle.md");
 
@@ -19,14 +19,14 @@ type Transition = fn(&mut ContainerState) -> bool;
 const NOW: Time = Time::from_origin(std::time::Duration::from_secs(1));
 const FAILED: ExitStatus = ExitStatus::Code(1);
 
-const EXITING: Exiting = Exiting {
+const EXIT: FinalExit = FinalExit {
     code: 1,
-    is_output_read: false,
     until: NOW,
 };
 
-const TRANSITIONS: [(&str, Transition); 15] = [
+const TRANSITIONS: [(&str, Transition); 16] = [
     ("created", |state| state.created().is_ok()),
+    ("abandon", |state| state.abandon().is_ok()),
     ("start", |state| {
         let blocked = Blocked {
             request: RequestId(1),
@@ -38,24 +38,24 @@ const TRANSITIONS: [(&str, Transition); 15] = [
     }),
     ("not started", |state| state.not_started().is_ok()),
     ("hold", |state| state.hold(NOW, PostStart::Over).is_ok()),
-    ("end", |state| state.end(1).is_ok()),
+    ("end", |state| state.end(1, None).is_ok()),
     ("release", |state| state.release().is_ok()),
     ("released", |state| {
         state
             .released(NOW, 1, Watch::Nothing, PostStart::Over)
             .is_ok()
     }),
-    ("not released", |state| state.not_released().is_ok()),
+    ("not released", |state| state.not_released(NOW).is_ok()),
     ("back off", |state| state.back_off(FAILED, NOW).is_ok()),
     ("restart", |state| state.restart().is_ok()),
     ("restarted", |state| {
         state.restarted(NOW, 2, Watch::Nothing).is_ok()
     }),
     ("withhold", |state| state.withhold(NOW).is_ok()),
-    ("dismiss", |state| state.dismiss(EXITING).is_ok()),
+    ("dismiss", |state| state.dismiss(EXIT).is_ok()),
     // An exit that arrives while the program is still being executed is held back until then.
     ("exit", |state| {
-        state.exits_early(FAILED).is_err() && state.exited(EXITING).is_ok()
+        state.exits_early(FAILED).is_err() && state.exited(EXIT).is_ok()
     }),
     ("publish", |state| state.publish().is_ok()),
 ];
@@ -72,7 +72,7 @@ fn drawn() -> BTreeSet<(String, String, String)> {
     let mut drawn = BTreeSet::new();
     let (mut seen, mut roads) = (BTreeSet::new(), vec![ContainerState::creating()]);
     while let Some(from) = roads.pop() {
-        if !seen.insert(name(&from)) {
+        if !seen.insert(format!("{from:?}")) {
             continue;
         }
         for (what, happen) in TRANSITIONS {
@@ -90,7 +90,7 @@ fn drawn() -> BTreeSet<(String, String, String)> {
 
 impl ContainerState {
     fn is_mid_execution(&self) -> bool {
-        matches!(self.inner, Inner::Releasing(_) | Inner::Restarting(_))
+        matches!(self.inner, Inner::Releasing(..) | Inner::Restarting(..))
     }
 }
 
@@ -114,11 +114,16 @@ fn the_page_has_exactly_the_transitions_of_a_container() {
     let page: BTreeSet<_> = page
         .iter()
         .flat_map(|row| {
-            let froms = row[0]
-                .split(',')
-                .map(|from| from.trim().trim_matches('`').to_owned());
-            let (what, to) = (row[1].clone(), row[2].clone());
-            froms.map(move |from| (from, what.clone(), to.clone()))
+            let names = |cell: &str| {
+                let names = cell.split(',').map(|name| name.trim().trim_matches('`'));
+                names.map(str::to_owned).collect::<Vec<_>>()
+            };
+            let (froms, what, to) = (names(&row[0]), row[1].clone(), names(&row[2]));
+            let row = froms.into_iter().flat_map(move |from| {
+                let to = to.clone().into_iter();
+                to.map(move |to| (from.clone(), to))
+            });
+            row.map(move |(from, to)| (from, what.clone(), to))
         })
         .collect();
     assert_eq!(page, drawn());

@@ -6,8 +6,8 @@ use crate::lifecycle::time::Time;
 use crate::process::ExitStatus;
 
 use super::{
-    BackingOff, Blocked, ContainerState, Ending, Exiting, Held, Inner, Releasing, Restarting,
-    Running, Start, StateSummary, Stop,
+    BackingOff, Blocked, ContainerState, EndedStart, Ending, Exiting, Held, Inner, Releasing,
+    Restarting, Running, Start, StateSummary, Stop,
 };
 
 impl ContainerState {
@@ -15,9 +15,9 @@ impl ContainerState {
     /// signals.
     pub fn stop(&self) -> Stop {
         let (stop, exit) = match &self.inner {
-            Inner::Running(Running { stop, .. }) => (*stop, None),
-            Inner::Releasing(Releasing { stop, exit, .. })
-            | Inner::Restarting(Restarting { stop, exit, .. }) => (*stop, *exit),
+            Inner::Running(_, Running { stop, .. }) => (*stop, None),
+            Inner::Releasing(_, Releasing { stop, exit, .. })
+            | Inner::Restarting(_, Restarting { stop, exit, .. }) => (*stop, *exit),
             _ => (Stop::Untold, None),
         };
         match exit {
@@ -26,20 +26,21 @@ impl ContainerState {
         }
     }
 
+    /// True until its Create was answered, and while its creation is being undone.
     pub fn is_creating(&self) -> bool {
-        matches!(self.inner, Inner::Creating)
+        matches!(self.inner, Inner::Creating | Inner::Undoing)
     }
 
     /// True if its init process is parked and no Start has come.
     pub fn is_created(&self) -> bool {
-        matches!(self.inner, Inner::Created)
+        matches!(self.inner, Inner::Created(_))
     }
 
     /// True until its Start was answered to the caller.
     pub fn is_yet_to_be_started(&self) -> bool {
         matches!(
             self.inner,
-            Inner::Creating | Inner::Created | Inner::Blocked(_)
+            Inner::Creating | Inner::Undoing | Inner::Created(_) | Inner::Blocked(..)
         )
     }
 
@@ -47,8 +48,8 @@ impl ContainerState {
     pub fn has_early_exit(&self) -> bool {
         matches!(
             &self.inner,
-            Inner::Releasing(Releasing { exit: Some(_), .. })
-                | Inner::Restarting(Restarting { exit: Some(_), .. })
+            Inner::Releasing(_, Releasing { exit: Some(_), .. })
+                | Inner::Restarting(_, Restarting { exit: Some(_), .. })
         )
     }
 
@@ -58,19 +59,19 @@ impl ContainerState {
     }
 
     pub fn is_ending(&self) -> bool {
-        matches!(self.inner, Inner::Ending(_))
+        matches!(self.inner, Inner::Ending(..))
     }
 
     pub fn is_held(&self) -> bool {
-        matches!(self.inner, Inner::Held(_))
+        matches!(self.inner, Inner::Held(..))
     }
 
     pub fn is_releasing(&self) -> bool {
-        matches!(self.inner, Inner::Releasing(_))
+        matches!(self.inner, Inner::Releasing(..))
     }
 
     pub fn is_restarting(&self) -> bool {
-        matches!(self.inner, Inner::Restarting(_))
+        matches!(self.inner, Inner::Restarting(..))
     }
 
     pub fn is_withheld(&self) -> bool {
@@ -86,7 +87,7 @@ impl ContainerState {
     pub fn is_parked(&self) -> bool {
         matches!(
             self.inner,
-            Inner::Created | Inner::Blocked(_) | Inner::Held(_)
+            Inner::Created(_) | Inner::Blocked(..) | Inner::Held(..)
         )
     }
 
@@ -97,11 +98,11 @@ impl ContainerState {
 
     /// True if the program runs, or is being executed for the first time.
     pub fn is_executed(&self) -> bool {
-        matches!(self.inner, Inner::Releasing(_) | Inner::Running(_))
+        matches!(self.inner, Inner::Releasing(..) | Inner::Running(..))
     }
 
     pub fn is_running(&self) -> bool {
-        matches!(self.inner, Inner::Running(_))
+        matches!(self.inner, Inner::Running(..))
     }
 
     /// True if its process is gone and the caller does not know: there is nothing to signal.
@@ -111,12 +112,12 @@ impl ContainerState {
 
     /// True if its program has exited and is to be restarted in place, or is being restarted.
     pub fn will_run_again(&self) -> bool {
-        matches!(self.inner, Inner::BackingOff(_) | Inner::Restarting(_))
+        matches!(self.inner, Inner::BackingOff(_) | Inner::Restarting(..))
     }
 
     /// True if the program is being executed, for the first time or again: it cannot be signaled.
     pub fn is_being_executed(&self) -> bool {
-        matches!(self.inner, Inner::Releasing(_) | Inner::Restarting(_))
+        matches!(self.inner, Inner::Releasing(..) | Inner::Restarting(..))
     }
 
     /// True if there is a process that can be signaled.
@@ -127,10 +128,20 @@ impl ContainerState {
     /// The Start that is not answered yet.
     pub fn open_start(&self) -> Option<RequestId> {
         match &self.inner {
-            Inner::Blocked(blocked) => Some(blocked.request),
-            Inner::Ending(ending) => ending.start,
-            Inner::Releasing(releasing) => releasing.open_start(),
+            Inner::Blocked(_, blocked) => Some(blocked.request),
+            Inner::Ending(_, ending) => ending.start.open(),
+            Inner::Releasing(_, releasing) => releasing.open_start(),
             _ => None,
+        }
+    }
+
+    /// True if its Start was answered with success. Not asked of a published exit.
+    pub fn was_started(&self) -> bool {
+        match &self.inner {
+            Inner::Ending(_, ending) => ending.start == EndedStart::Answered,
+            Inner::Releasing(_, releasing) => releasing.open_start().is_none(),
+            Inner::Exiting(exiting) => exiting.was_started,
+            _ => self.reads_running(),
         }
     }
 
@@ -140,8 +151,9 @@ impl ContainerState {
         !matches!(
             self.inner,
             Inner::Creating
-                | Inner::Created
-                | Inner::Blocked(_)
+                | Inner::Undoing
+                | Inner::Created(_)
+                | Inner::Blocked(..)
                 | Inner::Exiting(_)
                 | Inner::Exited
         )
@@ -161,14 +173,14 @@ impl ContainerState {
 
     pub fn as_blocked(&self) -> Option<&Blocked> {
         match &self.inner {
-            Inner::Blocked(blocked) => Some(blocked),
+            Inner::Blocked(_, blocked) => Some(blocked),
             _ => None,
         }
     }
 
     pub fn as_held(&self) -> Option<&Held> {
         match &self.inner {
-            Inner::Held(held) => Some(held),
+            Inner::Held(_, held) => Some(held),
             _ => None,
         }
     }
@@ -176,14 +188,14 @@ impl ContainerState {
     /// The code of a container that is being killed unexecuted.
     pub fn ending_code(&self) -> Option<u32> {
         match self.inner {
-            Inner::Ending(Ending { code, .. }) => Some(code),
+            Inner::Ending(_, Ending { code, .. }) => Some(code),
             _ => None,
         }
     }
 
     pub fn as_running(&self) -> Option<&Running> {
         match &self.inner {
-            Inner::Running(running) => Some(running),
+            Inner::Running(_, running) => Some(running),
             _ => None,
         }
     }
@@ -206,14 +218,17 @@ impl ContainerState {
     /// The state of its postStart handler once its Start was answered.
     pub fn post_start(&self) -> Option<&PostStart> {
         match &self.inner {
-            Inner::Held(Held { post_start, .. })
-            | Inner::Releasing(Releasing {
-                start: Start::Answered(post_start),
-                ..
-            })
-            | Inner::Running(Running { post_start, .. })
+            Inner::Held(_, Held { post_start, .. })
+            | Inner::Releasing(
+                _,
+                Releasing {
+                    start: Start::Answered(post_start),
+                    ..
+                },
+            )
+            | Inner::Running(_, Running { post_start, .. })
             | Inner::BackingOff(BackingOff { post_start, .. })
-            | Inner::Restarting(Restarting { post_start, .. }) => Some(post_start),
+            | Inner::Restarting(_, Restarting { post_start, .. }) => Some(post_start),
             _ => None,
         }
     }
@@ -222,7 +237,7 @@ impl ContainerState {
     pub fn last_status(&self) -> Option<ExitStatus> {
         match &self.inner {
             Inner::BackingOff(BackingOff { status, .. })
-            | Inner::Restarting(Restarting { status, .. }) => Some(*status),
+            | Inner::Restarting(_, Restarting { status, .. }) => Some(*status),
             _ => None,
         }
     }
@@ -238,15 +253,15 @@ impl ContainerState {
     /// The state in one word.
     pub fn summary(&self) -> StateSummary {
         match &self.inner {
-            Inner::Creating => StateSummary::Creating,
-            Inner::Created => StateSummary::Created,
-            Inner::Blocked(_) => StateSummary::Starting,
-            Inner::Held(_) => StateSummary::Held,
-            Inner::Ending(_) => StateSummary::Stopping,
-            Inner::Running(running) if running.stop.is_told() => StateSummary::Stopping,
-            Inner::Releasing(_) | Inner::Running(_) => StateSummary::Running,
+            Inner::Creating | Inner::Undoing => StateSummary::Creating,
+            Inner::Created(_) => StateSummary::Created,
+            Inner::Blocked(..) => StateSummary::Starting,
+            Inner::Held(..) => StateSummary::Held,
+            Inner::Ending(..) => StateSummary::Stopping,
+            Inner::Running(_, running) if running.stop.is_told() => StateSummary::Stopping,
+            Inner::Releasing(..) | Inner::Running(..) => StateSummary::Running,
             Inner::BackingOff(_) => StateSummary::BackingOff,
-            Inner::Restarting(_) => StateSummary::Restarting,
+            Inner::Restarting(..) => StateSummary::Restarting,
             Inner::Withheld { .. } => StateSummary::Completed,
             Inner::Exiting(_) | Inner::Exited => StateSummary::Stopped,
         }

@@ -1,6 +1,6 @@
 //! Calls of the Task API, and the states in which each is legal.
 //!
-//! `-`: refused, with an error that names the state.
+//! `-`: refused, with an error that names the state. An empty cell: the row of the state applies.
 //!
 //! | | Pause | Resume | Exec | Checkpoint | Update | Pids | Delete | Kill 0 |
 //! |---|---|---|---|---|---|---|---|---|
@@ -29,8 +29,7 @@ use std::fmt;
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{ContainerId, Refusal};
 use crate::lifecycle::container::Container;
-
-use super::{Freezer, Process};
+use crate::lifecycle::state::Freezer;
 
 /// A call of the Task API that needs a certain state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -86,12 +85,12 @@ impl Pod {
 impl Container {
     pub(super) fn allows(&self, id: &ContainerId, call: Call) -> Result<(), Refusal> {
         let state = match call {
-            Call::Checkpoint if !self.has_exited() && self.task.is_cleanup_under_way() => {
+            Call::Checkpoint if !self.state.has_exited() && self.is_cleanup_under_way() => {
                 State::BeingCheckpointed
             }
             _ => self.task_state(),
         };
-        let is_joined = call == Call::Delete && self.task.is_removal_wanted();
+        let is_joined = call == Call::Delete && self.is_removal_wanted();
         if is_joined || state.allows(&call) {
             return Ok(());
         }
@@ -100,23 +99,19 @@ impl Container {
     }
 
     fn task_state(&self) -> State {
-        let was_started = self.task.was_started;
-        if self.state.is_published() {
-            return State::Stopped;
-        }
-        match (self.state.is_exited(), self.task.process, was_started) {
-            (true, _, true) => State::Stopping,
-            (true, _, false) => State::StoppingUnstarted,
-            (_, Process::Creating | Process::ToRestore | Process::Unrestorable, _) => {
-                State::ToRestore
-            }
-            (_, Process::Restoring, _) => State::Restoring,
-            (_, Process::Alive(Freezer::Freezing), _) => State::Pausing,
-            (_, Process::Alive(Freezer::Frozen), _) => State::Paused,
-            (_, Process::Alive(Freezer::Thawed), true) => State::Running,
-            (_, Process::Alive(Freezer::Thawed), false) => State::Created,
-            (_, Process::Exited, true) => State::BetweenProcesses,
-            (_, Process::Exited, false) => State::ExitedUnstarted,
+        let (state, was_started) = (&self.state, self.state.was_started());
+        match state.freezer() {
+            _ if state.is_published() => State::Stopped,
+            _ if state.is_exited() && was_started => State::Stopping,
+            _ if state.is_exited() => State::StoppingUnstarted,
+            _ if state.is_being_restored() => State::Restoring,
+            _ if state.is_creating() || state.has_no_process_yet() => State::ToRestore,
+            Some(Freezer::Freezing) => State::Pausing,
+            Some(Freezer::Frozen) => State::Paused,
+            Some(Freezer::Thawed) if was_started => State::Running,
+            Some(Freezer::Thawed) => State::Created,
+            None if was_started => State::BetweenProcesses,
+            None => State::ExitedUnstarted,
         }
     }
 }
@@ -237,6 +232,7 @@ mod tests {
         if matches!(row, "to be restored, or unrestorable" | "restoring") {
             pod.handle_created_to_restore(NOW, &web());
             if row == "restoring" {
+                pod.handle_start(NOW, &web(), RequestId(1), None);
                 assert!(pod.handle_restore_begun(&web()));
             }
             return pod;
@@ -300,7 +296,7 @@ mod tests {
                 match cell {
                     "yes" => assert_eq!(allowed, Ok(()), "{name}: {call:?}"),
                     "-" => assert!(allowed.is_err(), "{name}: {call:?}"),
-                    // The row of the state decides.
+                    // An empty cell: the row of the state applies.
                     _ => {}
                 }
             }

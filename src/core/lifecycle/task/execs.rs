@@ -10,7 +10,7 @@ use crate::lifecycle::time::Time;
 
 /// The execs of a container by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct Execs(BTreeMap<String, Exec>);
+pub(in crate::lifecycle) struct Execs(BTreeMap<String, Exec>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Exec {
@@ -84,14 +84,14 @@ impl Pod {
     /// Records that the process of an exec is being started.
     pub fn handle_exec_starting(&mut self, id: &ContainerId, exec_id: &str) {
         self.with_container(id, |context| {
-            context.container.task.execs.set(exec_id, Exec::Starting);
+            context.container.execs.set(exec_id, Exec::Starting);
         });
     }
 
     /// Records that the process of an exec runs.
     pub fn handle_exec_started(&mut self, id: &ContainerId, exec_id: &str) {
         self.with_container(id, |context| {
-            context.container.task.execs.set(exec_id, Exec::Running);
+            context.container.execs.set(exec_id, Exec::Running);
         });
     }
 
@@ -99,7 +99,7 @@ impl Pod {
     pub fn handle_exec_output_read(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
         self.with_container(id, |context| {
-            if context.container.task.execs.publish(exec_id) {
+            if context.container.execs.publish(exec_id) {
                 context.out.push(Action::PublishExecExit {
                     id: id.clone(),
                     exec_id: exec_id.to_owned(),
@@ -112,7 +112,7 @@ impl Pod {
     /// Records that the caller has deleted an exec.
     pub fn handle_exec_deleted(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
-        self.with_container(id, |context| context.container.task.execs.0.remove(exec_id));
+        self.with_container(id, |context| context.container.execs.0.remove(exec_id));
         self.settle(now);
     }
 }

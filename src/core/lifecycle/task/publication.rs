@@ -30,7 +30,9 @@ impl Pod {
     /// Records that the reason of the container's end is written down ([`Action::Tell`]).
     pub fn handle_last_words_written(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
-        self.with_container(id, |context| context.container.task.last_words = None);
+        self.with_container(id, |context| {
+            context.container.state.mark_last_words_written();
+        });
         self.settle(now);
     }
 }
@@ -38,26 +40,23 @@ impl Pod {
 impl Subject<'_> {
     /// Rule: an exit is published when nothing is left that the caller should get before the exit.
     pub(in crate::lifecycle) fn exit_is_published(&self) -> Option<Due<Decision>> {
-        let task = &self.container.task;
+        let execs = &self.container.execs;
         let exiting = self.container.state.as_exiting()?;
-        if !task.is_known {
-            return Some(Due::Now(Decision::PublishExit));
-        }
         // A caller that deletes the container has read what it wanted, and an exec without a
         // process does not matter to it.
-        let waits = match task.is_removal_wanted() {
-            true => task.execs.has_running(),
-            false => task.execs.has_exiting() || task.execs.has_live() || !exiting.is_output_read,
+        let waits = match self.container.is_removal_wanted() {
+            true => execs.has_running(),
+            false => execs.has_exiting() || execs.has_live() || !exiting.is_output_read,
         };
         let read = waits.then_some(exiting.until);
-        let at = read.max(task.last_words).unwrap_or(self.pod.now);
+        let at = read.max(exiting.last_words).unwrap_or(self.pod.now);
         Some(self.pod.due(at, || Decision::PublishExit))
     }
 }
 
 impl ContainerContext<'_> {
     pub(in crate::lifecycle) fn publish_exit(&mut self) {
-        for exec_id in self.container.task.execs.publish_all() {
+        for exec_id in self.container.execs.publish_all() {
             let id = self.id.clone();
             self.out.push(Action::PublishExecExit { id, exec_id });
         }

@@ -16,14 +16,14 @@ use crate::lifecycle::effects::ContainerContext;
 use crate::lifecycle::rules::{Decision, Due, Subject};
 use crate::lifecycle::time::Time;
 
-use super::{Call, Process, Task};
+use super::Call;
 
 /// Time after a release during which cleanups wait, so that the release has the machine to itself.
 pub const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 
 /// The progress of the cleanup of a container's runtime state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) enum Cleanup {
+pub(in crate::lifecycle) enum Cleanup {
     /// There is nothing to clean up before the deletion.
     None,
     /// The cleanup begins at this time.
@@ -34,7 +34,7 @@ pub(super) enum Cleanup {
 
 /// The progress of the deletion of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) enum Removal {
+pub(in crate::lifecycle) enum Removal {
     None,
     /// Requested by the caller, or due after an abandoned creation.
     Wanted,
@@ -63,7 +63,7 @@ pub enum Deletion {
     Forced,
 }
 
-impl Task {
+impl Container {
     /// True if the caller wants the container deleted.
     pub fn is_removal_wanted(&self) -> bool {
         self.removal != Removal::None
@@ -91,12 +91,12 @@ impl Pod {
     /// [`Refusal::NotFound`], and [`Refusal::IllegalCall`] for a container that runs.
     pub fn handle_delete(&mut self, now: Time, id: &ContainerId) -> Result<(), Refusal> {
         self.now = now;
-        let look = |_: &Pod, container: &Container| match container.task.is_known {
+        let look = |_: &Pod, container: &Container| match container.is_known() {
             true => container.allows(id, Call::Delete),
             false => Ok(()),
         };
         self.on_call(id, look, |context, ()| {
-            let removal = &mut context.container.task.removal;
+            let removal = &mut context.container.removal;
             if *removal == Removal::None {
                 *removal = Removal::Wanted;
             }
@@ -106,13 +106,13 @@ impl Pod {
     }
 
     /// Undoes a creation whose caller has gone away: no caller would ever delete the container.
-    pub fn handle_create_abandoned(&mut self, now: Time, id: &ContainerId, has_process: bool) {
+    pub fn handle_create_abandoned(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.with_container(id, |context| {
-            if has_process {
-                context.container.task.process = Process::Alive(super::Freezer::Thawed);
+            let outcome = context.container.state.abandon();
+            if context.noted(outcome).is_some() {
+                context.delete(Deletion::Forced);
             }
-            context.delete(Deletion::Forced);
         });
         self.settle(now);
     }
@@ -121,7 +121,7 @@ impl Pod {
     /// one is reported with [`handle_removed`](Pod::handle_removed).
     pub fn handle_not_deleted(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
-        self.with_container(id, |context| context.container.task.removal = Removal::None);
+        self.with_container(id, |context| context.container.removal = Removal::None);
         self.settle(now);
     }
 
@@ -129,13 +129,13 @@ impl Pod {
     pub fn handle_cleaned_up(&mut self, now: Time, id: &ContainerId, outcome: CleanupOutcome) {
         self.now = now;
         self.with_container(id, |context| {
-            let task = &mut context.container.task;
-            task.cleanup = match outcome {
+            let container = &mut context.container;
+            container.cleanup = match outcome {
                 CleanupOutcome::Done => Cleanup::Done,
                 CleanupOutcome::Failed | CleanupOutcome::TimedOut => Cleanup::None,
             };
-            if outcome == CleanupOutcome::TimedOut && task.removal != Removal::UnderWay {
-                task.removal = Removal::None;
+            if outcome == CleanupOutcome::TimedOut && container.removal != Removal::UnderWay {
+                container.removal = Removal::None;
             }
         });
         self.settle(now);
@@ -151,7 +151,7 @@ impl Pod {
         self.allows(id, Call::Checkpoint)?;
         if exits {
             self.with_container(id, |context| {
-                context.container.task.cleanup = Cleanup::UnderWay
+                context.container.cleanup = Cleanup::UnderWay;
             });
         }
         Ok(())
@@ -172,11 +172,11 @@ impl Pod {
             false => self.now,
         };
         self.with_container(id, |context| {
-            let task = &mut context.container.task;
-            let bundle = task.bundle;
+            let container = &mut context.container;
+            let bundle = container.bundle;
             let is_wanted = bundle.has_own_pid_namespace && !bundle.has_poststop_hooks;
-            if is_wanted && task.is_known && task.cleanup == Cleanup::None {
-                task.cleanup = Cleanup::Due(at);
+            if is_wanted && container.is_known() && container.cleanup == Cleanup::None {
+                container.cleanup = Cleanup::Due(at);
             }
         });
     }
@@ -186,12 +186,12 @@ impl Subject<'_> {
     /// Rule: the runtime state of a container is cleaned up when it has exited. An exec that is
     /// being started may still be in its cgroup.
     pub(in crate::lifecycle) fn state_is_cleaned_up(&self) -> Option<Due<Decision>> {
-        let (task, state) = (&self.container.task, &self.container.state);
-        let Cleanup::Due(at) = task.cleanup else {
+        let container = self.container;
+        let Cleanup::Due(at) = container.cleanup else {
             return None;
         };
-        let is_busy = task.execs.has_live() || state.is_being_executed();
-        if is_busy || task.removal == Removal::UnderWay {
+        let is_busy = container.execs.has_live() || container.state.is_being_executed();
+        if is_busy || container.removal == Removal::UnderWay {
             return None;
         }
         Some(self.pod.due(at, || Decision::CleanUp))
@@ -200,39 +200,39 @@ impl Subject<'_> {
     /// Rule: a container is deleted when its exit is published, or when it never had a process. If
     /// its program was never executed, the parked process is killed first.
     pub(in crate::lifecycle) fn deletion_goes_on(&self) -> Option<Due<Decision>> {
-        let (task, state) = (&self.container.task, &self.container.state);
-        let is_wanted = matches!(task.removal, Removal::Wanted | Removal::KillsParked);
-        if !is_wanted || !task.is_known {
+        let (container, state) = (self.container, &self.container.state);
+        let is_wanted = matches!(container.removal, Removal::Wanted | Removal::KillsParked);
+        if !is_wanted || !container.is_known() {
             return None;
         }
-        let how = match task.cleanup {
+        let how = match container.cleanup {
             Cleanup::Done => Deletion::RootfsOnly,
             _ => Deletion::Usual,
         };
-        if task.has_no_process_yet() || state.is_published() {
-            let is_free = !task.is_cleanup_under_way();
+        if state.has_no_process_yet() || state.is_published() {
+            let is_free = !container.is_cleanup_under_way();
             return is_free.then_some(Due::Now(Decision::Delete(how)));
         }
-        let is_to_be_killed = task.removal == Removal::Wanted && !state.is_exited();
+        let is_to_be_killed = container.removal == Removal::Wanted && !state.is_exited();
         is_to_be_killed.then_some(Due::Now(Decision::KillParked))
     }
 }
 
 impl ContainerContext<'_> {
     pub(in crate::lifecycle) fn clean_up(&mut self) {
-        self.container.task.cleanup = Cleanup::UnderWay;
+        self.container.cleanup = Cleanup::UnderWay;
         let id = self.id.clone();
         self.out.push(Action::CleanUp { id });
     }
 
     pub(in crate::lifecycle) fn delete(&mut self, how: Deletion) {
-        self.container.task.removal = Removal::UnderWay;
+        self.container.removal = Removal::UnderWay;
         let id = self.id.clone();
         self.out.push(Action::Delete { id, how });
     }
 
     pub(in crate::lifecycle) fn kill_parked(&mut self) {
-        self.container.task.removal = Removal::KillsParked;
+        self.container.removal = Removal::KillsParked;
         let id = self.id.clone();
         self.out.push(Action::KillParked { id });
     }
@@ -241,12 +241,12 @@ impl ContainerContext<'_> {
 impl Pod {
     /// True if the caller wants the container deleted.
     pub fn is_deletion_wanted(&self, id: &ContainerId) -> bool {
-        self.task_of(id).is_some_and(Task::is_removal_wanted)
+        self.satisfies(id, Container::is_removal_wanted)
     }
 
     /// True if the runtime state of the container is being cleaned up, or a checkpoint that ends it
     /// is being made.
     pub fn is_being_cleaned_up(&self, id: &ContainerId) -> bool {
-        self.task_of(id).is_some_and(Task::is_cleanup_under_way)
+        self.satisfies(id, Container::is_cleanup_under_way)
     }
 }

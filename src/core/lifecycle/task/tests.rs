@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, BundleFacts, Call, CleanupOutcome, ContainerId, Deletion, Demands, Exec, Kill,
-    NewContainer, Pod, RequestId, TaskStatus, Time,
+    Action, ActionError, BundleFacts, Call, CleanupOutcome, ContainerId, Deletion, Demands, Exec,
+    Kill, NewContainer, Pod, RequestId, TaskStatus, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
@@ -201,7 +201,7 @@ impl Fork {
                 self.left.failures -= 1;
                 self.under_way.remove(&Effect::Create);
                 self.init = Init::Parked;
-                self.pod.handle_create_abandoned(now, &id, true);
+                self.pod.handle_create_abandoned(now, &id);
             }
             Event::InitDies => {
                 self.left.deaths -= u8::from(!self.is_killed);
@@ -279,7 +279,7 @@ impl Fork {
 
     fn over(&mut self, effect: Effect, is_well: bool) {
         let (now, id) = (self.now, web());
-        let failure = || "simulated".to_owned();
+        let failure = || ActionError::reported("simulated");
         match effect {
             Effect::Create if is_well => {
                 self.init = Init::Parked;

@@ -1,7 +1,7 @@
 //! Bounds of the waits within a termination: the latest time, and what the rules do then.
 //!
-//! The rules give the times for the step under way. The times for later steps follow from these, if
-//! each step takes as long as it may.
+//! The rules give the times for the step under way. The times for later steps are computed from
+//! them: each step is assumed to take as long as it may.
 
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{ContainerId, Step};
@@ -14,7 +14,8 @@ use crate::lifecycle::view::Then;
 use super::{Ends, Termination, place};
 
 impl Pod {
-    /// The latest time at which a running container gets a signal that stops it, and which signal.
+    /// The latest time at which a running container gets a signal that stops the container, and
+    /// which signal this is.
     pub(in crate::lifecycle) fn stop_ends(
         &self,
         now: Time,
@@ -129,7 +130,7 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// The latest time at which the container's step signals it, and which signal.
+    /// The latest time at which the container gets a signal in its step, and which signal this is.
     fn turn_ends(&self) -> Option<(Time, Then)> {
         let (pod, container) = (self.pod, self.container);
         let termination = pod.termination_for(container)?;
@@ -158,7 +159,8 @@ impl Subject<'_> {
         Some((at, then))
     }
 
-    /// The latest delivery of its stop signal in a step that begins at `began`.
+    /// The latest time at which the container's stop signal is delivered in a step that begins at
+    /// `began`.
     fn told_by(&self, step: Step, began: Time, ends: Ends) -> Time {
         let is_next = self.pod.last_place() == Some(place(self.container));
         match step == Step::Sidecars && !is_next && !self.pod.is_parallel() {

@@ -1,13 +1,13 @@
 //! The termination of a pod: steps that share the grace period.
 //!
-//! KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is over when no
-//! container of it is alive; the next one begins at once. The policy limits the time of each step
-//! (`grace.rs`).
+//! The sources are the KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is
+//! over when none of its containers is alive, and the next step begins at once. The grace policy
+//! limits the time of each step (`grace.rs`).
 //!
 //!
 //! ```text
 //!             none --------------------------------------------.
-//!               | inferred: a hypothesis  | decided: it stays  |
+//!               | inferred: may be wrong  | decided: is final  |
 //!               v                         v                    | a container is created:
 //!             Hooks -> PreExit -> Apps -> PostExit -> Sidecars | disproved if inferred
 //!                                                        |     |
@@ -33,7 +33,7 @@ use super::extension::Extension;
 use super::grace::{Budget, LEAST};
 use super::time::Time;
 
-/// Longest wait for a process that SIGKILL has not ended, before its step goes on.
+/// After SIGKILL, a step waits this long at most for a process that does not end.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// A termination under way.
@@ -44,10 +44,10 @@ pub(in crate::lifecycle) struct Termination {
     since: Time,
     /// The end of the grace period.
     deadline: Time,
-    /// The grace period according to the stop requests: it selects the policy. An early SIGKILL
-    /// does not change it.
+    /// The grace period according to the stop requests, by which the grace policy is chosen. An
+    /// early SIGKILL does not change this value.
     grace: Duration,
-    /// Time when it was recognized.
+    /// Time when the shim recognized the termination.
     known: Time,
     /// True if a person requested the termination, possibly after it had begun. Then guests are
     /// stopped as well.
@@ -57,14 +57,14 @@ pub(in crate::lifecycle) struct Termination {
     step_began: Time,
     /// The step was not skipped when it began.
     is_under_way: bool,
-    /// Time used in this step, by container.
+    /// Time that each container has used in this step.
     used: Vec<(String, Duration)>,
     /// Time granted to defer containers beyond the grace period.
     pub extension: Extension,
     /// The log says that the grace period is over.
     is_grace_over: bool,
-    /// Time when the deadline was last shortened, or recognized as past: containers get two seconds
-    /// from then on.
+    /// Time when the deadline was last shortened, or was found to be past. Containers get two
+    /// seconds from this time on.
     shortened: Option<Time>,
     /// The sandbox was killed after the end of the termination.
     is_sandbox_killed: bool,
@@ -76,18 +76,19 @@ pub(in crate::lifecycle) struct Termination {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Defers {
     Run,
-    /// The caller leaves no time for any.
+    /// The caller leaves no time for hooks and defer containers.
     Forced,
-    /// A running defer container was killed: no later one runs.
+    /// A running defer container was killed. No other defer container runs after it.
     Killed,
 }
 
 /// The deadlines of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lifecycle) struct Ends {
-    /// Time of the stop signal for containers whose turn has not come; nothing new begins after it.
+    /// Time of the stop signal for containers whose turn has not come. After it, no hook or defer
+    /// container begins.
     pub ask_all: Time,
-    /// Time of SIGKILL for what is left.
+    /// Time of SIGKILL for containers of the step that are still alive.
     pub kill: Time,
 }
 
@@ -120,7 +121,8 @@ impl Termination {
         }
     }
 
-    /// Another termination with the same cause, for containers started after this one was over.
+    /// Another termination with the same cause, for containers that were started after this
+    /// termination was over.
     fn again(&self, now: Time, grace: Duration) -> Termination {
         Termination {
             is_sandbox_killed: self.is_sandbox_killed,
@@ -209,7 +211,7 @@ impl Termination {
         self.by_hand
     }
 
-    /// True if the shim has decided the termination: its caller knows nothing of it, and may start
+    /// True if the shim has decided the termination. The caller does not know of it, and may start
     /// containers.
     pub fn is_shims(&self) -> bool {
         self.cause.is_decided() && !self.cause.is_callers() && !self.by_hand
@@ -320,7 +322,8 @@ impl Pod {
         let policy = container.role_policy();
         let termination = self.termination.as_ref()?;
         match termination.by_hand {
-            // A container that could not be stopped with the apps is stopped with the sidecars.
+            // If it is too late to stop the container with the apps, it is stopped with the
+            // sidecars.
             true if container.role_policy().step.is_none() => Some(
                 policy
                     .step_by_hand
@@ -368,12 +371,12 @@ impl Pod {
         settings.is_some_and(|settings| settings.sidecar_stop_order == SidecarStopOrder::Parallel)
     }
 
-    /// The place of the running sidecar that is stopped next.
+    /// The place in the start order of the running sidecar that is stopped next.
     fn last_place(&self) -> Option<u64> {
         let sidecars = self.containers.values().filter(|container| {
             self.is_to_be_stopped(container)
                 && container.state.is_alive()
-                // A container that never ran delays no other.
+                // A container that never ran does not delay others.
                 && !container.state.is_unexecuted()
                 && self.step_of(container) == Some(Step::Sidecars)
         });
@@ -398,7 +401,7 @@ impl Pod {
     }
 }
 
-/// The place of a sidecar in the order of starts; one that is just being started is last.
+/// The place of a sidecar in the order of starts. A sidecar that is just being started comes last.
 fn place(sidecar: &Container) -> u64 {
     match sidecar.state.is_releasing() {
         true => u64::MAX,

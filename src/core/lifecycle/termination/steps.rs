@@ -9,7 +9,8 @@ use crate::lifecycle::time::Time;
 use super::{Defers, STUCK, Termination};
 
 impl Pod {
-    /// Rule: a termination begins when an event ends the pod, or shows that the caller ends it.
+    /// Rule: a termination begins when an event ends the pod, or shows that the caller ends the
+    /// pod.
     pub(in crate::lifecycle) fn termination_begins(&self) -> Option<Due<PodDecision>> {
         if self.termination.is_some() || !self.has_orders() {
             return None;
@@ -70,7 +71,7 @@ impl Pod {
             .filter(|request| request.is_of_end_since(termination.since))
             .collect();
         let deadline = open.iter().map(|request| request.deadline()).min()?;
-        // A termination is forced as long as all of its requests are.
+        // A termination is forced as long as all of its stop requests are forced.
         let forced =
             termination.defers == Defers::Forced && open.iter().all(|request| request.is_forced());
         let is_news = deadline < termination.deadline
@@ -111,8 +112,8 @@ impl Pod {
         }
     }
 
-    /// Rule: a step is over when no container of it is alive, or when SIGKILL has not ended those
-    /// that are left.
+    /// Rule: a step is over when no container of the step is alive, or when SIGKILL has not ended
+    /// its remaining containers.
     pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         if termination.is_over() {

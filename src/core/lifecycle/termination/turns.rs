@@ -1,4 +1,4 @@
-//! The turns of apps and sidecars to stop.
+//! The turns in which apps and sidecars are stopped.
 
 use crate::lifecycle::action::{Cause, Step, Why};
 use crate::lifecycle::rules::{Decision, Due, Subject};
@@ -9,7 +9,7 @@ use super::{Ends, place};
 
 impl Subject<'_> {
     /// Rule: at the end of the grace period every container that is alive gets its stop signal
-    /// shortly before SIGKILL, if no step has time of its own.
+    /// shortly before SIGKILL, if the grace policy gives no step its own time.
     pub(in crate::lifecycle) fn time_is_short(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);
         let termination = pod.termination.as_ref()?;
@@ -75,7 +75,7 @@ impl Subject<'_> {
         (!has_it_coming).then(|| self.pod.due(kill, is_late))
     }
 
-    /// The time of its stop signal in its step, or `None` if its turn has not come.
+    /// The time of the container's stop signal in its step, or `None` if its turn has not come.
     fn told_at(&self, step: Step, ends: Ends) -> Option<Time> {
         let (pod, container) = (self.pod, self.container);
         let is_its_turn = match step {
@@ -85,12 +85,13 @@ impl Subject<'_> {
             }
             _ => true,
         };
-        // The last containers are signaled together if their turn has not come by then.
+        // At `ask_all` all remaining containers are signaled together, even if their turn has not
+        // come.
         is_its_turn.then(|| self.stop_is_due_at().min(ends.ask_all))
     }
 
-    /// The earliest time to signal a container whose turn has come: its stop was requested, or no
-    /// request will come.
+    /// The earliest time to signal a container whose turn has come. The signal waits for the
+    /// caller's stop request, unless none is expected any more.
     fn stop_is_due_at(&self) -> Time {
         // A container between two executions cannot be signaled, and a caller does not stop a
         // container that it has not started.
@@ -101,8 +102,9 @@ impl Subject<'_> {
         }
     }
 
-    /// The time until which the caller's request may still come, with a signal of its choice:
-    /// kubelet's requests come within milliseconds, but after the preStop handler.
+    /// The time until which the caller's stop request, which may carry another signal, may still
+    /// come. kubelet sends its requests within milliseconds, or after the preStop handler if there
+    /// is one.
     fn unasked_until(&self) -> Option<Time> {
         let termination = self.pod.termination.as_ref()?;
         let container = self.container;
@@ -112,9 +114,9 @@ impl Subject<'_> {
             // After the death of the sandbox kubelet sends stop requests too, but the shim does not
             // wait for them.
             (None, Cause::SandboxDied) => None,
-            // Kubelet does not know of this termination and sends no stop request for it. But it
-            // may have begun to stop the container before with a preStop handler, which its request
-            // follows.
+            // Kubelet does not know of this termination and sends no stop request for it. But
+            // kubelet may have begun to stop the container before, with its preStop handler. Then a
+            // stop request follows the handler.
             _ => {
                 let request = container.request.as_ref();
                 request
@@ -124,7 +126,7 @@ impl Subject<'_> {
         }
     }
 
-    /// The preStop handler that the shim runs before the stop signal: it is started, or waited for.
+    /// Starts the preStop handler that the shim runs before the stop signal, or waits for it.
     fn pre_stop(&self, step: Step, ends: Ends) -> Option<Due<Decision>> {
         let due = self.told_at(step, ends)?;
         if due > self.pod.now || self.pod.now >= ends.ask_all {

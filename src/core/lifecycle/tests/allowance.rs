@@ -12,8 +12,8 @@ use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
 
-/// Sidecars whose probes have these periods, in milliseconds. Their scripts set the cost of an
-/// attempt.
+/// A pod of sidecars whose probes have these periods, in milliseconds. `scripts` set the cost of
+/// the attempts.
 fn world(periods: &[u64], scripts: Vec<Script>) -> World {
     let names = NAMES[..periods.len()].join(" ");
     let probes: Vec<_> = std::iter::zip(NAMES, periods)
@@ -48,7 +48,7 @@ fn costs(script: Script, millis: u64) -> Script {
     }
 }
 
-/// The time at which each attempt ended, its container, and its CPU time.
+/// The time at which each attempt ended, with the attempt's container and CPU time.
 fn attempts(world: &World) -> Vec<(Time, &str, Duration)> {
     let attempts = world.seen.iter().filter_map(|(at, seen)| match seen {
         Seen::Probed(name, cost) => Some((*at, name.as_str(), *cost)),
@@ -185,7 +185,7 @@ fn a_defer_whose_probe_is_put_off_goes_on_until_it_can_be_asked() {
         world.call(Call::Kill(name, TERM, Some(secs(125))));
     }
     world.run_for(secs(100));
-    // The container `bye` is healthy for forty seconds, and is probed every six.
+    // The container `bye` is healthy for forty seconds. One attempt is made every six seconds.
     let told = world.signalled("bye").unwrap().since(asked);
     assert!(told >= secs(40) && told < secs(48), "{told:?}");
     assert!(most_within(&world, secs(30)) <= secs(3));
@@ -222,8 +222,9 @@ proptest! {
         world.run_for(secs(90));
         let most = most_within(&world, secs(30));
         prop_assert!(most <= secs(3), "{most:?}");
-        // The longest distance of two attempts: the attempt itself, its period, a turn of all
-        // probes that may just have begun, and the turn in which this probe has its place.
+        // The longest time between two attempts of a probe: the attempt itself, the period, and two
+        // rounds of all probes. One round may have begun just before, and this probe has its place
+        // in the next.
         let turn: u64 = containers.iter().map(|(_, cost, _)| (cost + 1) * 14).sum();
         let attempts = attempts(&world);
         for (name, (period, _, takes)) in std::iter::zip(NAMES, &containers) {

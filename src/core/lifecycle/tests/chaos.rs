@@ -1,5 +1,5 @@
 //! Random calls in random order for random pods: nothing panics or spins, every request is answered
-//! once and in time, and no program runs that may not.
+//! once and in time, and no program runs before its turn.
 
 use std::time::Duration;
 
@@ -297,7 +297,7 @@ proptest! {
                 }
             }
         }
-        // Longer than any bound: startup timeout, grace period, last chance.
+        // Run for longer than any bound: startup timeout, grace period, last chance.
         let mut steps = 0;
         let end = world.now.after(secs(600));
         while world.step(end) {
@@ -330,7 +330,8 @@ proptest! {
     }
 }
 
-/// The containers that have to come before the container `id`, judged from outside the core.
+/// The containers that have to be ready before the container `id` may run. The test computes them
+/// itself, without the core.
 fn awaited(world: &World, plan: &Plan, id: &str) -> Vec<String> {
     let name = name_of(id);
     let stages = match plan.role(name) {
@@ -370,7 +371,7 @@ fn was_up(world: &World, plan: &Plan, name: &str) -> bool {
     })
 }
 
-/// True if a container of the same name ran before this one was created.
+/// True if another container of the same name ran before container `id`.
 fn ran_before(world: &World, id: &str) -> bool {
     let mut seen = world.seen.iter();
     seen.any(|(_, seen)| {
@@ -379,7 +380,7 @@ fn ran_before(world: &World, id: &str) -> bool {
 }
 
 /// True if an init container has succeeded by itself, and was not created again before the
-/// container that waits for it.
+/// container `waits`.
 fn has_succeeded_for(world: &World, name: &str, waits: &str) -> bool {
     let created = |which: &dyn Fn(&str) -> bool| -> Vec<Time> {
         let times = world.created.iter().filter(|(_, id)| which(id));

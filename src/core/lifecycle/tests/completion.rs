@@ -98,7 +98,7 @@ fn a_run_that_waits_for_apps_that_may_still_come_says_so_in_its_sidecars_logs() 
     world.check_end();
 }
 
-/// The containers that each report names as keeping the pod alive.
+/// The names in each report of containers that keep the pod alive.
 fn said_kept(world: &World) -> Vec<Vec<String>> {
     let said = world.seen.iter().filter_map(|(_, seen)| match seen {
         Seen::Reported(Report::Kept { by }) => Some(by.clone()),

@@ -9,8 +9,8 @@ use crate::plan::Signal;
 use super::fixtures::{TERM, ask_all, deaf};
 use crate::simulator::{Call, Node, Script, World, ms, secs};
 
-/// The timeout of a stop request with a grace period of two seconds, as kubelet's restart of all
-/// containers sends it.
+/// The timeout of a stop request with a grace period of two seconds. kubelet sends such requests
+/// when it restarts all containers.
 const TWO_SECONDS: Option<Duration> = Some(secs(122));
 
 fn pod(policy: &'static str, more: &[(&'static str, &'static str)]) -> World {
@@ -35,7 +35,8 @@ fn exits_after(millis: u64, code: u8) -> Script {
     }
 }
 
-/// Stops one container as kubelet's restart of all containers does, and waits until it has exited.
+/// Stops a container with a grace period of two seconds, and waits until it has exited. kubelet
+/// stops containers in this way when it restarts all of them.
 fn stop_shortly(world: &mut World, name: &'static str) {
     world.call(Call::Kill(name, TERM, TWO_SECONDS));
     world.run_for(secs(3));
@@ -382,7 +383,7 @@ fn the_end_of_a_restarted_pod_waits_for_defers_that_are_not_created_again_yet() 
         ("post-exit", "report"),
         ("apps", "web"),
     ];
-    // The earlier containers still exist, or the caller has deleted them.
+    // The test is run twice: the earlier containers still exist, or the caller has deleted them.
     for is_deleted in [false, true] {
         let world = pod("Never", &rules).script("report", exits_after(200, 0));
         let mut world = running(world, &["proxy", "web", "report"]);
@@ -420,7 +421,7 @@ fn names_are_new_again_when_a_pod_is_restarted() {
     ];
     let world = pod("Never", &rules).script("drain", exits_after(200, 0));
     let mut world = running(world, &["web", "api", "drain"]);
-    // Longer than the shim waits for containers with new names.
+    // Wait longer than the shim waits for containers with new names.
     world.run_for(secs(40));
     world.call(Call::Crash("api", 42));
     for name in ["web", "drain"] {

@@ -1,4 +1,4 @@
-//! Defer containers run in turn when the pod ends, once, whatever ends it.
+//! Defer containers run one after another when the pod ends. Each runs once, whatever ends the pod.
 
 use crate::lifecycle::{ContainerId, Phase, Report};
 use crate::plan::{KubeletFacts, Signal};
@@ -6,7 +6,7 @@ use crate::plan::{KubeletFacts, Signal};
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
 use crate::simulator::{Call, Node, Script, Seen, World, ms, secs};
 
-/// The defer proposal's own example.
+/// The annotations of the example in the defer proposal.
 const SHARD: [(&str, &str); 2] = [
     ("pre-exit", "remove-shard wait-for-rebalance kill-db"),
     ("post-exit", "clean-update"),
@@ -78,7 +78,7 @@ fn they_are_held_from_the_start_and_run_one_after_another_around_the_end_of_the_
     );
     assert_eq!(world.signalled("proxy"), world.died("clean-update"));
     assert!(ALL.iter().all(|name| world.reported(name) == Some(0)));
-    // No defer was signaled: a stop request to a defer only means that the pod ends.
+    // No defer container was signaled: a stop request for it only tells that the pod ends.
     assert!(DEFERS.iter().all(|name| world.signals(name).is_empty()));
     assert_eq!(world.pod.phase(), Phase::Terminated);
     world.check_end();
@@ -154,8 +154,8 @@ fn a_defer_that_never_succeeds_is_retried_until_its_time_is_up() {
     let asked = world.now;
     ask_all(&mut world, &["web", "bye"], TERM);
     world.run_for(secs(60));
-    // The first retry comes at once. The second would come a second later, when the app's time has
-    // begun.
+    // The first retry comes at once. The second would come after a second, when the time left
+    // belongs to the app.
     assert_eq!(world.executions("bye").len(), 2);
     assert!(world.signalled("web") < Some(asked.after(secs(1))));
     assert_eq!(world.reported("bye"), Some(0));
@@ -245,7 +245,7 @@ fn retries_of_a_defer_leave_later_defers_their_time() {
     assert!(world.executed("clean") < Some(asked.after(secs(24))));
     assert_eq!(world.signalled("proxy"), world.died("clean"));
 
-    // A retry that hangs is stopped when the time left belongs to the later steps.
+    // A retry that hangs is stopped when only the time of the later steps is left.
     let hangs = Script {
         exits_after: None,
         ..deaf()
@@ -300,7 +300,7 @@ fn a_sigkill_ends_the_running_defer_and_no_later_one_runs() {
     for name in ["kill-db", "clean-update"] {
         assert_eq!(world.executed(name), None);
     }
-    // The SIGKILL for a defer does not end the grace period.
+    // The SIGKILL for a defer container does not end the grace period.
     assert_eq!(world.signalled("proxy"), world.died("db"));
     world.check_end();
 }
@@ -441,7 +441,7 @@ fn a_pod_without_any_execution_runs_no_defers() {
     world.run_for(secs(10));
     assert_eq!(world.executed("bye"), None);
     world.check_end();
-    // A pod whose init container has run does run its defers.
+    // If an init container of the pod has run, the defer containers run, too.
     let mut world = one("post-exit", &[("init", "setup")]).script("bye", ends(100, 0));
     for name in ["setup", "web", "bye"] {
         world.call(Call::Run(name, None));

@@ -1,7 +1,7 @@
 //! All interleavings of small pods: no deadlock, no lost release, no early release.
 //!
-//! The core is a value, and is copied wherever several events may come next. States that differ
-//! only in the events that led to them are examined once.
+//! The core is a value, and is copied wherever several events may come next. If two states differ
+//! only in the events before them, only one is examined.
 
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
@@ -9,8 +9,8 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, BundleFacts, ContainerId, Demands, Kill, NewContainer, Phase, Pod, Report, RequestId,
-    Time,
+    Action, ActionError, BundleFacts, ContainerId, Demands, Kill, NewContainer, Phase, Pod, Report,
+    RequestId, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Role, Signal};
 use crate::process::ExitStatus;
@@ -21,34 +21,34 @@ use crate::simulator::expand;
 /// containers are not limited.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Limits {
-    /// Timers that fire.
+    /// Maximum number of timers that fire.
     timers: u32,
-    /// Programs that exit with 1.
+    /// Maximum number of programs that exit with 1.
     crashes: u32,
-    /// Apps and sidecars that exit with 0.
+    /// Maximum number of apps and sidecars that exit with 0.
     ends: u32,
-    /// Stop requests.
+    /// Maximum number of stop requests.
     kills: u32,
-    /// SIGKILLs.
+    /// Maximum number of SIGKILLs from the caller.
     sigkills: u32,
-    /// Containers that the caller creates again under the same name.
+    /// Maximum number of containers that the caller creates again under the same name.
     again: u32,
-    /// Callers of Start that give up.
+    /// Maximum number of callers that give up on their Start.
     give_ups: u32,
-    /// Executions that fail.
+    /// Maximum number of executions that fail.
     failures: u32,
-    /// Attempts of probes that fail.
+    /// Maximum number of attempts of probes that fail.
     misses: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum SlotState {
-    /// Created; the caller has not asked for its start.
+    /// The container is created, and the caller has not sent a Start.
     Parked,
     Asked,
-    /// The driver is about to execute it.
+    /// The driver is about to execute the container's program.
     Releasing,
-    /// The process exited before the driver reported its release.
+    /// The process has exited, and the driver has not reported the release yet.
     EndedEarly(u8),
     Running {
         ready: bool,
@@ -64,17 +64,17 @@ struct Slot {
     state: SlotState,
     /// The Start has not been answered.
     is_open: bool,
-    /// The driver is asked to restart it.
+    /// True if the driver has to restart the container.
     restarts: bool,
-    /// The driver is asked to cancel that restart, perhaps too late.
+    /// True if the driver has to cancel this restart, possibly too late.
     is_canceled: bool,
-    /// The driver is asked to probe this execution.
+    /// The execution that the driver has to probe, if any.
     probe: Option<u64>,
-    /// The result of a probe of an earlier execution is still on its way.
+    /// The earlier execution whose probe result has not arrived yet, if any.
     late_probe: Option<u64>,
     /// The caller has sent a stop request.
     is_asked: bool,
-    /// The stop signal was delivered, and the process is about to exit.
+    /// True if the stop signal was delivered, so that the process is about to exit.
     is_doomed: bool,
     /// The exit was reported to the caller.
     is_reported: bool,
@@ -287,9 +287,9 @@ impl Model {
             }
             Event::NotReleased(n) => {
                 fork.left.failures -= 1;
-                // The pending Start is answered, and may be repeated.
+                // The Start is answered with an error, and the caller may send another Start.
                 fork.slots[n].state = SlotState::Parked;
-                let outcome = Err("of a failure".to_owned());
+                let outcome = Err(ActionError::reported("of a failure"));
                 fork.pod.handle_released(now, &self.id(n), outcome);
             }
             Event::Restarted(n) => {
@@ -302,7 +302,7 @@ impl Model {
                     fork.left.failures -= 1;
                 }
                 fork.slots[n].restarts = false;
-                let outcome = Err("of a failure".to_owned());
+                let outcome = Err(ActionError::reported("of a failure"));
                 fork.pod.handle_restarted(now, &self.id(n), outcome);
             }
             Event::Probed(n, succeeds) => {
@@ -312,7 +312,7 @@ impl Model {
                     *ready |= succeeds;
                     fork.records[fork.slots[n].name].has_started |= succeeds;
                 }
-                let outcome = succeeds.then_some(()).ok_or_else(String::new);
+                let outcome = succeeds.then_some(()).ok_or(ActionError::ContainerGone);
                 fork.pod
                     .handle_probed(now, &self.id(n), execution, outcome, Duration::ZERO);
             }
@@ -441,7 +441,7 @@ impl Model {
         if slot.probe.is_some() {
             slot.late_probe = slot.probe.take();
         }
-        // The driver goes on with the release of this container, and the release then fails.
+        // The driver still releases this container, and the release then fails.
         if slot.state == SlotState::Releasing {
             slot.state = SlotState::EndedEarly(137);
         } else {
@@ -500,7 +500,8 @@ impl Model {
                     unreachable!("none of these pods has any")
                 }
                 Action::Report(Report::StartsOver { from_the_start, .. }) => {
-                    // Otherwise containers that are done stay done.
+                    // If the new run does not begin from the start, containers that are done stay
+                    // done.
                     if from_the_start {
                         fork.records.fill_with(NameRecord::default);
                     }
@@ -560,7 +561,8 @@ impl Model {
         }
     }
 
-    /// The invariant: a container whose turn has come is released, and none waits without a bound.
+    /// Checks the invariant: a container whose turn has come is released, and every wait has a
+    /// bound.
     fn check(&self, fork: &Fork) {
         for (n, slot) in fork.slots.iter().enumerate() {
             if slot.state != SlotState::Asked || slot.is_doomed {
@@ -581,8 +583,8 @@ impl Model {
         }
     }
 
-    /// Checks a state in which no further event is possible: each exit is reported, or the exited
-    /// container is still of use.
+    /// Checks a state in which no further event is possible: each exit is reported, unless the shim
+    /// withholds it or will restart the container.
     fn check_rest(&self, fork: &Fork) {
         for slot in &fork.slots {
             let is_kept = match self.role(slot) {

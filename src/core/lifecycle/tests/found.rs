@@ -163,11 +163,11 @@ fn two_requests_with_the_same_deadline_belong_to_one_termination() {
     let world = pod(&annotations).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     world.call(kill("web", 10));
-    // The proxy has an unseen preStop handler of five seconds.
+    // The proxy has a preStop handler of five seconds that the shim does not see.
     world.run_for(secs(5));
     world.call(kill("proxy", 5));
     world.run_for(secs(20));
-    // A grace period of ten seconds is long enough to reserve time for the sidecar.
+    // A grace period of ten seconds is long enough for the policy to reserve time for the sidecar.
     assert_eq!(
         world.signals("proxy").first().map(|(_, s)| *s),
         Some(TERM),
@@ -224,7 +224,7 @@ fn a_request_is_over_when_its_callers_time_is_which_begins_at_the_answer() {
     let world = pod(&annotations).script("proxy", deaf());
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(kill("proxy", 5));
-    // The stop was answered after a second; the caller makes no further call.
+    // The stop request was answered after a second. The caller makes no further call.
     world.run_for(ms(6_500));
     world.call(kill("api", 5));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
@@ -487,7 +487,8 @@ fn a_container_with_a_stop_request_is_not_stopped_for_its_probe() {
     ];
     let world = pod(&annotations).facts("web", facts).script("logs", unwell);
     let mut world = running(world, &["logs", "web"]);
-    // The pod is deleted. The stop of web comes after its unseen preStop handler.
+    // The pod is deleted. The stop request for web comes after its preStop handler, which the shim
+    // does not see.
     world.call(kill("logs", 30));
     world.run_for(secs(10));
     assert_eq!(world.signalled("logs"), None, "{:#?}", world.seen);

@@ -1,4 +1,4 @@
-//! Inference of a pod's termination: the meaning of a lone stop request.
+//! Inference of a pod's termination: the meaning of a single stop request.
 
 use crate::lifecycle::Phase;
 use crate::plan::{KubeletFacts, PreStop, Signal};

@@ -1,5 +1,5 @@
-//! Init containers run in their order until they have succeeded. Tests what the caller hears of
-//! that.
+//! Init containers run in their order until they have succeeded. The tests check what the caller
+//! sees of this.
 
 use crate::lifecycle::Refusal;
 
@@ -14,7 +14,7 @@ fn ends(after: u64, code: u8) -> Script {
     }
 }
 
-/// A pod with the init container `migrate`. Each test creates `web` too.
+/// A pod with the init container `migrate`. Each test also creates the app `web`.
 fn migrated(policy: &'static str) -> World {
     World::new(&[("init", "migrate"), ("restart-policy", policy)])
 }

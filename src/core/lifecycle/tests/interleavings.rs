@@ -1,4 +1,4 @@
-//! Orders of events in which the rules of starting and running are easily broken.
+//! Orders of events in which the rules of starting and running containers are easily broken.
 
 use crate::lifecycle::{Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
@@ -137,7 +137,8 @@ fn an_init_container_that_was_killed_as_the_first_of_a_deleted_pod_has_not_ended
     world.run_for(secs(30));
     world.call(Call::Crash("migrate", 0));
     world.seen.clear();
-    // The init container ran before. Now it is created again, and killed with the other containers.
+    // The init container has run before. Now it is created again, and is killed when the other
+    // containers are asked to stop.
     world.call(Call::Run("migrate#2", None));
     world.run_for(secs(1));
     ask_all(&mut world, &["migrate#2"], Signal::KILL);
@@ -185,8 +186,8 @@ fn a_sidecar_in_back_off_is_restarted_at_once_when_the_end_begins() {
         let now = world.now;
         ask_all(&mut world, asked, TERM);
         world.run_for(secs(2));
-        // A sidecar without a stop request exits by itself here, in its turn, and reports its own
-        // code.
+        // Here a sidecar without a stop request exits by itself when its turn has come, and reports
+        // its own code.
         let code = u32::from(asked.len() < 3);
         assert_eq!(world.reported("proxy"), Some(code), "{:#?}", world.seen);
         assert_eq!(world.pod.phase(), Phase::Terminated);
@@ -208,7 +209,7 @@ fn a_sidecar_that_dies_in_its_turn_to_stop_is_not_restarted() {
     let mut world = running(world, &["proxy", "web", "api"]);
     ask_all(&mut world, &["web", "api"], TERM);
     world.run_for(secs(3));
-    // The proxy's turn to stop has come, but its preStop handler has not begun.
+    // The proxy's turn to stop has come, but kubelet has not begun its preStop handler.
     world.call(Call::Crash("proxy", 7));
     world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(7), "{:#?}", world.seen);
@@ -283,7 +284,7 @@ fn a_late_probe_result_does_not_count_for_the_next_execution() {
     );
     world.call(Call::Run("proxy", None));
     world.call(Call::Run("web", None));
-    // The sidecar crashes during an attempt of its probe that would succeed.
+    // The sidecar crashes while an attempt of its probe is under way. The attempt would succeed.
     world.run_for(ms(1_040));
     world.call(Call::Crash("proxy", 1));
     world.run_for(secs(10));
@@ -528,7 +529,7 @@ fn a_sidecar_that_exits_in_its_last_chance_before_its_turn_is_not_restarted() {
     let mut world = running(world, &["proxy", "web"]);
     ask_all(&mut world, &["web", "proxy"], TERM);
     world.run_for(secs(1));
-    // Because of this SIGKILL the proxy gets its stop signal and two seconds. It exits sooner.
+    // After this SIGKILL the proxy gets its stop signal and has two seconds. It exits sooner.
     world.call(Call::Kill("proxy", Signal::KILL, None));
     world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
@@ -654,7 +655,7 @@ fn a_sidecar_that_has_to_be_killed_after_its_startup_probe_failed_comes_back_too
     world.run_for(ms(1_600));
     assert_eq!(world.executions("proxy").len(), 2, "{:#?}", world.seen);
     assert_eq!(world.reported("proxy"), None);
-    // The failure of the previous execution does not fail this one.
+    // The previous execution has failed. The current execution does not count as failed.
     ask_all(&mut world, &["proxy", "web"], TERM);
     world.run_for(secs(10));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);

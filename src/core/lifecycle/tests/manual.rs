@@ -94,8 +94,8 @@ fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
     for name in ["proxy", "web"] {
         world.call(Call::Delete(name));
     }
-    // The sandbox container is left here, because a pod without any container starts over with its
-    // next one.
+    // The sandbox container is left in this pod. A pod without any container would start over with
+    // the next container.
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]).with_sandbox();
     let mut world = running(world, &["proxy", "web"]);
     world.stop(None);
@@ -158,7 +158,7 @@ fn a_release_by_hand_starts_the_container_and_returns_the_overridden_obstacles()
     }
 }
 
-/// No other request would stop the guests.
+/// No request other than `usher stop` would stop the guests.
 #[test]
 fn a_run_that_is_complete_and_stopped_by_hand_stops_guests_too() {
     let world = World::new(&[
@@ -260,7 +260,8 @@ proptest! {
         }
         let asked = world.now;
         let stopped = world.stop(Some(secs(grace)));
-        // Two seconds pass between the last signal and SIGKILL. The runtime takes the rest.
+        // The last signal and SIGKILL are two seconds apart. The rest of the time is for the
+        // simulated runtime.
         let end = asked.after(secs(grace + 2) + ms(200));
         while world.step(end) {
             let view = world.pod.view(world.now);

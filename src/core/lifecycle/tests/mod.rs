@@ -1,4 +1,4 @@
-//! The rules, in the simulator.
+//! Tests of the rules, in the simulator.
 
 mod allowance;
 mod chaos;

@@ -1,5 +1,5 @@
-//! Names that end in `?`: without a container they have no effect; with one they count like any
-//! other name.
+//! Names that end in `?`. A name without a container has no effect. A name with a container counts
+//! like any other name.
 
 use crate::lifecycle::{Status, Time};
 use crate::plan::{Plan, Roles, Rules};
@@ -50,7 +50,7 @@ fn an_optional_name_without_a_container_has_no_effect() {
     }
 }
 
-/// The small pods create every ordered container before the app.
+/// The small pods create the app last, after all other containers that usher orders.
 #[test]
 fn an_optional_name_whose_container_is_created_counts_like_any_other() {
     for without in Case::small() {
@@ -77,7 +77,7 @@ fn an_app_waits_for_an_optional_sidecar_that_is_there() {
     world.run_for(secs(5));
     let started = world.executed("proxy").unwrap().after(ms(450));
     assert!(world.executed("web").unwrap() >= started);
-    // An app does not wait for an optional sidecar that does not exist when the app could run.
+    // An app does not wait for an optional sidecar that was not created before the app could run.
     let mut world = World::new(&annotations).script("proxy", slow);
     world.call(Call::Run("web", None));
     world.run_for(secs(1));

@@ -1,5 +1,6 @@
-//! Pods under a simulated kubelet: a pod that is left alone becomes ready, and does so again after
-//! any fault. Promises about the termination of pods are tested in [`trouble`](super::trouble).
+//! Pods under a simulated kubelet. A pod that is left alone becomes ready, and becomes ready again
+//! after any fault. Promises about the termination of pods are tested in
+//! [`trouble`](super::trouble).
 
 use std::fmt;
 
@@ -15,7 +16,8 @@ use crate::simulator::{World, ms};
 
 use super::trouble::broken_promises;
 
-/// Milliseconds in which a pod settles: longer than all of kubelet's back-offs up to the longest.
+/// Milliseconds after which a pod has settled. The time is longer than the sum of kubelet's
+/// back-offs, up to the longest one.
 const SETTLES: u64 = 1_500_000;
 
 /// A pod that is left alone after its last fault until it has settled.
@@ -46,15 +48,15 @@ impl LeftAlone {
         LeftAlone(case)
     }
 
-    /// True if no container fails, and the caller stops none.
+    /// True if no container fails, and the caller stops no container.
     fn is_well(&self) -> bool {
         let is_well = |member: &Member| member.behaviors.len() == 1 && member.post_starts_fail == 0;
         self.0.faults.is_empty() && self.0.members.iter().all(is_well)
     }
 }
 
-/// Makes the last behavior succeed; earlier ones fail at most as often as the caller restarts the
-/// container.
+/// Makes the last behavior of a container succeed. Earlier behaviors may fail, but not more often
+/// than the caller restarts the container.
 fn settle(member: &mut Member, policy: RestartPolicy) {
     if member.part.is_defer() {
         return;
@@ -104,7 +106,7 @@ fn settled(run: &Run<'_>) -> Time {
 
 fn comes_up(run: &Run<'_>) -> Result<(), String> {
     let at = settled(run);
-    // The pod is complete, and kubelet has stopped all of it.
+    // The pod is complete, and kubelet has stopped all of its containers.
     let is_over = |(ended, _, end): &(Time, usize, End)| *ended <= at && *end == End::Over;
     if run.log.ends.iter().any(is_over) {
         return Ok(());

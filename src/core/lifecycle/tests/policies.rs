@@ -1,4 +1,4 @@
-//! The five ways to share the grace period, in pods that take all the time they can get.
+//! The five grace policies, in pods whose containers use all the time that they get.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::plan::Signal;
 use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
 use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
-/// Grace policies, each with the seconds by which its worst case exceeds the grace period.
+/// Grace policies, and the seconds by which a termination may exceed the grace period under each.
 const POLICIES: [(&str, u64); 5] = [
     ("Shared", 2),
     ("Reserve", 2),
@@ -21,7 +21,7 @@ const POLICIES: [(&str, u64); 5] = [
 const ALL: [&str; 5] = ["proxy", "logs", "web", "before", "after"];
 const GRACE: Duration = secs(8);
 
-/// Time between SIGKILL and the end of a process, added up for the five steps.
+/// Total time between SIGKILL and the end of a process in all five steps.
 const DYING: Duration = ms(5);
 
 fn pod(policy: &'static str, scripts: [Script; 5]) -> World {
@@ -47,7 +47,7 @@ fn hangs() -> Script {
     }
 }
 
-/// Deletes a pod in which nothing ever ends by itself. Also returns the time of the deletion.
+/// Deletes a pod in which no container exits by itself. Also returns the time of the deletion.
 fn delete_a_deaf_one(policy: &'static str) -> (World, Time) {
     let mut world = pod(policy, std::array::from_fn(|_| hangs()));
     let asked = world.now;
@@ -88,7 +88,8 @@ fn shared_gives_everything_to_the_first_and_everybody_two_seconds_at_the_end() {
 #[test]
 fn reserve_keeps_two_seconds_for_each_later_step() {
     let (world, asked) = delete_a_deaf_one("Reserve");
-    // The hooks have 8 - 6 seconds, and each later step has two.
+    // The hooks have two seconds: the grace period of eight seconds minus the reserve of six. Each
+    // later step has two seconds.
     let released = world.at(&Seen::Released("before".into()));
     assert_eq!(seconds(&world, asked, released), 2);
     assert_eq!(seconds(&world, asked, world.signalled("web")), 4);
@@ -143,12 +144,13 @@ fn strict_kills_containers_without_time() {
         assert_eq!(signals[0].1, Signal::KILL);
         assert!(signals[0].0 >= end && signals[0].0 <= end.after(DYING));
     }
-    // Sidecars that are killed in this way report no failure.
+    // Sidecars that are killed at the end of the grace period report no failure.
     assert_eq!(
         [world.reported("proxy"), world.reported("logs")],
         [Some(0); 2]
     );
-    // A sidecar that the caller kills before its turn gets no stop signal and no time either.
+    // If the caller kills a sidecar before its turn, the sidecar gets no stop signal and no time
+    // either.
     let mut world = pod("Strict", std::array::from_fn(|_| hangs()));
     ask_all(&mut world, &ALL, TERM);
     world.run_for(secs(1));
@@ -220,7 +222,8 @@ fn a_request_that_is_delivered_is_answered() {
             .filter(|(when, seen)| when == at && matches!(seen, Seen::KillAnswered(..)))
             .count()
     };
-    // The stop of `before`, which `web` waited for, is answered at the same moment, by its exit.
+    // Until now `web` had to wait for `before`. The stop request for `before` is answered at the
+    // same moment, by the exit of `before`.
     assert_eq!(answered(&told), 2, "{:#?}", world.seen);
 }
 
@@ -285,7 +288,7 @@ fn a_lone_app_runs_its_hook_before_its_signal_where_nothing_can_tell_them_apart(
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
     assert_eq!(world.signalled("web"), Some(asked.after(secs(3))));
-    // If there is a second container, the request for web is a lone one, and web's hook does not
+    // If there is a second container, the request for web stops web alone, and web's hook does not
     // run.
     let world = World::new(&[
         ("apps", "web api"),
@@ -383,7 +386,7 @@ fn a_cap_of_its_own_ends_the_stop_of_one_container() {
         (asked.after(secs(3)), Signal::KILL)
     );
     assert_eq!(world.signalled("proxy"), world.died("web"));
-    // The cap also holds for a container that is stopped alone.
+    // The limit of three seconds also holds for a container that is stopped alone.
     let world = World::new(&[("sidecars", "proxy"), ("grace-period.usher/web", "3s")]);
     let mut world = running(world.script("web", deaf()), &["proxy", "web"]);
     let asked = world.now;
@@ -474,7 +477,8 @@ fn an_attempt_that_hangs_carries_no_extension_beyond_its_bound() {
             r#"{"tcpSocket":{"port":80},"periodSeconds":2,"timeoutSeconds":25}"#,
         ),
     ];
-    // Kubelet ends the pod, or the shim decides its termination without a Kill by the caller.
+    // The test is run twice: kubelet ends the pod, or `usher stop` ends it and the caller sends no
+    // Kill.
     for is_decided in [false, true] {
         let world = World::new(&annotations).script("bye", hangs.clone());
         let mut world = running(world, &["proxy", "web", "bye"]);

@@ -1,4 +1,5 @@
-//! A sidecar's postStart handler: which Exec the shim takes for it, and what its failure means.
+//! A sidecar's postStart handler: which Exec the shim takes for the handler, and what a failure of
+//! the handler means.
 
 use crate::lifecycle::{Exec, Time};
 use crate::plan::{KubeletFacts, PreStop};
@@ -6,7 +7,8 @@ use crate::plan::{KubeletFacts, PreStop};
 use super::fixtures::TERM;
 use crate::simulator::{Call, Node, Seen, World, ms, secs};
 
-/// The app was created before its proxy, whose postStart has just ended with `code`.
+/// A pod whose app was created before its sidecar. The sidecar's postStart handler has just ended
+/// with `code`.
 fn post_started(code: Option<u8>, more: &[(&'static str, &'static str)]) -> (World, Time) {
     let argv = ["/bin/setup".to_owned()];
     let exec = Exec {
@@ -82,7 +84,7 @@ fn a_post_start_that_ends_with_its_sidecar_has_failed_although_it_runs_again_aft
     world.exec("proxy", &exec).unwrap();
     world.call(Call::Crash("proxy", 1));
     world.exec_over("proxy", "post", Some(137));
-    // Kubelet stops the sidecar for the failed handler, but only a moment later.
+    // Kubelet stops the sidecar because the handler has failed, but only a moment later.
     world.run_for(ms(500));
     assert!(world.at(&Seen::PostStarted("proxy".into())).is_some());
     assert_eq!(world.executed("web"), None, "{:#?}", world.seen);
@@ -123,7 +125,7 @@ fn a_pre_stop_handler_delays_the_stop_after_a_failed_post_start() {
 
 #[test]
 fn a_create_shows_that_an_exec_is_no_post_start() {
-    // The Create comes while the Exec runs, or after it has failed without a stop request.
+    // The Create comes while the Exec runs, or after the Exec has failed without a stop request.
     for code in [None, Some(1)] {
         let (mut world, _) = match code {
             Some(_) => post_started(code, &[]),
@@ -182,8 +184,8 @@ fn a_held_container_waits_a_second_for_the_post_start_of_its_sidecar() {
     world.run_for(secs(5));
     let started = world.executed("proxy").unwrap();
     assert_eq!(world.executed("web"), Some(started.after(ms(1_001))));
-    // If the next container is created, the app does not wait: kubelet would have run the handler
-    // before.
+    // If another container is created, the app does not wait any longer: kubelet would have run the
+    // handler before that Create.
     let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
     for name in ["web", "proxy", "api"] {
         world.call(Call::Run(name, None));

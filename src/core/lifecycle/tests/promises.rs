@@ -1,4 +1,4 @@
-//! The promises, for any pod.
+//! Tests some of usher's promises with random pods.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ struct Case {
     stop_order: &'static str,
     grace: u64,
     scripts: Vec<Script>,
-    /// The order in which the containers are created, and the time between two creations.
+    /// The order in which the containers are created. `gaps` are the times between two creations.
     order: Vec<&'static str>,
     gaps: Vec<u64>,
-    /// The delay of each stop request, after the first.
+    /// The delay of the stop request for each container.
     asks: Vec<u64>,
 }
 
@@ -129,8 +129,8 @@ impl Case {
         }
     }
 
-    /// True if all other containers had exited when this one was asked to stop. Delays of requests
-    /// count from `asked`.
+    /// True if all other containers had exited when this container was asked to stop. Delays of
+    /// requests count from `asked`.
     fn was_asked_alone(&self, world: &World, name: &str, asked: Time) -> bool {
         let position = self.order.iter().position(|other| *other == name).unwrap();
         let at = asked.after(ms(self.asks[position]));
@@ -195,7 +195,7 @@ proptest! {
         world.seen.clear();
         case.ask_all(&mut world);
         world.run_for(secs(60));
-        // The grace period starts with the first request, which may come with a delay.
+        // The grace period starts with the first stop request, which may be delayed.
         let first = asked.after(ms(*case.asks[..case.order.len()].iter().min().unwrap()));
         let deadline = first.after(secs(case.grace));
         let last_app = case.app_names().iter().filter_map(|app| world.died(app)).max().unwrap();
@@ -206,13 +206,14 @@ proptest! {
         for name in &case.order {
             let died = world.died(name);
             if died.is_none() && case.was_asked_alone(&world, name, asked) {
-                // This is no termination; the caller has to kill the container.
+                // The pod does not terminate here: only this container was asked to stop, and the
+                // caller would have to kill it.
                 continue;
             }
             prop_assert!(died.is_some(), "{name} lives");
-            // A termination's grace period starts with its first request. An earlier request may
-            // have been delivered before the next came, and then is no part of it. Here a kill
-            // takes a millisecond.
+            // The grace period of a termination starts with its first request. A request that was
+            // delivered before the next one came is not part of the termination. In the simulator a
+            // kill takes a millisecond.
             let last = asked.after(ms(*case.asks[..case.order.len()].iter().max().unwrap()));
             prop_assert!(
                 died <= Some(last.after(secs(case.grace)).after(ms(2_001))), "{name} died at {died:?}");

@@ -148,8 +148,7 @@ fn no_container_is_created_or_restarted_after_the_sandbox_is_gone() {
         restart_takes: secs(3),
         ..stops_after(3_000)
     };
-    // When the sandbox dies, the sidecar has been dead for a while, is being restarted, or is
-    // alive.
+    // When the sandbox dies, the sidecar is in back-off, is being restarted, or is alive.
     for (crashes, before) in [(2, secs(5)), (1, secs(1)), (0, secs(1))] {
         let world = job("Never").with_sandbox().script("proxy", slow.clone());
         let mut world = running(world.script("web", stops_after(3_000)), &["proxy", "web"]);
@@ -239,7 +238,7 @@ fn a_sidecar_killed_during_a_restart_ends_between_two_executions() {
     world.check_end();
 }
 
-/// A sidecar whose every restart fails after three seconds.
+/// A pod whose sidecar cannot be restarted: each restart fails after three seconds.
 fn not_restarted() -> World {
     let fails = Script {
         restart_takes: secs(3),
@@ -334,7 +333,7 @@ fn inside_an_end_a_sidecar_that_crashes_is_there_again_after_0_1_2_then_4_second
     for name in ["proxy", "web"] {
         world.call(Call::Run(name, None));
     }
-    // After this time the sidecar's back-off is five minutes.
+    // After these 900 seconds, the sidecar's back-off is five minutes.
     world.run_for(secs(900));
     assert!(!world.is_executing("proxy"));
     world.seen.clear();

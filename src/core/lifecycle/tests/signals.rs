@@ -1,4 +1,4 @@
-//! The purpose of a signal, and the reason for sending it.
+//! The meaning of a signal from the caller, and the reason for a signal that the shim sends.
 
 use crate::lifecycle::{ContainerId, Kill, ProbeKind, Why};
 use crate::plan::Signal;

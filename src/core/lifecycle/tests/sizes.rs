@@ -6,7 +6,7 @@ use crate::sizing::{Bytes, Limit, Millicores, Size};
 use super::fixtures::{TERM, stops_after};
 use crate::simulator::{Call, Script, World, ms, secs};
 
-/// A size with as many thousandths of a CPU as bytes.
+/// A size of `amount` thousandths of a CPU and `amount` bytes of memory.
 fn size(amount: u64) -> Size {
     Size::exactly(Millicores(amount), Bytes(amount))
 }
@@ -115,7 +115,8 @@ fn defer_containers_have_their_turn_one_at_a_time() {
     world.run_for(ms(100));
     for running in ["c", "d"] {
         assert_eq!(world.pod.phase(), Phase::Terminating(Step::PreExit));
-        // From the first of them on, the pod is as large as the largest of them needs.
+        // As soon as the first of these containers runs, the pod has the size that the largest of
+        // them needs.
         assert_eq!(now(&world).size, size(327));
         assert!(now(&world).counted.contains(&ContainerId::from(running)));
         world.run_for(ms(500));

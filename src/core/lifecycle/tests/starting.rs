@@ -30,7 +30,8 @@ fn an_app_that_is_created_first_runs_when_its_sidecar_is_started() {
         "{:#?}",
         world.seen
     );
-    // The Start was answered at once, because the caller may create the proxy only after it.
+    // The Start was answered at once, because the caller might create the proxy only after the
+    // answer.
     assert!(world.start_answer("web").unwrap().0 < world.executed("proxy").unwrap());
     world.check_end();
 }
@@ -160,7 +161,7 @@ fn auto_blocks_for_ten_seconds_in_a_sandbox_all_told() {
     world.call(Call::Delete("web"));
     assert!(world.start_answer("web").unwrap().1.is_err());
     world.seen.clear();
-    // The first Start has used five of the ten seconds.
+    // The first Start has used five of the ten seconds for which Starts may be blocked.
     let mut later = world.script("web", Script::default());
     later.call(Call::Run("web", None));
     let asked = later.now;
@@ -229,7 +230,7 @@ fn a_start_that_blocks_for_long_says_so_once_and_not_again_when_it_is_held() {
     assert_eq!(world.told("web").len(), 1, "{:?}", world.told("web"));
 }
 
-/// The annotation that the first line on a container's stderr names as missing.
+/// The missing annotation that the first line on a container's stderr names.
 fn advice(world: &World, name: &str) -> String {
     let told = world.told(name);
     let (_, advice) = told[0].split_once("; ").unwrap_or_default();

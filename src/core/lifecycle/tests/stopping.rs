@@ -89,8 +89,8 @@ fn all_containers_end_with_the_grace_period() {
     ask_all(&mut world, &["proxy", "logs", "web"], TERM);
     world.run_for(secs(30));
     let end = asked.after(secs(8));
-    // The app used up the grace period. At its end every living container gets a last signal, and
-    // SIGKILL two seconds later.
+    // The app used up the grace period. At the end of the grace period every living container gets
+    // a last signal, and SIGKILL two seconds later.
     assert_eq!(world.signalled("logs"), Some(end));
     assert_eq!(world.signalled("proxy"), Some(end));
     assert_eq!(world.signals("web")[1], (end, TERM));
@@ -124,7 +124,7 @@ fn a_sigkill_is_never_queued_for_an_app() {
         &(world.now, Signal::KILL)
     );
     world.run_for(secs(1));
-    // With the app gone it is the sidecar's turn.
+    // The app is gone, so the sidecar's turn has come.
     assert_eq!(world.signals("proxy")[0].1, TERM);
 }
 

@@ -1,5 +1,5 @@
 //! Simulated pods with faults: some thousand random pods, and every small pod with each fault at
-//! each moment. `scripts/simulate` runs as many more as time allows.
+//! each moment. `scripts/simulate` runs as many more pods as time allows.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,8 @@ use crate::simulator::survey::{self, Broken, check, noting_panics, number};
 use crate::simulator::trace::Run;
 use crate::simulator::{Seen, World};
 
-/// The name given to panics. The core and the simulated world panic if, for example, an action is
-/// forgotten or an exit is reported twice.
+/// The name of the promise that a panic breaks. The core and the simulated world panic if, for
+/// example, an action is forgotten or an exit is reported twice.
 const SOUND: &str = "nothing panics";
 
 /// The promises that the pod breaks, among `PROMISES` and `others`.

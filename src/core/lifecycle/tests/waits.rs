@@ -17,14 +17,15 @@ fn wait(world: &World, name: &str) -> Wait {
     container(world, name).wait.unwrap()
 }
 
-/// The end of a wait according to the view: milliseconds after `since`, and the event that follows.
+/// The end of a wait according to the view, in milliseconds after `since`, and the event that ends
+/// the wait.
 fn bound(world: &World, name: &str, since: Time) -> (u64, Then) {
     let (until, then) = wait(world, name).until.unwrap();
     (u64::try_from(until.since(since).as_millis()).unwrap(), then)
 }
 
-/// Asks all containers of a pod to stop, and waits a second. The `is_deaf` ones ignore their
-/// signals. Returns the time of the request, too.
+/// Asks all containers of a pod to stop, and waits a second. The containers in `is_deaf` ignore
+/// their signals. Also returns the time of the stop requests.
 fn hanging(settings: Settings, names: &[&'static str], is_deaf: &[&str]) -> (World, Time) {
     let all: Settings = &[("sidecars", "proxy logs"), ("grace-period", "20s")];
     let mut world = World::new(&[all, settings].concat());
@@ -38,7 +39,7 @@ fn hanging(settings: Settings, names: &[&'static str], is_deaf: &[&str]) -> (Wor
     (world, asked)
 }
 
-/// Runs until two milliseconds after the time that is `millis` after `since`.
+/// Runs until `millis` milliseconds after `since`, and two milliseconds more.
 fn run_until(world: &mut World, since: Time, millis: u64) {
     let end = since.after(ms(millis + 2));
     world.run_for(end.since(world.now));
@@ -176,7 +177,7 @@ fn a_lone_request_waits_until_its_signal_is_delivered() {
     assert_eq!(then, Then::StopSignal);
     world.run_for(at.after(ms(1)).since(world.now));
     assert_eq!(world.signals("proxy"), [(at, TERM)]);
-    // Next, the caller kills the sidecar.
+    // After the stop signal, the caller's SIGKILL comes next.
     let (_, then) = wait(&world, "proxy").until.unwrap();
     assert_eq!(then, Then::Killed);
 }

@@ -9,10 +9,10 @@ use crate::plan::word::Word;
 use crate::plan::{ContainerSetting, PodSetting};
 use usher_fuzz::cost::assert_small;
 
-/// Longest allowed value, in bytes.
+/// Maximum length of a value, in bytes.
 const LONGEST: usize = 16 * 1024;
 
-/// Makes a value from `begin`, as many copies of `item` as one value has room for, and `end`.
+/// Makes a value of maximum length: `begin`, as many copies of `item` as fit, and `end`.
 fn full(begin: &str, item: &str, end: &str) -> String {
     let room = LONGEST - begin.len() - end.len();
     // If the items end in a comma, the last comma is left out.

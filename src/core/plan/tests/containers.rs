@@ -146,7 +146,7 @@ fn exit_codes_are_listed_or_excluded() {
     }
     let all = read("!");
     assert!(all.contains(0) && all.contains(255));
-    // No process exits with such a code.
+    // No process exits with a code above 255.
     for code in [256, 298, u32::MAX] {
         assert!(!listed.contains(code) && !all.contains(code), "{code}");
     }

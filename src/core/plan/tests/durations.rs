@@ -105,7 +105,7 @@ fn a_negative_duration_is_refused() {
     }
 }
 
-/// As Go's `Duration.String` writes it.
+/// The duration as Go's `Duration.String` writes it.
 fn as_go_writes(nanoseconds: u64) -> String {
     let fraction = |whole: u64, rest: u64, width: usize| {
         let digits = format!("{rest:0width$}");

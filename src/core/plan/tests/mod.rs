@@ -1,4 +1,4 @@
-//! The annotation contract, sentence by sentence.
+//! Tests of the annotation contract, sentence by sentence.
 
 use std::collections::BTreeMap;
 

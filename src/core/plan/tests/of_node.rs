@@ -93,13 +93,13 @@ fn an_invalid_pattern_is_refused() {
         ("-a", "is no pattern"),
         ("a?", "is no pattern"),
     ] {
-        let sentence = Roles::new([pattern], false).unwrap_err();
+        let sentence = Roles::new([pattern], false).unwrap_err().to_string();
         assert!(
             sentence.starts_with(&format!("sidecars: \"{pattern}\" {words}")),
             "{sentence}"
         );
     }
-    let sentence = Roles::new(["a", "a"], false).unwrap_err();
+    let sentence = Roles::new(["a", "a"], false).unwrap_err().to_string();
     assert!(sentence.contains("\"a\" is listed twice"), "{sentence}");
     assert!(Roles::new(Vec::<String>::new(), true).is_err());
 }

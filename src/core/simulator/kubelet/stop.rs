@@ -1,6 +1,6 @@
-//! Stops of containers: kubelet runs the preStop handler, waits for the turn of native sidecars,
-//! and calls StopContainer with at least 2 s. containerd sends a stop signal once, and SIGKILL when
-//! the time is over.
+//! Stops of containers. Kubelet runs the preStop handler, waits until a native sidecar may stop,
+//! and calls StopContainer with at least 2 s. containerd sends the stop signal only once, and
+//! SIGKILL when the time is over.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Promises about calls: each has its effect and is answered, and none stays under way for ever.
+//! Promises about calls: each call has its effect and is answered in time.
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks that a `stop-signal` "replaces the signal of CRI's stop request", and is "also what the
-/// last chance sends".
+/// Checks that a container with the setting `stop-signal` gets no other signal than this stop
+/// signal and SIGKILL.
 pub fn its_own_signal_stops_it(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let own = trace.member.stop_signal;

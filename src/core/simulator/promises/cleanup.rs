@@ -39,7 +39,8 @@ fn it_does_not_run_twice(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<
         .filter(|trace| trace.member.name == name);
     let runs: usize = namesakes.map(|trace| runs_in(ending, trace)).sum();
     let again = defer.member.restart.unwrap_or(RestartPolicy::Never) != RestartPolicy::Never;
-    // If a Create disproves the termination, it is better that the cleanup runs twice than never.
+    // A Create may disprove a termination after the cleanup has run. It is better that the cleanup
+    // then runs a second time than that it never runs.
     let mut taken = run.taken.iter();
     let is_disproved =
         taken.any(|taken| taken.sandbox == ending.sandbox && taken.disproved >= Some(ending.from));
@@ -54,15 +55,16 @@ fn runs_in(ending: &Ending, trace: &ContainerTrace<'_>) -> usize {
 }
 
 fn it_is_left_out(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Verdict {
-    // If the node was hindered, a request may arrive when its grace period seems to be over.
+    // If a fault hindered the node, a request may arrive so late that its grace period seems to be
+    // over.
     let is_late = run.is_any_hindered(ending.sandbox, ending.from, ending.from);
     broken(runs_in(ending, defer) == 0 || is_late, || {
         format!("{} runs in a forced end", defer.id)
     })
 }
 
-/// True if a defer has to run: it is present, something ran in the pod, and the defer was not
-/// stopped alone.
+/// True if a defer container has to run: it is present, another container has run in the pod, and
+/// the defer container was not stopped alone.
 fn is_due(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> bool {
     let since = run.began(ending.sandbox, ending.from);
     let something_ran = run.of(ending.sandbox).any(|trace| {
@@ -75,28 +77,31 @@ fn is_due(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> bool {
         && defer.is_alive(ending.from)
         && !defer.is_killed_by(ending.from)
         && defer.executed.iter().all(|at| *at >= ending.from);
-    // In a restart that the shim has not seen, the defers still belong to the previous run.
+    // If kubelet restarts the whole pod and the shim does not notice, the shim still counts the
+    // defer containers as part of the previous run.
     let is_of_next = is_unseen_restart(run, defer);
     something_ran && is_there && !is_of_next && !has_its_own_request(run, ending, defer)
 }
 
-/// True if the defer got its own stop request: "A defer that gets one ends without having run".
+/// True if the defer container got its own stop request. Such a defer container ends without having
+/// run.
 fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> bool {
     let mut own = run.log.asks.iter().filter(|ask| ask.id == defer.id);
     let was_asked = own.clone().any(|ask| match ask.end {
         true => ask.at < ending.from,
         false => ask.at <= ending.from,
     });
-    // The same holds for a defer whose request was delayed as long as allowed, while no second
-    // request came. But if no app reads RUNNING, such a request is the end of the pod.
+    // A defer container also ends without having run if its stop request was delayed as long as
+    // allowed, and no second request came. But if no app reads RUNNING, such a request is the end
+    // of the pod.
     let has_apps = |at: Time| {
         let mut traces = run.of(ending.sandbox);
         traces.any(|trace| trace.part() == Part::App && trace.reads_running(at))
     };
     let told = defer.signals.first().map(|(at, _)| *at);
     let was_alone = told.is_some_and(|told| has_apps(told) && run.is_told_alone(defer, told));
-    // The same holds for a defer that its caller kills before the announced grace period is over,
-    // if nothing else shows a termination.
+    // A defer container also ends without having run if its caller kills it before the announced
+    // grace period is over, and nothing else shows a termination.
     let is_cut = own.any(|ask| {
         let until = run.kept_until(ask, defer);
         let mut kills = run.log.kills.iter();
@@ -109,7 +114,8 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -
     let Some(turn) = turn_of(run, ending, defer) else {
         return Ok(());
     };
-    // If a later request gives more time than the first ones, it comes too late for the defer.
+    // A later request may give more time than the first requests, but too late for the defer
+    // container.
     let asks = run.log.asks.iter().filter(|ask| {
         let is_of_end = ask.end && run.ask_sandbox(ask) == ending.sandbox;
         is_of_end && ask.at <= turn && !ask.is_handler
@@ -117,14 +123,15 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -
     let mut graces = asks.map(|ask| ask.grace).peekable();
     let had_little = graces.peek().is_some() && graces.all(|grace| grace <= LEAST);
     let margin = match run.case.grace_policy {
-        // The last 2 s of the defer's step are for containers that still get their stop signal.
+        // The last 2 s of a defer container's step are for containers that still get their stop
+        // signal.
         GracePolicy::Reserve => secs(8),
         GracePolicy::Overrun | GracePolicy::SkipHooks => secs(2),
         GracePolicy::Shared | GracePolicy::Strict => Duration::ZERO,
     };
     let has_time = turn.after(margin).after(ms(300)) < ending.soonest;
     let has_time = has_time && !(run.is_hurried() && had_little);
-    // A container before the defer may have been delayed.
+    // A fault may have delayed a container that comes before the defer container.
     let is_hindered = run.is_hindered(&defer.id, defer.created, turn)
         || run.is_any_hindered(ending.sandbox, ending.from, ending.deadline);
     broken(
@@ -138,7 +145,8 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -
     )
 }
 
-/// The time when all steps and containers before a defer are over, or `None` if they never are.
+/// The time when all steps and containers before a defer container are over, or `None` if this
+/// never happens.
 fn turn_of(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Option<Time> {
     let hooks = run.case.members.iter().filter_map(|member| member.hook);
     let mut turn = ending.known.after(ms(hooks.max().unwrap_or_default()));
@@ -170,7 +178,7 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Option
     });
     for trace in before {
         let is_there = trace.reads_running(ending.from) || trace.is_alive(ending.from);
-        // A defer that is created later has its turn before this one as well.
+        // An earlier defer container counts even if kubelet creates it only during the termination.
         let comes_later =
             trace.part().is_defer() && trace.executed.iter().any(|at| *at > ending.from);
         if trace.id == defer.id || !is_there && !comes_later {
@@ -181,8 +189,9 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Option
     Some(turn)
 }
 
-/// Checks that a cap gives "a defer the time from its release to its signal, with SIGKILL 2 s
-/// later", unless the pod's grace period ends before.
+/// Checks that the cap of a defer container limits the time from its release to its stop signal
+/// exactly, and that SIGKILL follows 2 s later. This does not apply if the pod's grace period ends
+/// before.
 pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
     for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
         let (Some(cap), Some(released)) = (trace.member.cap, trace.released) else {
@@ -193,7 +202,8 @@ pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
         };
         let end = released.after(secs(cap));
         let is_cut = end.after(least(run.case.grace_policy)).after(MOMENT) >= ending.soonest;
-        // A restarted defer is stopped earlier if other defers still have to run.
+        // A defer container that was restarted is stopped earlier if other defer containers still
+        // have to run.
         let is_run_again = trace.executed.len() > 1;
         let is_hindered = run.is_any_hindered(trace.sandbox, released, end.after(LEAST));
         let mut taken = run.taken.iter();
@@ -223,8 +233,9 @@ pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// "It is run again until it succeeds or what is left is needed by the defers and steps behind it":
-/// a failed defer is restarted after 0, 1, 2, then 4 s, and the next defer still runs.
+/// Checks that a failed defer container is restarted after 0, 1, 2, then 4 s. It is restarted until
+/// it succeeds, or until later defer containers and steps need the remaining time. Then the next
+/// defer container still runs.
 pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
     for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
         let restarts = trace.member.restart.unwrap_or(RestartPolicy::Never);
@@ -232,7 +243,7 @@ pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
         let (true, Some(ending)) = (restarts != RestartPolicy::Never, ending) else {
             continue;
         };
-        // An upper bound for the number of defers and steps after this defer.
+        // An upper bound for the number of defer containers and steps after this defer container.
         let behind = run
             .case
             .members
@@ -261,8 +272,8 @@ pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
         });
         let first = trace.died.first().map(|(at, _)| *at);
         let had_time = first.is_some_and(|at| at < last) && trace.executed.len() > 1;
-        // A defer that hangs in its first run uses up all time, and so does one that hangs after a
-        // restart.
+        // A defer container that hangs uses up all time, whether it hangs in its first run or after
+        // a restart.
         let starved = others.find(|other| runs_in(&ending, other) == 0);
         let last_end = trace.ended();
         let took_all = last_end.is_none_or(|at| at >= ending.soonest);
@@ -276,7 +287,7 @@ pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// Time before a termination's deadline that is left to later steps.
+/// The last part of a termination's time, which is reserved for later steps.
 fn least(policy: GracePolicy) -> Duration {
     match policy {
         GracePolicy::Reserve => secs(8),
@@ -287,8 +298,8 @@ fn least(policy: GracePolicy) -> Duration {
     }
 }
 
-/// Checks that "termination hooks of all containers that have one" run, if the termination is not
-/// forced and there is time.
+/// Checks that the termination hooks of all containers run, unless the termination is forced or
+/// there is no time.
 pub fn hooks_run(run: &Run<'_>) -> Verdict {
     for trace in run
         .traces
@@ -326,8 +337,7 @@ fn lives_in(ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
         && died.all(|(at, _)| *at < ending.from || *at > ending.known.after(MOMENT))
 }
 
-/// True if the container was stopped for a reason of its own, before the termination or at the same
-/// time.
+/// True if the container was stopped alone, before the termination or at the same time.
 fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
     let mut asks = run.log.asks.iter();
     let was_asked = asks.any(|ask| ask.id == trace.id && (!ask.end || ask.at < ending.from));
@@ -336,7 +346,8 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) ->
     let has_others = |at: Time| {
         let others = run.of(trace.sandbox).filter(|other| other.id != trace.id);
         let mut others = others.filter(|other| other.part() != Part::Guest);
-        // A container that exits at the moment of the signal may exit after it.
+        // Looks at the state 1 ms before the signal, because another container may exit at the
+        // moment of the signal.
         others.any(|other| other.reads_running(at.before(ms(1))))
     };
     let mut told = trace.signals.iter().map(|(at, _)| *at);
@@ -350,7 +361,7 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) ->
     was_asked || was_told
 }
 
-/// True if only one container was asked to stop while this one lived, and that was another
+/// True if exactly one container was asked to stop while this container lived, and it was another
 /// container. Then the shim could not infer a termination.
 fn is_unknown_to(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
     let mut ends = trace.died.iter().map(|(at, _)| *at);
@@ -369,7 +380,7 @@ fn is_unknown_to(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> 
 }
 
 fn hook_ran(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
-    // The hook may have run already, in a termination assumed earlier.
+    // The shim may have assumed the termination earlier, and have run the hook then.
     let taken = run.taken.iter();
     let taken = taken.filter(|taken| taken.sandbox == trace.sandbox && taken.disproved.is_none());
     let since = taken.map(|taken| taken.at).fold(ending.from, Time::min);
@@ -388,7 +399,8 @@ fn hook_ran(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool 
         Seen::HookEnded(id, HookKind::Termination) => Some(id),
         _ => None,
     });
-    // A hook that still runs from a disproved termination is not run a second time.
+    // If a disproved termination has begun a hook and the hook still runs, it is not run a second
+    // time.
     let begun = began().filter(|at| *at <= ending.from).count();
     let is_under_way = begun > ended.filter(|at| *at <= ending.from).count();
     !trace.runs(since) || is_under_way || began().any(|at| at >= since)

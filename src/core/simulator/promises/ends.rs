@@ -14,7 +14,7 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
         let read_running = |trace: &ContainerTrace<'_>| trace.read_running(at, taken.after);
-        // The shim knows of its own decision a moment before its reports show it.
+        // The shim learns of an exit a moment before it reports the exit.
         let has_just_died = |trace: &ContainerTrace<'_>| {
             let died = trace.died.iter().map(|(died, _)| *died);
             died.max()
@@ -55,12 +55,12 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
                 let is_first =
                     |trace: &&ContainerTrace<'_>| open.first() == Some(&trace.id.as_str());
                 let only = running.iter().all(is_first);
-                // "A guest's own request counts as a second one", if kubelet restarts during the
-                // guest's stop.
+                // If kubelet restarts while it stops a guest, the stop request for the guest counts
+                // as a second request.
                 let excused = open.len() > 1
                     || open.len() == 1 && (is_guest_asked || is_defer && !app_runs || only);
-                // All containers were about to start when containerd died. containerd deletes them
-                // after its return.
+                // If containerd dies when all containers are about to start, containerd deletes
+                // them after its return.
                 let cleared_away = running.is_empty() && run.is_any_hindered(sandbox, at, at);
                 all || excused || cleared_away
             }
@@ -78,7 +78,8 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             .find(|(at, signal)| *signal == Signal::KILL && trace.runs(*at));
         let Some((killed, _)) = kill else { continue };
         let ending = run.ending(trace.sandbox).filter(|e| e.from <= *killed);
-        // The caller may kill sooner than its stop request announced, and so take back time.
+        // The caller may kill a container before the end of the grace period that its stop request
+        // announced.
         let asked = run.log.asks.iter().find(|ask| ask.id == trace.id);
         let is_sooner = asked.is_some_and(|ask| *killed < ask.at.after(ask.grace));
         // The shim cannot see a repeated stop request.
@@ -103,16 +104,17 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
         let need = match (&ending, run.case.grace_policy) {
             (Some(ending), _) if ending.forced => continue,
             (Some(_), GracePolicy::Strict) => continue,
-            // The termination that cut the time short was disproved.
+            // A termination cut the time short, and was disproved later.
             (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
-            // The policy acts "with a real grace under 6 s as `Strict`", for any caller.
+            // With a grace period under 6 s, `Reserve` acts as `Strict`, for any caller.
             (Some(ending), GracePolicy::Reserve)
                 if ending.grace.min(ending.soonest.since(ending.from)) < secs(6) =>
             {
                 continue;
             }
-            // Only the time that is left at the decision can be shared. It counts from the first
-            // request, if that came earlier: "it ends, within the table".
+            // The steps can only share the time that is left when the shim decides the termination.
+            // If a stop request came before the decision, the grace period counts from that
+            // request.
             (Some(ending), GracePolicy::Reserve)
                 if run.is_decided_late(ending, secs(6)) || run.is_given_less(ending, secs(6)) =>
             {
@@ -121,7 +123,7 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
             // If only one container gets a stop request, its time includes the termination window.
             (None, GracePolicy::Strict | GracePolicy::Reserve) => LEAST - WINDOW,
             (Some(_), GracePolicy::Shared) | (None, _) => LEAST,
-            // The last containers of a step share the time that is left of it.
+            // The last containers of a step share the time that is left of the step.
             (Some(_), _) => LEAST / 2,
         };
         let had = told.map(|(at, _)| killed.since(*at));
@@ -158,8 +160,8 @@ pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
             .deadline
             .max(ending.known)
             .after(run.beyond(&ending))
-            // The first container that was asked to stop may have exited before the second was
-            // asked.
+            // The first container that was asked to stop may have exited before the second
+            // container was asked to stop.
             .after(run.spread())
             // Kubelet counts whole seconds.
             .after(secs(1));
@@ -186,8 +188,9 @@ pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The latest exit of a container if a request that the shim could not see gave it less time. Until
-/// then, the caller's visible request leaves it time, or the decided termination does.
+/// The latest exit of a container if kubelet has asked a container of its pod to stop a second
+/// time, which the shim cannot see. The container may run until then: the request that the shim has
+/// seen leaves it time, or the termination that the shim has decided does.
 fn unseen_bound(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> Option<Time> {
     let mut traces = run.of(trace.sandbox);
     let is_unseen =
@@ -244,14 +247,15 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             continue;
         };
         let is_unwell = sidecar.member.unwell.is_some();
-        // "Elsewhere a lone request for a sidecar is delivered": such a sidecar already has its
-        // signal, and its caller kills it when its own grace period is over.
+        // The shim may have delivered a single stop request for a sidecar before. Then the sidecar
+        // already has its signal, and its caller kills it at the end of that request's grace
+        // period.
         let mut signals = sidecar.signals.iter();
         let was_told_alone =
             signals.any(|(at, _)| *at < ending.from && run.is_told_alone(sidecar, *at));
         let is_given_up = run.was_given_up(sidecar);
-        // A container that was signaled in a disproved termination is killed when that grace period
-        // is over.
+        // A container that was signaled in a disproved termination is killed at the end of that
+        // termination's grace period.
         let was_told_before = sidecar.signals.iter().any(|(at, _)| {
             let mut taken = run.taken.iter();
             taken.any(|taken| taken.at <= *at && taken.disproved.is_some_and(|end| *at <= end))
@@ -266,7 +270,7 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             *at >= ending.from && is_in_time && sidecar.runs(*at)
         });
         let Some(told) = told else { continue };
-        // If the node was hindered, another request of the deletion may not have arrived.
+        // If a fault hindered the node, another request of the deletion may not have arrived.
         let is_hindered = run.is_any_hindered(sidecar.sandbox, ending.from, told);
         if is_hindered || run.is_told_alone(sidecar, told) {
             continue;

@@ -1,10 +1,11 @@
-//! Promises that every trace keeps, whatever faults it has. Each is a sentence of the contract. It
-//! is compared with what the containers and kubelet know, never with the core's own reports.
+//! Promises that every trace keeps, whatever faults the case has. Each promise is a sentence of the
+//! contract. Each is checked against what the containers and kubelet know, never against the core's
+//! own reports.
 //!
 //! | module | what its promises are about |
 //! |---|---|
-//! | [`starts`] | which containers wait, for which others, and for how long |
-//! | [`ends`] | what ends a pod, which containers are stopped, and when the end is over |
+//! | [`starts`] | which containers wait, which containers they wait for, and for how long |
+//! | [`ends`] | why a pod terminates, which containers are stopped, and when it is over |
 //! | [`cleanup`] | defer containers and termination hooks |
 //! | [`restarts`] | restarts in place, and in the next sandbox |
 //! | [`calls`] | the effect and the answer of each call |
@@ -23,7 +24,8 @@ use crate::simulator::ms;
 
 use super::trace::Run;
 
-/// Least difference in time that matters: the time of a message, or to kill a process.
+/// Smallest difference in time that matters. Sending a message or killing a process may take this
+/// long.
 const MOMENT: Duration = ms(100);
 
 pub type Verdict = Result<(), String>;

@@ -25,7 +25,8 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
             || ending.forced
             || sidecar.member.essential
             || run.deaths[sidecar.sandbox].is_some();
-        // "One that is in the shim's back-off when the end begins is restarted at once."
+        // If a sidecar is in its back-off when the termination begins, the shim restarts it at
+        // once.
         let mut died = sidecar.died.iter();
         let before = died.rfind(|(died, _)| *died < ending.known);
         let in_back_off = before.filter(|(died, _)| {
@@ -70,7 +71,7 @@ pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if its author wants the shim to restart a sidecar that exited with `status`.
+/// True if the pod's author wants the shim to restart a sidecar that exited with `status`.
 pub fn is_wanted(sidecar: &ContainerTrace<'_>, status: ExitStatus) -> bool {
     match sidecar.member.restart {
         None | Some(RestartPolicy::Always) => true,
@@ -85,7 +86,7 @@ pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
         .iter()
         .filter(|trace| trace.part() == Part::Sidecar)
     {
-        // The shim can only run a handler again that the caller has begun.
+        // The shim can repeat a postStart handler only if the caller has begun it before.
         let known = trace.answered.filter(|(at, is_ok)| {
             let ends = run
                 .log
@@ -133,8 +134,8 @@ pub fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
         {
             continue;
         }
-        // The time covers two attempts of the probe, a stop, and the first restart, which comes at
-        // once.
+        // The bound covers two attempts of the probe, a stop, and the first restart, which happens
+        // at once.
         let due = unwell
             .after(secs(4))
             .after(secs(run.case.grace))
@@ -190,8 +191,8 @@ pub fn the_next_sandbox_is_whole(run: &Run<'_>) -> Verdict {
             Part::Init | Part::PreExit | Part::PostExit => false,
             _ => true,
         };
-        // "Unless the run is complete": kubelet may be about to start an app again with another
-        // image.
+        // If the run is complete, containers may be left out: kubelet may be about to start an app
+        // again with another image.
         let mut taken = run.taken.iter();
         let was_complete = taken.any(|taken| {
             let until = taken.followed.unwrap_or(*at);

@@ -1,4 +1,5 @@
-//! Promises about restarts in a termination: the waits before them, and their limits.
+//! Promises about restarts in a termination: the waits before restarts, and the time when restarts
+//! have to end.
 
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ use crate::simulator::trace::{ContainerTrace, Ending, LEAST, Run};
 use super::restarts::is_wanted;
 use super::{MOMENT, Verdict, broken};
 
-/// Time after a termination's deadline in which no fault of the node may hinder the shim.
+/// Time after a termination's deadline. If a fault of the node hinders the shim in this time, the
+/// promise is not checked.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
-/// "Inside an end the back-off is 0, 1, 2, then 4 s", for sidecars and defers.
+/// Checks that sidecars and defer containers that exit in a termination are restarted after 0, 1,
+/// 2, then 4 s.
 pub fn waits_are_kept(run: &Run<'_>) -> Verdict {
     let mut traces = run.traces.iter();
     traces.try_for_each(|trace| {
@@ -46,12 +49,13 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -
     Ok(())
 }
 
-/// The wait before a restart in a termination after `n` earlier exits.
+/// The wait before a restart in a termination, after `n` earlier exits in this termination.
 pub fn wait_after(n: usize) -> Duration {
     secs([0, 1, 2].get(n).copied().unwrap_or(4))
 }
 
-/// True if an app still runs when a sidecar is due back, and the sidecar was not stopped.
+/// True if a sidecar is still needed when its restart is due: an app runs, and the sidecar was not
+/// asked to stop.
 fn is_needed(
     run: &Run<'_>,
     ending: &Ending,
@@ -67,8 +71,8 @@ fn is_needed(
     has_app && is_in_time && !is_told && !is_alone && !sidecar.member.essential
 }
 
-/// A defer is run again "until what is left is needed by the defers and steps behind it (2 s
-/// each)", and 2 s by the defer itself.
+/// Checks that a defer container is run again only while enough time is left: 2 s for each later
+/// defer container and step, and 2 s for the container itself.
 pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
     for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
         let Some(ending) = plain_ending(run, trace, AFTERWARDS) else {
@@ -96,7 +100,7 @@ pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The number of defers and steps that still come after a defer that runs at `at`.
+/// The number of defer containers and steps that still follow a defer container that runs at `at`.
 fn behind(run: &Run<'_>, defer: &ContainerTrace<'_>, at: Time) -> u32 {
     let place = |trace: &ContainerTrace<'_>| {
         let mut members = run.case.of(trace.part());
@@ -123,8 +127,8 @@ fn behind(run: &Run<'_>, defer: &ContainerTrace<'_>, at: Time) -> u32 {
     u32::try_from(defers + steps).unwrap_or(u32::MAX)
 }
 
-/// The termination of a container's sandbox, if no fault hindered the shim up to `beyond` after the
-/// deadline.
+/// The termination of a container's sandbox. `None` if a fault hindered the shim until `beyond`
+/// after the deadline, or if the termination was disproved or forced.
 pub fn plain_ending(run: &Run<'_>, trace: &ContainerTrace<'_>, beyond: Duration) -> Option<Ending> {
     let ending = run.ending(trace.sandbox)?;
     let mut taken = run.taken.iter();

@@ -1,5 +1,5 @@
-//! Promises about the runs of a pod in one sandbox: a decided termination waits for defers, and a
-//! restarted pod starts over.
+//! Promises about the runs of a pod in one sandbox: the shim waits for defer containers before it
+//! decides a termination, and a restarted pod starts over.
 
 use crate::lifecycle::{Cause, Time};
 use crate::simulator::case::{Member, Part};
@@ -9,15 +9,17 @@ use crate::simulator::trace::{ContainerTrace, Run, Taken};
 use super::starts::{is_unseen_restart, predecessors, was_complete};
 use super::{MOMENT, Verdict, broken};
 
-/// "Every end that the shim decides because something failed or is complete waits for listed
-/// defers": until 30 s after the last Create of a new name, but at most 60 s after the failure.
+/// Checks that the shim waits for listed defer containers before a termination that it decides
+/// because something failed or is complete. The shim waits until 30 s after the last Create of a
+/// new name, but at most 60 s after the failure.
 pub fn decided_ends_wait_for_defers(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let is_of_failure = taken.because.is_decided() && !taken.because.is_callers();
         let mut others = run.taken.iter().filter(|it| it.sandbox == taken.sandbox);
         let is_first = others.all(|other| other.at >= taken.at);
         let is_by_hand = matches!(taken.because, Cause::Stopped);
-        // In a restart that the shim has not seen, the defers exist already.
+        // If kubelet restarts the whole pod and the shim does not notice, the defer containers
+        // exist already.
         let is_unseen = run
             .of(taken.sandbox)
             .any(|trace| is_unseen_restart(run, trace));
@@ -58,8 +60,8 @@ fn is_missing(run: &Run<'_>, taken: &Taken, member: &Member) -> bool {
     !traces.any(|trace| trace.member.name == member.name && trace.created <= taken.at)
 }
 
-/// "The pod starts over: order, defers and completion as in a new sandbox": before an app runs, its
-/// init containers and sidecars have run again.
+/// Checks that a restarted pod starts over as in a new sandbox: before an app runs, its init
+/// containers and sidecars have run again.
 pub fn a_restarted_pod_starts_over(run: &Run<'_>) -> Verdict {
     let is_of_restart = |trace: &&ContainerTrace<'_>| {
         let is_restarted = run.log.restarted.contains(&trace.sandbox);

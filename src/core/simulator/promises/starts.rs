@@ -34,7 +34,8 @@ pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
         );
         let waits_in_vain =
             has_failed || run.case.policy == RestartPolicy::Never && due(run, trace).is_none();
-        // The container was created before a termination that its own caller requested.
+        // The container was created before the termination, and the caller requested the
+        // termination.
         let is_in_it = run.taken.iter().any(|taken| {
             let was_there = trace.created_after < taken.after && taken.at <= *at;
             let is_of_it = taken.sandbox == sandbox && taken.disproved.is_none() && was_there;
@@ -72,7 +73,7 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
             trace.answered.filter(|(_, is_ok)| !is_ok).map(|(at, _)| at),
         ];
         let ends = ends.into_iter().flatten().min();
-        // The containers that this one waits for may be hindered as well.
+        // A fault may also have hindered the containers that this container waits for.
         let mut names: Vec<_> = predecessors(run, trace).map(|member| member.name).collect();
         names.push(trace.member.name);
         if awaits_defers(run, trace, due) {
@@ -102,8 +103,9 @@ pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// "Every end that the shim decides because something failed or is complete waits for listed defers
-/// that the caller has not created yet": in that time no app and no init container is executed.
+/// True if the shim may wait for listed defer containers that the caller has not created yet. The
+/// shim does so before a termination that it decides because something failed or is complete. In
+/// that time no app and no init container is executed.
 fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
     let failed = run.of(trace.sandbox).any(|other| {
         let is_failure = |(died, status): &(Time, ExitStatus)| {
@@ -123,14 +125,13 @@ fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
     let mut apps = run
         .of(trace.sandbox)
         .filter(|it| it.part() == Part::App && it.created <= at);
-    // A container that cannot be created counts as failed, for good unless kubelet creates it
-    // again.
+    // A container that cannot be created counts as failed, unless kubelet creates it again.
     let is_complete = apps.all(|app| app.ended().or(app.refused).is_some_and(|end| end <= at));
     (failed || is_complete) && run.case.members.iter().any(|member| is_missing(&member))
 }
 
-/// "Apps after all of them": the first container of a name runs when its predecessors are done, as
-/// far as the shim can know.
+/// Checks that the first container of a name runs only when its predecessors are done, as far as
+/// the shim can know.
 pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let staged = matches!(trace.part(), Part::Init | Part::Sidecar | Part::App);
@@ -151,11 +152,11 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
         for member in predecessors(run, trace).filter(|member| member.part == Part::Sidecar) {
             let mut traces = before().filter(|it| it.member.name == member.name);
             let could_be = traces.any(|it| could_be_started(run, it, first));
-            // "Nothing waits for one that was not created when the wait is judged."
+            // A container does not wait for an optional container that is not created by then.
             let mut there = run.of(trace.sandbox);
             let has_come = there.any(|it| {
                 let is_given_up = it.executed.is_empty() && run.was_given_up(it);
-                // While containerd is away no Create reaches the shim.
+                // While containerd is away, no Create reaches the shim.
                 let is_late = run.is_hindered(&it.id, it.created, first);
                 it.member.name == member.name && it.had_come(first) && !is_given_up && !is_late
             });
@@ -171,8 +172,8 @@ pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if the pod's run was complete before this time. An app that is then created again "runs,
-/// and waits for no name that its caller will not create again".
+/// True if the pod's run was complete before `at`. An app that is created again after that runs,
+/// and does not wait for names that its caller will not create again.
 pub fn was_complete(run: &Run<'_>, app: &ContainerTrace<'_>, at: Time) -> bool {
     run.taken.iter().any(|taken| {
         let is_complete = taken.because == Cause::Completed && taken.at <= at;
@@ -180,10 +181,10 @@ pub fn was_complete(run: &Run<'_>, app: &ContainerTrace<'_>, at: Time) -> bool {
     })
 }
 
-/// True if the shim cannot see that kubelet restarts the whole pod. The shim sees a restart if all
-/// containers that exited since the last exit by itself were stopped, with at most two seconds
-/// each. A termination that the shim had decided hides the restart if this container is created
-/// before the init containers and sidecars.
+/// True if kubelet restarts the whole pod and the shim cannot see it. The shim sees a restart by
+/// the stops before it: all containers that exited after the last unrequested exit were stopped,
+/// with at most two seconds each. A shim that has decided a termination before does not see the
+/// restart if this container is created before the init containers and sidecars.
 pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let Some(before) = trace.sandbox.checked_sub(1) else {
         return false;
@@ -196,7 +197,8 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         .of(before)
         .filter(|it| !is_asked(&it.id) && it.signals.is_empty());
     let last = own.filter_map(|it| it.reported).map(|(at, _)| at).max();
-    // Each container that exited after that one was stopped, with two seconds at most.
+    // Each container that exited after the last unrequested exit was stopped, with two seconds at
+    // most.
     let since = |it: &&ContainerTrace<'_>| {
         it.reported
             .is_some_and(|(at, _)| last.is_none_or(|last| at > last))
@@ -216,8 +218,8 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         .of(trace.sandbox)
         .filter(is_staged)
         .any(|it| it.created < trace.created);
-    // "And one of those names is created while none but guests reads RUNNING." The shim may not
-    // learn of a Create that is refused.
+    // A restart begins when a container with the name of an exited container is created while only
+    // guests read RUNNING. The shim may not learn of a Create that is refused.
     let is_one_of_those = |begins: &ContainerTrace<'_>| {
         let last = run
             .of(before)
@@ -233,9 +235,9 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     !is_stopped || was_over && is_first || !is_named
 }
 
-/// True if the shim may count a sidecar as started by this time: "a postStart that has ended with
-/// 0". Kubelet stops a sidecar whose postStart has failed. If kubelet is away, the shim cannot know
-/// of the failure.
+/// True if the shim may count a sidecar as started by this time: its startup probe has succeeded,
+/// and its postStart handler has ended with 0. Kubelet stops a sidecar whose postStart handler has
+/// failed. If kubelet is away, the shim cannot know of the failure.
 fn could_be_started(run: &Run<'_>, sidecar: &ContainerTrace<'_>, by: Time) -> bool {
     let script = sidecar.member.script(creation_of(sidecar));
     let ready = match sidecar.member.probed {
@@ -247,8 +249,8 @@ fn could_be_started(run: &Run<'_>, sidecar: &ContainerTrace<'_>, by: Time) -> bo
     let is_ready = executed.any(|at| at.after(ready) <= by);
     let is_handled = match (sidecar.member.post_start, answered) {
         (None, _) => true,
-        // Kubelet runs no handler if the container has exited when its Start is answered, or could
-        // not be started.
+        // Kubelet runs no postStart handler if the container could not be started, or has exited
+        // when its Start is answered.
         (Some(_), _) if runs_no_post_start(run, sidecar) => true,
         (Some(_), None) => false,
         (Some(_), Some((at, _))) => {
@@ -297,8 +299,8 @@ pub fn post_start_fails(sidecar: &ContainerTrace<'_>) -> bool {
     creation_of(sidecar) < sidecar.member.post_starts_fail || is_cut && takes > 0
 }
 
-/// True if the caller creates another container while the postStart handler of a sidecar runs. A
-/// caller does so after it was away. To the shim it proves that the Exec was no postStart handler.
+/// True if the caller creates another container while the postStart handler of a sidecar runs. This
+/// happens after the caller was away. It proves to the shim that the Exec was no postStart handler.
 pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &ContainerTrace<'_>) -> bool {
     sidecar.answered.is_some_and(|(begun, _)| {
         let over = post_start_over(sidecar, begun);
@@ -320,8 +322,8 @@ fn creation_of(trace: &ContainerTrace<'_>) -> u32 {
     number.map_or(0, |n| n - 1)
 }
 
-/// Checks that "a wait of more than 5 s says so once on the container's stderr", and that a shorter
-/// wait says nothing.
+/// Checks that the shim writes once to the stderr of a container that waits for more than 5 s, and
+/// writes nothing after a shorter wait.
 pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let words = |what: &str| what.contains(": it waits for ");
@@ -365,30 +367,31 @@ pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// "What is created afterwards starts the pod over": an app that is created during a termination
-/// runs when the termination is over, if its caller does not stop it before.
+/// Checks that an app that is created during a termination runs when the termination is over,
+/// unless its caller stops it before.
 pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
     let longest = secs(run.case.grace).saturating_add(secs(10));
     for taken in run.taken.iter().filter(|taken| taken.because.is_decided()) {
         let is_last = match taken.because {
             Cause::SandboxDied => true,
-            // "Its failure ends the pod": a failed container is never started again, and later ones
-            // wait in vain.
+            // Here the failure of a container ends the pod. The failed container is never started
+            // again, and later containers wait in vain.
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. } => true,
-            // kubelet then kills the sandbox.
+            // Kubelet kills the sandbox after the failure of an essential container.
             Cause::EssentialFailed { .. } => {
                 !run.case.by_hand && run.case.policy != RestartPolicy::Never
             }
             _ => false,
         };
         let is_of_it = |trace: &&ContainerTrace<'_>| {
-            // A person creates the whole pod again, and containers created in between wait for
-            // that.
+            // A person creates the whole pod again. Containers that were created in between wait
+            // until the person has done so.
             let is_there = match run.case.by_hand {
                 true => trace.sandbox > taken.sandbox,
                 false => trace.sandbox == taken.sandbox,
             };
-            // Containers created after a later termination depend on that one.
+            // A container that was created after a later termination depends on the later
+            // termination.
             let is_later = run.taken.iter().any(|other| {
                 let is_between = other.at > taken.at && other.at < trace.created;
                 other.sandbox == trace.sandbox && other.because.is_decided() && is_between
@@ -400,8 +403,8 @@ pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
                 continue;
             };
             let due = ready.max(taken.at.after(longest)).after(ms(1_300));
-            // Something else may have stopped the app, or begun a termination. The completion of a
-            // run without this app does not count.
+            // A stop request may have stopped the app, or another termination may have begun. The
+            // completion of a run without this app does not count.
             let mut others = run
                 .taken
                 .iter()
@@ -446,9 +449,10 @@ pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
         let Some((failed, _)) = failed.first().filter(|_| waits) else {
             continue;
         };
-        // After this time everything under way is over, under every policy.
+        // From this time on, the container waits in vain.
         let since = trace.created.max(*failed);
-        // For half a minute kubelet may create a container again that was asked to stop.
+        // By this time everything that was under way is over, under every policy. For half a minute
+        // after a container was asked to stop, kubelet may create it again.
         let by = since.after(secs(run.case.grace)).after(secs(40));
         let over = trace
             .ended()
@@ -465,8 +469,7 @@ pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The time from which nothing keeps a container from being started, or `None` if there is no such
-/// time.
+/// The time from which the container can be started, or `None` if it can never be started.
 fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
     let mut at = trace.created.after(ms(31));
     let (optional, needed): (Vec<_>, Vec<_>) =
@@ -474,16 +477,17 @@ fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
     for member in needed {
         at = at.max(done(run, trace, member)?);
     }
-    // An optional container is waited for if it exists by then. During that wait the next optional
-    // container may be created.
+    // The container waits for each optional container that was created before the wait ends. So an
+    // optional container that is created during the wait prolongs it.
     for _ in 0..=optional.len() {
         for member in &optional {
-            // A person's pod goes on after a disproved termination, so containers of the previous
-            // round count as existing.
+            // If a person runs the pod, it goes on after a disproved termination. So containers of
+            // the previous round count as existing.
             let mut traces = run.traces.iter();
             if traces.any(|of| {
                 let is_there = of.sandbox == trace.sandbox || run.case.by_hand;
-                // The handler may begin within a second: "Held containers wait for that second".
+                // A postStart handler may begin within a second, and held containers wait for that
+                // second.
                 let by = at.after(secs(1));
                 is_there && of.member.name == member.name && of.created <= by
             }) {
@@ -522,7 +526,7 @@ fn done(run: &Run<'_>, other: &ContainerTrace<'_>, member: &Member) -> Option<Ti
         .filter(|trace| trace.member.name == member.name);
     match member.part {
         Part::Init => {
-            // The last container of the name counts.
+            // If several containers of the pod had this name, the last one counts.
             let last = traces.last()?;
             let (died, status) = last.died.first()?;
             let was_told = last.signals.iter().any(|(at, _)| at <= died);
@@ -561,9 +565,8 @@ pub fn started<'a>(
         let handled = handled.max(run.taken_for_post_start(trace));
         let started = started.max(handled.unwrap_or(started));
         let died = trace.died.iter().map(|(died, _)| died);
-        // A container that was asked to stop, or signaled, does not become started any more. Nor
-        // does any container after the shim has decided a termination: "a gate that opens after
-        // termination began starts nothing but defers".
+        // A container that was asked to stop or was signaled is not counted as started afterwards.
+        // After the shim has decided a termination, no container is counted as started.
         let told = trace.signals.iter().map(|(told, _)| told);
         let asks = run.log.asks.iter();
         let asked = asks.filter(|ask| ask.id == trace.id && !ask.is_handler);

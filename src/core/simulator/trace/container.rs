@@ -13,19 +13,19 @@ pub struct ContainerTrace<'a> {
     pub member: &'a Member,
     pub sandbox: usize,
     pub created: Time,
-    /// Number of observations before the container's creation.
+    /// Number of observations that were recorded before the container's creation.
     pub created_after: usize,
     /// The time when the container's Create was refused.
     pub refused: Option<Time>,
     pub answered: Option<(Time, bool)>,
-    /// The time when the postStart handler was over for the caller, and true if it succeeded.
-    /// `None` if the caller does not know.
+    /// The time when the caller saw the end of the postStart handler, and true if the handler
+    /// succeeded. `None` if the caller does not know.
     pub handled: Option<(Time, bool)>,
     pub executed: Vec<Time>,
     pub signals: Vec<(Time, Signal)>,
     pub died: Vec<(Time, ExitStatus)>,
     pub reported: Option<(Time, u32)>,
-    /// Number of observations before the report of the container's exit.
+    /// Number of observations that were recorded before the report of the container's exit.
     pub reported_after: usize,
     pub restarting: Vec<Time>,
     /// The times when the shim ran the postStart handler again.
@@ -50,28 +50,28 @@ impl ContainerTrace<'_> {
         begun > ended
     }
 
-    /// True if the container has got SIGKILL by then.
+    /// True if the container got SIGKILL at `at` or before.
     pub fn is_killed_by(&self, at: Time) -> bool {
         let mut signals = self.signals.iter();
         signals.any(|(told, signal)| *signal == Signal::KILL && *told <= at)
     }
 
-    /// True if the container reads RUNNING for its caller.
+    /// True if State tells the caller at `at` that the container is RUNNING.
     pub fn reads_running(&self, at: Time) -> bool {
         self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at)
             && self.reported.is_none_or(|(t, _)| t > at)
     }
 
-    /// True if the container read RUNNING for its caller at that time, after this many
-    /// observations.
+    /// True if State told the caller at `at` that the container was RUNNING. Of several events at
+    /// that time, only those among the first `after` observations count.
     pub fn read_running(&self, at: Time, after: usize) -> bool {
         let was_answered = self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at);
         was_answered && self.created_after < after && self.reported_after >= after
     }
 
-    /// True if the container had exited when another was asked to stop at that time, after this
-    /// many observations. "The exit is published when the container is asked to stop": withheld
-    /// exits are then reported at once.
+    /// True if the container had exited when another container was asked to stop at `at`. The
+    /// request makes the shim publish a withheld exit at the same time, so of several events at
+    /// that time only those among the first `after` observations count.
     pub(super) fn had_ended(&self, at: Time, after: usize) -> bool {
         let is_at_once = |ended: Time| ended == at && self.reported_after < after;
         self.ended()
@@ -88,7 +88,7 @@ impl ContainerTrace<'_> {
         self.member.part
     }
 
-    /// True if the container existed by then, as far as its caller knows.
+    /// True if the caller created the container before `by`, as far as the caller knows.
     pub fn had_come(&self, by: Time) -> bool {
         self.created < by && self.refused.is_none_or(|refused| refused > by)
     }

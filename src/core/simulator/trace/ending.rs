@@ -14,21 +14,21 @@ use super::{ContainerTrace, LEAST, Run, Taken, WINDOW};
 pub struct Ending {
     pub sandbox: usize,
     pub from: Time,
-    /// The time when the grace period is over for the caller.
+    /// The end of the grace period, as the caller counts it.
     pub deadline: Time,
-    /// The same deadline, but containers that kubelet has asked to stop twice keep the deadline of
-    /// the first request.
+    /// The earliest deadline that the shim may assume. Here a container that kubelet has asked to
+    /// stop twice keeps the deadline of the first request.
     pub soonest: Time,
-    /// The grace period that follows from the requests, even if the caller kills sooner.
+    /// The grace period that follows from the stop requests. The caller may kill sooner.
     pub grace: Duration,
     /// The earliest time when the shim could know of the termination.
     pub known: Time,
     pub forced: bool,
-    /// The termination is forced for the caller. But the shim sees a preStop handler, which looks
-    /// the same with any grace period.
+    /// True if the caller forces the termination but the shim cannot know it. The shim only sees a
+    /// preStop handler, which looks the same with any grace period.
     pub is_vague: bool,
-    /// The stop of a single container was still under way, and its deadline counts for the
-    /// termination as well.
+    /// True if the stop of a single container was still under way when the termination began. The
+    /// deadline of that stop counts for the termination as well.
     pub is_entangled: bool,
 }
 
@@ -50,8 +50,8 @@ struct Begun<'a, 'r> {
 
 impl<'a, 'r> Begun<'a, 'r> {
     fn of(run: &'r Run<'a>, sandbox: usize) -> Option<Begun<'a, 'r>> {
-        // If a new run followed an assumed termination before the first request of this one, the
-        // earlier termination is over.
+        // An earlier termination that the shim assumed is over if a new run followed it before the
+        // first request of this termination.
         let mut asks = run.log.asks.iter();
         let first = asks.find(|ask| ask.end && run.tells(ask) && run.ask_sandbox(ask) == sandbox);
         let is_last = |taken: &&Taken| {
@@ -88,8 +88,8 @@ impl<'a, 'r> Begun<'a, 'r> {
     fn ending(&self) -> Ending {
         let first_times = self.given(|_| true);
         let entangled: Vec<_> = self.entangled().collect();
-        // A container that is asked to stop again in the termination has the time of the second
-        // request.
+        // If a container is asked to stop again in the termination, the time of the second request
+        // applies to the container.
         let alone = entangled.iter().filter(|ask| !self.is_asked(ask.id));
         let own = self.given(|ask| !self.is_begun_again(ask));
         let last = alone
@@ -97,8 +97,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(own, Time::min);
         let kills = self.kills();
         let deadline = kills.fold(last, Time::min);
-        // The deadlines of containers that are asked to stop alone count as well, before the
-        // termination or during it.
+        // A stop request for one container alone has a deadline, too. It counts both before the
+        // termination and during it.
         let living = self.run.asks_of_living(self.sandbox);
         let living = living.filter(|ask| ask.at > self.from);
         let others = entangled.iter().copied().chain(living);
@@ -118,8 +118,8 @@ impl<'a, 'r> Begun<'a, 'r> {
         }
     }
 
-    /// The deadline of the termination: the earliest that follows from the stop requests for which
-    /// `counts` holds, and from the pod's grace period if the shim decided the termination.
+    /// The earliest deadline that follows from the stop requests for which `counts` is true. If the
+    /// shim decided the termination, the pod's grace period gives a deadline as well.
     fn given(&self, counts: impl Fn(&Ask) -> bool) -> Time {
         // The shim does not see that a deletion gives more time than the pod's own grace period.
         let own = secs(self.run.case.grace);
@@ -127,8 +127,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             Some(at) => at.after(own),
             None => Time::default().after(Duration::MAX),
         };
-        // Requests for containers that usher does not order are delivered at once, and shorten
-        // nothing.
+        // Requests for containers that usher does not order are delivered at once, and do not
+        // change the deadline.
         let has_ours = self.asks.iter().any(|ask| self.run.is_of_ours(ask));
         let asks = self.asks.iter().filter(|ask| {
             let tells = self.run.is_of_ours(ask) || !has_ours;
@@ -138,8 +138,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(by_shim, Time::min)
     }
 
-    /// "Or from an Exec with the argv of its exec preStop handler": if the caller repeats the
-    /// handler before the termination is known, the time counts from the repetition.
+    /// True if the caller repeats the preStop handler of this request before the termination is
+    /// known. Then the time counts from the repetition.
     fn is_begun_again(&self, ask: &Ask) -> bool {
         let inferred = self.inferred.map(|taken| taken.at);
         let known = self.by_shim.into_iter().chain(inferred).min();
@@ -164,7 +164,7 @@ impl<'a, 'r> Begun<'a, 'r> {
     }
 
     /// Stops of single containers that were still under way when the termination began. A container
-    /// that was asked to stop before and had not exited is part of it.
+    /// that was asked to stop before and had not exited is part of the termination.
     fn entangled(&self) -> impl Iterator<Item = &'r Ask> {
         let (at, after) = self.first_sign();
         let run = self.run;
@@ -190,9 +190,9 @@ impl<'a, 'r> Begun<'a, 'r> {
         asked.map(|ask| ask.at).chain(later.map(|(at, _)| *at))
     }
 
-    /// The time when the shim could know of the termination. It knows its own decision at once. It
-    /// knows a caller's termination with the second request, at the end of the window, or when it
-    /// inferred the termination earlier.
+    /// The time when the shim could know of the termination. The shim knows at once of a
+    /// termination that it decides. It knows of a caller's termination at the second request, at
+    /// the end of the window, or when it inferred the termination earlier.
     fn known(&self) -> Time {
         let first = self.asks.first();
         let second = first.and_then(|first| self.asks.iter().find(|ask| ask.id != first.id));
@@ -203,9 +203,10 @@ impl<'a, 'r> Begun<'a, 'r> {
         })
     }
 
-    /// True if the caller leaves the containers no time.
+    /// True if the caller leaves the containers no time to exit.
     fn is_forced(&self) -> bool {
-        // If the shim has decided the termination first, the time of later requests does not count.
+        // If the shim has decided the termination first, the time that later requests give does not
+        // matter.
         let inferred = self.inferred.map(|taken| taken.at);
         let is_decided = self
             .by_shim
@@ -215,7 +216,7 @@ impl<'a, 'r> Begun<'a, 'r> {
         is_asked && !is_decided && !self.was_given_time()
     }
 
-    /// True if a lone request gave time, was delivered, and is still open.
+    /// True if a single stop request gave time, was delivered, and is still open.
     fn was_given_time(&self) -> bool {
         let (at, after) = self.first_sign();
         let run = self.run;
@@ -240,7 +241,7 @@ impl<'a, 'r> Begun<'a, 'r> {
 }
 
 impl<'a> Run<'a> {
-    /// The termination of a sandbox: the last one that was not followed by a new run.
+    /// The last termination of a sandbox that was not followed by a new run.
     pub fn ending(&self, sandbox: usize) -> Option<Ending> {
         Some(Begun::of(self, sandbox)?.ending())
     }
@@ -253,8 +254,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// True if a request for a container that usher orders gave less than `least`, even long before
-    /// the termination.
+    /// True if a stop request for a container that usher orders gave less time than `least`, even
+    /// if it came long before the termination.
     pub fn is_given_less(&self, ending: &Ending, least: Duration) -> bool {
         self.log.asks.iter().any(|ask| {
             let is_of_it = ask.end && !ask.is_kill && self.ask_sandbox(ask) == ending.sandbox;
@@ -277,8 +278,8 @@ impl<'a> Run<'a> {
             .filter(|ask| self.tells(ask))
             .collect();
         asks.sort_by_key(|ask| ask.at);
-        // The loop runs backwards: a request that closed before the stop of a single container is
-        // such a stop as well.
+        // The loop runs backwards: a request also counts as the stop of a single container if it
+        // closed before a later stop of a single container.
         let mut own = vec![false; asks.len()];
         for place in (0..asks.len()).rev() {
             let ask = asks[place];
@@ -305,16 +306,17 @@ impl<'a> Run<'a> {
         asks.split_off(first.unwrap_or(asks.len()))
     }
 
-    /// True if a request counts for a termination that the shim knew of at `at`. Containers created
-    /// for the next run are not part of it, even if created at the same time. A request for a
-    /// container that has no process left shortens nothing. But as long as the container reads
-    /// RUNNING, a later request shows the caller's grace period.
+    /// True if a request counts for a termination that the shim knew of at `at`. Requests for
+    /// containers of the next run do not count, even if these were created at the same time. A
+    /// request for a container without a process does not shorten the time. But as long as the
+    /// container reads RUNNING, a later request shows the caller's grace period.
     fn counts_after(&self, ask: &Ask, at: Time, decided: Option<&Taken>) -> bool {
         let Some(trace) = self.whose(ask) else {
             return false;
         };
         let is_of_it = match decided {
-            // Defers are part of it even then, "whose turn may still come".
+            // Even a defer container that was created at the same time is part of the termination,
+            // because its turn may still come.
             Some(_) if trace.part().is_defer() => trace.created <= at,
             Some(taken) => trace.created_after < taken.after,
             None => trace.created <= at,
@@ -343,7 +345,8 @@ impl<'a> Run<'a> {
         followed.filter(|at| *at <= end).max().unwrap_or_default()
     }
 
-    /// The time that the policy gives beyond the grace period: the longest delay of an answer.
+    /// The time that the policy gives beyond the grace period. It equals the longest delay of an
+    /// answer to a stop request.
     pub fn beyond(&self, ending: &Ending) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,

@@ -4,8 +4,8 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`container`] | the record of a container from its creation to its end |
-//! | [`requests`] | until when a stop request is open, and whether it is one of several |
-//! | [`ending`] | the end of a sandbox: its requests and its times |
+//! | [`requests`] | how long a stop request is open, and whether it is one of several |
+//! | [`ending`] | the termination of a sandbox: its requests and its times |
 
 mod container;
 mod ending;
@@ -21,7 +21,7 @@ use crate::simulator::{Seen, name_of, secs};
 pub use container::ContainerTrace;
 pub use ending::Ending;
 
-/// Least time that every container has to exit.
+/// Shortest time that every container gets to exit.
 pub const LEAST: Duration = secs(2);
 
 /// The default of `termination-window`.
@@ -31,7 +31,7 @@ pub const WINDOW: Duration = secs(1);
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub at: Time,
-    /// Number of observations before the core assumed the termination.
+    /// Number of observations that were recorded before the core assumed the termination.
     pub after: usize,
     pub sandbox: usize,
     pub because: Cause,
@@ -41,7 +41,7 @@ pub struct Taken {
     pub followed: Option<Time>,
 }
 
-/// The report of a node about a pod at its end.
+/// The report of a node about a pod, when the pod has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Account<'a> {
     /// The observations of the containers and their caller.
@@ -50,11 +50,12 @@ pub struct Account<'a> {
     pub start_waits: Vec<(Duration, Option<Duration>)>,
     /// The calls that got no answer, or more than one.
     pub unanswered: Vec<String>,
-    /// Leftovers that should not exist.
+    /// What is left when the pod has ended, and should not be: timers, and containers that have a
+    /// process.
     pub left: Vec<String>,
     /// Wake-ups of the core without anything to do.
     pub idle_wakes: usize,
-    /// Longest time between the moment when the shim learns of an exit and its report.
+    /// Longest delay from the time when the shim learns of an exit to the report of that exit.
     pub untold: Duration,
     /// Faults of the node itself, which excuse broken promises.
     pub excuses: Vec<Excuse>,
@@ -63,13 +64,13 @@ pub struct Account<'a> {
 /// A fault of the node itself, which excuses a broken promise for a time.
 #[derive(Clone, Debug)]
 pub struct Excuse {
-    /// The affected container; `None` for all of the node.
+    /// The affected container; `None` if the fault affects the whole node.
     pub id: Option<String>,
     pub from: Time,
     pub until: Time,
 }
 
-/// A trace with its interpretation.
+/// The trace of a case, which the promises query.
 pub struct Run<'a> {
     pub case: &'a Case,
     pub log: &'a Log,
@@ -137,8 +138,8 @@ impl<'a> Run<'a> {
             Seen::Signalled(id, signal) => self.with(id, |trace| trace.signals.push((at, *signal))),
             Seen::Died(id, _) if id == "pause" => self.deaths[sandbox] = Some(at),
             Seen::Died(id, status) => self.with(id, |trace| trace.died.push((at, *status))),
-            // The time when the shim published the exit counts, not the time when its caller heard
-            // of it.
+            // `reported` is the time when the shim published the exit, not the time when the caller
+            // heard of the exit.
             Seen::ExitSaid(id, code) | Seen::ExitReported(id, code) => {
                 self.with(id, |trace| {
                     trace.reported.get_or_insert((at, *code));
@@ -191,7 +192,7 @@ impl<'a> Run<'a> {
         0..self.log.sandboxes.len()
     }
 
-    /// True if a fault of the node has hindered a container in that time.
+    /// True if a fault of the node has hindered a container between `from` and `until`.
     pub fn is_hindered(&self, id: &str, from: Time, until: Time) -> bool {
         self.account.excuses.iter().any(|excuse| {
             let is_its = excuse.id.as_ref().is_none_or(|of| of == id);
@@ -199,7 +200,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// True if a fault of the node has hindered any container of a sandbox in that time.
+    /// True if a fault of the node has hindered any container of a sandbox between `from` and
+    /// `until`.
     pub fn is_any_hindered(&self, sandbox: usize, from: Time, until: Time) -> bool {
         let mut traces = self.of(sandbox);
         traces.any(|trace| self.is_hindered(&trace.id, from, until))
@@ -213,7 +215,7 @@ impl<'a> Run<'a> {
             .map(|taken| taken.at)
     }
 
-    /// The time when kubelet began to stop all of a sandbox.
+    /// The time when kubelet began to stop all containers of a sandbox, and the reason.
     pub fn stopped_all(&self, sandbox: usize) -> Option<(Time, End)> {
         let mut ends = self.log.ends.iter();
         ends.find(|(_, of, _)| *of == sandbox)

@@ -1,5 +1,5 @@
 //! Stop requests from the caller's side: when each is closed, whether it is one of several, and
-//! when a lone request is delivered.
+//! when a single request is delivered.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ impl<'a> Run<'a> {
         asks.any(|ask| ask.id == trace.id && !ask.end)
     }
 
-    /// The end of the grace period of a request, which starts with the preStop handler. The shim
-    /// does not see that a deletion gives more than the pod's own grace period.
+    /// The end of the grace period of a request. The grace period starts with the preStop handler.
+    /// If a deletion gives more than the pod's own grace period, the shim does not see that.
     fn deadline(&self, ask: &Ask) -> Time {
         let asks = self.log.asks.iter();
         let so_far = asks.filter(|other| other.id == ask.id && other.at <= ask.at);
@@ -44,13 +44,14 @@ impl<'a> Run<'a> {
         deadlines.min().unwrap_or(ask.at)
     }
 
-    /// The time until which the caller of a request waits. Its timer starts at the answer.
+    /// The time until which the caller of a request waits. The caller starts its timer when the
+    /// request is answered.
     pub fn closes(&self, ask: &Ask) -> Time {
         let answers = self.log.answers.iter();
         let answer = answers.filter(|(at, id, _)| *at == ask.at && *id == ask.id);
         let waited = answer.map(|(_, _, waited)| *waited).max();
-        // If a container was removed before its answer, the answer may have been delayed as long as
-        // allowed.
+        // If a container was removed before its stop request was answered, the answer may have been
+        // delayed as long as allowed.
         let is_stop = !ask.is_handler && !ask.is_kill;
         let waited = waited.or_else(|| is_stop.then(|| self.withheld()));
         let deadline = self.deadline(ask).max(ask.at.after(LEAST));
@@ -72,7 +73,7 @@ impl<'a> Run<'a> {
         self.case.member(name_of(ask.id)).part.is_ours()
     }
 
-    /// True unless the request is for a guest, which proves nothing.
+    /// True unless the request is for a guest. A request for a guest proves no termination.
     pub fn tells(&self, ask: &Ask) -> bool {
         self.case.member(name_of(ask.id)).part != Part::Guest
     }
@@ -82,14 +83,14 @@ impl<'a> Run<'a> {
         asks.filter(move |ask| self.ask_sandbox(ask) == sandbox)
     }
 
-    /// The longest time between requests that kubelet makes together.
+    /// The longest time between the stop requests of one deletion by kubelet.
     pub fn spread(&self) -> Duration {
         ms(self.case.gaps.iter().max().copied().unwrap_or_default())
     }
 
-    /// True if a request was closed or delivered at `next`, after this many observations. It is
-    /// "open … until it has exited or its own deadline has passed". A lone request is delivered
-    /// when no second request can come any more.
+    /// True if a request was closed or delivered at `next`, after this many observations. A request
+    /// is open until its container has exited or its deadline has passed. A single request is
+    /// delivered when no second request can come any more.
     pub(super) fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
         let Some(trace) = self.whose(ask) else {
             return true;
@@ -105,9 +106,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The time when a lone request is delivered. A request for a sidecar or a held defer is
-    /// delivered as late as possible: when the silence of another container shows that the pod
-    /// lives on. If no app reads RUNNING, the request is the end of the pod, and is `None` here.
+    /// The time when a single request is delivered. A request for a sidecar or a held defer
+    /// container is delivered at the time when another container would have got a request too if
+    /// kubelet were stopping the pod. If it has got none, the pod lives on. `None` if no app reads
+    /// RUNNING at that time, because the request is then the end of the pod.
     pub(super) fn heeded_at(&self, ask: &Ask) -> Option<Time> {
         let trace = self.whose(ask)?;
         let as_post_start = self.taken_for_post_start(trace).filter(|_| ask.is_handler);
@@ -123,9 +125,9 @@ impl<'a> Run<'a> {
         (trace.part() != Part::App && app_reads_running).then_some(until)
     }
 
-    /// The end of a preStop handler that was taken for the postStart handler: "an Exec without
-    /// deadline that began within 1 s of Start's answer and before the next Create is taken for
-    /// it".
+    /// The end of a preStop handler that the shim took for the postStart handler. The shim does so
+    /// if the Exec has no deadline, and begins within 1 s of Start's answer and before the next
+    /// Create.
     pub fn taken_for_post_start(&self, trace: &ContainerTrace<'_>) -> Option<Time> {
         let (answered, _) = trace.answered?;
         let (_, takes) = trace.member.pre_stop?;
@@ -140,10 +142,10 @@ impl<'a> Run<'a> {
         is_taken.then(|| ask.at.after(ms(takes).min(ask.grace)))
     }
 
-    /// True if two requests do not belong together. Either the first container exited before the
-    /// second request, and the request came after the window, or the exit came before any signal.
-    /// Or the requests have different deadlines. (Kubelet counts whole seconds, and gives two if
-    /// nothing is left.)
+    /// True if two requests do not belong to the same termination. This is so if their deadlines
+    /// differ. (Kubelet counts whole seconds, and gives two if nothing is left.) It is also so if
+    /// the first container exited before the second request, and either that request came after the
+    /// window or the exit came before any signal.
     pub(super) fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
         let (one, other) = (self.deadline(first), self.deadline(second));
         // Kubelet stops a native sidecar when the grace period of all other containers is over.
@@ -157,8 +159,8 @@ impl<'a> Run<'a> {
         match ended {
             Some(trace) => {
                 let is_later = second.at.since(first.at) > WINDOW;
-                // "A lone request for an app is delivered at once; in a pod that has an ending
-                // after the window."
+                // A single request for an app is delivered at once. In a pod with a cleanup or a
+                // hook, it is delivered after the window.
                 let at_once = !self.case.has_an_ending();
                 self.case.by_hand || is_later || at_once || trace.ended_by_itself()
             }
@@ -166,8 +168,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True if a container got its signal at the end of the longest delay, and no second request
-    /// was seen before.
+    /// True if a container got its signal at the end of the longest delay of its request, and the
+    /// shim saw no second request before.
     pub fn is_told_alone(&self, asked: &ContainerTrace<'_>, told: Time) -> bool {
         let mut asks = self.log.asks.iter();
         let Some(own) = asks.find(|ask| ask.id == asked.id && !ask.is_kill) else {
@@ -195,8 +197,9 @@ impl<'a> Run<'a> {
         is_alone && own.any(|ask| self.kept_until(ask, asked) <= told)
     }
 
-    /// The time until which a lone request may be delayed, because a second request may come. It
-    /// ends when the silence of another container shows that none will.
+    /// The time until which a single request may be delayed, because a second request may come. The
+    /// delay ends at the time when another container would have got a request in a termination, but
+    /// has got none.
     pub fn kept_until(&self, ask: &Ask, trace: &ContainerTrace<'_>) -> Time {
         let window = ask.at.after(WINDOW);
         if trace.part() == Part::App {
@@ -204,7 +207,7 @@ impl<'a> Run<'a> {
         }
         let others = self.of(trace.sandbox).filter(|other| other.id != trace.id);
         let silent = others.filter_map(|other| Some((other, self.silence_shows_at(ask, other)?)));
-        // Containers that exit before that time prove nothing by their silence.
+        // A container that exits before that time proves nothing by getting no request.
         let (lasting, gone): (Vec<_>, Vec<_>) =
             silent.partition(|(other, at)| other.reads_running(*at));
         let shown = lasting.into_iter().map(|(_, at)| at).min();
@@ -212,17 +215,17 @@ impl<'a> Run<'a> {
         shown.or(last.max()).unwrap_or(window).max(window)
     }
 
-    /// The time from which the silence of a container shows that its pod lives on, although kubelet
-    /// has asked another to stop: "any that reads RUNNING has no preStop handler and was not
-    /// asked".
+    /// The time by which `other` would have got a stop request if kubelet were stopping the whole
+    /// pod. If none has come by then, the pod lives on. `None` if `other` can prove nothing, for
+    /// example because it does not read RUNNING.
     fn silence_shows_at(&self, ask: &Ask, other: &ContainerTrace<'_>) -> Option<Time> {
         if !other.part().is_ours() || !other.read_running(ask.at, ask.after) {
             return None;
         }
         let own = self.log.asks.iter().filter(|own| own.id == other.id);
         let mut before = own.filter(|own| own.at <= ask.at);
-        // A container that was already asked to stop stays silent, because containerd sends a stop
-        // signal once.
+        // A container that was already asked to stop gets no second request, because containerd
+        // sends a stop signal only once.
         let was_asked = before.any(|own| !own.is_handler);
         let (window, deadline) = (ask.at.after(WINDOW), self.deadline(ask));
         match other.member.pre_stop {
@@ -236,8 +239,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True for "an Exec without deadline that began within 1 s of Start's answer", which may be a
-    /// postStart handler. Such an Exec alone proves no termination.
+    /// True if the request is an Exec without a deadline that began within 1 s of Start's answer.
+    /// Such an Exec may be a postStart handler, so it proves no termination by itself.
     pub(super) fn is_like_a_post_start(&self, ask: &Ask) -> bool {
         let trace = self.whose(ask);
         let answered = trace.and_then(|trace| trace.answered);

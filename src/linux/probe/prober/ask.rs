@@ -1,4 +1,4 @@
-//! The shim's side: starts a prober, reads its verdict, ends the prober.
+//! The shim's side of a prober: starts the prober, reads its verdict, ends the prober.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -23,20 +23,22 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Name of a prober in lists of processes.
 const NAME: &str = "usher-prober";
 
-/// Longest wait for the exit of a killed prober; one that hangs in the kernel is left behind.
+/// Longest wait for the exit of a killed prober. If the prober hangs in the kernel, the shim stops
+/// waiting for it.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Most seconds for which a prober outlives its attempt if the shim does not kill it.
+/// Maximum number of seconds that a prober runs after the end of its attempt, if the shim does not
+/// kill it.
 const OVERTIME_SECONDS: u64 = 2;
 
 /// SIGKILL.
 const KILL: i32 = 9;
 
-/// True if it is logged that prober processes could not drop their privileges.
+/// True once the shim has logged that probers cannot give up all privileges.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Has a prober ask the question in the container's network namespace. The attempt ends within
-/// `limit`, and then the prober is killed.
+/// `limit`, and the prober is killed at its end.
 ///
 /// # Errors
 ///
@@ -119,7 +121,7 @@ impl Prober {
 
     fn kill(&self) {
         if !self.has_ended {
-            // Fails if the prober has exited meanwhile.
+            // This fails if the prober has exited in the meantime.
             let _ = self.reaper.kill(self.child.pid(), KILL);
         }
     }
@@ -131,8 +133,8 @@ impl Drop for Prober {
     }
 }
 
-/// Sends the order and reads the verdict. The error is the predicate of a sentence whose subject is
-/// the prober.
+/// Sends the order and reads the verdict. The error continues a sentence that begins with the
+/// prober.
 async fn hear(socket: UnixStream, order: &Order) -> Result<Verdict, String> {
     let order = serde_json::to_vec(order).map_err(|error| format!("has no order: {error}"))?;
     if order.len() as u64 > MAX_QUESTION {

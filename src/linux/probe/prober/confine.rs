@@ -1,4 +1,4 @@
-//! Confinement: rights that a prober gives up before it talks to a server.
+//! Confinement: a prober gives up rights before it talks to a server.
 
 use std::fmt::Display;
 
@@ -22,9 +22,10 @@ const LIMITS: [(Resource, rlim_t); 6] = [
     (Resource::RLIMIT_CORE, 0),
 ];
 
-/// Gives up users, groups, capabilities and every way to regain them, and sets resource limits.
-/// Returns the rights that could not be given up, for example because the shim's user namespace
-/// lacks the user. The probe is made even then, confined as far as possible.
+/// Gives up the process's user, groups and capabilities, and every way to regain them. Sets
+/// resource limits. Returns the rights that could not be given up, for example because the user
+/// does not exist in the shim's user namespace. The attempt is made even then, confined as far as
+/// possible.
 pub(super) fn confine() -> Vec<String> {
     let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
     // The order matters: a later step gives up the rights that an earlier step needs.

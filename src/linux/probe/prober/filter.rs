@@ -1,8 +1,8 @@
-//! The seccomp filter of a prober, installed when its async runtime has opened its sockets. Any
-//! other system call ends the prober.
+//! The seccomp filter of a prober. It is installed when the prober's async runtime has opened its
+//! own descriptors. A system call that the filter does not allow kills the prober.
 //!
-//! Allowed are TCP connections, waiting, memory, and the calls that the libraries of C and Rust make
-//! when a process exits.
+//! The filter allows calls for TCP connections, for waiting and for memory, and the calls that the
+//! libraries of C and Rust make when a process exits.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use seccompiler::{
 
 /// System calls that are allowed with any arguments.
 const ALLOWED: &[libc::c_long] = &[
-    // Connections.
+    // For connections.
     libc::SYS_connect,
     libc::SYS_getsockopt,
     libc::SYS_getsockname,
@@ -29,7 +29,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sendmsg,
     libc::SYS_shutdown,
     libc::SYS_close,
-    // Waiting.
+    // For waiting.
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -41,14 +41,14 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_restart_syscall,
-    // Memory; `program` adds `mmap` and `mprotect`, with conditions.
+    // For memory. `program` adds `mmap` and `mprotect`, with conditions.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
-    // Random keys, for TLS and for hash maps.
+    // For the random keys of TLS and of hash maps.
     libc::SYS_getrandom,
-    // Exit and abort. The C library also asks for process ids and for the number of processors.
+    // For exit and abort. The C library also asks for process ids and for the number of processors.
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_tgkill,
@@ -67,7 +67,8 @@ const ALLOWED_HERE: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_poll, li
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// Commands of fcntl(2) that query a descriptor: a debug build uses them before it closes one.
+/// Commands of fcntl(2) that query a descriptor. A debug build queries each descriptor before it
+/// closes the descriptor.
 const DESCRIPTOR_QUESTIONS: [libc::c_int; 2] = [libc::F_GETFD, libc::F_GETFL];
 
 /// Flag of memory from which code can be executed.
@@ -89,7 +90,7 @@ pub(super) fn install() -> Result<(), seccompiler::Error> {
 fn program() -> Result<BpfProgram, BackendError> {
     let allowed = ALLOWED.iter().chain(ALLOWED_HERE);
     let mut rules: BTreeMap<_, _> = allowed.map(|call| (*call, Vec::new())).collect();
-    // Only sockets for TCP over IPv4 and IPv6.
+    // Allow sockets only for TCP over IPv4 and IPv6.
     let stream = libc::SOCK_STREAM as u64;
     let is_stream = || argument(1, SeccompCmpOp::MaskedEq(TYPE), stream);
     let of_family = |family: i32| {

@@ -1,14 +1,15 @@
 //! A prober: a process that asks a server in a container one question and exits.
 //!
 //! The container chooses what its server answers, and parsing HTTP, HTTP/2 and TLS takes much code.
-//! So this code runs where a bug does little harm: in a separate process, which is this binary in
-//! another mode. The process enters the container's network namespace, and then gives up all other
-//! rights. The shim's memory and thread are out of reach, and the shim kills the prober at the
-//! attempt's timeout.
+//! So this code runs where a bug does little harm: in a separate process, which executes the shim's
+//! binary in another mode. The process enters the container's network namespace, and then gives up
+//! all other rights. The shim's memory and thread are out of reach, and the shim kills the prober
+//! at the attempt's timeout.
 //!
-//! A prober's standard input is a socket, from which it reads its question and to which it writes
-//! its verdict. Its standard error is the network namespace. Standard streams are passed to a child
-//! without further code between fork and exec.
+//! A prober's standard input is a socket, from which the prober reads its question, and to which it
+//! writes its verdict. Its standard error is an open file of the network namespace. The standard
+//! streams are used because std passes these to a child, without further code between fork and
+//! exec.
 
 mod ask;
 mod confine;
@@ -26,30 +27,31 @@ pub use process::main;
 /// The argument that makes the shim's binary a prober.
 pub const MODE: &str = "prober";
 
-/// Most bytes of an order: more than the longest annotation has, even with every character escaped.
+/// Maximum size of an order in bytes. The longest annotation fits, even if every character is
+/// escaped.
 const MAX_QUESTION: u64 = 256 * 1024;
 
-/// Most bytes of a verdict.
+/// Maximum size of a verdict in bytes.
 const MAX_VERDICT: u64 = 4 * 1024;
 
-/// The order to a prober.
+/// The order that the shim gives to a prober.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
-    /// The shim's process id: a prober does not outlive the shim.
+    /// The shim's process id. The prober checks it, because a prober must not outlive the shim.
     shim: u32,
     /// Seconds until the prober ends by itself, if the shim has not killed it by then.
     over_in: u32,
     question: Question,
 }
 
-/// The check of one attempt.
+/// The question that a prober asks in one attempt.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Question {
-    /// A GET that is answered with a status of success. Its port is a number.
+    /// Succeeds if the server answers this GET with a status of success. The port is a number.
     HttpGet(HttpGet),
-    /// A GET that is answered at all. Its port is a number.
+    /// Succeeds if the server answers this GET, with any status. The port is a number.
     AnyAnswer(HttpGet),
-    /// The gRPC health service says that this service is served.
+    /// Succeeds if the gRPC health service answers that this service is served.
     Grpc { port: u16, service: String },
 }
 

@@ -1,4 +1,4 @@
-//! The prober's side: reads its order, and writes its verdict.
+//! The prober's own code: reads the order, makes the attempt, and writes the verdict.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,24 +18,25 @@ use usher_core::text::SAID_CHARS;
 use super::confine::confine;
 use super::{MAX_QUESTION, Order, Question, Verdict, filter};
 
-/// Carries out the order on standard input, as the process's only work.
+/// Main function of a prober: carries out the order on standard input.
 ///
 /// # Errors
 ///
-/// If there is no order, or the shim does not take the verdict.
+/// If there is no order, or the verdict cannot be written.
 pub fn main() -> Result<(), String> {
     let not_started = |error| {
         format!("standard input has no order ({error}); probers are started by usher's shim")
     };
-    // The shim's other descriptors are marked to close at exec; this call does not rely on the
-    // mark.
+    // The shim's descriptors should have been closed at exec. Close them here as well, in case one
+    // was not marked so.
     sys::close_all_from(3);
     // When memory runs out, the kernel kills the prober before any container, even in the pod's
     // cgroup. Raising this score needs no privilege.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let mut socket = UnixStream::from(own(io::stdin().as_fd()).map_err(not_started)?);
     let order = read_order(&socket).map_err(not_started)?;
-    // The shim kills the prober in time. The alarm is for a shim that is stopped, or too busy.
+    // Usually the shim kills the prober in time. The alarm ends the prober if the shim is stopped,
+    // or too busy.
     alarm::set(order.over_in);
     let verdict = carry_out(&order);
     let said = serde_json::to_vec(&verdict).map_err(|error| error.to_string())?;
@@ -81,7 +82,7 @@ fn prepare(
     };
     let network = Network::Own(is_asked_for.then(address::global).flatten());
     let mut kept = confine();
-    // Set after the user and group were changed, because that change would reset it.
+    // This comes after the change of user and group, because that change would reset the signal.
     let dies_with = set_pdeathsig(Signal::SIGKILL);
     kept.extend(
         dies_with
@@ -91,7 +92,8 @@ fn prepare(
     if parent_id() != order.shim {
         return Err("the shim has ended".to_owned());
     }
-    // The runtime opens its descriptors here, because the filter would forbid that.
+    // The async runtime opens its descriptors here, because the filter would forbid the calls
+    // later.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -108,7 +110,8 @@ fn prepare(
 
 fn enter() -> io::Result<()> {
     setns(io::stderr(), CloneFlags::CLONE_NEWNET)?;
-    // Standard error is where a panic's message goes. It becomes `/dev/null`.
+    // A panic writes its message to standard error. Replace standard error by standard output,
+    // which is `/dev/null`.
     Ok(dup2_stderr(io::stdout())?)
 }
 
@@ -120,7 +123,7 @@ async fn answer(question: &Question, network: Network<'_>) -> Result<(), String>
     }
 }
 
-/// Cuts a text so that it fits into a verdict. The shim makes it fit to quote in a sentence.
+/// Cuts a text so that it fits into a verdict. The shim cleans the text before it quotes the text.
 fn cut(words: &str) -> String {
     words.chars().take(SAID_CHARS.saturating_add(1)).collect()
 }

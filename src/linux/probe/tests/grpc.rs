@@ -50,7 +50,7 @@ async fn serve(stream: TcpStream, answer: Answer) -> Asked {
         asked = exchange => asked,
         _ = std::future::poll_fn(|context| connection.poll_closed(context)) => panic!("closed"),
     };
-    // Serves until the client closes the connection, which it does without notice.
+    // Serve until the client closes the connection. The client does not announce the close.
     while let Some(Ok(_)) = connection.accept().await {}
     (format!("{} {}", head.method, head.uri), head.headers, asked)
 }
@@ -204,8 +204,8 @@ async fn every_other_answer_is_a_failure_that_says_what_it_was() {
                 ..GOOD
             },
         ),
-        // Invalid bodies: a compressed message, one cut short, one too long, two messages, no
-        // protobuf.
+        // Invalid bodies: a compressed message, a message cut short, a message that is too long,
+        // two messages, and bytes that are no protobuf.
         (
             "something else",
             Answer {
@@ -257,7 +257,7 @@ async fn every_other_answer_is_a_failure_that_says_what_it_was() {
 
 #[tokio::test]
 async fn what_a_later_version_adds_is_ignored() {
-    // An unknown field with number 2.
+    // The answer has an unknown field with number 2.
     let body = &[0, 0, 0, 0, 5, 8, 1, 18, 1, 65];
     assert_eq!(answered(Answer { body, ..GOOD }).await, Ok(()));
 }
@@ -312,8 +312,8 @@ async fn a_server_that_never_stops_is_not_listened_to_for_long() {
     for frame in frames {
         let serve = async move |mut stream: TcpStream| {
             stream.write_all(settings).await.unwrap();
-            // The beginning of an answer: a status. Its headers end here, unless `frame` continues
-            // them.
+            // The answer begins with a HEADERS frame that has the status. The headers end with this
+            // frame, unless `frame` is a CONTINUATION frame.
             let flags = if frame[3] == 9 { 0 } else { 4 };
             let head = [0, 0, 1, 1, flags, 0, 0, 0, 1, 0x88];
             let _ = stream.read(&mut [0; 1024]).await;

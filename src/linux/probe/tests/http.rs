@@ -150,7 +150,7 @@ async fn a_server_that_closes_its_half_without_an_answer_is_a_failure() {
     };
     let (connection, address, server) = connect(serve).await;
     get_over(connection, address, &plain()).await.unwrap_err();
-    // The client has closed the connection: the server sees its end.
+    // The server ends when the client has closed the connection.
     timeout(PATIENCE, server).await.expect("the end").unwrap();
 }
 
@@ -176,8 +176,8 @@ async fn a_server_that_says_nothing_or_too_slowly_is_given_up_in_time() {
         let serve = async move |mut stream: TcpStream| {
             head_of_request(&mut stream).await;
             stream.write_all(begin.as_bytes()).await.unwrap();
-            // Sends `more` every ten milliseconds until the client hangs up. If `more` is empty,
-            // sends nothing and waits for that.
+            // Send `more` every ten milliseconds until the client closes the connection. If `more`
+            // is empty, send nothing, and wait until the client closes the connection.
             while !more.is_empty() && stream.write_all(more.as_bytes()).await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

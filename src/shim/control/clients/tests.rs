@@ -17,7 +17,7 @@ impl Stream for Callers {
     }
 }
 
-/// Both sockets, and their clients.
+/// Both control sockets, and the clients that connect to them.
 struct Entrance {
     clock: Arc<ManualClock>,
     roots: mpsc::UnboundedSender<UnixStream>,
@@ -42,9 +42,9 @@ impl Entrance {
         }
     }
 
-    /// The next client, of either kind.
+    /// The next client, whether it is root's or read-only.
     async fn next(&mut self) -> Client {
-        // The kind depends on the group that runs the test.
+        // The group that runs the test decides whether the client is read-only.
         let client = poll_fn(
             |context| match Pin::new(&mut self.clients).poll_next(context) {
                 Poll::Pending => Pin::new(&mut self.read_only).poll_next(context),
@@ -61,7 +61,8 @@ impl Entrance {
         (self.next().await, theirs)
     }
 
-    /// Both ends of a new client of the given kind, past the sockets.
+    /// Both ends of a new client that is given a slot directly, without a connection to a socket.
+    /// `None` if the client is rejected.
     async fn admit(&mut self, is_root: bool) -> Option<(Client, UnixStream)> {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let client = match self.clients.admit(ours, is_root) {
@@ -79,7 +80,7 @@ impl Entrance {
     }
 }
 
-/// True if the other end of the connection sees that it is over.
+/// True if the other end of the connection reads the end of the file.
 async fn is_over(theirs: &mut UnixStream) -> bool {
     let within = Duration::from_millis(1);
     let read = tokio::time::timeout(within, theirs.read(&mut [0; 8])).await;
@@ -161,7 +162,7 @@ fn a_new_client_evicts_the_one_that_was_sent_nothing_for_the_longest_time() {
         }
         assert_eq!(over, [1]);
         assert!(!is_over(&mut newest).await);
-        // The shim's end sees the end of file too, and frees the slot.
+        // The shim's end of the connection also reads the end of the file, and frees the slot.
         let (client, _) = &mut inside[1];
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
     });

@@ -35,7 +35,7 @@ fn on_a_node_with<F: Future>(engine: SimEngine, test: impl FnOnce(SimNode, Pod) 
     })
 }
 
-/// Every creation fails after five seconds.
+/// A fault plan: every creation fails after five seconds.
 #[derive(Debug)]
 struct SlowFailure;
 
@@ -85,7 +85,8 @@ fn a_shim_that_was_shut_down_while_its_only_task_could_not_be_created_ends() {
     });
 }
 
-/// A creation takes five seconds, every answer comes five seconds late, and each deletion panics.
+/// A fault plan: a creation takes five seconds, every answer comes five seconds late, and each
+/// deletion panics.
 #[derive(Debug)]
 struct PanicsInDeletions;
 
@@ -116,7 +117,8 @@ fn nothing_runs_nor_stays_mounted_of_a_creation_whose_undoing_panics() {
     });
 }
 
-/// A creation takes five seconds, and the engine reports an executed exec five seconds late.
+/// A fault plan: a creation takes five seconds, and the engine reports the start of an exec five
+/// seconds late.
 #[derive(Debug)]
 struct Slow;
 
@@ -347,7 +349,7 @@ fn a_pod_keeps_its_memory_as_long_as_somebody_uses_that() {
         start(&pod, "web").await;
         a_moment().await;
         assert_eq!(memory(), 900);
-        // The run is complete: only the sidecar still runs, and takes some time to exit.
+        // When the app has exited, the run is complete, and the sidecar takes some time to exit.
         uses("proxy", 95);
         node.engine.init_dies("web", ExitStatus::Code(0));
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -360,8 +362,8 @@ fn a_pod_keeps_its_memory_as_long_as_somebody_uses_that() {
     });
 }
 
-/// The engine reports a release late, and a restart in place takes some time. Records the engine's
-/// calls for the sidecar.
+/// A fault plan: the engine reports a release late, and a restart in place takes some time. The
+/// plan records the engine's calls for the sidecar.
 #[derive(Clone, Debug, Default)]
 struct LateNews(Arc<Mutex<Vec<EngineCall>>>);
 

@@ -1,5 +1,5 @@
-//! Gives the pod's cgroup the size that the core wants. Values are raised at once, and lowered when
-//! that harms no container.
+//! Gives the pod's cgroup the size that the core wants. A value is raised at once, and lowered when
+//! the lower value harms no container.
 
 mod setting;
 mod sizing;
@@ -22,7 +22,7 @@ use sizing::{Sizing, TRY_AGAIN_AFTER, TRY_AGAIN_AFTER_AT_MOST};
 #[derive(Debug)]
 pub(super) struct OwnCgroup {
     cgroup: Arc<dyn PodCgroup>,
-    /// `None` if the shim may not size the cgroup.
+    /// The cgroup's values; `None` if the shim may not size the cgroup.
     sizing: Option<Sizing>,
 }
 
@@ -115,9 +115,9 @@ impl Actor {
         sizing.is_some_and(Sizing::is_lowering)
     }
 
-    /// The bundle for the record of the pod cgroup's original values. containerd must run `delete`
-    /// for this bundle when the shim has died. That is the bundle of the sandbox, if there is one:
-    /// since 2.0, containerd runs `delete` only for the sandbox.
+    /// Returns the bundle in which the original values of the pod's cgroup are recorded. If the
+    /// shim dies, containerd runs `delete` for this bundle. The shim chooses the sandbox's bundle
+    /// if there is a sandbox: since 2.0, containerd runs `delete` only for the sandbox.
     fn keeper(&self) -> Option<PathBuf> {
         let sandbox = self.tasks.iter().find(|(id, _)| self.core.is_sandbox(id));
         let sandbox = sandbox.map(|(_, task)| task);
@@ -135,7 +135,7 @@ impl Actor {
         self.pod_cgroup.as_mut()?.sizing.as_mut()
     }
 
-    /// Memory charged to the containers that the size covers.
+    /// Bytes of memory charged to the containers that the size includes.
     fn memory_of(&self, size: &PodSize) -> u64 {
         let ids = size.counted.iter().chain(&size.held);
         let usage = ids.filter_map(|id| self.tasks.get(id)?.handles.cgroup()?.memory_usage());

@@ -10,19 +10,20 @@ use usher_engine::{Knob, PodCgroup};
 /// Lowers a memory limit only while the usage is below this many tenths of the new limit.
 const TENTHS_AT_MOST: u128 = 9;
 
-/// A value of the cgroup, and its history.
+/// A value of the pod's cgroup: the value that the caller gave, and the values that the shim has
+/// set.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub knob: Knob,
     /// The value that the caller gave the pod.
     pub ceiling: u64,
-    /// The part of the ceiling that is the pod's overhead. It is added to the size of the
-    /// containers.
+    /// The part of the ceiling that is the pod's overhead. The shim adds the overhead to the size
+    /// of the containers.
     pub overhead: u64,
-    /// The value that was last wanted; `written` is what the kernel has rounded it to.
+    /// The value that the shim wrote last. `written` is this value after the kernel has rounded it.
     wanted: u64,
     pub written: u64,
-    /// The value that systemd knows.
+    /// The value that systemd was last told.
     pub told: u64,
     /// True once a refusal was logged.
     pub is_refused: bool,
@@ -43,17 +44,17 @@ enum Lowering {
 /// The outcome of putting a value in force.
 pub(super) enum Outcome {
     Done,
-    /// The value is not in force, and has to be settled again later.
+    /// The value could not be put in force, and has to be settled again later.
     Later,
-    /// Lower the memory limit to this many bytes, which may take long, then call
-    /// [`Setting::lowered`].
+    /// The caller has to lower the memory limit to this many bytes, which may take long, and then
+    /// call [`Setting::lowered`].
     Lowers(u64),
     Refused(io::Error),
 }
 
 impl Setting {
-    /// Reads a value that is still the caller's, because the shim has not written it yet. `None` if
-    /// the cgroup has no such value.
+    /// Reads a value that the caller gave the pod, before the shim writes it for the first time.
+    /// `None` if the cgroup has no such value.
     pub fn found(knob: Knob, cgroup: &dyn PodCgroup, allotment: &Allotment) -> Option<Setting> {
         let found = cgroup.read(knob)?;
         Some(Setting {
@@ -68,9 +69,9 @@ impl Setting {
         })
     }
 
-    /// Puts a value plus the overhead in force, but at most the ceiling. Does not lower the current
-    /// value if the caller gave the pod more than `accounted` plus the overhead: then the surplus
-    /// belongs to the pod as a whole.
+    /// Puts a value plus the overhead in force, but at most the ceiling. The containers account for
+    /// `accounted` of the ceiling. If the ceiling is higher than `accounted` plus the overhead, the
+    /// rest belongs to the pod as a whole, and the current value is not lowered.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -78,7 +79,7 @@ impl Setting {
         accounted: Option<u64>,
     ) -> Outcome {
         if let Lowering::UnderWay { .. } = self.lowering {
-            // The value is checked again when the lowering ends.
+            // The caller settles the value again when the lowering ends.
             return Outcome::Done;
         }
         let has_failed = matches!(mem::take(&mut self.lowering), Lowering::Failed);
@@ -87,12 +88,12 @@ impl Setting {
             return Outcome::Done;
         };
         if now != self.written && now != self.told {
-            // Another program gave the pod a new size.
+            // Another program has given the pod a new value, which is the new ceiling.
             self.ceiling = now;
             self.wanted = now;
             self.written = now;
             if !cgroup.is_managed() {
-                // No cgroup manager restores the earlier value.
+                // Without a cgroup manager, no program restores the earlier value.
                 self.told = now;
             }
         }
@@ -134,7 +135,7 @@ impl Setting {
             Err(error) => return Outcome::Refused(error),
         }
         if !leaves_room(cgroup, to) && cgroup.write(self.knob, from).is_ok() {
-            // The usage rose meanwhile.
+            // Memory usage has risen during the lowering, so the former limit was restored.
             self.wrote(cgroup, from);
             return self.failed_to_lower();
         }

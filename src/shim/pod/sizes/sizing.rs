@@ -1,5 +1,4 @@
-//! Sizes a pod's cgroup: its values, the note with the original ones, and the values that systemd
-//! knows.
+//! Sizes a pod's cgroup: sets its values, keeps a note with the original values, and tells systemd.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +11,8 @@ use usher_engine::{Knob, PodCgroup, UNLIMITED};
 
 use super::setting::{Outcome, Setting};
 
-/// Memory allowed for a parked process of the OCI runtime; 2 MiB were measured.
+/// Memory that the limit allows for each held container's parked process of the OCI runtime, in
+/// bytes; 2 MiB were measured.
 const HELD_BYTES: u64 = 4 << 20;
 
 /// Pause before the first retry; each further pause is twice as long.
@@ -22,9 +22,10 @@ pub(super) const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 /// The work that is left before a wanted size is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unsettled {
-    /// A retry is needed later.
+    /// True if the size has to be settled again later.
     pub is_due: bool,
-    /// Lower the memory limit to this many bytes, then call [`Sizing::lowered`].
+    /// The caller has to lower the memory limit to this many bytes, and then call
+    /// [`Sizing::lowered`].
     pub memory: Option<u64>,
 }
 
@@ -35,9 +36,9 @@ pub(super) struct Sizing {
     /// The size that was last applied.
     pub last: Option<Option<PodSize>>,
     pub try_again_after: Duration,
-    /// A retry is scheduled.
+    /// True if a retry is scheduled.
     pub is_due: bool,
-    /// systemd is being told the values.
+    /// True while systemd is being told the values.
     pub is_telling: bool,
     /// True once it was logged that systemd refuses the values.
     pub is_untold: bool,
@@ -46,7 +47,7 @@ pub(super) struct Sizing {
 }
 
 impl Sizing {
-    /// Reads the values that the caller gave the pod; the shim has not changed them yet.
+    /// Reads the values that the caller gave the pod, before the shim changes them.
     pub fn new(cgroup: &dyn PodCgroup, allotment: &Allotment) -> Sizing {
         let knobs = [Knob::Memory, Knob::CpuQuota, Knob::CpuWeight].into_iter();
         let settings = knobs.filter_map(|knob| Setting::found(knob, cgroup, allotment));
@@ -79,15 +80,16 @@ impl Sizing {
         let asked = wanted.and_then(|wanted| wanted.asked.as_ref().and_then(asked));
         let mut left = Unsettled::default();
         for setting in &mut self.settings {
-            // Only weights are checked against the requests of the whole pod. A limit is never too
-            // low, because a container without its own limit has the pod's limit.
+            // Check only the weight against the requests of all containers. A limit for the whole
+            // pod needs no check: a container without a limit of its own counts with the pod's
+            // limit.
             let is_weighed = setting.knob == Knob::CpuWeight && wanted.is_some();
             let accounted = is_weighed.then(|| asked.unwrap_or_default());
             let value = match (setting.knob, wanted) {
                 (Knob::Memory, Some(wanted)) => memory_limit(wanted, others),
                 (Knob::CpuQuota, Some(_)) => cpu.map_or(UNLIMITED, |(quota, _)| quota),
                 (Knob::CpuWeight, Some(_)) => cpu.map_or(UNLIMITED, |(_, weight)| weight),
-                // Restores the original value, which is the upper bound.
+                // `settle` lowers this to the ceiling, which is the original value.
                 (_, None) => UNLIMITED,
             };
             match setting.settle(cgroup, value, accounted) {
@@ -116,8 +118,8 @@ impl Sizing {
         self.settings.iter().any(Setting::is_being_lowered)
     }
 
-    /// Notes the original values in an existing bundle, for the `delete` that runs if the shim
-    /// dies.
+    /// Writes a note with the original values into the bundle `keeper`. If the shim dies, `delete`
+    /// restores these values.
     pub fn take_notes(&mut self, cgroup: &dyn PodCgroup, keeper: Option<PathBuf>) {
         let changed = self.settings.iter();
         let changed = changed.filter(|setting| setting.written != setting.ceiling);
@@ -138,7 +140,7 @@ impl Sizing {
         }
     }
 
-    /// The values that systemd does not know yet and is to be told now.
+    /// The values to tell systemd now, because it does not know them yet.
     pub fn news(&mut self, cgroup: &dyn PodCgroup) -> Option<Vec<(Knob, u64)>> {
         if !cgroup.is_managed() || self.is_telling {
             return None;
@@ -156,7 +158,7 @@ impl Sizing {
     }
 }
 
-/// Logs a refusal, once for each value.
+/// Logs that a value was refused, once for each kind of value.
 fn report(setting: &mut Setting, error: &io::Error) {
     if !std::mem::replace(&mut setting.is_refused, true) {
         let knob = setting.knob;
@@ -164,14 +166,14 @@ fn report(setting: &mut Setting, error: &io::Error) {
     }
 }
 
-/// The memory limit of the pod. `others` is the memory charged to the pod and to none of the
-/// counted containers: files in memory, leftovers of deleted containers, the sandbox.
+/// The memory limit of the pod. `others` is the memory that is charged to the pod, but to no
+/// counted container: files in memory, leftovers of deleted containers, the sandbox.
 fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
     let Limit::Of(Bytes(limit)) = wanted.size.limits.memory else {
         return UNLIMITED;
     };
     if limit == 0 {
-        // The pod has no container to limit.
+        // No container is counted, so there is nothing to limit.
         return UNLIMITED;
     }
     let held = u64::try_from(wanted.held.len()).unwrap_or(u64::MAX);
@@ -239,7 +241,7 @@ mod tests {
             self.cgroup.read(Knob::Memory).unwrap()
         }
 
-        /// Settles the size while no memory is charged to the pod except that of its containers.
+        /// Settles the size while all memory of the pod is charged to its containers.
         fn settle(&mut self, bytes: Option<u64>) -> bool {
             let wanted = bytes.map(|bytes| of(Limit::Of(Bytes(bytes)), 0));
             let usage = self.cgroup.memory_usage().unwrap_or_default();
@@ -308,7 +310,7 @@ mod tests {
         fake.settle(Some(100));
         fake.sizing.settings[0].told = 100;
         fake.settle(Some(200));
-        // systemd puts the values in force that it was last told.
+        // At a daemon-reload systemd writes the values that it was last told.
         fake.set("memory.limit_in_bytes", 100);
         fake.settle(Some(300));
         assert_eq!(fake.limit(), 300);
@@ -390,7 +392,8 @@ mod tests {
             sizing.settle(&*cgroup, Some(&asking(now, together)), 0);
             cgroup.read(Knob::CpuWeight).unwrap()
         };
-        // The pod itself requests 100m, and each of its two containers counts with that.
+        // The pod has a request of 100m for all containers, and the shim counts each of the two
+        // containers with 100m.
         assert_eq!(weight(200, Some(200)), 102);
         // kubelet doubles the pod's request, then lowers both containers' requests to zero.
         fake.set("cpu.shares", 204);
@@ -404,7 +407,7 @@ mod tests {
     #[test]
     fn a_weight_is_lowered_once_all_requests_are_known() {
         let fake = Fake::new();
-        // kubelet's value for 300m and 200m with an overhead of 100m.
+        // kubelet's shares for containers that request 300m and 200m, with an overhead of 100m.
         fake.set("cpu.shares", 614);
         let cgroup = in_directory(fake.directory.path());
         let allotment = Allotment {

@@ -1,5 +1,5 @@
-//! Any bytes on a ttrpc socket, with the real server and the real services. The pod's actor is
-//! gone, so that calls are parsed but not executed.
+//! Sends any bytes to a ttrpc socket, with the real server and the real services. The pod's actor
+//! has ended, so calls are parsed but not executed.
 
 use std::io;
 use std::pin::Pin;
@@ -32,19 +32,19 @@ use usher_fuzz::cost;
 /// Bytes of a frame's header: payload length, stream, type, flags.
 const HEADER: usize = 10;
 
-/// Most bytes that the library reserves for a frame before its payload arrives, whatever length the
-/// header announces. Until then the memory is not touched.
+/// Maximum number of bytes that the ttrpc library reserves for a frame before its payload arrives,
+/// whatever length the header announces. The memory is not touched before the payload arrives.
 const FRAME: usize = 4 << 20;
 
-/// Bytes that a connection may take in any case.
+/// Memory in bytes that a connection may take, whatever the size of the input.
 const ANYWAY: usize = 2 * FRAME + cost::RESERVED_FOR_A_MESSAGE;
-/// Bytes that a connection may take for each byte of input.
+/// Memory in bytes that a connection may take for each byte of input, in addition.
 const EACH: usize = 2048;
 
-/// CPU time that a connection may take in any case.
+/// CPU time that a connection may take, whatever the size of the input.
 const TIME_ANYWAY: Duration = Duration::from_micros(200);
-/// CPU time for each byte of input. The shortest call is a header of ten bytes, so each call has at
-/// least ten times as much.
+/// CPU time that a connection may take for each byte of input, in addition. The shortest call has
+/// only the header of ten bytes, so each call may take at least ten times this time.
 const TIME_EACH: Duration = Duration::from_micros(1);
 
 /// Time limit for an answer, generous even for a busy machine.
@@ -57,7 +57,7 @@ struct Peer<S> {
     _server: Server,
 }
 
-/// The listener: connections from a queue.
+/// A listener whose connections come from a queue.
 struct Callers<S>(mpsc::UnboundedReceiver<S>);
 
 impl<S> Stream for Callers<S> {
@@ -107,7 +107,7 @@ impl<S: Send + 'static> Peer<S> {
                 assert!(self.callers.send(theirs).is_ok(), "the server has ended");
                 let (mut read, mut write) = tokio::io::split(ours);
                 let send = async {
-                    // Fails if the server has closed the connection.
+                    // The write fails if the server has closed the connection.
                     let _ = write.write_all(input).await;
                     let _ = write.shutdown().await;
                 };
@@ -148,13 +148,13 @@ pub(crate) fn task(input: &[u8]) {
     PEER.with(|peer| peer.exchange(input, || tokio::io::duplex(1 << 16)));
 }
 
-/// The Control service behind [`Clients`] and their limits.
+/// The Control service. Its clients have the limits of [`Clients`].
 pub(crate) fn control(input: &[u8]) {
     thread_local! {
         static PEER: Peer<UnixStream> = Peer::new(|callers, pod| {
             let service = Arc::new(control::Service::new(pod));
-            // Without root's group, connections become read-only clients, which are read in the
-            // same way but may wait.
+            // If the test does not run with root's group, connections become read-only clients.
+            // These are read in the same way, but may have to wait.
             let (_, nobody) = mpsc::unbounded_channel();
             let meter = Meter::new(Arc::new(SystemClock));
             let (clients, _) = Clients::new(Some(callers), Callers(nobody), meter);

@@ -156,8 +156,8 @@ async fn delete_by_force(pod: &Pod, id: &'static str) {
     delete(pod, id, "").await.unwrap();
 }
 
-/// SIGKILLs of containers in the record of their pod: the number that is counted, and the number of
-/// events.
+/// Returns two numbers from the record of the pod: SIGKILLs that are counted for containers, and
+/// events of SIGKILLs.
 fn recorded_kills(node: &SimNode) -> (u32, usize) {
     let archive = node.archive.lock();
     let (_, record) = archive.last().unwrap();

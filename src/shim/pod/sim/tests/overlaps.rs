@@ -3,11 +3,11 @@
 use super::*;
 use crate::pod::CheckpointCall;
 
-/// The fault of each call, and the calls that have begun.
+/// A fault plan that decides by the calls that have begun, and records them.
 #[derive(Clone)]
 struct Script {
     begun: Arc<Mutex<Vec<(Instant, EngineCall, String)>>>,
-    /// The fault of a call, given the number of equal calls before it.
+    /// Returns the fault of a call, given the number of earlier calls of the same kind.
     fault: fn(EngineCall, usize) -> Fault,
     answers_after: fn(EngineCall) -> Duration,
 }
@@ -215,13 +215,15 @@ async fn update(pod: &Pod, mebibytes: u64) -> Result<(), CallError> {
     updated.await
 }
 
-/// Starts a pod of one app of 100 MiB, sized by the pod's phase, and checks its memory limit.
+/// Starts a pod of one app of 100 MiB, whose cgroup has the size of the current phase. Checks the
+/// pod's memory limit.
 async fn sized(node: &SimNode, pod: &Pod) {
     size(node, pod).await;
     assert_eq!(memory(node), 100);
 }
 
-/// Starts the same pod as `sized`, whether or not the kernel has lowered the limit yet.
+/// Starts the same pod as `sized`, without the check: the kernel may not have lowered the limit
+/// yet.
 async fn size(node: &SimNode, pod: &Pod) {
     node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
     let mut bundle = bundle("web", Program::default());

@@ -1,0 +1,159 @@
+//! Data of the states of a container.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lifecycle::RequestId;
+use crate::lifecycle::exec::PostStart;
+use crate::lifecycle::probe::Watch;
+use crate::lifecycle::time::Time;
+use crate::process::ExitStatus;
+
+use super::Stop;
+
+/// A Start that waits for the container's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(in crate::lifecycle) struct Blocked {
+    pub request: RequestId,
+    pub since: Time,
+    /// The time when the caller gives up.
+    pub deadline: Option<Time>,
+    /// The wait was written to its stderr.
+    pub told: bool,
+}
+
+/// The Start was answered before the container's turn.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(in crate::lifecycle) struct Held {
+    /// Time of the answer to its Start.
+    pub since: Time,
+    /// The wait was written to its stderr.
+    pub told: bool,
+    pub(super) post_start: PostStart,
+}
+
+/// The parked process is being killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(in crate::lifecycle) struct Ending {
+    /// The code reported to the caller.
+    pub code: u32,
+    pub(super) start: EndedStart,
+    pub(super) last_words: Option<Time>,
+}
+
+/// The Start of a container that is ended before its program is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(super) enum EndedStart {
+    /// The caller has not called Start.
+    None,
+    /// The Start is answered with an error when the process is gone.
+    Open(RequestId),
+    /// The Start was answered with success.
+    Answered,
+}
+
+/// The program is being executed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(in crate::lifecycle) struct Releasing {
+    pub(super) start: Start,
+    /// An exit that arrived before the engine reported that the program is executed.
+    pub exit: Option<ExitStatus>,
+    pub stop: Stop,
+}
+
+/// The Start of a container whose program is being executed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(super) enum Start {
+    /// Not answered yet.
+    Open(RequestId),
+    /// Answered, and the container was held: its postStart handler may have come.
+    Answered(PostStart),
+}
+
+/// The program runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(in crate::lifecycle) struct Running {
+    /// Time of the execution.
+    pub since: Time,
+    /// Number of the execution, unique in this pod.
+    pub execution: u64,
+    /// The probe in use.
+    pub watch: Watch,
+    pub stop: Stop,
+    pub post_start: PostStart,
+}
+
+/// The program has exited and is restarted in place at `until`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(in crate::lifecycle) struct BackingOff {
+    /// The exit status of the last process.
+    pub status: ExitStatus,
+    pub until: Time,
+    pub(super) post_start: PostStart,
+}
+
+/// The program is being restarted in place.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(in crate::lifecycle) struct Restarting {
+    /// The exit status of the last process.
+    pub status: ExitStatus,
+    /// An exit that arrived before the report of the restart.
+    pub exit: Option<ExitStatus>,
+    pub stop: Stop,
+    pub(super) post_start: PostStart,
+}
+
+/// The process is gone for good, and its exit is not published yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(in crate::lifecycle) struct Exiting {
+    /// The exit code reported to the caller.
+    pub code: u32,
+    /// The caller has read the output of the process.
+    pub is_output_read: bool,
+    /// Latest publication of the exit, even with output left to read.
+    pub until: Time,
+    /// The Start was answered with success.
+    pub(super) was_started: bool,
+    /// Latest time until which the exit waits for the reason of the container's end to be written
+    /// down. The caller reads the reason when it hears of the exit.
+    pub last_words: Option<Time>,
+}
+
+/// The exit that the shim reports for a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::lifecycle) struct FinalExit {
+    /// The exit code reported to the caller.
+    pub code: u32,
+    /// Latest publication of the exit, even with output left to read.
+    pub until: Time,
+}
+
+impl Releasing {
+    /// The Start to be answered.
+    pub fn open_start(&self) -> Option<RequestId> {
+        match self.start {
+            Start::Open(request) => Some(request),
+            Start::Answered(_) => None,
+        }
+    }
+}
+
+impl EndedStart {
+    pub fn open(self) -> Option<RequestId> {
+        match self {
+            EndedStart::Open(request) => Some(request),
+            EndedStart::None | EndedStart::Answered => None,
+        }
+    }
+}
+
+impl FinalExit {
+    pub(super) fn of(self, was_started: bool, last_words: Option<Time>) -> Exiting {
+        Exiting {
+            code: self.code,
+            is_output_read: false,
+            until: self.until,
+            was_started,
+            last_words,
+        }
+    }
+}
