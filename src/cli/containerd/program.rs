@@ -50,7 +50,7 @@ pub(crate) enum ProgramError {
     /// The last line of its standard error.
     #[error("{0}")]
     Complained(String),
-    /// It failed and said nothing.
+    /// The program failed and printed nothing.
     #[error("{0}")]
     Failed(ExitStatus),
 }
