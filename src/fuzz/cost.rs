@@ -112,7 +112,7 @@ pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnO
     outcome.expect("it was called")
 }
 
-/// Calls `read`, which parses `size` bytes, until one call is quick, but at most [`TRIES`] times.
+/// Calls `read`, which parses `size` bytes, until one call is quick, but at most `TRIES` times.
 /// Returns the outcome of the last call.
 ///
 /// # Panics
