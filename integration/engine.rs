@@ -1,9 +1,6 @@
 //! Tests that the engine for real OCI runtimes keeps the laws for all engines. The simulated engine
 //! passes the same tests.
 
-#[path = "../src/engine/laws.rs"]
-mod laws;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,12 +12,12 @@ use containerd_shim_protos::shim::oci::Options;
 use containerd_shim_protos::types::mount::Mount;
 use nix::sys::prctl::set_child_subreaper;
 use serde_json::{Value, json};
-use usher::engine::oci::OciEngine;
-use usher::engine::{CancelToken, CreateOptions, Deletion, Engine, ExecOrder, Order};
+use usher_engine::{CancelToken, CreateOptions, Deletion, Engine, ExecOrder, Order};
 use usher_linux::reaper::Reaper;
+use usher_oci::OciEngine;
 
 use super::harness::{Isolation, oci_runtime, populate};
-use laws::{Runs, Testbed};
+use usher_engine::laws::{Runs, Testbed};
 
 /// Name of the environment variable that makes a process run the test. The value is the directory
 /// in which the process runs it.
@@ -74,7 +71,7 @@ fn try_in(directory: PathBuf) {
         reaper.start().expect("SIGCHLD");
         let engine = OciEngine::new(NAMESPACE, reaper);
         let real = Real { directory, engine };
-        laws::check_all(&real).await;
+        usher_engine::laws::check_all(&real).await;
         a_panic_in_a_deletion_leaves_no_mount(&real).await;
     });
 }

@@ -10,20 +10,9 @@ pub fn bootstrap(input: &[u8]) {
     crate::shim::fuzz::bootstrap(input);
 }
 
-/// Reads a bundle's `config.json`, and makes all changes to it that the shim makes.
-pub fn bundle(input: &[u8]) {
-    crate::engine::oci::fuzz::bundle(input);
-}
-
 /// Parses the JSON and the messages inside calls of the Task service.
 pub fn calls(input: &[u8]) {
     crate::pod::fuzz::calls(input);
-    crate::engine::oci::fuzz::resources(input);
-}
-
-/// Parses the node's configuration file.
-pub fn config(input: &[u8]) {
-    crate::config::fuzz(input);
 }
 
 /// Sends the input to the control socket, as ttrpc.
@@ -41,22 +30,6 @@ pub fn explain(input: &[u8]) {
     crate::cli::fuzz::explain(input);
 }
 
-/// Parses the options of the OCI runtime.
-pub fn options(input: &[u8]) {
-    crate::engine::oci::fuzz::options(input);
-}
-
-/// Reads kubelet's configuration of a sandbox.
-pub fn sandbox(input: &[u8]) {
-    crate::engine::sandbox::fuzz::config(input);
-}
-
-/// Parses files that the OCI runtime, or a shim that has died, has written.
-pub fn state(input: &[u8]) {
-    crate::engine::oci::fuzz::files(input);
-    crate::engine::oci::fuzz::state(input);
-}
-
 /// Sends the input to the shim's socket for containerd, as ttrpc.
 pub fn task(input: &[u8]) {
     crate::shim::fuzz::ttrpc::task(input);
@@ -71,15 +44,10 @@ mod tests {
         usher_fuzz::run_seeds(&[
             ("answers", answers),
             ("bootstrap", bootstrap),
-            ("bundle", bundle),
             ("calls", calls),
-            ("config", config),
             ("control", control),
             ("convert", convert),
             ("explain", explain),
-            ("options", options),
-            ("sandbox", sandbox),
-            ("state", state),
             ("task", task),
         ]);
     }

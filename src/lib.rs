@@ -4,18 +4,12 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`config`] | the node's configuration file: rules for the annotations of all pods |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container |
-//! | [`engine`] | the interface below the actor: creates, kills and deletes containers |
-//! | [`engine::oci`] | the real engine: OCI runtimes with runc's command line |
-//! | `engine::sim` | a simulated engine, for tests |
-//! | [`cri`] | messages of the Container Runtime Interface |
 //! | [`events`] | sends events to containerd, in order |
 //! | [`clock`] | wall-clock time and CPU time |
 //! | [`record`] | the history of a pod |
-//! | [`api`] | messages between shims and `usher`, and the archive of pods that ended |
 //! | [`control`] | the control socket: shows a pod to `usher`, and takes its commands |
 //! | [`shim`] | the shim process: arguments, bootstrap, serving, `delete` |
 //! | [`cli`] | the `usher` command: one file for each subcommand |
@@ -39,24 +33,11 @@
 // Only the thread that serves a pod must not block, so tests may use blocking calls.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
-// Code shared with the integration tests refers to this crate by name.
-#[cfg(test)]
-extern crate self as usher;
-
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-#[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
-pub mod api;
-mod catch_panic;
 #[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 pub mod cli;
 pub mod clock;
-#[expect(clippy::disallowed_methods, reason = "read before the shim serves")]
-pub mod config;
 #[expect(clippy::disallowed_methods, reason = "/proc, and sockets below /run")]
 pub mod control;
-pub mod cri;
-pub mod engine;
 pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

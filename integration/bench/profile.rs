@@ -163,7 +163,7 @@ impl Profiler {
     }
 }
 
-/// Divides the time of a client among the programs that worked.
+/// Divides the time from a client's start to its exit among the programs that ran meanwhile.
 fn shares(events: &[Event], client: u32) -> Shares {
     let own = |event: &&Event| event.pid == client;
     let (Some(first), Some(last)) = (events.iter().find(own), events.iter().rfind(own)) else {

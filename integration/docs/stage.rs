@@ -1,5 +1,5 @@
-//! A private containerd for a test of the manual. It also keeps the blocks of a page that the test
-//! must produce.
+//! A private containerd for a test of the manual. It also keeps the output blocks of a page, which
+//! the commands of the test must print.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -21,7 +21,7 @@ use std::time::Duration;
 use containerd_shim_protos::protobuf::{Message, MessageField};
 use serde_json::json;
 use tokio::net::UnixStream;
-use usher::cri;
+use usher_api::cri;
 use usher_linux::grpc::Call;
 
 use super::{

@@ -18,7 +18,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::chdir;
 
-/// The directory of shims and runc for files outside containerd's directories.
+/// The directory in which shims and runc write the files that are not in containerd's directories.
 pub const SHARED_STATE: &str = "/run/containerd";
 
 /// The mount point of cgroup v2 on machines that also have v1.

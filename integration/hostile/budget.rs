@@ -134,7 +134,7 @@ fn exec_probes_every_millisecond_take_at_most_a_tenth_of_a_core_in_turns() {
     let outside;
     let host = Containerd::start();
     outside = Outside::of(&host);
-    // The cgroup has no name of a pod's cgroup. So the commands of probes run in the shim's cgroup,
+    // The name of this cgroup is not the name of a pod's cgroup. So the commands of probes run in the shim's cgroup,
     // outside of the pod.
     let pod = PodCgroup::new(&host, "some");
     run_greedy(&pod, &host);

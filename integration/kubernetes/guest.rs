@@ -255,7 +255,7 @@ impl Guest {
     }
 }
 
-/// A command that runs on the machine. It runs these words as a command in the virtual machine.
+/// A command of the host that executes these words in the virtual machine.
 fn words_for<'a>(cluster: &'a Cluster, words: &[&'a str]) -> Vec<&'a str> {
     let ask = ["bash", "-c", ASK, "ask", cluster.directory()];
     [&ask, words].concat()

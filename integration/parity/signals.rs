@@ -134,9 +134,9 @@ fn all_processes_of_a_pid_namespace_end_with_its_killed_init() {
     assert_eq!(code, 137);
 }
 
-/// Checks that the other processes of a container without a PID namespace end with its first
-/// process, for whatever reason that ends. The shim has to end them, and to publish the exits of
-/// execs.
+/// Checks that the shim ends all processes of a container without a PID namespace as soon as its
+/// first process has exited, and publishes the exits of execs. The reason of the exit does not
+/// matter.
 fn run_until_init_ends(edit: fn(&mut Value), script: &str, end: fn(&TaskApi)) -> (u32, u32) {
     both(|host, runtime| {
         let args = ["/bin/sh", "-c", &format!("{FAMILY}; {script}")];

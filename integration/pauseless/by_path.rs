@@ -13,7 +13,7 @@ use containerd_shim_protos::sandbox_api::{
     UpdateSandboxRequest, UpdateSandboxResponse,
 };
 use serde_json::{Value, json};
-use usher::cri::{
+use usher_api::cri::{
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
     PodSandboxConfig,
 };

@@ -15,7 +15,7 @@ use super::{is_known, with_each};
 use crate::harness::{
     Container, Cri, Handler, PATIENCE, Pod, PodSpec, await_value, eventually, poll, write_program,
 };
-use usher::cri::{ContainerState, NamespaceMode, PodSandboxState};
+use usher_api::cri::{ContainerState, NamespaceMode, PodSandboxState};
 
 const STEPS: [Step; 3] = [Step::Empty, Step::Created, Step::Running];
 
@@ -291,8 +291,8 @@ fn a_dead_pod_is_cleaned_up_by_its_own_kind_of_shim() {
 /// killed.
 const MOMENTS: [u64; 5] = [0, 3, 8, 15, 40];
 
-/// Maximum time until a shim exits whose containerd has died without requesting a pod. Before the
-/// shim exits, it waits in case the request still comes.
+/// Maximum time until a shim exits if its containerd has died before it requested a pod. The shim
+/// waits for a while, because the request may still come.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(45);
 
 /// Requests a pod. Calls `interrupt` when the pod's shim has run for `moment` milliseconds. Returns

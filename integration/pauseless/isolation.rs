@@ -5,7 +5,7 @@ use std::fs;
 
 use super::{is_known, with_each};
 use crate::harness::{Container, Cri, Handler, Pod, PodSpec};
-use usher::cri::{ContainerState, NamespaceMode};
+use usher_api::cri::{ContainerState, NamespaceMode};
 
 fn pod<'a>(node: &'a Cri, handler: Handler) -> Pod<'a> {
     let spec = PodSpec::new("pids", handler);

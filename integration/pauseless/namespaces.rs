@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::with_each;
 use crate::harness::{Container, Cri, Handler, PATIENCE, PodSpec, eventually};
-use usher::cri::{ContainerState, NamespaceMode};
+use usher_api::cri::{ContainerState, NamespaceMode};
 
 fn of_node(node: &Cri, kind: &str) -> String {
     let pid = node.pid().expect("containerd runs");

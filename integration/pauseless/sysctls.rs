@@ -2,7 +2,7 @@
 
 use super::{with_each, with_each_in_a_network};
 use crate::harness::PodSpec;
-use usher::cri::NamespaceMode;
+use usher_api::cri::NamespaceMode;
 
 #[test]
 fn sysctls_of_the_pods_namespaces_apply_in_all_containers() {

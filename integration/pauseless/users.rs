@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::{with_each, with_each_in_a_network};
 use crate::harness::{PodSpec, Version, oci_runtime};
-use usher::cri::{IDMapping, NamespaceMode, UserNamespace};
+use usher_api::cri::{IDMapping, NamespaceMode, UserNamespace};
 
 /// The user id on the node that root in the pod has.
 const ROOT: u32 = 100_000;

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use protobuf::Message;
 
 use super::{directory, make_directory};
-use crate::api;
+use crate as api;
 use usher_core::lifecycle::Report;
 use usher_linux::files::{Replacement, replace};
 

@@ -1,7 +1,7 @@
 //! Conversions between the core's types and the messages: each type of the core has one counterpart
 //! in the messages. `usher` makes sentences from the messages.
 
-use crate::api;
+use crate as api;
 use usher_core::lifecycle::{
     Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, Remedy, StateSummary, Status, Step, Then,
     Why,

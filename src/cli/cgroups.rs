@@ -1,6 +1,6 @@
 //! Memory and CPU limits of cgroups, as cells of a table.
 
-use crate::api;
+use usher_api as api;
 
 /// The used memory, the memory limit, and the CPU limit in CPUs.
 pub(super) fn cells(cgroup: &api::Cgroup) -> [String; 3] {

@@ -168,8 +168,8 @@ fn first(findings: &[Finding]) -> Option<String> {
 }
 
 fn own_config() -> Finding {
-    let path = crate::config::path();
-    match crate::config::read() {
+    let path = usher_api::config::path();
+    match usher_api::config::read() {
         Err(error) => OWN_CONFIG.problem(Code::UsherConfig, format!("{error}: no pod can start")),
         Ok(rules) if !rules.enabled => OWN_CONFIG.warning(
             Code::UsherOff,

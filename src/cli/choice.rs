@@ -1,6 +1,6 @@
 //! Finds the pod that a name or an id on the command line means.
 
-use crate::api;
+use usher_api as api;
 
 use super::output::Failure;
 

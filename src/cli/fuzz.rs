@@ -2,7 +2,7 @@
 
 use protobuf::Message;
 
-use crate::api;
+use usher_api as api;
 use usher_core::judgement::{Judgement, complete};
 use usher_core::manifest::Pod;
 use usher_core::plan::Rules;

@@ -16,7 +16,7 @@ use super::node::Node;
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
 use super::time::{self, span};
 use super::{ps, words};
-use crate::api;
+use usher_api as api;
 use waits::{answer, failed_probe, is_shown_with_a_wait, waits};
 
 /// Shows everything about a pod: first what it waits for, since when, and what ends the wait

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::output::Failure;
 use super::words;
-use crate::api;
+use usher_api as api;
 
 /// A message in protobuf's JSON mapping, but with words for enums and for a pod's status.
 pub(super) fn json<M: MessageFull>(message: &M) -> Result<Value, Failure> {

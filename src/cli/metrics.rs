@@ -24,7 +24,7 @@ use super::choice::namespace;
 use super::node::{Node, Seen, status_of};
 use super::output::{Failure, Stdout, note};
 use super::{time, words};
-use crate::api;
+use usher_api as api;
 
 /// Prints metrics of all pods of this node in Prometheus' text format
 ///

@@ -18,7 +18,7 @@ use ttrpc::Code;
 use ttrpc::r#async::Client;
 use ttrpc::r#async::transport::Socket;
 
-use crate::api::{self, ControlClient, Ended};
+use usher_api::{self as api, ControlClient, Ended};
 
 use super::choice::{LEAST_ID_PREFIX, choose, namespace};
 use super::output::{Failure, warn};

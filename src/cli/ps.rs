@@ -11,7 +11,7 @@ use super::json::{json, json_on};
 use super::node::{Node, status_of};
 use super::output::{BAD, FAINT, Failure, GOOD, Output, Stdout, Table, WARNING, styled};
 use super::{time, words};
-use crate::api;
+use usher_api as api;
 
 /// Lists the pods of this node that run under usher, with or without annotations
 ///
@@ -230,7 +230,7 @@ fn shim(pod: &api::Pod) -> String {
 /// The style of a shim's version. The style is a warning if that version differs from this
 /// command's version, for example after an upgrade.
 pub(super) fn shim_style(pod: &api::Pod) -> Style {
-    match words::shim_version(pod) == crate::VERSION {
+    match words::shim_version(pod) == usher_api::VERSION {
         true => Style::new(),
         false => WARNING,
     }
@@ -269,7 +269,7 @@ mod tests {
             };
             wide.cells(&pod).last().unwrap()
         };
-        assert_eq!(last(crate::VERSION), crate::VERSION);
+        assert_eq!(last(usher_api::VERSION), usher_api::VERSION);
         assert_eq!(last("0.0.9"), styled(WARNING, "0.0.9"));
         assert_eq!(last(""), styled(WARNING, "unknown"));
     }

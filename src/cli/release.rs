@@ -8,7 +8,7 @@ use super::json::json;
 use super::node::Node;
 use super::output::{Failure, Output, Stdout};
 use super::words::obstacle;
-use crate::api;
+use usher_api as api;
 
 /// Starts a held container before its turn
 ///

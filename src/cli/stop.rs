@@ -11,7 +11,7 @@ use super::choice::full_name;
 use super::node::{NoAnswer, Node, StopAnswer, complaint};
 use super::output::{BAD, BOLD, FAINT, Failure, GOOD, Stdout, styled, warn};
 use super::{time, words};
-use crate::api;
+use usher_api as api;
 use usher_core::plan::parse_duration;
 
 /// Stops pods in their order: hooks, pre-exit containers, apps, post-exit containers, sidecars

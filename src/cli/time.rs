@@ -6,7 +6,7 @@ use protobuf::MessageField;
 use protobuf::well_known_types::duration::Duration as DurationMessage;
 use protobuf::well_known_types::timestamp::Timestamp;
 
-use crate::api;
+use usher_api as api;
 
 /// A message's timestamp, in seconds since 1970.
 pub(super) fn seconds(at: &MessageField<Timestamp>) -> Option<f64> {

@@ -5,7 +5,7 @@
 use protobuf::reflect::EnumDescriptor;
 use protobuf::{Enum, EnumFull, EnumOrUnknown};
 
-use crate::api;
+use usher_api as api;
 use usher_core::plan::Signal;
 
 /// The suffix that the name of value 0 has in every enum. The rest of that name is the prefix of

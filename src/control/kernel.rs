@@ -7,7 +7,7 @@
 
 use protobuf::MessageField;
 
-use crate::api;
+use usher_api as api;
 use usher_linux::cgroup::Cgroup;
 use usher_linux::cgroup::values::Values;
 

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::socket::Backlog;
 
-use crate::api::{directory, make_directory, roots_socket};
+use usher_api::{directory, make_directory, roots_socket};
 
 pub use clients::{Clients, ReadOnlyClients};
 pub use meter::Meter;

@@ -10,13 +10,13 @@ use tokio::time::timeout;
 use ttrpc::r#async::{ServerStreamSender, TtrpcContext};
 use ttrpc::{Code, get_status};
 
-use crate::api::Control;
-use crate::api::{
+use crate::pod::{CallError, Kind, Pod};
+use crate::task;
+use usher_api::Control;
+use usher_api::{
     Pod as PodMessage, ReleaseRequest, ReleaseResponse, StatusRequest, StatusResponse, StopRequest,
     StopResponse,
 };
-use crate::pod::{CallError, Kind, Pod};
-use crate::task;
 
 use super::Meter;
 use super::kernel;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use usher::engine::{
+use crate::{
     CancelToken, Container, CreateOptions, Deletion, Engine, EngineError, ExecOrder, ExitFuture,
     Facts, Init, InitialState, NewExec, NewInit, Order, PreviousInit, SignalProgress,
 };

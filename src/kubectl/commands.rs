@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
-use usher::api;
 use usher::cli::choice::{choose, namespace};
 use usher::cli::explain::How;
 use usher::cli::json::message;
 use usher::cli::output::{Failure, Stdout, warn};
 use usher::cli::ps::List;
+use usher_api as api;
 
 use crate::arguments::{Arguments, ClusterOptions, Command};
 use crate::cluster::{ApiError, Cluster};

@@ -7,13 +7,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use crate::catch_panic::Panicked;
 use crate::clock::Timebase;
-use crate::engine::UpcomingCreation;
 use crate::record::Record;
 use usher_core::lifecycle::{
     self, Action, ContainerId, Operations, RELEASES_WITHIN, Report, RequestId, Time, Wanted,
 };
+use usher_engine::Panicked;
+use usher_engine::UpcomingCreation;
 
 use super::alarm::Alarm;
 use super::pod_meta::PodMeta;

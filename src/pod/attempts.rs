@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use crate::catch_panic::Panicked;
-use crate::engine::{Attempted, CancelToken, Init, ProbeEnvironment};
 use usher_core::lifecycle::{ActionError, ContainerId, HookKind, Wanted};
 use usher_core::plan::Hook;
+use usher_engine::Panicked;
+use usher_engine::{Attempted, CancelToken, Init, ProbeEnvironment};
 
 use super::Actor;
 use super::sizes::OwnCgroup;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::engine::{Init, PidHold};
+use usher_engine::{Init, PidHold};
 
 /// The part of a task that outlives each of its init processes.
 #[derive(Debug, Default)]
@@ -26,8 +26,8 @@ impl RestartCarryover {
         }
     }
 
-    /// Releases the reservation of `pid` if it is the first process id. Called when the exit of
-    /// that process is published, because then no restart follows.
+    /// Releases `pid`, which is reserved so that no other process gets it, if it belongs to the first
+    /// process of the container. Called when the exit is published: no restart in place follows.
     pub fn release_pid(&mut self, pid: i32) {
         drop(self.first.take_if(|first| first.pid() == pid));
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use containerd_shim_protos::events::task::TaskOOM;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use crate::engine::Cgroup;
 use crate::record::What;
 use usher_core::lifecycle::{Call, ContainerId};
+use usher_engine::Cgroup;
 
 use super::{Actor, CallError, Kind, Message, Reply};
 

@@ -9,11 +9,11 @@ use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::CheckpointOptions;
 
-use crate::engine::{Checkpoint, EngineError, Init, NewInit};
 use crate::record::What;
 use usher_core::lifecycle::{ActionError, Call, ContainerId, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
+use usher_engine::{Checkpoint, EngineError, Init, NewInit};
 use usher_linux::stdio::Streams;
 
 use super::signals::SignalOrder;

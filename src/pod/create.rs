@@ -7,14 +7,14 @@ use std::sync::Arc;
 use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
 use containerd_shim_protos::protobuf::MessageField;
 
-use crate::engine::{
-    CancelToken, Container, CreateOptions, Created, EngineError, ExitFuture, Facts as Read, Init,
-    InitialState, NewInit, Order,
-};
 use crate::record::What;
 use usher_core::lifecycle::{BundleFacts, ContainerId, Demands, NewContainer, Wanted};
 use usher_core::plan::identity::group;
 use usher_core::plan::{Identity, KubeletFacts, Plan};
+use usher_engine::{
+    CancelToken, Container, CreateOptions, Created, EngineError, ExitFuture, Facts as Read, Init,
+    InitialState, NewInit, Order,
+};
 
 use super::carryover::RestartCarryover;
 use super::handles::Handles;

@@ -5,9 +5,9 @@ use std::{iter, mem};
 use containerd_shim_protos::events::task::TaskDelete;
 use containerd_shim_protos::protobuf::MessageField;
 
-use crate::catch_panic::Panicked;
-use crate::engine::EngineError;
 use usher_core::lifecycle::{CleanupOutcome, ContainerId, Deletion, Wanted};
+use usher_engine::EngineError;
+use usher_engine::Panicked;
 use usher_linux::stdio;
 
 use super::process::{Deleted, Exit};

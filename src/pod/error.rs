@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::catch_panic::Panicked;
-use crate::engine::EngineError;
 use usher_core::lifecycle::Refusal;
+use usher_engine::EngineError;
+use usher_engine::Panicked;
 
 /// A failed call: one sentence, and the kind of failure.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskE
 use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 
-use crate::catch_panic::Panicked;
-use crate::engine::{
-    CancelToken, ExecOrder, Init, NewExec, Process as Executable, SignalProgress, UpcomingCreation,
-};
 use usher_core::lifecycle::{self, Call, ContainerId, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
+use usher_engine::Panicked;
+use usher_engine::{
+    CancelToken, ExecOrder, Init, NewExec, Process as Executable, SignalProgress, UpcomingCreation,
+};
 use usher_linux::stdio::Unread;
 
 use super::operations::Caller;

@@ -1,9 +1,7 @@
 //! Fuzzes the parts of a call that contain JSON or a nested message.
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
-use serde_json::{Map, Value};
 
-use crate::engine::oci::lower;
 use usher_fuzz::cost::assert_bounded;
 
 use super::{carryover, checkpoint};
@@ -14,11 +12,6 @@ const EACH: usize = 256;
 const ANYWAY: usize = 16 * 1024;
 
 pub(crate) fn calls(input: &[u8]) {
-    assert_bounded(input.len(), EACH, ANYWAY, || {
-        if let Ok(mut process) = serde_json::from_slice::<Map<String, Value>>(input) {
-            lower(&mut process, 500);
-        }
-    });
     let mut changed = None;
     assert_bounded(input.len(), EACH, ANYWAY, || {
         carryover::merge(&mut changed, input);

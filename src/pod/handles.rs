@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::oneshot;
 
-use crate::engine::{CancelToken, Cgroup, Init, OomWatch, Restoration};
+use usher_engine::{CancelToken, Cgroup, Init, OomWatch, Restoration};
 
 use super::cgroup::Figures;
 use super::signals::SignalOrder;
@@ -198,7 +198,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
-    use crate::engine::sim::SimEngine;
+    use usher_engine::sim::SimEngine;
 
     #[tokio::test(start_paused = true)]
     async fn a_release_ends_when_its_init_process_exits() {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::api;
 use crate::events::timestamp;
+use usher_api as api;
 use usher_core::lifecycle::ContainerId;
 
 use super::{Actor, CallError, Kind, Reply};

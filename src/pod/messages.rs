@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
 
-use crate::engine::{CancelToken, Init};
 use usher_core::lifecycle::{Call, ContainerId, TaskStatus, Wanted};
+use usher_engine::{CancelToken, Init};
 use usher_linux::stdio;
 
 use super::process::{Exit, Process, StateAnswer, Status, Task};

@@ -44,7 +44,7 @@ use std::time::Duration;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::Order;
+use usher_engine::Order;
 use usher_linux::stdio::Paths;
 
 pub use actor::Actor;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::api::Archive;
 use crate::clock::Clock;
-use crate::engine::Engine;
 use crate::events::{Event, Publish};
+use usher_api::Archive;
 use usher_core::plan::Rules;
+use usher_engine::Engine;
 
 /// Everything outside of the actor that the actor uses. Tests replace each part by a simulated
 /// part, and only the simulated parts inject faults.

@@ -10,12 +10,10 @@ use std::pin::pin;
 
 use containerd_shim_protos::events::task::TaskCreate;
 
-use crate::catch_panic::{Panicked, catch_panic};
-use crate::engine::{
-    Attempted, CancelToken, Created, InitialState, NewExec, NewInit, ScoreOutcome,
-};
 use usher_core::lifecycle::{ContainerId, OperationId, Wanted};
 use usher_core::process::ExitStatus;
+use usher_engine::{Attempted, CancelToken, Created, InitialState, NewExec, NewInit, ScoreOutcome};
+use usher_engine::{Panicked, catch_panic};
 use usher_linux::stdio::Streams;
 
 use super::exec::kill_executed;
@@ -24,7 +22,8 @@ use super::{Actor, CallError, Message, Reply};
 
 /// The result of an operation.
 pub(super) trait Outcome: Send + 'static {
-    /// Ends the processes in a stale outcome, because their container no longer needs them.
+    /// Drops a stale result. If a process came with the result, the process is killed, because its
+    /// container no longer needs it.
     fn discard(self)
     where
         Self: Sized,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::{Init, Sandbox};
 use usher_core::plan::PodIdentity;
+use usher_engine::{Init, Sandbox};
 
 /// A pod's namespace, name and uid, and its sandbox.
 #[derive(Debug)]

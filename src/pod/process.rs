@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::engine::{CancelToken, Container, Process as Executed};
 use usher_core::lifecycle::OperationId;
 use usher_core::plan::Allotment;
+use usher_engine::{CancelToken, Container, Process as Executed};
 use usher_linux::stdio::{Paths, Streams, Unread};
 
 use super::carryover::RestartCarryover;

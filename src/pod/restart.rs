@@ -7,9 +7,9 @@
 use std::mem;
 use std::sync::Arc;
 
-use crate::catch_panic::Panicked;
-use crate::engine::{NewInit, PreviousInit};
 use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
+use usher_engine::Panicked;
+use usher_engine::{NewInit, PreviousInit};
 
 use super::Actor;
 use super::handles::kill_init;

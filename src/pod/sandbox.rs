@@ -8,9 +8,9 @@ use std::time::SystemTime;
 
 use tokio::sync::oneshot;
 
-use crate::catch_panic::Panicked;
-use crate::engine::Sandbox;
 use usher_core::lifecycle::{ContainerId, TaskStatus};
+use usher_engine::Panicked;
+use usher_engine::Sandbox;
 
 use super::process::{Exit, Status, Task};
 use super::{Actor, CallError, Kind, Reply};

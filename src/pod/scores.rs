@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::catch_panic::Panicked;
-use crate::engine::{Change, ScoreOutcome};
 use usher_core::lifecycle::{ContainerId, Wanted};
+use usher_engine::Panicked;
+use usher_engine::{Change, ScoreOutcome};
 
 use super::Actor;
 

@@ -2,9 +2,9 @@
 
 use tracing::{info, warn};
 
-use crate::engine::{EngineError, SignalProgress};
 use usher_core::lifecycle::{ContainerId, RequestId, Wanted, Why};
 use usher_core::plan::Signal;
+use usher_engine::{EngineError, SignalProgress};
 
 use super::{Actor, CallError};
 

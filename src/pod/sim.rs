@@ -9,12 +9,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use crate::api;
 use crate::clock::Clock;
-use crate::engine::sim::SimEngine;
 use crate::events::{Event, Publish};
 use crate::pod::Node;
+use usher_api as api;
 use usher_core::plan::Rules;
+use usher_engine::sim::SimEngine;
 
 /// Start of a simulated node's time, in seconds since the epoch.
 const BEGINS_AT: u64 = 1_000_000_000;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use containerd_shim_protos::events::task::TaskStart;
 use tokio::sync::oneshot;
 
-use crate::catch_panic::Panicked;
 use crate::record::What;
 use usher_core::lifecycle::{ActionError, ContainerId, RequestId, Wanted};
+use usher_engine::Panicked;
 
 use super::{Actor, CallError, Reply};
 

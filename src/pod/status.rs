@@ -7,9 +7,9 @@ use protobuf::well_known_types::duration::Duration as DurationMessage;
 use protobuf::well_known_types::timestamp::Timestamp;
 use tokio::sync::watch;
 
-use crate::api;
 use crate::events::timestamp;
 use crate::record::{Event, Past, What};
+use usher_api as api;
 use usher_core::lifecycle::{Cause, Kept, Lateness, Phase, RolePolicy, Time, View, Wait};
 use usher_core::plan::{ContainerKind, Signal};
 
@@ -112,7 +112,7 @@ impl Actor {
             forgotten_events: self.record.forgotten(),
             late: clock.late(view.lateness.as_ref()),
             kept: clock.kept(view.kept.as_ref()),
-            shim_version: crate::VERSION.to_owned(),
+            shim_version: usher_api::VERSION.to_owned(),
             ..api::Pod::new()
         }
     }

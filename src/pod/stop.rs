@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::catch_panic::Panicked;
-use crate::engine::{Process, SignalProgress};
 use crate::record::What;
 use usher_core::lifecycle::{Call, ContainerId, Kill, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
+use usher_engine::Panicked;
+use usher_engine::{Process, SignalProgress};
 
 use super::exec::{exit_event, read};
 use super::process::Exit;

@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::{EngineError, Resources};
 use usher_core::lifecycle::{Call, ContainerId, Wanted};
 use usher_core::sizing::Size;
+use usher_engine::{EngineError, Resources};
 
 use super::{Actor, CallError, Kind, Reply};
 

@@ -3,10 +3,10 @@
 use containerd_shim_protos::sandbox_api::UpdateSandboxRequest;
 
 use super::*;
-use crate::engine::sim::{EngineCall, Fault, FaultPlan, SimBundle, SimEngine};
 use crate::pod::Actor;
 use crate::pod::sim::SimNode;
 use usher_core::process::ExitStatus;
+use usher_engine::sim::{EngineCall, Fault, FaultPlan, SimBundle, SimEngine};
 
 /// A sandbox that was created on a simulated node.
 struct World {

@@ -14,7 +14,7 @@ use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, Lo
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use crate::engine::oci::{Options, options};
+use usher_oci::{Options, options};
 
 /// Environment variable of `start` since containerd 1.7: the highest protocol version that
 /// containerd speaks.

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
-use crate::api::{create_control, make_directory};
 use crate::clock::SystemClock;
 use crate::control::{self, Clients, Meter, ReadOnlyService, Service};
 use crate::pod::Pod;
+use usher_api::{create_control, make_directory};
 
 use super::address::{self, SocketLock};
 use super::callers::Callers;
@@ -110,7 +110,7 @@ pub(super) fn sweep(directory: &Path) {
     // other network namespaces are not in the table, so this process has to connect to them.
     let table = kernel::sockets().unwrap_or_default();
     let bound: BTreeSet<&str> = kernel::bound(&table).collect();
-    for socket in files_in(&crate::api::directory()) {
+    for socket in files_in(&usher_api::directory()) {
         let is_bound = socket.to_str().is_some_and(|path| bound.contains(path));
         if let Some(name) = socket.file_name().and_then(OsStr::to_str)
             && !is_bound

@@ -8,13 +8,13 @@ use containerd_shim::Flags;
 use containerd_shim::protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::api::DeleteResponse;
 
-use crate::engine::oci::exit::{self, RecordedExit};
-use crate::engine::oci::{Bundle, OciRuntime, options, restore_pod_cgroup};
-use crate::engine::sandbox;
 use crate::events::timestamp;
 use usher_linux::cgroup::{cleanup, place};
 use usher_linux::reaper::Reaper;
 use usher_linux::rootfs;
+use usher_oci::exit::{self, RecordedExit};
+use usher_oci::sandbox;
+use usher_oci::{Bundle, OciRuntime, options, restore_pod_cgroup};
 
 use super::{address, control, leftovers, start};
 

@@ -8,7 +8,7 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
 use serde::de::IgnoredAny;
 
-use crate::engine::oci::DEFAULT_BINARY;
+use usher_oci::DEFAULT_BINARY;
 
 use super::{REVISION, bootstrap, start};
 
@@ -31,7 +31,7 @@ pub(super) fn info(program: &str) -> Result<Vec<u8>, String> {
     let mut info = RuntimeInfo::new();
     info.name = runtime_name(program);
     let mut version = RuntimeVersion::new();
-    version.version = crate::VERSION.to_owned();
+    version.version = usher_api::VERSION.to_owned();
     version.revision = REVISION.to_owned();
     info.version = MessageField::some(version);
     // The options are passed on unchanged, so that unknown fields are kept.

@@ -37,10 +37,10 @@ use std::process::ExitCode;
 
 use containerd_shim::Flags;
 
-use crate::VERSION;
-use crate::engine::sandbox::maker;
+use usher_api::VERSION;
 use usher_linux::cgroup::place;
 use usher_linux::probe::prober;
+use usher_oci::sandbox::maker;
 
 /// The commit of this build; empty if unknown.
 pub const REVISION: &str = env!("USHER_REVISION");

@@ -13,16 +13,16 @@ use nix::unistd::dup2_stdin;
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
-use crate::api::NodeArchive;
 use crate::clock::SystemClock;
-use crate::config;
-use crate::engine::oci::OciEngine;
 use crate::events::Publisher;
 use crate::pod::{Actor, Node};
 use crate::sandbox;
 use crate::task::Service;
+use usher_api::NodeArchive;
+use usher_api::config;
 use usher_core::plan::Rules;
 use usher_linux::reaper::Reaper;
+use usher_oci::OciEngine;
 
 use super::bootstrap::TTRPC_ADDRESS;
 use super::callers::Callers;

@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use containerd_shim::Flags;
 use containerd_shim::cgroup::adjust_oom_score;
 
-use crate::config;
-use crate::engine::oci::{Bundle, BundleError};
+use usher_api::config;
 use usher_core::plan::identity;
 use usher_linux::sys;
+use usher_oci::{Bundle, BundleError};
 
 use super::address::{self, Claim};
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};

@@ -8,7 +8,7 @@ use usher_core::lifecycle::{READ_WITHIN, Report, Time};
 use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
-use crate::engine::sim::{EngineCall, Happening, Left};
+use usher_engine::sim::{EngineCall, Happening, Left};
 
 use super::containerd::Called;
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG, limit};
@@ -131,8 +131,8 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for containers in whose engine calls the shim panics. They last for the whole run,
-    /// because no record has the time of the panic.
+    /// Excuses for broken promises about a container if an engine call for this container panicked.
+    /// They last for the whole run, because no record has the time of the panic.
     fn what_panicked(&self) -> Vec<Excuse> {
         let excuses = self.lost.iter().map(|lost| {
             // The text is, for example, "simulated: Release of web".
@@ -197,8 +197,8 @@ impl Account<'_> {
         })
     }
 
-    /// Excuses for containers in which another caller executes a process soon after the start. The
-    /// shim may assume that this exec is the container's postStart handler.
+    /// Excuses for broken promises about a container in which another caller executes a process soon
+    /// after the start. The shim may take this exec for the container's postStart handler.
     fn what_was_executed_early(&self) -> Vec<Excuse> {
         let excuses = self.story.iter().filter_map(|(at, happening)| {
             let Happening::ExecBegan { id, exec_id, .. } = happening else {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use usher_core::simulator::chance::Dice;
 
-use crate::engine::EngineError;
-use crate::engine::sim::{EngineCall, Fault, FaultPlan};
+use usher_engine::EngineError;
+use usher_engine::sim::{EngineCall, Fault, FaultPlan};
 
 /// Prefix of the message of a panic that the seed injects. A panic without this prefix is a bug of
 /// the shim.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use usher_core::simulator::case::{Case, Part};
 use usher_core::simulator::name_of;
 
-use crate::engine::sim::{EngineCall, Happening, Left};
-use crate::engine::{Knob, UNLIMITED};
 use usher_core::lifecycle::Report;
+use usher_engine::sim::{EngineCall, Happening, Left};
+use usher_engine::{Knob, UNLIMITED};
 
 use super::containerd::{Called, Notice};
 use super::faults::TOOK_TOO_LONG;

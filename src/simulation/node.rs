@@ -21,14 +21,14 @@ use usher_core::simulator::case::Case;
 use usher_core::simulator::chance::Dice;
 use usher_core::simulator::{Call, Node, Script, Seen, name_of};
 
-use crate::api::{self, Archive};
-use crate::engine::sim::{Happening, Left, OnStop, Program, SimBundle, SimEngine};
 use crate::pod::sim::SimNode;
 use crate::pod::{self, Actor};
 use crate::task::Service;
+use usher_api::{self as api, Archive};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
 use usher_core::sizing::{Bytes, Millicores, Size};
+use usher_engine::sim::{Happening, Left, OnStop, Program, SimBundle, SimEngine};
 
 use super::containerd::{Containerd, is_lost};
 use super::faults::Faults;

@@ -14,7 +14,7 @@ use usher_core::simulator::survey::{self, Broken, check, noting_panics, number};
 use usher_core::simulator::trace::Run;
 use usher_core::simulator::{Node as _, Seen};
 
-use crate::engine::sim::Happening;
+use usher_engine::sim::Happening;
 
 use super::faults::{Faults, SIMULATED, TOOK_TOO_LONG};
 use super::invariants::{Account, INVARIANTS};

@@ -23,12 +23,12 @@ use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
-use crate::engine::Order;
 use crate::events;
 use crate::pod::{
     CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members, Pod,
     Status as TaskStatus,
 };
+use usher_engine::Order;
 use usher_linux::any::Pack;
 use usher_linux::stdio::{Paths, Size};
 
@@ -365,7 +365,7 @@ impl Task for Service {
         Ok(ConnectResponse {
             shim_pid: std::process::id(),
             task_pid: pid(task.map_err(status)?),
-            version: crate::VERSION.to_owned(),
+            version: usher_api::VERSION.to_owned(),
             ..ConnectResponse::new()
         })
     }
@@ -385,9 +385,9 @@ impl Task for Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::sim::SimEngine;
     use crate::pod::Actor;
     use crate::pod::sim::SimNode;
+    use usher_engine::sim::SimEngine;
 
     #[tokio::test]
     async fn a_shutdown_after_the_end_of_the_pod_is_granted() {

@@ -57,8 +57,8 @@ fn only_pod_of(case: &Case, job: &str) -> Value {
     pods.remove(0)
 }
 
-/// Names for the injector's configuration. The API server calls the configuration `another` before
-/// `usher-webhook`, and the configuration `zealous` after it.
+/// Names of the injector's webhook. The API server calls webhooks in alphabetical order: `another`
+/// before `usher-webhook`, and `zealous` after it.
 const WHEN: [&str; 2] = ["another", "zealous"];
 
 pub fn a_job_with_an_injected_proxy_completes(case: &Case) {

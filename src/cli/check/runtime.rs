@@ -5,7 +5,7 @@ use std::process::Command;
 
 use toml::{Table, Value};
 
-use crate::engine::oci::options;
+use usher_oci::options;
 
 use super::super::containerd::{
     BY_THE_SHIM, Handler, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, Registration, SANDBOXER, TYPE,
@@ -254,7 +254,7 @@ fn oci_runtime(node: &Node) -> Finding {
         return OCI_RUNTIME.problem(Code::OciRuntimeRemoved, refusal);
     }
     let name = ours(node).find_map(|(_, runtime)| binary_name(runtime));
-    let name = name.unwrap_or_else(|| crate::engine::oci::DEFAULT_BINARY.to_owned());
+    let name = name.unwrap_or_else(|| usher_oci::DEFAULT_BINARY.to_owned());
     let Some(program) = find(&node.path, &name) else {
         let says = format!("{name} is not on {}: install it", node.whose_path());
         return OCI_RUNTIME.problem(Code::OciRuntimeMissing, says);

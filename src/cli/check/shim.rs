@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::VERSION;
+use usher_api::VERSION;
 
 use super::super::containerd::{Node, PROGRAM, find, find_file, output, text};
 use super::cures::Cures;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-use crate::cri::{StatusRequest, StatusResponse};
+use usher_api::cri::{StatusRequest, StatusResponse};
 use usher_linux::grpc::Call;
 
 /// Time limit for containerd's answer.

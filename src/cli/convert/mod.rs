@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 
-use crate::config;
+use usher_api::config;
 use usher_core::judgement::{Judgement, Warning};
 use usher_core::manifest::{Owner, Pod};
 use usher_core::plan::Rules;

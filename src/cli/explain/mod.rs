@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use crate::config;
+use usher_api::config;
 use usher_core::judgement::{
     self, Entry, Judgement, Resources, Termination, Warning, added_later, entries, termination,
 };

@@ -288,7 +288,7 @@ fn the_version_of_a_pods_shim_is_shown() {
     };
     assert!(plain(&shim("0.0.9")).ends_with("process 7, version 0.0.9"));
     assert!(shim("0.0.9").contains(&WARNING.to_string()));
-    assert!(!shim(crate::VERSION).contains(&WARNING.to_string()));
+    assert!(!shim(usher_api::VERSION).contains(&WARNING.to_string()));
     // An older shim does not send its version.
     assert!(plain(&shim("")).ends_with("process 7, version unknown"));
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::super::output::{BOLD, FAINT, WARNING, styled};
 use super::super::time::{self, span};
 use super::super::{ps, words};
-use crate::api;
+use usher_api as api;
 
 /// The first line: the pod's status, and whether it waits for anything.
 pub(super) fn answer(pod: &api::Pod) -> String {

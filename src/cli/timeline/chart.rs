@@ -1,6 +1,6 @@
 //! The chart: rows of spans and marks, made from the events that the shim recorded.
 
-use crate::api;
+use usher_api as api;
 
 use super::super::choice::namespace;
 use super::super::{time, words};

@@ -14,8 +14,8 @@ use super::json::json_on;
 use super::node::Node;
 use super::output::{Failure, Output, Stdout, terminal_width};
 use super::time;
-use crate::api;
 use chart::Chart;
+use usher_api as api;
 
 /// Shows the history of a pod: a row for each container, with bars and marks
 ///

@@ -60,8 +60,8 @@ pub const TABLES: &[Table] = &[
                 key: "grace-period",
                 value: "time",
                 default: "none",
-                about: "The grace period that an annotation gives a pod or a container. The one \
-                        that kubelet sends is not limited.",
+                about: "The grace period that an annotation gives a pod or a container. The \
+                        grace period that kubelet sends is not limited.",
                 example: "\"1h\"",
             },
             Entry {
@@ -173,7 +173,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "roles",
-        about: "Roles of containers that injectors, and others than the author, add to pods.",
+        about: "Roles of containers that the pod's author has not written, for example those that an \
+                injector adds.",
         entries: &[
             Entry {
                 key: "sidecars",

@@ -194,8 +194,8 @@ impl ContainerContext<'_> {
             let extension = &mut termination.extension;
             extension.refused = true;
             if extension.attempt.take().is_some() {
-                // The attempt goes on, but its result no longer matters. The container keeps the
-                // time that it has used until now.
+                // The attempt goes on, but its result no longer matters. The extension covers the time
+                // until now, and no more.
                 extension.granted = extension.granted.max(beyond);
             }
         }

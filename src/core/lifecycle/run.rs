@@ -20,7 +20,8 @@ use super::termination::Termination;
 pub(super) enum Run {
     /// The current run, or its termination.
     Current,
-    /// The run after the termination. It continues the current run: names that are done stay done.
+    /// The run after the termination. It keeps the results of the current run: a finished init
+    /// container is not awaited again.
     Next,
     /// The run after the termination, in which the caller creates the whole pod again.
     NextFromTheStart,

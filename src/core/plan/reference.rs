@@ -262,7 +262,7 @@ impl ContainerSetting {
     fn entry(self) -> Entry {
         let (value, default, about, source, example): (Text, Text, _, _, &[_]) = match self {
             ContainerSetting::StartupProbe => (
-                "JSON: a Kubernetes `Probe`, which may give its period as `periodMilliseconds`"
+                "JSON: a Kubernetes `Probe`; `periodMilliseconds` may replace `periodSeconds`"
                     .into(),
                 "none".into(),
                 "The sidecar is started when this probe has succeeded. Without a probe it is \
@@ -299,12 +299,12 @@ impl ContainerSetting {
                 ],
             ),
             ContainerSetting::LivenessProbe => (
-                "JSON: a Kubernetes `Probe`, which may give its period as `periodMilliseconds`"
+                "JSON: a Kubernetes `Probe`; `periodMilliseconds` may replace `periodSeconds`"
                     .into(),
                 "none".into(),
-                "usher stops a sidecar that fails this probe, and restarts it in place, whatever \
-                 the pod's policy is. It does not restart a sidecar that was asked to stop. For a \
-                 defer container: the probe that `grace-extension` uses.",
+                "usher stops a sidecar that fails this probe, and restarts it in place, under every \
+                 restart policy. A sidecar for which a stop request has come is not restarted. For \
+                 a defer container: the probe that `grace-extension` uses.",
                 "Kubernetes; Defer, 2017",
                 &[
                     SIDECARS,
@@ -350,15 +350,15 @@ impl ContainerSetting {
             ContainerSetting::StopSignal => (
                 "a signal: `QUIT`, `SIGUSR1`, `15`, `SIGRTMIN+3`; not SIGKILL".into(),
                 "the caller's signal, else `TERM`".into(),
-                "The signal that stops the container. It replaces the signal of kubelet's stop \
-                 request, and SIGTERM from other callers. usher delivers any other signal as it \
+                "The signal that stops the container. This signal replaces the signal of kubelet's \
+                 stop request, and SIGTERM from other callers. usher delivers any other signal as it \
                  is.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
             ContainerSetting::Resources => (
                 "JSON: Kubernetes `ResourceRequirements`".into(),
-                "CPU requests from the container's shares".into(),
+                "CPU requests that follow from the container's CPU shares".into(),
                 "Requests, which the shim cannot see otherwise, and sizes of containers that are \
                  not created yet.",
                 "Kubernetes",

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::engine::{Cgroup, Change, Knob, OomWatch, Place, PodCgroup, ScoreOutcome, UNLIMITED};
+use crate::{Cgroup, Change, Knob, OomWatch, Place, PodCgroup, ScoreOutcome, UNLIMITED};
 use usher_core::plan::Allotment;
 use usher_core::sizing::{Limit, Limits, Millicores, Requests};
 
@@ -195,7 +195,7 @@ impl SimEngine {
         pod.values.insert(index(knob), value);
     }
 
-    /// Current value of a pod's cgroup.
+    /// Current value of the setting `knob` in a pod's cgroup.
     pub fn pod_size(&self, uid: &str, knob: Knob) -> u64 {
         let machine = self.lock();
         let pod = machine.pods.get(uid);

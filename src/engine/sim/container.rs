@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::time::{sleep, timeout};
 
 use crate::catch_panic::catch_panic;
-use crate::engine::{
+use crate::{
     CancelToken, Container, CreateOptions, Created, Deletion, EngineError, ExitFuture,
     InitialState, NewInit, Order, PreviousInit, Restoration, Work,
 };

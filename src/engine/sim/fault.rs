@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::EngineError;
+use crate::EngineError;
 
 /// A call of the engine, or an action of the simulated machine itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +44,7 @@ pub enum EngineCall {
 /// Delay and outcome of an engine call.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Delay of the call. A [`CancelToken`](crate::engine::CancelToken) may cut it short.
+    /// Delay of the call. A [`CancelToken`](crate::CancelToken) may cut it short.
     pub after: Duration,
     pub outcome: Result<(), EngineError>,
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::engine::{
+use crate::{
     Attempted, CancelToken, Cgroup, Checkpoint, EngineError, ExecOrder, ExitFuture, Init, NewExec,
     PidHold, PodCgroup, ProbeEnvironment, Process, Resources, Sandbox, SignalProgress,
 };

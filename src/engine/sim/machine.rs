@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
-use crate::engine::{CancelToken, EngineError, Knob};
+use crate::{CancelToken, EngineError, Knob};
 use usher_core::lifecycle::Report;
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::engine::ExecOrder;
-use crate::engine::laws::{self, Runs, Testbed};
+use crate::ExecOrder;
+use crate::laws::{self, Runs, Testbed};
 use usher_core::process::ExitStatus;
 
 /// The simulated program that behaves as a test of the laws demands.

@@ -28,7 +28,7 @@ pub enum Knob {
     CpuWeight,
 }
 
-/// The limits and weights of a cgroup, as the directories of their files.
+/// The directories of the files that hold the limits and weights of a cgroup.
 #[derive(Debug)]
 pub struct Values {
     /// Directory of the memory controller.

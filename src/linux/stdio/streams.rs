@@ -183,7 +183,7 @@ async fn open_pipes(
         }
         let threads = setting.reaper.threads();
         let (destination, keep) = Destination::open(stream, path, threads).await?;
-        // The loop ends with stderr, so the handle of stderr stays in `messages`.
+        // stderr is the last stream of this loop. So messages go to stderr.
         streams.messages = destination.message_writer();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;

@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::engine::sim::{EngineCall, Fault, FaultPlan, Left, OnStop, Program, SimBundle};
-use crate::engine::{Knob, Order};
 use crate::pod::{Actor, CallError, CreateCall, Deleted, ExecCall, KillCall, Kind, Pod, Status};
 use usher_core::process::ExitStatus;
 use usher_core::sizing::{Bytes, Millicores, Size};
+use usher_engine::sim::{EngineCall, Fault, FaultPlan, Left, OnStop, Program, SimBundle};
+use usher_engine::{Knob, Order};
 use usher_linux::stdio::Paths;
 
 fn on_a_node<F: Future>(test: impl FnOnce(SimNode, Pod) -> F) -> F::Output {

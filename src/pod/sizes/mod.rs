@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use tokio::time::sleep;
 
-use crate::catch_panic::Panicked;
-use crate::engine::{Place, PodCgroup};
 use usher_core::lifecycle::{ContainerId, PodSize};
+use usher_engine::Panicked;
+use usher_engine::{Place, PodCgroup};
 
 use super::Actor;
 

@@ -4,8 +4,8 @@ use std::{io, mem};
 
 use nix::errno::Errno;
 
-use crate::engine::{Knob, PodCgroup};
 use usher_core::plan::Allotment;
+use usher_engine::{Knob, PodCgroup};
 
 /// Lowers a memory limit only while the usage is below this many tenths of the new limit.
 const TENTHS_AT_MOST: u128 = 9;

@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::engine::{Knob, PodCgroup, UNLIMITED};
 use usher_core::lifecycle::PodSize;
 use usher_core::plan::Allotment;
 use usher_core::sizing::{Bytes, Limit, Requests, Size};
+use usher_engine::{Knob, PodCgroup, UNLIMITED};
 
 use super::setting::{Outcome, Setting};
 
@@ -188,11 +188,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::oci::{OciPodCgroup, restore_pod_cgroup};
     use usher_core::lifecycle::ContainerId;
     use usher_core::sizing::Millicores;
     use usher_linux::cgroup;
     use usher_linux::reaper::Reaper;
+    use usher_oci::{OciPodCgroup, restore_pod_cgroup};
 
     fn of(bytes: Limit<Bytes>, held: usize) -> PodSize {
         let mut size = Size::exactly(Millicores(1), Bytes(1));

@@ -16,13 +16,13 @@ use tokio::sync::mpsc;
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
-use crate::api::create_control;
 use crate::clock::SystemClock;
 use crate::control::{self, Clients, Meter};
 use crate::events::Publisher;
 use crate::pod::{Actor, Pod};
 use crate::shim::serve::this_node;
 use crate::task;
+use usher_api::create_control;
 use usher_linux::reaper::Reaper;
 
 use usher_fuzz::cost;

@@ -118,7 +118,7 @@ pub(in crate::lifecycle) struct Exiting {
     pub last_words: Option<Time>,
 }
 
-/// An exit as the rules decide it.
+/// The exit that the shim reports for a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lifecycle) struct FinalExit {
     /// The exit code reported to the caller.

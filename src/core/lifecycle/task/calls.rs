@@ -1,6 +1,6 @@
 //! Calls of the Task API, and the states in which each is legal.
 //!
-//! `-`: refused, with an error that names the state.
+//! `-`: refused, with an error that names the state. An empty cell: the row of the state applies.
 //!
 //! | | Pause | Resume | Exec | Checkpoint | Update | Pids | Delete | Kill 0 |
 //! |---|---|---|---|---|---|---|---|---|
@@ -296,7 +296,7 @@ mod tests {
                 match cell {
                     "yes" => assert_eq!(allowed, Ok(()), "{name}: {call:?}"),
                     "-" => assert!(allowed.is_err(), "{name}: {call:?}"),
-                    // The row of the state decides.
+                    // An empty cell: the row of the state applies.
                     _ => {}
                 }
             }

@@ -41,7 +41,7 @@ impl Pod {
         match is_anew {
             true => {
                 self.begin_from_the_start();
-                // Containers created during the termination are new in the run that begins.
+                // Containers created during the termination belong to the run that begins.
                 self.last_new_name = self.last_creation;
             }
             false => self.go_on(is_complete),
@@ -54,8 +54,8 @@ impl Pod {
         });
     }
 
-    /// Continues in the next run: names that are done stay done. After a completed run, no
-    /// container waits for a name that the caller does not create again.
+    /// Begins a run that keeps the results of the last one: a finished init container is not awaited
+    /// again. After a completed run, containers wait only for those that the caller creates again.
     fn go_on(&mut self, is_complete: bool) {
         self.history.start_over(false);
         if !is_complete {

@@ -90,8 +90,8 @@ impl Subject<'_> {
         is_its_turn.then(|| self.stop_is_due_at().min(ends.ask_all))
     }
 
-    /// The earliest time to signal a container whose turn has come: its stop was requested, or no
-    /// stop request is expected any more.
+    /// The earliest time to signal a container whose turn has come. The signal waits for the
+    /// caller's stop request, unless none is expected any more.
     fn stop_is_due_at(&self) -> Time {
         // A container between two executions cannot be signaled, and a caller does not stop a
         // container that it has not started.

@@ -477,8 +477,8 @@ fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
     for member in needed {
         at = at.max(done(run, trace, member)?);
     }
-    // The container waits for an optional container that exists by then. During that wait the next
-    // optional container may be created.
+    // The container waits for each optional container that was created before the wait ends. So an
+    // optional container that is created during the wait prolongs it.
     for _ in 0..=optional.len() {
         for member in &optional {
             // If a person runs the pod, it goes on after a disproved termination. So containers of

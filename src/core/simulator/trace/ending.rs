@@ -97,8 +97,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(own, Time::min);
         let kills = self.kills();
         let deadline = kills.fold(last, Time::min);
-        // The deadlines of containers that are asked to stop alone count as well, whether that was
-        // before the termination or during it.
+        // A stop request for one container alone has a deadline, too. It counts both before the
+        // termination and during it.
         let living = self.run.asks_of_living(self.sandbox);
         let living = living.filter(|ask| ask.at > self.from);
         let others = entangled.iter().copied().chain(living);

@@ -50,8 +50,8 @@ pub struct Account<'a> {
     pub start_waits: Vec<(Duration, Option<Duration>)>,
     /// The calls that got no answer, or more than one.
     pub unanswered: Vec<String>,
-    /// The containers with a process and the timers that are left when the pod has ended. There
-    /// should be none.
+    /// What is left when the pod has ended, and should not be: timers, and containers that have a
+    /// process.
     pub left: Vec<String>,
     /// Wake-ups of the core without anything to do.
     pub idle_wakes: usize,

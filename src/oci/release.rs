@@ -1,0 +1,227 @@
+//! Releases a parked container.
+//!
+//! runc's init waits until a reader opens `<root>/<id>/exec.fifo`, writes one byte, and executes
+//! the program. `runc start` opens the FIFO too, but in a process of its own, which costs five
+//! times as much. crun uses a file of the same name in the opposite direction, so the file alone
+//! does not prove that it is runc's.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::libc;
+use nix::unistd::read;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+
+use usher_linux::sys;
+
+use super::{OciRuntime, state};
+
+/// Name of runc's processes until they execute the program (`libcontainer/nsenter`).
+const PARKED: &[u8] = b"runc:[2:INIT]";
+
+/// Number of the first checks if the program was executed, and the pause between two checks. An execution takes a fraction of a millisecond, which is shorter than a tick of tokio's
+/// timer.
+const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
+
+/// Further checks of the same kind for a busy machine, with pauses on tokio's timer.
+const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
+
+/// Releases container `id` with init process `pid`, and returns once its program has been executed.
+/// If the container is frozen, this waits until it is thawed, or until `gone` resolves because the
+/// init has exited.
+///
+/// The future must not be dropped early: closing the FIFO unread kills the container.
+///
+/// # Errors
+///
+/// A sentence if the container cannot be released, for example because its init has died.
+pub async fn release(
+    runtime: &OciRuntime,
+    id: &str,
+    pid: i32,
+    has_poststart_hooks: bool,
+    mut gone: oneshot::Receiver<()>,
+) -> Result<(), String> {
+    let directory = runtime.state_dir(id);
+    if has_poststart_hooks || !state::is_parked_by_runc(&directory) {
+        // The command of the OCI runtime returns even if the program has exited already. Only this
+        // command then knows whether the program has run.
+        return runtime.start(id).await.map_err(|error| error.to_string());
+    }
+    let fifo = state::fifo(&directory);
+    let failed = |error: io::Error| format!("{}: {error}", fifo.display());
+    let gate = open_gate(&fifo).map_err(failed)?;
+    let (is_open, is_gone) = tokio::select! {
+        biased;
+        byte = read_byte(&gate) => (byte.map_err(failed)?, false),
+        // The init is gone, so closing the FIFO can no longer kill it. If the FIFO has the byte,
+        // the init died after the execution. Otherwise it died before.
+        _ = &mut gone => (take_byte(&gate).is_ok_and(|count| count > 0), true),
+    };
+    if !is_open {
+        return Err("its init process has exited".to_owned());
+    }
+    // As long as this file exists, runc treats the container as not started yet.
+    std::fs::remove_file(&fifo).map_err(failed)?;
+    if !is_gone {
+        // From here on the execution cannot fail. If the init exits before the shim sees the
+        // execution, the program has been executed, too.
+        tokio::select! {
+            biased;
+            () = see_execution(&gate, pid) => {}
+            _ = gone => {}
+        }
+    }
+    Ok(())
+}
+
+fn open_gate(fifo: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(fifo)?;
+    sys::watch(file.into(), Interest::READABLE)
+}
+
+/// Waits until the program has been executed. Before the execution, containers that wait for this
+/// container must not be released, and runc's code would handle a signal that is meant for the
+/// program.
+async fn see_execution(gate: &AsyncFd<OwnedFd>, pid: i32) {
+    // The execution closes the init's end of the FIFO. runc 1.1.12 and later close that end just
+    // before the execution. Further bytes in the FIFO do not matter.
+    while read_byte(gate).await.unwrap_or(false) {}
+    await_execution(pid).await;
+}
+
+/// Waits until a process of runc's executes its program, or is gone.
+pub async fn await_execution(pid: i32) {
+    let comm = format!("/proc/{pid}/comm");
+    let is_parked = || std::fs::read(&comm).is_ok_and(|comm| comm.trim_ascii_end() == PARKED);
+    let (looks, pause) = SHORT_LOOKS;
+    for _ in 0..looks {
+        if !is_parked() {
+            return;
+        }
+        std::thread::sleep(pause);
+    }
+    let (looks, pause) = LONG_LOOKS;
+    for _ in 0..looks {
+        if !is_parked() {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Reads one byte; false at the end of the file.
+async fn read_byte(gate: &AsyncFd<OwnedFd>) -> io::Result<bool> {
+    loop {
+        let mut ready = gate.readable().await?;
+        match ready.try_io(take_byte) {
+            Ok(Ok(count)) => return Ok(count > 0),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(error)) => return Err(error),
+            Err(_would_block) => {}
+        }
+    }
+}
+
+fn take_byte(gate: &AsyncFd<OwnedFd>) -> io::Result<usize> {
+    Ok(read(gate.get_ref(), &mut [0; 1])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::path::PathBuf;
+    use std::process::{Child, Command, Stdio};
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use crate::Options;
+    use usher_linux::reaper::Reaper;
+
+    use super::*;
+
+    /// A parked container, as runc leaves it, and its FIFO.
+    fn parked(dir: &Path) -> (OciRuntime, PathBuf) {
+        let options = Options {
+            root: dir.display().to_string(),
+            ..Options::default()
+        };
+        let runtime = OciRuntime::new(&options, "default", dir, Reaper::default());
+        let state = runtime.state_dir("a");
+        std::fs::create_dir_all(&state).unwrap();
+        std::fs::write(state.join("state.json"), "{}").unwrap();
+        let fifo = state.join("exec.fifo");
+        mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        (runtime, fifo)
+    }
+
+    /// A process with the name of a parked process of runc's.
+    fn init() -> Child {
+        let mut init = Command::new("/bin/sh")
+            .args([
+                "-c",
+                "printf 'runc:[2:INIT]' > /proc/$$/comm; echo; read end",
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = init.stdout.as_mut().unwrap();
+        stdout.read_exact(&mut [0]).unwrap();
+        init
+    }
+
+    /// Simulates a busy machine, on which the exit is seen before the execution.
+    #[tokio::test]
+    async fn a_program_that_exits_before_its_execution_is_seen_counts_as_released() {
+        let dir = tempfile::tempdir().unwrap();
+        let (runtime, fifo) = parked(dir.path());
+        let mut init = init();
+        let pid = i32::try_from(init.id()).unwrap();
+        let path = fifo.clone();
+        let writer = std::thread::spawn(move || {
+            let mut fifo = OpenOptions::new().write(true).open(path).unwrap();
+            fifo.write_all(b"0").unwrap();
+        });
+        let (is_there, gone) = oneshot::channel();
+        let end = async {
+            while fifo.exists() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            drop(is_there);
+        };
+        let (released, ()) = tokio::join!(release(&runtime, "a", pid, false, gone), end);
+        drop(init.stdin.take());
+        init.wait().unwrap();
+        writer.join().unwrap();
+        assert_eq!(released, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_byte_that_an_init_wrote_before_it_died_counts_as_released() {
+        let dir = tempfile::tempdir().unwrap();
+        for (written, expected) in [
+            (&b"0"[..], Ok(())),
+            (b"", Err("its init process has exited".to_owned())),
+        ] {
+            let (runtime, fifo) = parked(&dir.path().join(written.len().to_string()));
+            let mut both_ends = OpenOptions::new();
+            let mut both_ends = both_ends.read(true).write(true).open(&fifo).unwrap();
+            both_ends.write_all(written).unwrap();
+            let (is_there, gone) = oneshot::channel();
+            drop(is_there);
+            let released = release(&runtime, "a", 1, false, gone).await;
+            assert_eq!(released, expected);
+        }
+    }
+}

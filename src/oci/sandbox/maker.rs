@@ -1,0 +1,305 @@
+//! The maker: the process that makes a pod's sandbox, and then becomes the
+//! [holder](usher_linux::sys::holder) of its namespaces. It is the shim's own program in another mode.
+//! The shim cannot make the sandbox itself, because a process can only change its own namespaces.
+//!
+//! The maker has one thread, and none of the shim's memory. While it works it has the shim's rights
+//! and access to the node's files. The holder has no rights and no access. The maker's work is
+//! charged to the pod's cgroup. The maker also writes the pod's files, so that a stalled disk does
+//! not stall the shim.
+//!
+//! The standard input of maker and holder is the [leash](usher_linux::sys::holder): if the shim dies, the
+//! kernel kills them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use caps::{CapSet, CapsHashSet};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::prctl;
+use nix::unistd::{
+    Gid, Uid, chdir, dup2_stderr, dup2_stdout, pivot_root, setgroups, sethostname, setresgid,
+    setresuid,
+};
+use serde::{Deserialize, Serialize};
+
+use usher_linux::cgroup;
+use usher_linux::sys;
+
+use super::config::{Namespaces, is_usual, swapped};
+use super::files::{self, Files};
+
+/// First argument that starts the shim's program as the maker.
+const MODE: &str = "make-sandbox";
+
+/// First argument that starts the shim's program as the first process of a new PID namespace.
+const FIRST: &str = "make-sandbox-first";
+
+/// Path of this program. It works even after the program's file was replaced.
+const SELF: &str = "/proc/self/exe";
+
+/// OOM score of the holder, the same as of a pause container. With it, the kernel kills the holder
+/// last of the pod's processes.
+const OOM_SCORE: &str = "-998";
+
+/// UID and GID of the holder, the same as of a pause container. No file belongs to them.
+const NOBODY: u32 = 65_535;
+
+/// PID that the maker reports if no process has to hold the namespaces.
+pub(super) const NOBODYS: i32 = 0;
+
+/// Mount point of the holder's empty root. Every node has this directory. The mount also hides the
+/// processes that are visible in it.
+const COVERED: &str = "/proc";
+
+/// The request to make a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Making {
+    pub bundle: PathBuf,
+    pub namespaces: Namespaces,
+    pub files: Files,
+    /// Directories of the cgroup for the maker and the holder; empty if both stay in the shim's
+    /// cgroup.
+    pub cgroup: BTreeSet<PathBuf>,
+}
+
+/// Builds the maker's command. The maker writes the PID of the process that holds the namespaces to
+/// standard output (0 if no process has to), or else an error message. Then it closes its output.
+/// The maker exits when the pipe `leash` is closed.
+pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Command> {
+    let mut command = Command::new(SELF);
+    command.arg(MODE).arg(serde_json::to_string(making)?);
+    command.env_clear().stdin(leash).stderr(Stdio::null());
+    Ok(command)
+}
+
+/// True if the first argument selects the mode of the maker.
+pub fn is_mode(word: &OsStr) -> bool {
+    word == MODE || word == FIRST
+}
+
+/// Main function of the maker.
+pub fn main(arguments: &[OsString]) {
+    let made = match arguments {
+        [mode, making] if mode == MODE => make(making),
+        [mode] if mode == FIRST => Err(hold()),
+        _ => Err("expected a sandbox to make; only usher's shim starts this".to_owned()),
+    };
+    if let Err(error) = made {
+        let _ = writeln!(io::stdout(), "{error}");
+    }
+}
+
+/// Makes the sandbox. If this process has to hold the namespaces, it becomes the holder, and the
+/// function does not return. Otherwise returns when another process holds the namespaces, or when
+/// no process has to, or with an error.
+fn make(making: &OsStr) -> Result<(), String> {
+    sys::close_all_from(3);
+    let Making {
+        bundle,
+        namespaces: wanted,
+        files,
+        cgroup,
+    } = serde_json::from_slice(making.as_bytes())
+        .map_err(|error| format!("sandbox {making:?}: {error}"))?;
+    obey_the_shim()?;
+    // Without the right to lower the score, the process keeps its score.
+    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    if !cgroup.is_empty() {
+        files::note_cgroup(&bundle, &cgroup)?;
+        cgroup::enter(&cgroup)?;
+    }
+    files.make(&bundle)?;
+    enter(&wanted)?;
+    if let Some(hostname) = &wanted.hostname {
+        sethostname(hostname).map_err(|error| format!("host name {hostname:?}: {error}"))?;
+    }
+    set(&wanted.sysctls)?;
+    if let Some(pins) = &wanted.pins {
+        pin(&wanted, pins)?;
+        return say(NOBODYS);
+    }
+    if !wanted.pid {
+        say(std::process::id())?;
+        return Err(hold());
+    }
+    unshare(CloneFlags::CLONE_NEWPID)
+        .map_err(|error| format!("cannot make a PID namespace: {error}"))?;
+    let mut first = Command::new(SELF);
+    first.arg(FIRST).env_clear();
+    say(sys::spawn(&mut first)
+        .map_err(|error| format!("cannot start the first process of a PID namespace: {error}"))?
+        .id())
+}
+
+/// Makes the kernel kill this process when the shim is gone.
+fn obey_the_shim() -> Result<(), String> {
+    sys::holder::obey(io::stdin().as_fd()).map_err(|error| format!("the shim's leash: {error}"))
+}
+
+/// Mounts the new namespaces, so that they stay after this process has exited.
+fn pin(wanted: &Namespaces, directory: &Path) -> Result<(), String> {
+    let made = [(wanted.ipc, "ipc"), (wanted.uts, "uts")];
+    fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    for (_, name) in made.into_iter().filter(|(is_own, _)| *is_own) {
+        let path = directory.join(name);
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        File::create(&path).map_err(|error| failed(&error))?;
+        let namespace = Path::new("/proc/self/ns").join(name);
+        let none: Option<&str> = None;
+        mount(Some(&namespace), &path, none, MsFlags::MS_BIND, none)
+            .map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
+fn say(pid: impl Display) -> Result<(), String> {
+    writeln!(io::stdout(), "{pid}").map_err(|error| error.to_string())
+}
+
+fn enter(wanted: &Namespaces) -> Result<(), String> {
+    if let Some(path) = &wanted.network {
+        let failed = |error: &dyn std::fmt::Display| {
+            format!("network namespace {}: {error}", path.display())
+        };
+        let network = File::open(path).map_err(|error| failed(&error))?;
+        if wanted.is_in_user_namespace {
+            let owner = sys::owner_of_namespace(network.as_fd());
+            become_root_in(&owner.map_err(|error| failed(&error))?)
+                .map_err(|error| format!("the user namespace of {}: {error}", path.display()))?;
+        }
+        setns(&network, CloneFlags::CLONE_NEWNET).map_err(|error| failed(&error))?;
+    }
+    let own = [
+        (wanted.ipc, CloneFlags::CLONE_NEWIPC),
+        (wanted.uts, CloneFlags::CLONE_NEWUTS),
+        // If the namespaces are mounted, the mounts must be visible to other processes. So in that
+        // case the maker stays in the node's mount namespace.
+        (wanted.pins.is_none(), CloneFlags::CLONE_NEWNS),
+    ];
+    let own = own.into_iter().filter(|(is_own, _)| *is_own);
+    let own: CloneFlags = own.map(|(_, flag)| flag).collect();
+    unshare(own).map_err(|error| format!("cannot make namespaces: {error}"))
+}
+
+fn become_root_in(namespace: &OwnedFd) -> nix::Result<()> {
+    setns(namespace, CloneFlags::CLONE_NEWUSER)?;
+    setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0))?;
+    setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))
+}
+
+fn set(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
+    for (name, value) in sysctls {
+        let path = Path::new("/proc/sys").join(swapped(name));
+        match fs::write(&path, value) {
+            Ok(()) => {}
+            // A kernel without IPv6 or unprivileged pings does not have all default sysctls.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && is_usual(name) => {}
+            Err(error) => return Err(format!("cannot set sysctl {name} to {value:?}: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// Gives up all that the holder does not need, and becomes the holder. Returns only if that fails,
+/// with the error.
+fn hold() -> String {
+    let held = confine().and_then(|()| {
+        // This request is repeated: the kernel sends the signal with the rights that the process
+        // had at the request, and these rights have changed.
+        obey_the_shim()?;
+        let said = io::stdout().as_fd().try_clone_to_owned();
+        let mut said = said.map(File::from).map_err(|error| error.to_string())?;
+        let null = open_nothing().map_err(|error| error.to_string())?;
+        let silent = dup2_stdout(&null).and_then(|()| dup2_stderr(&null));
+        silent.map_err(|error| error.to_string())?;
+        let error = sys::holder::become_holder();
+        let _ = writeln!(said, "the holder of the pod's namespaces: {error}");
+        Ok::<_, String>(String::new())
+    });
+    held.unwrap_or_else(|error| format!("the holder of the pod's namespaces: {error}"))
+}
+
+/// Opens a descriptor that is connected to nothing, not even to a device of the node.
+fn open_nothing() -> io::Result<OwnedFd> {
+    let (end, _) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+    Ok(end)
+}
+
+/// Gives up access to the node's files, and root's rights.
+fn confine() -> Result<(), String> {
+    let failed = |what: &'static str| move |error: nix::Error| format!("{what}: {error}");
+    let none: Option<&str> = None;
+    let own = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(none, "/", none, own, none).map_err(failed("mounts of its own"))?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
+    mount(
+        Some("none"),
+        COVERED,
+        Some("tmpfs"),
+        flags,
+        Some("mode=555,size=4k,nr_inodes=1"),
+    )
+    .map_err(failed("an empty root"))?;
+    chdir(COVERED).map_err(failed("an empty root"))?;
+    // This call puts the old root over the new root. The next call unmounts the old root
+    // (`pivot_root(2)`).
+    pivot_root(".", ".").map_err(failed("an empty root"))?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(failed("the node's files"))?;
+    chdir("/").map_err(failed("an empty root"))?;
+    drop_root()
+}
+
+/// Gives up root's rights for good.
+fn drop_root() -> Result<(), String> {
+    let caps = |error: caps::errors::CapsError| format!("capabilities: {error}");
+    let ids = |error: nix::Error| format!("user {NOBODY}: {error}");
+    for capability in caps::read(None, CapSet::Bounding).map_err(caps)? {
+        caps::drop(None, CapSet::Bounding, capability).map_err(caps)?;
+    }
+    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    setgroups(&[]).map_err(ids)?;
+    setresgid(group, group, group).map_err(ids)?;
+    setresuid(user, user, user).map_err(ids)?;
+    let none = CapsHashSet::new();
+    for set in [
+        CapSet::Ambient,
+        CapSet::Effective,
+        CapSet::Permitted,
+        CapSet::Inheritable,
+    ] {
+        caps::set(None, set, &none).map_err(caps)?;
+    }
+    prctl::set_no_new_privs().map_err(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_survives_the_makers_command_line() {
+        let making = Making {
+            bundle: PathBuf::from("/run/b/s1"),
+            namespaces: Namespaces {
+                network: Some("/run/netns/a".into()),
+                hostname: Some("web-0".to_owned()),
+                ipc: true,
+                ..Namespaces::default()
+            },
+            files: Files::default(),
+            cgroup: BTreeSet::from([PathBuf::from("/sys/fs/cgroup/pod/s1")]),
+        };
+        let command = command(&making, open_nothing().unwrap()).unwrap();
+        let words: Vec<&OsStr> = command.get_args().collect();
+        let read: Making = serde_json::from_slice(words[1].as_bytes()).unwrap();
+        assert_eq!(read, making);
+    }
+}
