@@ -16,7 +16,7 @@ pub fn config(input: &[u8]) {
         Ok(rules) => {
             let _ = Plan::parse_under(&BTreeMap::new(), &rules);
         }
-        Err(sentence) => assert!(!sentence.contains('\n'), "{sentence}"),
+        Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
     }
 }
 

@@ -16,6 +16,7 @@ use usher_oci::exit::{self, RecordedExit};
 use usher_oci::sandbox;
 use usher_oci::{Bundle, OciRuntime, options, restore_pod_cgroup};
 
+use super::error::ShimError;
 use super::{address, control, leftovers, start};
 
 /// Time for the OCI runtime to delete a container; containerd gives `delete` five seconds in all.
@@ -29,10 +30,10 @@ const KILLED: u32 = 137;
 ///
 /// # Errors
 ///
-/// One sentence, which containerd adds to its own error.
-pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
+/// The first error.
+pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
-        return Err("no -id is given, expected the container's".to_owned());
+        return Err(ShimError::NoId);
     }
     let bundle = start::bundle_directory(flags)?;
     // Read the address first: if containerd gives up a container's creation, it may remove the
@@ -72,9 +73,7 @@ pub(super) fn delete(flags: &Flags) -> Result<Vec<u8>, String> {
     // The error is returned only now, after all other cleanup. containerd tries again only when it
     // restarts, and until then nothing else cleans up.
     deleted?;
-    answer(&bundle, exit)
-        .write_to_bytes()
-        .map_err(|error| format!("the answer cannot be encoded: {error}"))
+    Ok(answer(&bundle, exit).write_to_bytes()?)
 }
 
 /// Builds the answer from the exit that the shim recorded. Without a record, the process counts as
@@ -96,24 +95,24 @@ fn force_delete(
     runtime: &OciRuntime,
     reaper: &Reaper,
     cgroups: &BTreeSet<PathBuf>,
-) -> Result<(), String> {
+) -> Result<(), ShimError> {
     tokio()?.block_on(async {
         reaper
             .start()
-            .map_err(|error| format!("SIGCHLD: {error}"))?;
+            .map_err(ShimError::cannot("handle SIGCHLD"))?;
         let deleted = runtime.delete(id, true).await;
         // Whether or not the runtime has succeeded, no process of the container may go on running.
         cleanup::kill_and_remove(cgroups).await;
-        deleted.map_err(|error| error.to_string())
+        Ok(deleted?)
     })
 }
 
 /// A tokio runtime on this thread.
-fn tokio() -> Result<tokio::runtime::Runtime, String> {
+fn tokio() -> Result<tokio::runtime::Runtime, ShimError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| format!("runtime: {error}"))
+        .map_err(ShimError::cannot("start the async runtime"))
 }
 
 /// The process id that the OCI runtime wrote at create.

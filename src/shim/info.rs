@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 
 use usher_oci::DEFAULT_BINARY;
 
+use super::error::ShimError;
 use super::{REVISION, bootstrap, start};
 
 /// containerd's type for the features of an OCI runtime, as JSON
@@ -20,8 +21,8 @@ const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/featur
 ///
 /// # Errors
 ///
-/// One sentence if the options cannot be read, or there is no such OCI runtime.
-pub(super) fn info(program: &str) -> Result<Vec<u8>, String> {
+/// If the options cannot be read, or there is no such OCI runtime.
+pub(super) fn info(program: &str) -> Result<Vec<u8>, ShimError> {
     let stdin = start::read_stdin()?;
     let options = bootstrap::options_on(&stdin)?;
     let binary = match options.binary_name.as_str() {
@@ -46,12 +47,11 @@ pub(super) fn info(program: &str) -> Result<Vec<u8>, String> {
             ..Any::new()
         })
         .into();
-    info.write_to_bytes()
-        .map_err(|error| format!("the answer cannot be encoded: {error}"))
+    Ok(info.write_to_bytes()?)
 }
 
 /// The OCI runtime's features, unchanged; `None` if it reports none.
-fn features(binary: &str) -> Result<Option<Vec<u8>>, String> {
+fn features(binary: &str) -> Result<Option<Vec<u8>>, ShimError> {
     let said = Command::new(binary)
         .arg("features")
         .stdin(Stdio::null())
@@ -63,9 +63,12 @@ fn features(binary: &str) -> Result<Option<Vec<u8>>, String> {
             Ok((output.status.success() && is_json).then_some(output.stdout))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(format!("OCI runtime {binary:?} is not found"))
+            Err(ShimError::NoRuntime(binary.to_owned()))
         }
-        Err(error) => Err(format!("OCI runtime {binary:?} cannot be run: {error}")),
+        Err(error) => Err(ShimError::RuntimeNotRun {
+            binary: binary.to_owned(),
+            error,
+        }),
     }
 }
 
