@@ -158,7 +158,7 @@ fn usher(arguments: &[&str]) -> Option<String> {
         word => word,
     });
     let words = ["usher"].into_iter().chain(arguments);
-    match usher::cli::command().try_get_matches_from(words) {
+    match usher_cli::command().try_get_matches_from(words) {
         Ok(_) => None,
         Err(said)
             if matches!(
@@ -211,7 +211,9 @@ fn cargo(verb: &str, arguments: &[&str]) -> Option<String> {
     }
     let room = match value_of("--package") {
         None => "src",
+        Some("usher-cli") => "src/cli",
         Some("usher-core") => "src/core",
+        Some("usher-engine") => "src/engine",
         Some("usher-webhook") => "src/webhook",
         Some("kubectl-usher") => "src/kubectl",
         Some(other) => return Some(format!("no package is called {other}")),

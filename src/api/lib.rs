@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`config`] | the node's configuration file, which both read |
 //! | [`cri`] | messages of the Container Runtime Interface, between kubelet and containerd |
+//! | [`runtime_options`] | words of the OCI runtime's options |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
@@ -21,6 +22,7 @@ pub mod cri;
 mod ended;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod runtime_options;
 mod vocabulary;
 
 /// Messages and service of `protos/usher/v1/control.proto`.

@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// The commit of this build; empty if unknown.
+const REVISION: &str = env!("USHER_REVISION");
+
 fn main() -> ExitCode {
-    usher::shim::main(std::env::args_os().collect())
+    let arguments = std::env::args_os().collect();
+    usher_shim::main(arguments, &usher_oci::Oci, REVISION)
 }

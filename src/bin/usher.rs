@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    usher::cli::main(std::env::args_os())
+    usher_cli::main(std::env::args_os())
 }

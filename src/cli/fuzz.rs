@@ -24,7 +24,7 @@ const ANYWAY: usize = 1 << 20;
 /// The time of the output, in seconds since 1970.
 const NOW: f64 = 1.7e9;
 
-pub(crate) fn explain(input: &[u8]) {
+pub fn explain(input: &[u8]) {
     let Some(documents) = documents(input) else {
         return;
     };
@@ -60,7 +60,7 @@ fn assert_completed(mut pod: Pod) {
 }
 
 /// Checks that converted manifests are parsed back to the same text, and can be explained.
-pub(crate) fn convert(input: &[u8]) {
+pub fn convert(input: &[u8]) {
     let Some(documents) = documents(input) else {
         return;
     };
@@ -115,7 +115,7 @@ fn explained(document: &Node) -> Vec<Result<String, Failure>> {
 }
 
 /// Checks the output for a pod with arbitrary contents.
-pub(crate) fn answers(input: &[u8]) {
+pub fn answers(input: &[u8]) {
     let Ok(pod) = api::Pod::parse_from_bytes(input) else {
         return;
     };
@@ -156,5 +156,19 @@ fn assert_plain(text: &str) {
         } else {
             assert!(char == '\n' || !char.is_control(), "{text:?}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_seed_fails() {
+        usher_fuzz::run_seeds(&[
+            ("answers", answers),
+            ("convert", convert),
+            ("explain", explain),
+        ]);
     }
 }

@@ -10,6 +10,7 @@
 //! | handle | purpose |
 //! |---|---|
 //! | [`Engine`] | reads bundles |
+//! | [`EngineKind`] | makes engines, and does their part of the program's commands |
 //! | [`Container`] | a container, from its bundle on, through all its restarts in place |
 //! | [`Init`] | the container's current init process |
 //! | [`Process`] | an exec in the container |
@@ -23,6 +24,7 @@
 mod cancel;
 mod catch_panic;
 mod error;
+mod kind;
 #[cfg(any(test, feature = "simulator"))]
 #[allow(clippy::restriction, reason = "they are tests, whoever runs them")]
 pub mod laws;
@@ -57,6 +59,7 @@ use usher_linux::stdio::{self, Paths, Streams};
 pub use cancel::CancelToken;
 pub use catch_panic::{Panicked, catch_panic};
 pub use error::EngineError;
+pub use kind::{EngineKind, RecordedExit, StartOptions};
 pub use namespaces::{NamespaceError, Namespaces};
 pub use resources::Resources;
 pub use usher_core::lifecycle::Deletion;

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use usher::cli::explain::How;
-use usher::cli::inspect::Inspect;
-use usher::cli::ps::List;
-use usher::cli::timeline::Timeline;
+use usher_cli::explain::How;
+use usher_cli::inspect::Inspect;
+use usher_cli::ps::List;
+use usher_cli::timeline::Timeline;
 
 use crate::view::NAMESPACE;
 
@@ -27,7 +27,7 @@ use crate::view::NAMESPACE;
     version,
     propagate_version = false
 )]
-#[command(styles = usher::cli::STYLES)]
+#[command(styles = usher_cli::STYLES)]
 #[command(after_help = "Exit status: 0 on success, 1 on failure, 2 if the arguments are invalid.")]
 pub struct Arguments {
     #[command(flatten)]

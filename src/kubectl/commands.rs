@@ -1,15 +1,15 @@
-//! The commands: they collect the nodes' answers, and show them with [`usher::cli`].
+//! The commands: they collect the nodes' answers, and show them with [`usher_cli`].
 
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
-use usher::cli::choice::{choose, namespace};
-use usher::cli::explain::How;
-use usher::cli::json::message;
-use usher::cli::output::{Failure, Stdout, warn};
-use usher::cli::ps::List;
 use usher_api as api;
+use usher_cli::choice::{choose, namespace};
+use usher_cli::explain::How;
+use usher_cli::json::message;
+use usher_cli::output::{Failure, Stdout, warn};
+use usher_cli::ps::List;
 
 use crate::arguments::{Arguments, ClusterOptions, Command};
 use crate::cluster::{ApiError, Cluster};

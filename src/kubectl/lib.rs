@@ -1,6 +1,6 @@
 //! `kubectl usher`: the commands of `usher` for all nodes of a cluster.
 //!
-//! The plugin runs `usher … -o json` on the nodes and shows the results with [`usher::cli`], which
+//! The plugin runs `usher … -o json` on the nodes and shows the results with [`usher_cli`], which
 //! also formats the output on a node:
 //!
 //! | module | purpose |
@@ -25,7 +25,7 @@ use arguments::Arguments;
 
 /// Runs the program; the first argument is its name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    usher::cli::run(arguments, |arguments: Arguments, stdout| {
+    usher_cli::run(arguments, |arguments: Arguments, stdout| {
         commands::run(arguments, stdout)
     })
 }

@@ -72,7 +72,7 @@ impl Call<'_> {
     ///
     /// # Errors
     ///
-    /// One sentence that says why there was no answer.
+    /// If there was no answer.
     pub async fn ask(
         &self,
         connection: impl AsyncRead + AsyncWrite + Unpin,
@@ -109,7 +109,7 @@ impl Answer {
     ///
     /// # Errors
     ///
-    /// A sentence with the status, if the status is not success.
+    /// If the status is not success.
     pub fn succeeded(&self) -> Result<(), BadStatus> {
         match self.status.as_deref() {
             Some("0") => Ok(()),

@@ -1,4 +1,4 @@
-//! What the shim asks of Linux: processes, cgroups, mounts, streams, connections.
+//! Edges to Linux: processes, cgroups, mounts, streams, connections.
 //!
 //! Nothing here knows of pods or of containerd; [`usher_core`] only gives values, such as sizes and
 //! signals.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use usher_engine::RecordedExit;
 use usher_linux::files::{Replacement, replace};
 
 const EXIT: &str = "exit.json";
@@ -22,14 +23,6 @@ const AT_MOST: u64 = 1024;
 
 /// Mode of the file, as containerd writes it.
 const MODE: u32 = 0o600;
-
-/// The recorded exit of an init process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordedExit {
-    pub pid: NonZeroU32,
-    pub code: u32,
-    pub at: SystemTime,
-}
 
 /// Content of the file, with the field names of containerd's Go struct.
 #[derive(Serialize, Deserialize)]

@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
+use usher_api::runtime_options::DEFAULT_BINARY;
 use usher_linux::cgroup::is_named_after;
 
-use super::runtime::DEFAULT_BINARY;
 use super::{OciRuntime, state};
 
 /// Directory in which systemd has a file for each transient unit that it knows. systemd has this

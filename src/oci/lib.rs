@@ -14,6 +14,7 @@
 //! | `exec.rs` | execs |
 //! | `checkpoint.rs` | checkpoints by criu |
 //! | `cgroup.rs` | the cgroups of the container and its pod |
+//! | `kind.rs`, `leftovers.rs` | the engine's part of the program's commands |
 //! | `sandbox` | a pod's shared resources without a pause container |
 
 #![forbid(unsafe_code)]
@@ -60,6 +61,10 @@ mod forget;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod init;
+#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
+mod kind;
+#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
+mod leftovers;
 #[expect(
     clippy::disallowed_methods,
     reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
@@ -115,8 +120,9 @@ pub use cgroup::{OciPodCgroup, restore_pod_cgroup};
 pub use command::is_command_log;
 pub use error::{RuntimeError, Verb};
 pub(crate) use init::kill;
+pub use kind::Oci;
 pub use options::Options;
-pub use runtime::{DEFAULT_BINARY, OciRuntime, retry_on_exhaustion};
+pub use runtime::{OciRuntime, retry_on_exhaustion};
 
 use container::{Handle, OciContainer};
 use words::Words;

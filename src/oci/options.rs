@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Bundle;
+use usher_api::runtime_options::{RemovedOption, plain, refusal};
 use usher_linux::stdio::Owner;
 
 /// The options of containerd's runc shim (`containerd.runc.v1.Options`), with the same meaning.
@@ -64,12 +65,6 @@ const NAMES: [&str; 13] = [
     "task_api_version",
 ];
 
-/// Option that chose [`REMOVED_RUNTIME`] instead of the OCI runtime in `BinaryName`.
-const ENGINE: &str = "engine";
-
-/// OCI runtime of earlier versions of usher. It may still be installed on nodes.
-const REMOVED_RUNTIME: &str = "usher-libcontainer";
-
 /// Name of the message with the options of containerd's runc shim.
 const RUNC: &str = "containerd.runc.v1.Options";
 /// Name of the message with the options of other runtime types.
@@ -119,18 +114,6 @@ pub enum OptionError {
     Unknown { key: String },
     #[error(transparent)]
     Removed(#[from] RemovedOption),
-}
-
-/// An option that chooses an OCI runtime which usher no longer has.
-#[derive(Debug, Error)]
-pub enum RemovedOption {
-    #[error(
-        "{key} is no longer an option, as {REMOVED_RUNTIME} was removed: remove {key}, and name runc or another \
-         OCI runtime in BinaryName"
-    )]
-    Engine { key: String },
-    #[error("{key} is {value:?}, which was removed: name runc or another OCI runtime in {key}")]
-    Runtime { key: String, value: String },
 }
 
 /// Reads the options of a Create. If containerd's CRI plugin does not know the runtime type, it
@@ -234,23 +217,6 @@ fn from_toml(text: &str) -> Result<Options, OptionError> {
     Options::deserialize(named).map_err(|error| one_line(&error.to_string()))
 }
 
-/// Error message for an option that chooses the removed runtime (`REMOVED_RUNTIME`); `None` for any
-/// other option.
-pub fn refusal(key: &str, value: &str) -> Option<RemovedOption> {
-    match plain(key).as_str() {
-        ENGINE => Some(RemovedOption::Engine {
-            key: key.to_owned(),
-        }),
-        "binaryname" if Path::new(value).ends_with(REMOVED_RUNTIME) => {
-            Some(RemovedOption::Runtime {
-                key: key.to_owned(),
-                value: value.to_owned(),
-            })
-        }
-        _ => None,
-    }
-}
-
 /// Returns the option with this key. Like containerd, ignores the key's capitalization.
 fn name_of(key: &str) -> Result<&'static str, OptionError> {
     NAMES
@@ -259,10 +225,6 @@ fn name_of(key: &str) -> Result<&'static str, OptionError> {
         .ok_or_else(|| OptionError::Unknown {
             key: key.to_owned(),
         })
-}
-
-fn plain(key: &str) -> String {
-    key.replace('_', "").to_ascii_lowercase()
 }
 
 fn one_line(error: &str) -> OptionError {

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use nix::libc;
 use tokio::time::sleep;
 
+use usher_api::runtime_options::DEFAULT_BINARY;
 use usher_core::plan::Signal;
 use usher_engine::{CancelToken, NamespaceError, Namespaces};
 use usher_linux::cgroup::{Place, cleanup, moves, scores};
@@ -31,9 +32,6 @@ const DEFAULT_ROOT: &str = "/run/containerd/runc";
 
 /// Time limit for thawing a container that is to be deleted.
 const RESUMES_WITHIN: Duration = Duration::from_secs(2);
-
-/// Default OCI runtime.
-pub const DEFAULT_BINARY: &str = "runc";
 
 /// An OCI runtime with the options of one container.
 #[derive(Clone, Debug)]

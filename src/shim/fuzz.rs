@@ -1,31 +1,36 @@
-//! Fuzzes the input of `start` and `delete`.
+//! Fuzz targets: calls to the shim, and the input of its program.
 
-pub(crate) mod ttrpc;
+/// containerd's standard input to `start`.
+pub fn bootstrap(input: &[u8]) {
+    crate::process::fuzz::bootstrap(input);
+}
 
-use containerd_shim::Flags;
+/// JSON and messages inside calls of the Task service.
+pub fn calls(input: &[u8]) {
+    crate::pod::fuzz::calls(input);
+}
 
-use usher_fuzz::cost::{RESERVED_FOR_A_MESSAGE, assert_bounded};
+/// ttrpc on the control socket.
+pub fn control(input: &[u8]) {
+    crate::process::fuzz::ttrpc::control(input);
+}
 
-use super::bootstrap::{Bootstrap, Environment};
+/// ttrpc on the socket for containerd.
+pub fn task(input: &[u8]) {
+    crate::process::fuzz::ttrpc::task(input);
+}
 
-/// Uses the input as standard input, and, if it is text, as the version in the environment.
-pub(crate) fn bootstrap(input: &[u8]) {
-    let flags = Flags {
-        id: "c1".to_owned(),
-        namespace: "k8s.io".to_owned(),
-        ..Flags::default()
-    };
-    let environment = Environment {
-        ttrpc_address: String::new(),
-        max_shim_version: String::from_utf8_lossy(input).into_owned(),
-    };
-    let anyway = 128 * 1024 + RESERVED_FOR_A_MESSAGE;
-    let read = || Bootstrap::understand(input, &flags, environment);
-    match assert_bounded(input.len(), 1024, anyway, read) {
-        Ok(bootstrap) => {
-            let answer = bootstrap.answer("unix:///run/s").expect("an answer");
-            assert!(!answer.is_empty());
-        }
-        Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_seed_fails() {
+        usher_fuzz::run_seeds(&[
+            ("bootstrap", bootstrap),
+            ("calls", calls),
+            ("control", control),
+            ("task", task),
+        ]);
     }
 }

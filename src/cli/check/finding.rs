@@ -29,7 +29,7 @@ pub(super) struct Subject {
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(in crate::cli) struct Finding {
+pub(crate) struct Finding {
     pub(super) group: Group,
     pub(super) about: &'static str,
     pub(super) level: Level,
@@ -172,7 +172,7 @@ impl Finding {
     }
 
     /// The text output: a line, and below it the cure and the place in the manual.
-    pub(in crate::cli) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let (word, style) = match self.level {
             Level::Ok => ("ok     ", output::GOOD),
             Level::Warning => ("warning", output::WARNING),

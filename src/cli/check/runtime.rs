@@ -5,7 +5,7 @@ use std::process::Command;
 
 use toml::{Table, Value};
 
-use usher_oci::options::{self, RemovedOption};
+use usher_api::runtime_options::{self, RemovedOption};
 
 use super::super::containerd::{
     BY_THE_SHIM, Handler, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, Registration, SANDBOXER, TYPE,
@@ -254,7 +254,7 @@ fn oci_runtime(node: &Node) -> Finding {
         return OCI_RUNTIME.problem(Code::OciRuntimeRemoved, refusal.to_string());
     }
     let name = ours(node).find_map(|(_, runtime)| binary_name(runtime));
-    let name = name.unwrap_or_else(|| usher_oci::DEFAULT_BINARY.to_owned());
+    let name = name.unwrap_or_else(|| runtime_options::DEFAULT_BINARY.to_owned());
     let Some(program) = find(&node.path, &name) else {
         let says = format!("{name} is not on {}: install it", node.whose_path());
         return OCI_RUNTIME.problem(Code::OciRuntimeMissing, says);
@@ -283,7 +283,8 @@ fn binary_name(runtime: &Table) -> Option<String> {
 fn refusal(runtime: &Table) -> Option<RemovedOption> {
     let options = options_of(runtime)?;
     let mut options = options.iter();
-    options.find_map(|(key, value)| options::refusal(key, value.as_str().unwrap_or_default()))
+    options
+        .find_map(|(key, value)| runtime_options::refusal(key, value.as_str().unwrap_or_default()))
 }
 
 /// The options in the runtime's table, or the options in the file that `ConfigPath` names.

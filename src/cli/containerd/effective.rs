@@ -6,14 +6,14 @@ use super::{CRI, CRI_2, ProgramError};
 
 /// The output of `containerd config dump`.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct Effective {
+pub(crate) struct Effective {
     text: String,
     table: Table,
 }
 
 /// The reason why there is no effective configuration.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::cli) enum DumpError {
+pub(crate) enum DumpError {
     #[error("containerd was not found")]
     NoContainerd,
     /// containerd's complaint about the file.
@@ -28,7 +28,7 @@ impl Effective {
     /// # Errors
     ///
     /// If the text is not TOML.
-    pub(in crate::cli) fn parse(text: String) -> Result<Effective, DumpError> {
+    pub(crate) fn parse(text: String) -> Result<Effective, DumpError> {
         match text.parse() {
             Ok(table) => Ok(Effective { text, table }),
             Err(error) => {
@@ -40,23 +40,23 @@ impl Effective {
 
     /// An effective configuration with this table and an empty text.
     #[cfg(test)]
-    pub(in crate::cli) fn of(table: Table) -> Effective {
+    pub(crate) fn of(table: Table) -> Effective {
         Effective {
             text: String::new(),
             table,
         }
     }
 
-    pub(in crate::cli) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    pub(in crate::cli) fn table(&self) -> &Table {
+    pub(crate) fn table(&self) -> &Table {
         &self.table
     }
 
     /// The CRI plugin that has the runtimes: its name and its table.
-    pub(in crate::cli) fn cri(&self) -> Option<(&'static str, &Table)> {
+    pub(crate) fn cri(&self) -> Option<(&'static str, &Table)> {
         let plugins = self.table.get("plugins")?.as_table()?;
         [CRI, CRI_2].into_iter().find_map(|name| {
             let part = plugins.get(name)?.as_table()?;
@@ -65,7 +65,7 @@ impl Effective {
     }
 
     /// The CRI plugin's runtimes, each with its name.
-    pub(in crate::cli) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
+    pub(crate) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
         let runtimes = self
             .cri()
             .and_then(|(_, part)| part.get("containerd")?.get("runtimes")?.as_table());
@@ -76,7 +76,7 @@ impl Effective {
     }
 
     /// The socket on which containerd listens for kubelet.
-    pub(in crate::cli) fn socket(&self) -> Option<&str> {
+    pub(crate) fn socket(&self) -> Option<&str> {
         let plugin = || {
             self.table
                 .get("plugins")?
@@ -94,7 +94,7 @@ impl Effective {
     }
 
     /// The configuration's table without this runtime and without the names of the imported files.
-    pub(in crate::cli) fn without(&self, runtime: &str) -> Table {
+    pub(crate) fn without(&self, runtime: &str) -> Table {
         let mut rest = self.table.clone();
         rest.remove("imports");
         let plugins = rest.get_mut("plugins").and_then(Value::as_table_mut);

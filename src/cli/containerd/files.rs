@@ -9,15 +9,15 @@ use super::cri_of_layout;
 
 /// A configuration file.
 #[derive(Debug)]
-pub(in crate::cli) struct ConfigFile {
-    pub(in crate::cli) path: PathBuf,
-    pub(in crate::cli) text: String,
+pub(crate) struct ConfigFile {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
     table: Table,
 }
 
 /// The main file and the files that it imports, in containerd's order. Files that are not TOML are
 /// left out.
-pub(in crate::cli) fn configuration_files(main: &Path) -> Vec<ConfigFile> {
+pub(crate) fn configuration_files(main: &Path) -> Vec<ConfigFile> {
     let Some(first) = ConfigFile::read(main) else {
         return Vec::new();
     };
@@ -49,19 +49,19 @@ impl ConfigFile {
 
     /// The name of the CRI plugin in a file of this layout. The plugin's table contains the
     /// runtimes.
-    pub(in crate::cli) fn cri_name(&self) -> &'static str {
+    pub(crate) fn cri_name(&self) -> &'static str {
         let layout = self.table.get("version").and_then(Value::as_integer);
         cri_of_layout(layout.unwrap_or(1))
     }
 
     /// True if the file has a table for this plugin.
-    pub(in crate::cli) fn has_plugin(&self, name: &str) -> bool {
+    pub(crate) fn has_plugin(&self, name: &str) -> bool {
         let plugins = self.table.get("plugins").and_then(Value::as_table);
         plugins.is_some_and(|plugins| plugins.contains_key(name))
     }
 
     /// True if the file has a table for this runtime.
-    pub(in crate::cli) fn has_runtime(&self, name: &str) -> bool {
+    pub(crate) fn has_runtime(&self, name: &str) -> bool {
         let plugins = self.table.get("plugins");
         let runtime = plugins.and_then(|plugins| {
             let part = plugins.get(self.cri_name())?;

@@ -14,7 +14,7 @@ use super::program::is_program;
 /// The distribution to which a node's containerd belongs. `Containerd` means that it belongs to no
 /// distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(in crate::cli) enum Flavor {
+pub(crate) enum Flavor {
     /// containerd from a package, or installed by the administrator.
     #[default]
     Containerd,
@@ -26,7 +26,7 @@ pub(in crate::cli) enum Flavor {
 
 /// The flavor that the command line names. If it names none, the node's files decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::cli) struct FlavorArgument(pub(in crate::cli) Option<Flavor>);
+pub(crate) struct FlavorArgument(pub(crate) Option<Flavor>);
 
 /// Paths and systemd units of a flavor, from the distribution's manual.
 struct Layout {
@@ -41,14 +41,14 @@ struct Layout {
 
 /// A file from which a flavor generates containerd's configuration at each start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct Source {
-    pub(in crate::cli) file: PathBuf,
-    pub(in crate::cli) form: SourceForm,
+pub(crate) struct Source {
+    pub(crate) file: PathBuf,
+    pub(crate) form: SourceForm,
 }
 
 /// The relation of a [`Source`] to the configuration generated from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum SourceForm {
+pub(crate) enum SourceForm {
     /// A template of the whole configuration. It can have a line that includes the flavor's own
     /// template.
     Template,
@@ -79,7 +79,7 @@ impl ValueEnum for FlavorArgument {
 }
 
 impl Flavor {
-    pub(in crate::cli) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Flavor::Containerd => "containerd",
             Flavor::K3s => "k3s",
@@ -125,7 +125,7 @@ impl Flavor {
     }
 
     /// The flavor whose directory contains this configuration file.
-    pub(in crate::cli) fn of_config(config: &Path) -> Flavor {
+    pub(crate) fn of_config(config: &Path) -> Flavor {
         Flavor::first(|flavor| flavor.is_generated() && config.starts_with(flavor.layout().root))
     }
 
@@ -141,7 +141,7 @@ impl Flavor {
     }
 
     /// containerd's configuration file.
-    pub(in crate::cli) fn config(self) -> &'static Path {
+    pub(crate) fn config(self) -> &'static Path {
         Path::new(self.layout().config)
     }
 
@@ -152,12 +152,12 @@ impl Flavor {
     }
 
     /// True if the flavor generates containerd's configuration file at each start.
-    pub(in crate::cli) fn is_generated(self) -> bool {
+    pub(crate) fn is_generated(self) -> bool {
         self != Flavor::Containerd
     }
 
     /// The systemd unit of containerd: the first active one.
-    pub(in crate::cli) fn unit(self) -> &'static str {
+    pub(crate) fn unit(self) -> &'static str {
         let units = self.layout().units;
         let (first, others) = units.split_first().unwrap_or((&"containerd", &[]));
         let mut active = units
@@ -168,7 +168,7 @@ impl Flavor {
     }
 
     /// The administrator's file from which the flavor generates a configuration of this layout.
-    pub(in crate::cli) fn source(self, config: &Path, layout: i64) -> Option<Source> {
+    pub(crate) fn source(self, config: &Path, layout: i64) -> Option<Source> {
         let (name, form) = match self {
             Flavor::Containerd => return None,
             Flavor::K3s | Flavor::Rke2 if layout > 2 => {

@@ -16,24 +16,24 @@ const MAX_BODY: usize = 1024 * 1024;
 
 /// A runtime and its features. kubelet refuses pods that need a feature their runtime lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct Handler {
-    pub(in crate::cli) name: String,
-    pub(in crate::cli) user_namespaces: bool,
-    pub(in crate::cli) recursive_read_only_mounts: bool,
+pub(crate) struct Handler {
+    pub(crate) name: String,
+    pub(crate) user_namespaces: bool,
+    pub(crate) recursive_read_only_mounts: bool,
 }
 
 /// The runtimes and the configuration that a running containerd reports.
 #[derive(Debug)]
-pub(in crate::cli) struct CriStatus {
+pub(crate) struct CriStatus {
     /// The runtimes that containerd reports. Empty with containerd 1, which reports none.
-    pub(in crate::cli) handlers: Vec<Handler>,
+    pub(crate) handlers: Vec<Handler>,
     /// The configuration that the CRI plugin has loaded, if it reports one.
-    pub(in crate::cli) config: Option<serde_json::Value>,
+    pub(crate) config: Option<serde_json::Value>,
 }
 
 /// The reason why containerd reported no status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) enum StatusError {
+pub(crate) enum StatusError {
     /// The CRI plugin is off, or has failed.
     NoPlugin,
     /// containerd reported no status for another reason, which is given as a clause.
@@ -47,7 +47,7 @@ const CONFIG: &str = "config";
 
 /// Calls `RuntimeService/Status` of the Container Runtime Interface, as kubelet does, and asks for
 /// the plugin's configuration as well.
-pub(in crate::cli) fn status(socket: &Path) -> Result<CriStatus, StatusError> {
+pub(crate) fn status(socket: &Path) -> Result<CriStatus, StatusError> {
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -19,14 +19,14 @@ const KEYS: [(&str, &str); 6] = [
 const USUAL_SANDBOXER: &str = "podsandbox";
 
 /// True if pods of this runtime run under the shim.
-pub(in crate::cli) fn is_ours(runtime: &Table) -> bool {
+pub(crate) fn is_ours(runtime: &Table) -> bool {
     text(runtime, "runtime_type") == Some(TYPE)
         || text(runtime, "runtime_path").is_some_and(|path| path.ends_with(PROGRAM))
 }
 
 /// The first difference between usher's runtimes in the file and in the loaded configuration, as a
 /// clause about the running containerd. `loaded` is the CRI plugin's report.
-pub(in crate::cli) fn difference(file: &Effective, loaded: &Json) -> Option<String> {
+pub(crate) fn difference(file: &Effective, loaded: &Json) -> Option<String> {
     let loaded = loaded.get("containerd")?.get("runtimes")?.as_object()?;
     let ours = || file.runtimes().filter(|(_, runtime)| is_ours(runtime));
     for (name, runtime) in ours() {

@@ -17,7 +17,7 @@ use super::{CONFIG, CRI, CRI_2, CriStatus, DumpError, Effective, StatusError, lo
 
 /// The reason why containerd was not found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(in crate::cli) enum NoContainerd {
+pub(crate) enum NoContainerd {
     #[error("{} is not a program", .0.display())]
     NotAProgram(PathBuf),
     #[error("containerd is not on the PATH {0}")]
@@ -26,39 +26,39 @@ pub(in crate::cli) enum NoContainerd {
 
 /// A node's containerd.
 #[derive(Debug)]
-pub(in crate::cli) struct Node {
-    pub(in crate::cli) program: Result<PathBuf, NoContainerd>,
-    pub(in crate::cli) version: Option<Version>,
-    pub(in crate::cli) config: PathBuf,
+pub(crate) struct Node {
+    pub(crate) program: Result<PathBuf, NoContainerd>,
+    pub(crate) version: Option<Version>,
+    pub(crate) config: PathBuf,
     /// True if the configuration file is missing, unless it is the default file: containerd starts
     /// without that.
-    pub(in crate::cli) lacks_config: bool,
+    pub(crate) lacks_config: bool,
     /// The distribution to which the configuration file belongs.
-    pub(in crate::cli) flavor: Flavor,
+    pub(crate) flavor: Flavor,
     /// The effective configuration.
-    pub(in crate::cli) dump: Result<Effective, DumpError>,
+    pub(crate) dump: Result<Effective, DumpError>,
     /// The PATH of containerd, or of this command if containerd's PATH is unknown.
-    pub(in crate::cli) path: String,
+    pub(crate) path: String,
     /// True if `path` is containerd's PATH, from the running containerd or from the command line.
-    pub(in crate::cli) path_is_known: bool,
+    pub(crate) path_is_known: bool,
     /// The process id of the running containerd.
-    pub(in crate::cli) pid: Option<u32>,
+    pub(crate) pid: Option<u32>,
     /// The running containerd's answer to kubelet's `Status` request, if this command has asked for
     /// it.
-    pub(in crate::cli) cri_status: Option<Result<CriStatus, StatusError>>,
+    pub(crate) cri_status: Option<Result<CriStatus, StatusError>>,
 }
 
 /// The version of a containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct Version {
-    pub(in crate::cli) text: String,
+pub(crate) struct Version {
+    pub(crate) text: String,
     /// The first two numbers, so that 1.7 comes before 1.10.
-    pub(in crate::cli) release: (u32, u32),
+    pub(crate) release: (u32, u32),
 }
 
 /// The facts about a [`Node`] that the report shows.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct Facts {
+pub(crate) struct Facts {
     program: Option<PathBuf>,
     version: Option<String>,
     config: PathBuf,
@@ -77,7 +77,7 @@ struct Running {
 impl Node {
     /// Collects the facts about the node. Values that the caller does not give come from the
     /// running containerd with this configuration file.
-    pub(in crate::cli) fn look(
+    pub(crate) fn look(
         program: Option<PathBuf>,
         config: Option<PathBuf>,
         path: Option<String>,
@@ -131,7 +131,7 @@ impl Node {
 
     /// The difference between the configuration file and what the running containerd has loaded, as
     /// a clause about containerd. None if there is no difference or if it is unknown.
-    pub(in crate::cli) fn unloaded(&self) -> Option<String> {
+    pub(crate) fn unloaded(&self) -> Option<String> {
         match self.cri_status.as_ref()? {
             Ok(status) => loaded::difference(self.dump.as_ref().ok()?, status.config.as_ref()?),
             // The configuration file disables the CRI plugin, as Docker's file does.
@@ -149,14 +149,14 @@ impl Node {
     }
 
     /// The entry of `disabled_plugins` that disables the CRI plugin.
-    pub(in crate::cli) fn disabled_cri<'a>(&self, dump: &'a Effective) -> Option<&'a str> {
+    pub(crate) fn disabled_cri<'a>(&self, dump: &'a Effective) -> Option<&'a str> {
         let disabled = dump.table().get("disabled_plugins");
         let names = disabled.and_then(Value::as_array).into_iter().flatten();
         let mut names = names.filter_map(Value::as_str);
         names.find(|name| *name == "cri" || *name == self.cri_name() || *name == CRI_2)
     }
 
-    pub(in crate::cli) fn facts(&self) -> Facts {
+    pub(crate) fn facts(&self) -> Facts {
         Facts {
             program: self.program.clone().ok(),
             version: self.version.as_ref().map(|version| version.text.clone()),
@@ -165,7 +165,7 @@ impl Node {
         }
     }
 
-    pub(in crate::cli) fn is_1(&self) -> bool {
+    pub(crate) fn is_1(&self) -> bool {
         match &self.version {
             Some(version) => version.release < (2, 0),
             None => self.cri().is_none_or(|(name, _)| name == CRI_2),
@@ -173,13 +173,13 @@ impl Node {
     }
 
     /// The CRI plugin that has the runtimes: its name and its table.
-    pub(in crate::cli) fn cri(&self) -> Option<(&'static str, &Table)> {
+    pub(crate) fn cri(&self) -> Option<(&'static str, &Table)> {
         self.dump.as_ref().ok()?.cri()
     }
 
     /// The name of the CRI plugin that has the runtimes. If the configuration has no table of the
     /// plugin, containerd's version decides.
-    pub(in crate::cli) fn cri_name(&self) -> &'static str {
+    pub(crate) fn cri_name(&self) -> &'static str {
         match self.cri() {
             Some((name, _)) => name,
             None if self.is_1() => CRI_2,
@@ -188,14 +188,14 @@ impl Node {
     }
 
     /// The CRI plugin's runtimes, each with its name.
-    pub(in crate::cli) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
+    pub(crate) fn runtimes(&self) -> impl Iterator<Item = (&str, &Table)> {
         self.dump.iter().flat_map(Effective::runtimes)
     }
 
     /// The path of the shim program that containerd would run. containerd searches its PATH, and
     /// then the directory of its own program
     /// (<https://github.com/containerd/containerd/blob/main/core/runtime/v2/shim_manager.go>).
-    pub(in crate::cli) fn shim(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn shim(&self, name: &str) -> Option<PathBuf> {
         find(&self.path, name).or_else(|| {
             let beside = self.program.as_ref().ok()?.parent()?.join(name);
             is_program(&beside).then_some(beside)
@@ -204,7 +204,7 @@ impl Node {
 
     /// The PATH as part of a sentence, which says whether it is the PATH of containerd or of this
     /// command.
-    pub(in crate::cli) fn whose_path(&self) -> String {
+    pub(crate) fn whose_path(&self) -> String {
         match self.path_is_known {
             true => format!("containerd's PATH {}", self.path),
             false => format!(
@@ -216,7 +216,7 @@ impl Node {
 }
 
 /// The value of a key, if the value is a text and not empty.
-pub(in crate::cli) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
+pub(crate) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
     table
         .get(key)
         .and_then(Value::as_str)
@@ -251,7 +251,7 @@ impl Version {
 /// # Errors
 ///
 /// containerd's complaint about the file, in one line.
-pub(in crate::cli) fn dump(program: &Path, config: &Path) -> Result<Effective, DumpError> {
+pub(crate) fn dump(program: &Path, config: &Path) -> Result<Effective, DumpError> {
     let said = output(
         Command::new(program)
             .arg("--config")
@@ -337,7 +337,7 @@ fn named_config(arguments: &[String]) -> Option<PathBuf> {
 #[cfg(test)]
 impl Node {
     /// A node whose containerd has this version and effective configuration.
-    pub(in crate::cli) fn with(version: &str, dump: &str) -> Node {
+    pub(crate) fn with(version: &str, dump: &str) -> Node {
         Node {
             program: Ok(PathBuf::from("/usr/bin/containerd")),
             version: Version::read(&format!("containerd github.com/x {version} abc")),

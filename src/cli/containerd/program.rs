@@ -15,12 +15,12 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The first program `name` in the directories of `path`; `name` itself if it is a path.
-pub(in crate::cli) fn find(path: &str, name: &str) -> Option<PathBuf> {
+pub(crate) fn find(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, is_program)
 }
 
 /// Finds a file like [`find`], but the file need not be executable.
-pub(in crate::cli) fn find_file(path: &str, name: &str) -> Option<PathBuf> {
+pub(crate) fn find_file(path: &str, name: &str) -> Option<PathBuf> {
     first(path, name, Path::is_file)
 }
 
@@ -34,13 +34,13 @@ fn first(path: &str, name: &str, is_it: impl Fn(&Path) -> bool) -> Option<PathBu
         .find(|file| is_it(file))
 }
 
-pub(in crate::cli) fn is_program(path: &Path) -> bool {
+pub(crate) fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 /// The reason why a program gave no output.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::cli) enum ProgramError {
+pub(crate) enum ProgramError {
     #[error("it cannot be executed: {0}")]
     NotExecuted(#[source] io::Error),
     #[error("its exit status cannot be read: {0}")]
@@ -56,7 +56,7 @@ pub(in crate::cli) enum ProgramError {
 }
 
 /// Runs a program to its end and returns its standard output. A program that hangs is killed.
-pub(in crate::cli) fn output(command: &mut Command) -> Result<String, ProgramError> {
+pub(crate) fn output(command: &mut Command) -> Result<String, ProgramError> {
     output_within(command, ANSWERS_WITHIN)
 }
 

@@ -51,7 +51,7 @@ fn row(pod: &Pod, entry: &Entry) -> [String; 6] {
 /// The rows of all pods, and below them, for each pod, the added annotations, the removed probes
 /// and the warnings.
 fn table(rules: &Rules) -> String {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected_pods");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/injected_pods");
     let files = fs::read_dir(directory).unwrap();
     let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|it| it == "yaml"));
@@ -95,7 +95,8 @@ fn table(rules: &Rules) -> String {
 
 #[test]
 fn injected_pods_have_the_expected_plans() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/injected_pods/plans.txt");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/injected_pods/plans.txt");
     let table = table(&config::parse(NODE).unwrap());
     let expected = fs::read_to_string(&path).unwrap_or_default();
     assert!(table == expected, "{} should be\n{table}", path.display());

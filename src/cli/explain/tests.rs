@@ -630,7 +630,10 @@ fn an_init_container_that_kubelet_never_starts_again_is_a_warning() {
 
 #[test]
 fn the_examples_cause_no_warnings() {
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kubernetes/examples");
+    let directory = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../scripts/kubernetes/examples"
+    );
     let files = std::fs::read_dir(directory).unwrap();
     let files = files.map(|file| file.unwrap().path()).collect::<Vec<_>>();
     assert!(files.len() >= 6, "{files:?}");

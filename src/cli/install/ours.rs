@@ -82,7 +82,7 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
 }
 
 /// True if the installer has written the runtime's table in this text.
-pub(in crate::cli) fn has_written(text: &str) -> bool {
+pub(crate) fn has_written(text: &str) -> bool {
     without_ours(text)
         .is_ok_and(|bare| bare.is_made || names_runtime(text) && !names_runtime(&bare.text))
 }

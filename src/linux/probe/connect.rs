@@ -44,7 +44,7 @@ impl Network<'_> {
 ///
 /// # Errors
 ///
-/// One sentence that says why there is no connection.
+/// If there is no connection.
 pub(super) async fn open(
     host: Option<Host>,
     port: u16,

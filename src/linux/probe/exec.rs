@@ -20,7 +20,7 @@ const KILL: i32 = 9;
 ///
 /// # Errors
 ///
-/// Why the probe failed, in one sentence.
+/// If the command cannot be executed, fails, or does not end in time.
 pub(super) async fn attempt(
     command: &[String],
     timeout: Duration,

@@ -26,7 +26,7 @@ const MAX_BODY: usize = 4 * 1024;
 ///
 /// # Errors
 ///
-/// Why there was no answer, or which answer came instead of SERVING, in one sentence.
+/// If there was no answer, or another one than SERVING.
 pub(super) async fn attempt(
     port: u16,
     service: &str,

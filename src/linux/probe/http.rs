@@ -58,7 +58,7 @@ const ESCAPED: &AsciiSet = &CONTROLS
 ///
 /// # Errors
 ///
-/// Why there was no answer, or why the answer is a failure, in one sentence.
+/// If there was no answer, or the answer is a failure.
 pub(super) async fn attempt(get: &HttpGet, network: Network<'_>) -> Result<(), ProbeError> {
     let (connection, address) = open(get, network).await?;
     get_over(connection, address, get).await
@@ -68,7 +68,7 @@ pub(super) async fn attempt(get: &HttpGet, network: Network<'_>) -> Result<(), P
 ///
 /// # Errors
 ///
-/// Why there was no answer, in one sentence.
+/// If there was no answer.
 pub(super) async fn request_once(get: &HttpGet, network: Network<'_>) -> Result<(), ProbeError> {
     let (connection, address) = open(get, network).await?;
     answer_over(connection, address, get).await.map(drop)

@@ -136,7 +136,7 @@ async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), ActionError> {
 ///
 /// # Errors
 ///
-/// Why the hook failed, in one sentence. An HTTP request of a hook fails only if there is no
+/// If the hook failed. An HTTP request of a hook fails only if there is no
 /// answer: any answer is a success.
 pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), ActionError> {
     let target = &target.charged(&Meter::default());

@@ -11,7 +11,7 @@ use super::{Target, port_number};
 ///
 /// # Errors
 ///
-/// One sentence that says why there is no connection.
+/// If there is no connection.
 pub(super) async fn attempt(
     host: Option<Host>,
     port: &Port,

@@ -81,7 +81,7 @@ fn explain() {
     };
     println!();
     let words = ["usher", "explain", "-", "-o", "json", "--config"].map(Into::into);
-    let _ = usher::cli::main(words.into_iter().chain([config]));
+    let _ = usher_cli::main(words.into_iter().chain([config]));
 }
 
 /// The shim's plan once all containers are created. containerd passes on the annotations that match

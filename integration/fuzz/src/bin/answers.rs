@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|input: &[u8]| usher::fuzz::answers(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| usher_cli::fuzz::answers(input));

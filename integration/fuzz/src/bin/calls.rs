@@ -1,5 +1,5 @@
 #![no_main]
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    usher::fuzz::calls(input);
+    usher_shim::fuzz::calls(input);
     usher_oci::fuzz::calls(input);
 });

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|input: &[u8]| usher::fuzz::control(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| usher_shim::fuzz::control(input));

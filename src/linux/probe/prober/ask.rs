@@ -43,7 +43,7 @@ static IS_SAID: AtomicBool = AtomicBool::new(false);
 ///
 /// # Errors
 ///
-/// Why the attempt failed, in one sentence.
+/// If the attempt failed.
 pub(in crate::probe) async fn ask(
     question: Question,
     limit: Duration,

@@ -12,7 +12,6 @@ mod bootstrap;
 mod callers;
 #[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 mod control;
-#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod delete;
 mod error;
 #[cfg(any(test, fuzzing))]
@@ -21,8 +20,6 @@ pub(crate) mod fuzz;
 mod info;
 #[expect(clippy::disallowed_methods, reason = "/proc")]
 mod kernel;
-#[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
-mod leftovers;
 #[expect(clippy::disallowed_methods, reason = "a FIFO in the bundle")]
 mod log;
 mod placement;
@@ -40,12 +37,9 @@ use containerd_shim::Flags;
 
 use error::ShimError;
 use usher_api::VERSION;
+use usher_engine::EngineKind;
 use usher_linux::cgroup::place;
 use usher_linux::probe::prober;
-use usher_oci::sandbox::maker;
-
-/// The commit of this build; empty if unknown.
-pub const REVISION: &str = env!("USHER_REVISION");
 
 /// Name of this binary, used if the arguments do not have the name.
 const PROGRAM: &str = "containerd-shim-usher-v2";
@@ -56,8 +50,9 @@ const HELP: [&str; 3] = ["-h", "-help", "--help"];
 /// Exit code if a command could not be executed, as in a shell.
 const COMMAND_NOT_RUN: u8 = 127;
 
-/// Runs the shim's binary with these arguments; the first is the program's name.
-pub fn main(arguments: Vec<OsString>) -> ExitCode {
+/// Runs the shim's binary with these arguments, of which the first is the program's name, and with
+/// engines of this kind. `revision` is the commit of the build; empty if unknown.
+pub fn main(arguments: Vec<OsString>, kind: &dyn EngineKind, revision: &str) -> ExitCode {
     let (program, arguments) = arguments.split_first().unzip();
     let program = program
         .and_then(|program| Path::new(program).file_name())
@@ -71,14 +66,14 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::from(COMMAND_NOT_RUN);
         }
         [mode] if mode == prober::MODE => prober::main().map_err(ShimError::from),
-        [mode, ..] if maker::is_mode(mode) => {
-            maker::main(arguments.unwrap_or_default());
+        [mode, ..] if kind.is_mode(mode) => {
+            kind.run_mode(arguments.unwrap_or_default());
             Ok(())
         }
         [help] if HELP.iter().any(|word| help == word) => print(usage(program).as_bytes()),
         arguments => containerd_shim::parse(arguments)
             .map_err(ShimError::Arguments)
-            .and_then(|flags| run(program, &flags)),
+            .and_then(|flags| run(program, &flags, kind, revision)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -103,21 +98,26 @@ fn usage(program: &str) -> String {
     )
 }
 
-fn run(program: &str, flags: &Flags) -> Result<(), ShimError> {
+fn run(
+    program: &str,
+    flags: &Flags,
+    kind: &dyn EngineKind,
+    revision: &str,
+) -> Result<(), ShimError> {
     if flags.version {
-        let said = format!("{program}:\n  Version:  {VERSION}\n  Revision: {REVISION}\n");
+        let said = format!("{program}:\n  Version:  {VERSION}\n  Revision: {revision}\n");
         return print(said.as_bytes());
     }
     if flags.info {
-        return print(&info::info(program)?);
+        return print(&info::info(program, kind, revision)?);
     }
     if flags.namespace.is_empty() {
         return Err(ShimError::NoNamespace);
     }
     match flags.action.as_str() {
-        "start" => print(&start::start(flags)?),
-        "delete" => print(&delete::delete(flags)?),
-        "" => serve::serve(flags),
+        "start" => print(&start::start(flags, kind)?),
+        "delete" => print(&delete::delete(flags, kind)?),
+        "" => serve::serve(flags, kind),
         action => Err(ShimError::UnknownAction(action.to_owned())),
     }
 }

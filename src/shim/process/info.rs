@@ -8,10 +8,11 @@ use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::types::introspection::{RuntimeInfo, RuntimeVersion};
 use serde::de::IgnoredAny;
 
-use usher_oci::DEFAULT_BINARY;
+use usher_api::runtime_options::DEFAULT_BINARY;
+use usher_engine::EngineKind;
 
 use super::error::ShimError;
-use super::{REVISION, bootstrap, start};
+use super::{bootstrap, start};
 
 /// containerd's type for the features of an OCI runtime, as JSON
 /// (<https://github.com/opencontainers/runtime-spec/blob/main/features.md>).
@@ -22,9 +23,13 @@ const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/featur
 /// # Errors
 ///
 /// If the options cannot be read, or there is no such OCI runtime.
-pub(super) fn info(program: &str) -> Result<Vec<u8>, ShimError> {
+pub(super) fn info(
+    program: &str,
+    kind: &dyn EngineKind,
+    revision: &str,
+) -> Result<Vec<u8>, ShimError> {
     let stdin = start::read_stdin()?;
-    let options = bootstrap::options_on(&stdin)?;
+    let options = bootstrap::options_on(&stdin, kind)?;
     let binary = match options.binary_name.as_str() {
         "" => DEFAULT_BINARY,
         name => name,
@@ -33,7 +38,7 @@ pub(super) fn info(program: &str) -> Result<Vec<u8>, ShimError> {
     info.name = runtime_name(program);
     let mut version = RuntimeVersion::new();
     version.version = usher_api::VERSION.to_owned();
-    version.revision = REVISION.to_owned();
+    version.revision = revision.to_owned();
     info.version = MessageField::some(version);
     // The options are passed on unchanged, so that unknown fields are kept.
     info.options = Any::parse_from_bytes(&stdin)

@@ -20,10 +20,12 @@ use crate::clock::SystemClock;
 use crate::control::{self, Clients, Meter};
 use crate::events::Publisher;
 use crate::pod::{Actor, Pod};
-use crate::shim::serve::this_node;
+use crate::process::serve::this_node;
 use crate::task;
 use usher_api::create_control;
+use usher_engine::EngineKind;
 use usher_linux::reaper::Reaper;
+use usher_oci::Oci;
 
 use usher_fuzz::cost;
 
@@ -73,7 +75,7 @@ impl<S: Send + 'static> Peer<S> {
         let (callers, calls) = mpsc::unbounded_channel();
         let server = runtime.block_on(async {
             let publisher = Publisher::new("", "");
-            let node = this_node("", publisher, Reaper::default());
+            let node = this_node(Oci.engine("", Reaper::default()), publisher);
             let (_, pod) = Actor::new("", node);
             let mut server = listen(Callers(calls), pod);
             server.start().await.expect("a server");

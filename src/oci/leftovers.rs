@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::is_command_log;
 use usher_linux::sys;
-use usher_oci::is_command_log;
 
 /// Time that a command of the runtime has to exit by itself. containerd gives `delete` five seconds
 /// in all.

@@ -175,8 +175,10 @@ mod tests {
     use super::*;
     use crate::events::Publisher;
     use crate::pod::{Actor, Pod};
-    use crate::shim::serve::this_node;
+    use crate::process::serve::this_node;
+    use usher_engine::EngineKind;
     use usher_linux::reaper::Reaper;
+    use usher_oci::Oci;
 
     /// Runs `this` on a shim without a task, and returns the number of seconds after which the shim
     /// ends.
@@ -189,7 +191,7 @@ mod tests {
         runtime.block_on(async {
             let begun = Instant::now();
             let publisher = Publisher::new("/nowhere", "test");
-            let node = this_node("test", publisher, Reaper::default());
+            let node = this_node(Oci.engine("test", Reaper::default()), publisher);
             let (mut actor, pod) = Actor::new("test", node);
             this(&mut actor, pod);
             actor.run().await;

@@ -21,8 +21,8 @@ use crate::task::Service;
 use usher_api::NodeArchive;
 use usher_api::config;
 use usher_core::plan::Rules;
+use usher_engine::{Engine, EngineKind};
 use usher_linux::reaper::Reaper;
-use usher_oci::OciEngine;
 
 use super::bootstrap::TTRPC_ADDRESS;
 use super::callers::Callers;
@@ -46,7 +46,7 @@ const TASK_V3: &str = "containerd.task.v3.Task";
 /// # Errors
 ///
 /// If the shim cannot begin.
-pub(super) fn serve(flags: &Flags) -> Result<(), ShimError> {
+pub(super) fn serve(flags: &Flags, kind: &dyn EngineKind) -> Result<(), ShimError> {
     let listener = take_socket()?;
     log::begin(flags.debug);
     // `start` has just read this file successfully, so an error here is unlikely.
@@ -63,13 +63,13 @@ pub(super) fn serve(flags: &Flags) -> Result<(), ShimError> {
         .enable_all()
         .build()
         .map_err(ShimError::cannot("start the async runtime"))?;
-    runtime.block_on(serve_on(listener, flags, rules))
+    runtime.block_on(serve_on(listener, flags, rules, kind))
 }
 
-/// The surroundings of an actor on this machine, in containerd's `namespace`, with default rules.
-pub(crate) fn this_node(namespace: &str, publisher: Publisher, reaper: Reaper) -> Node {
+/// The surroundings of an actor on this machine, with this engine and default rules.
+pub(crate) fn this_node(engine: Arc<dyn Engine>, publisher: Publisher) -> Node {
     Node {
-        engine: Arc::new(OciEngine::new(namespace, reaper)),
+        engine,
         publisher: Arc::new(publisher),
         clock: Arc::new(SystemClock),
         archive: Arc::new(NodeArchive),
@@ -93,7 +93,12 @@ fn take_socket() -> Result<UnixListener, ShimError> {
     Ok(listener)
 }
 
-async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result<(), ShimError> {
+async fn serve_on(
+    listener: UnixListener,
+    flags: &Flags,
+    rules: Rules,
+    kind: &dyn EngineKind,
+) -> Result<(), ShimError> {
     let path = listener
         .local_addr()
         .ok()
@@ -110,7 +115,7 @@ async fn serve_on(listener: UnixListener, flags: &Flags, rules: Rules) -> Result
         .map_err(ShimError::cannot("handle SIGCHLD"))?;
     let node = Node {
         rules,
-        ..this_node(&flags.namespace, publisher.clone(), reaper)
+        ..this_node(kind.engine(&flags.namespace, reaper), publisher.clone())
     };
     let (mut actor, pod) = Actor::new(&flags.namespace, node);
     // The shim was started for this container, whose Create follows.

@@ -1,6 +1,6 @@
 //! `start`: finds the shim of the container's pod, or starts one.
 
-use std::io::{ErrorKind, IsTerminal, Read};
+use std::io::{IsTerminal, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use containerd_shim::cgroup::adjust_oom_score;
 
 use usher_api::config;
 use usher_core::plan::identity;
+use usher_engine::EngineKind;
 use usher_linux::sys;
-use usher_oci::{Bundle, BundleError};
 
 use super::address::{self, Claim};
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};
@@ -27,22 +27,15 @@ const STDIN_AT_MOST: u64 = 10 * 1024 * 1024;
 ///
 /// # Errors
 ///
-/// The first error.
-pub(super) fn start(flags: &Flags) -> Result<Vec<u8>, ShimError> {
+/// If the input is invalid, or no shim can be started.
+pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
         return Err(ShimError::NoId);
     }
-    let said = Bootstrap::understand(&read_stdin()?, flags, Environment::read())?;
+    let said = Bootstrap::understand(&read_stdin()?, flags, Environment::read(), kind)?;
     let directory = bundle_directory(flags)?;
-    let bundle = match Bundle::read(&directory) {
-        // A sandbox without a pause container has no configuration in its bundle: containerd sends
-        // the configuration later.
-        Err(BundleError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => {
-            Bundle::default()
-        }
-        read => read?,
-    };
-    let group = identity::group(&bundle.annotations).unwrap_or(&flags.id);
+    let annotations = kind.annotations(&directory)?;
+    let group = identity::group(&annotations).unwrap_or(&flags.id);
     let directory_of_sockets = said.socket_dir.as_deref();
     let address = address::of_pod(&said.address, &flags.namespace, directory_of_sockets, group);
     control::mark(&address::path(&address));

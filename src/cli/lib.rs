@@ -6,6 +6,9 @@
 //!
 //! `kubectl usher` uses the public items to show the pods of other nodes.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
+
 mod cgroups;
 mod check;
 pub mod choice;
@@ -14,7 +17,7 @@ mod containerd;
 mod convert;
 pub mod explain;
 #[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+pub mod fuzz;
 mod help;
 pub mod inspect;
 mod install;

@@ -218,8 +218,10 @@ mod tests {
     use super::*;
     use crate::events::Publisher;
     use crate::pod::CallError;
-    use crate::shim::serve::this_node;
+    use crate::process::serve::this_node;
+    use usher_engine::EngineKind;
     use usher_linux::reaper::Reaper;
+    use usher_oci::Oci;
 
     #[test]
     fn the_outcome_of_work_arrives_even_after_a_panic() {
@@ -229,7 +231,7 @@ mod tests {
             .unwrap();
         let outcome = runtime.block_on(async {
             let publisher = Publisher::new("", "test");
-            let node = this_node("test", publisher, Reaper::default());
+            let node = this_node(Oci.engine("test", Reaper::default()), publisher);
             let (mut actor, pod) = Actor::new("test", node);
             tokio::spawn(async move { actor.run().await });
             pod.ask(|actor, reply| {

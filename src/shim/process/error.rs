@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use containerd_shim_protos::protobuf;
 use thiserror::Error;
 use usher_api::config::ConfigFileError;
+use usher_engine::EngineError;
 use usher_linux::cgroup::JoinError;
 use usher_linux::probe::prober::OrderError;
-use usher_oci::options::OptionsError;
-use usher_oci::{BundleError, RuntimeError};
 
 /// The reason why a command failed. containerd adds the message to its own error.
 #[derive(Debug, Error)]
@@ -35,9 +34,7 @@ pub(super) enum ShimError {
     #[error("runtime options on stdin cannot be decoded: {0}")]
     Stdin(#[source] protobuf::Error),
     #[error(transparent)]
-    Options(#[from] OptionsError),
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
+    Engine(#[from] EngineError),
     #[error(transparent)]
     Config(#[from] ConfigFileError),
     #[error("cannot claim socket {address}: {error}")]
@@ -74,8 +71,6 @@ pub(super) enum ShimError {
         #[source]
         error: io::Error,
     },
-    #[error(transparent)]
-    Runtime(#[from] RuntimeError),
     #[error(transparent)]
     Prober(#[from] OrderError),
     #[error("the answer cannot be encoded: {0}")]

@@ -15,7 +15,7 @@ use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use super::error::ShimError;
-use usher_oci::{Options, options};
+use usher_engine::{EngineKind, StartOptions};
 
 /// Environment variable of `start` since containerd 1.7: the highest protocol version that
 /// containerd speaks.
@@ -46,7 +46,7 @@ pub(super) struct Bootstrap {
     pub socket_dir: Option<String>,
     pub debug: bool,
     /// The runtime's options.
-    pub options: Options,
+    pub options: StartOptions,
 }
 
 /// The environment variables that `start` uses.
@@ -76,14 +76,15 @@ impl Bootstrap {
         stdin: &[u8],
         flags: &Flags,
         environment: Environment,
+        kind: &dyn EngineKind,
     ) -> Result<Bootstrap, ShimError> {
         if let Some(params) = bootstrap_params(stdin, flags)? {
             let extensions = params.extensions.iter();
             let mut options = extensions.filter_map(|extension| extension.value.as_ref());
             return Ok(Bootstrap {
-                options: match options.find(|any| options::are_in(any)) {
-                    Some(any) => read_options(any.clone())?,
-                    None => Options::default(),
+                options: match options.find(|any| kind.are_options(any)) {
+                    Some(any) => kind.start_options(any.clone())?,
+                    None => StartOptions::default(),
                 },
                 dialect: Dialect::Protobuf,
                 ttrpc_address: params.containerd_ttrpc_address,
@@ -104,7 +105,7 @@ impl Bootstrap {
             address: flags.address.clone(),
             socket_dir: None,
             debug: flags.debug,
-            options: options_on(stdin)?,
+            options: options_on(stdin, kind)?,
         })
     }
 
@@ -138,14 +139,10 @@ impl Bootstrap {
 /// # Errors
 ///
 /// If stdin has anything else.
-pub(super) fn options_on(stdin: &[u8]) -> Result<Options, ShimError> {
+pub(super) fn options_on(stdin: &[u8], kind: &dyn EngineKind) -> Result<StartOptions, ShimError> {
     Any::parse_from_bytes(stdin)
         .map_err(ShimError::Stdin)
-        .and_then(read_options)
-}
-
-fn read_options(any: Any) -> Result<Options, ShimError> {
-    Ok(options::from_any(Some(&options::with_file(any)?))?)
+        .and_then(|any| Ok(kind.start_options(any)?))
 }
 
 /// Reads the parameters on stdin. Returns `None` if an older containerd has written the runtime's
@@ -174,6 +171,8 @@ fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParam
 mod tests {
     use containerd_shim_protos::bootstrap_api::Extension;
     use containerd_shim_protos::protobuf::{EnumOrUnknown, MessageField};
+
+    use usher_oci::Oci;
 
     use super::*;
 
@@ -213,7 +212,7 @@ mod tests {
     #[test]
     fn a_containerd_without_versions_gets_a_bare_address() {
         for version in ["", "2", "nonsense"] {
-            let said = Bootstrap::understand(&[], &flags(), environment(version)).unwrap();
+            let said = Bootstrap::understand(&[], &flags(), environment(version), &Oci).unwrap();
             assert_eq!(said.dialect, Dialect::Address, "{version:?}");
             assert_eq!(said.answer("unix:///s").unwrap(), b"unix:///s");
             assert_eq!(said.ttrpc_address, "/run/c.sock.ttrpc");
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_containerd_of_version_three_gets_json() {
-        let said = Bootstrap::understand(&[], &flags(), environment("3")).unwrap();
+        let said = Bootstrap::understand(&[], &flags(), environment("3"), &Oci).unwrap();
         let answer: serde_json::Value =
             serde_json::from_slice(&said.answer("unix:///s").unwrap()).unwrap();
         assert_eq!(
@@ -234,7 +233,7 @@ mod tests {
     #[test]
     fn bootstrap_parameters_are_answered_in_kind_and_taken_before_the_environment() {
         let stdin = params().write_to_bytes().unwrap();
-        let said = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap();
+        let said = Bootstrap::understand(&stdin, &flags(), environment("3"), &Oci).unwrap();
         assert_eq!(said.ttrpc_address, "/run/new.sock.ttrpc");
         let answer = BootstrapResult::parse_from_bytes(&said.answer("unix:///s").unwrap()).unwrap();
         assert_eq!((answer.version, answer.address.as_str()), (3, "unix:///s"));
@@ -244,7 +243,7 @@ mod tests {
     #[test]
     fn runtime_options_on_stdin_are_not_taken_for_bootstrap_parameters() {
         let stdin = crun().write_to_bytes().unwrap();
-        let said = Bootstrap::understand(&stdin, &flags(), environment("")).unwrap();
+        let said = Bootstrap::understand(&stdin, &flags(), environment(""), &Oci).unwrap();
         assert_eq!(said.dialect, Dialect::Address);
         assert_eq!(said.options.binary_name, "crun");
     }
@@ -262,7 +261,7 @@ mod tests {
         let mut params = params();
         params.extensions = vec![extension(other), extension(crun())];
         let stdin = params.write_to_bytes().unwrap();
-        let said = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap();
+        let said = Bootstrap::understand(&stdin, &flags(), environment("3"), &Oci).unwrap();
         assert_eq!(said.options.binary_name, "crun");
     }
 
@@ -278,7 +277,7 @@ mod tests {
             let mut params = params();
             params.log_level = EnumOrUnknown::from_i32(level);
             let stdin = params.write_to_bytes().unwrap();
-            let said = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap();
+            let said = Bootstrap::understand(&stdin, &flags(), environment("3"), &Oci).unwrap();
             assert_eq!(said.debug, debug, "{level}");
         }
     }
@@ -288,7 +287,7 @@ mod tests {
         let mut params = params();
         params.instance_id = "other".to_owned();
         let stdin = params.write_to_bytes().unwrap();
-        let error = Bootstrap::understand(&stdin, &flags(), environment("3")).unwrap_err();
+        let error = Bootstrap::understand(&stdin, &flags(), environment("3"), &Oci).unwrap_err();
         let error = error.to_string();
         assert!(
             error.contains("\"other\"") && error.contains("\"c1\""),

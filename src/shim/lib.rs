@@ -1,0 +1,38 @@
+//! The shim: one process that ushers the containers of a pod in and out in order.
+//!
+//! The engine below it is an argument of [`process::main`]; this crate knows only its
+//! [interface](usher_engine).
+//!
+//! | module | content |
+//! |---|---|
+//! | [`process`] | the process: arguments, bootstrap, serving, `delete` |
+//! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
+//! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
+//! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container |
+//! | [`control`] | the control socket: shows a pod to `usher`, and takes its commands |
+//! | [`events`] | sends events to containerd, in order |
+//! | [`record`] | the history of a pod |
+//! | [`clock`] | wall-clock time and CPU time |
+//! | `simulation` | a simulated node, on which tests run pods |
+//! | `fuzz` | fuzz targets for calls and for the input of `start`, which the tests run too |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
+// Only the thread that serves a pod must not block, so tests may use blocking calls.
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
+
+pub mod clock;
+#[expect(clippy::disallowed_methods, reason = "/proc, and sockets below /run")]
+pub mod control;
+pub mod events;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+pub mod pod;
+pub mod process;
+pub mod record;
+pub mod sandbox;
+#[cfg(test)]
+mod simulation;
+pub mod task;
+
+pub use process::main;
