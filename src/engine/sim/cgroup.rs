@@ -256,11 +256,9 @@ impl PodCgroup for SimPodCgroup {
     }
 
     async fn tell_manager(&self, _: Vec<(Knob, u64)>) -> Result<(), EngineError> {
-        let met = self
-            .engine
+        self.engine
             .meet(EngineCall::TellManager, &self.uid, None)
-            .await;
-        met
+            .await
     }
 
     fn leave_note(&self, bundle: &Path, before: &[(Knob, u64)]) -> io::Result<()> {
