@@ -333,9 +333,12 @@ impl Cri {
         let asking = async {
             let connection = UnixStream::connect(self.socket()).await;
             let connection = connection.map_err(|error| error.to_string())?;
-            let answer = call.ask(connection, question).await?;
+            let answer = call
+                .ask(connection, question)
+                .await
+                .map_err(|error| error.to_string())?;
             let succeeded = answer.succeeded();
-            succeeded.map_err(|status| answer.reason().unwrap_or(status))?;
+            succeeded.map_err(|status| answer.reason().unwrap_or(status.to_string()))?;
             answer.message().ok_or("no message".to_owned())
         };
         runtime.block_on(async {

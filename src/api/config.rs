@@ -4,11 +4,11 @@
 //! file only the defaults of the annotations apply.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use usher_core::config::parse;
-
+use thiserror::Error;
+use usher_core::config::{ConfigError, parse};
 use usher_core::plan::Rules;
 
 /// The default path of the file; [`PATH_VARIABLE`] overrides it.
@@ -21,17 +21,38 @@ pub const PATH_VARIABLE: &str = "USHER_CONFIG";
 /// Largest size of the file that is read.
 const MAX_BYTES: u64 = 64 * 1024;
 
+/// A configuration file that cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigFileError {
+    #[error("{}: there is no such file", .0.display())]
+    Missing(PathBuf),
+    #[error("cannot read {}: {error}", path.display())]
+    Unread {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("{} is longer than {MAX_BYTES} bytes", .0.display())]
+    TooLong(PathBuf),
+    #[error("{}: {error}", path.display())]
+    Invalid {
+        path: PathBuf,
+        #[source]
+        error: ConfigError,
+    },
+}
+
 /// Reads the rules of this node.
 ///
 /// # Errors
 ///
-/// One sentence that names the file and the problem.
-pub fn read() -> Result<Rules, String> {
+/// If the file cannot be read, or has a mistake.
+pub fn read() -> Result<Rules, ConfigFileError> {
     let named = named_path();
     let path = named.as_deref().unwrap_or(Path::new(PATH));
-    match read_from(path) {
-        Err(Unread::Missing) if named.is_none() => Ok(Rules::default()),
-        outcome => outcome.map_err(|unread| unread.sentence(path)),
+    match read_file(path) {
+        Err(ConfigFileError::Missing(_)) if named.is_none() => Ok(Rules::default()),
+        outcome => outcome,
     }
 }
 
@@ -40,8 +61,26 @@ pub fn read() -> Result<Rules, String> {
 /// # Errors
 ///
 /// The same as for [`read`], and also if the file does not exist.
-pub fn read_file(path: &Path) -> Result<Rules, String> {
-    read_from(path).map_err(|unread| unread.sentence(path))
+pub fn read_file(path: &Path) -> Result<Rules, ConfigFileError> {
+    let unread = |error: io::Error| match error.kind() {
+        ErrorKind::NotFound => ConfigFileError::Missing(path.to_owned()),
+        _ => ConfigFileError::Unread {
+            path: path.to_owned(),
+            error,
+        },
+    };
+    let file = File::open(path).map_err(unread)?;
+    let mut text = String::new();
+    file.take(MAX_BYTES.saturating_add(1))
+        .read_to_string(&mut text)
+        .map_err(unread)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(ConfigFileError::TooLong(path.to_owned()));
+    }
+    parse(&text).map_err(|error| ConfigFileError::Invalid {
+        path: path.to_owned(),
+        error,
+    })
 }
 
 /// The path of the file that [`read`] reads.
@@ -53,35 +92,4 @@ fn named_path() -> Option<PathBuf> {
     std::env::var_os(PATH_VARIABLE)
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)
-}
-
-enum Unread {
-    Missing,
-    Because(String),
-}
-
-impl Unread {
-    fn sentence(&self, path: &Path) -> String {
-        let path = path.display();
-        match self {
-            Unread::Missing => format!("{path}: there is no such file"),
-            Unread::Because(why) => format!("{path}: {why}"),
-        }
-    }
-}
-
-fn read_from(path: &Path) -> Result<Rules, Unread> {
-    let because = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => Unread::Missing,
-        _ => Unread::Because(error.to_string()),
-    };
-    let file = File::open(path).map_err(because)?;
-    let mut text = String::new();
-    file.take(MAX_BYTES.saturating_add(1))
-        .read_to_string(&mut text)
-        .map_err(because)?;
-    if text.len() as u64 > MAX_BYTES {
-        return Err(Unread::Because(format!("is longer than {MAX_BYTES} bytes")));
-    }
-    parse(&text).map_err(|error| Unread::Because(error.to_string()))
 }

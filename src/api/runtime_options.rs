@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use thiserror::Error;
+
 /// Default OCI runtime.
 pub const DEFAULT_BINARY: &str = "runc";
 
@@ -12,17 +14,30 @@ const ENGINE: &str = "engine";
 /// OCI runtime of earlier versions of usher. It may still be installed on nodes.
 const REMOVED_RUNTIME: &str = "usher-libcontainer";
 
-/// Error message for an option that chooses the removed runtime (`REMOVED_RUNTIME`); `None` for any
-/// other option.
-pub fn refusal(key: &str, value: &str) -> Option<String> {
+/// An option that chooses an OCI runtime which usher no longer has.
+#[derive(Debug, Error)]
+pub enum RemovedOption {
+    #[error(
+        "{key} is no longer an option, as {REMOVED_RUNTIME} was removed: remove {key}, and name runc or another \
+         OCI runtime in BinaryName"
+    )]
+    Engine { key: String },
+    #[error("{key} is {value:?}, which was removed: name runc or another OCI runtime in {key}")]
+    Runtime { key: String, value: String },
+}
+
+/// Returns an error if the option chooses the removed runtime (`REMOVED_RUNTIME`).
+pub fn refusal(key: &str, value: &str) -> Option<RemovedOption> {
     match plain(key).as_str() {
-        ENGINE => Some(format!(
-            "{key} is no longer an option, as {REMOVED_RUNTIME} was removed: remove {key}, and name runc or another \
-             OCI runtime in BinaryName"
-        )),
-        "binaryname" if Path::new(value).ends_with(REMOVED_RUNTIME) => Some(format!(
-            "{key} is {value:?}, which was removed: name runc or another OCI runtime in {key}"
-        )),
+        ENGINE => Some(RemovedOption::Engine {
+            key: key.to_owned(),
+        }),
+        "binaryname" if Path::new(value).ends_with(REMOVED_RUNTIME) => {
+            Some(RemovedOption::Runtime {
+                key: key.to_owned(),
+                value: value.to_owned(),
+            })
+        }
         _ => None,
     }
 }

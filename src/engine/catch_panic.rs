@@ -6,6 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
+use usher_core::lifecycle::ActionError;
+
 use crate::EngineError;
 
 /// A job panicked, which is a bug of the shim; the log says where. Each job's error type can be
@@ -26,9 +28,9 @@ impl From<Panicked> for io::Error {
     }
 }
 
-impl From<Panicked> for String {
-    fn from(panicked: Panicked) -> String {
-        panicked.to_string()
+impl From<Panicked> for ActionError {
+    fn from(panicked: Panicked) -> ActionError {
+        ActionError::reported(panicked)
     }
 }
 

@@ -485,7 +485,7 @@ fn told(exit_future: ExitFuture) -> std::pin::Pin<Box<dyn Future<Output = ExitSt
     Box::pin(async move { exit_future.0.await.expect("an end") })
 }
 
-async fn release(init: &dyn Init) -> Result<(), String> {
+async fn release(init: &dyn Init) -> Result<(), EngineError> {
     let (_here, gone) = oneshot::channel();
     soon(init.release(gone, &CancelToken::default())).await
 }

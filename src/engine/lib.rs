@@ -50,6 +50,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
 use usher_api::cri::PodSandboxConfig;
+use usher_core::lifecycle::ActionError;
 use usher_core::plan::{Allotment, Hook, Probe, Signal};
 use usher_core::process::ExitStatus;
 use usher_core::sizing::{Limits, Requests, Size};
@@ -354,9 +355,12 @@ pub trait Init: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// A sentence if the container cannot be released, for example because the init has died.
-    async fn release(&self, gone: oneshot::Receiver<()>, token: &CancelToken)
-    -> Result<(), String>;
+    /// If the container cannot be released, for example because the init has died.
+    async fn release(
+        &self,
+        gone: oneshot::Receiver<()>,
+        token: &CancelToken,
+    ) -> Result<(), EngineError>;
 
     /// Sends a signal to the init, or to `all` processes of the container.
     ///
@@ -422,13 +426,13 @@ pub trait Init: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// One sentence: why the handler failed.
+    /// If the handler failed.
     async fn post_start(
         &self,
         process: Vec<u8>,
         oom_score: Option<i32>,
         token: &CancelToken,
-    ) -> Result<(), String>;
+    ) -> Result<(), EngineError>;
 
     /// Makes one attempt of a probe, within the probe's timeout.
     async fn probe(&self, probe: &Probe, from: &ProbeEnvironment, token: &CancelToken)
@@ -438,14 +442,14 @@ pub trait Init: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// One sentence: why the hook failed.
+    /// If the hook failed.
     async fn hook(
         &self,
         hook: &Hook,
         limit: Duration,
         from: &ProbeEnvironment,
         token: &CancelToken,
-    ) -> Result<(), String>;
+    ) -> Result<(), ActionError>;
 }
 
 /// Progress of sending a signal.
@@ -532,16 +536,16 @@ pub trait Cgroup: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// A sentence if they cannot be encoded.
-    fn metrics(&self) -> Result<Any, String>;
+    /// If they cannot be encoded.
+    fn metrics(&self) -> Result<Any, EngineError>;
 
     /// PIDs of the processes in the cgroup and in the cgroups below it; empty if the cgroup is
     /// gone.
     ///
     /// # Errors
     ///
-    /// A sentence if they cannot be read.
-    fn processes(&self) -> Result<Vec<u32>, String>;
+    /// If they cannot be read.
+    fn processes(&self) -> Result<Vec<u32>, EngineError>;
 
     /// Bytes of memory charged to the cgroup; `None` without memory accounting.
     fn memory_usage(&self) -> Option<u64>;
@@ -555,12 +559,12 @@ pub trait Cgroup: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// A sentence if the processes cannot be listed.
+    /// If the processes cannot be listed.
     async fn change_scores(
         &self,
         change: Change,
         superseded: &Notify,
-    ) -> Result<ScoreOutcome, String>;
+    ) -> Result<ScoreOutcome, EngineError>;
 }
 
 /// Watches for OOM kills.
@@ -613,8 +617,8 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// A sentence if the cgroup manager rejects the values.
-    async fn tell_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), String>;
+    /// If the cgroup manager rejects the values.
+    async fn tell_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), EngineError>;
 
     /// Writes a note into a bundle with the values that the cgroup had `before` the shim's changes.
     /// If this shim dies, the shim's `delete` command restores these values.

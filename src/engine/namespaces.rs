@@ -36,7 +36,7 @@ pub struct Namespaces(Vec<(&'static str, Identity)>);
 /// An error: a container would join, or is in, other namespaces than intended.
 #[derive(Debug, Error)]
 pub enum NamespaceError {
-    #[error("{kind} namespace {path}: {source}")]
+    #[error("cannot join {kind} namespace {path}: {source}")]
     Unreadable {
         kind: String,
         path: String,

@@ -1,12 +1,13 @@
 //! Makes a unary gRPC call over an existing connection.
 
-use containerd_shim_protos::protobuf::Message;
+use containerd_shim_protos::protobuf::{self, Message};
 use h2::RecvStream;
 use h2::client::{Builder, SendRequest};
 use http::header::{CONTENT_TYPE, TE, USER_AGENT};
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Bytes;
 use percent_encoding::percent_decode_str;
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::probe::{alongside, causes};
@@ -32,6 +33,30 @@ pub struct Call<'a> {
     pub max_body: usize,
 }
 
+/// The reason why there was no answer.
+#[derive(Debug, Error)]
+pub enum NoAnswer {
+    #[error("{}", causes(.0))]
+    Http2(#[from] h2::Error),
+    #[error("{}", causes(.0))]
+    Request(#[from] http::Error),
+    #[error("HTTP status {0}")]
+    HttpStatus(u16),
+    #[error("the request cannot be encoded: {0}")]
+    Unencoded(#[from] protobuf::Error),
+    #[error("the request is longer than gRPC allows")]
+    LongQuestion,
+}
+
+/// An answer that is not a success. The message says how the server answered.
+#[derive(Debug, Error)]
+pub enum BadStatus {
+    #[error("with gRPC status {0}")]
+    Other(String),
+    #[error("without a gRPC status")]
+    None,
+}
+
 /// A server's answer.
 pub struct Answer {
     /// `grpc-status`, from the headers or the trailers; zero means success.
@@ -47,43 +72,35 @@ impl Call<'_> {
     ///
     /// # Errors
     ///
-    /// One sentence that says why there was no answer.
+    /// If there was no answer.
     pub async fn ask(
         &self,
         connection: impl AsyncRead + AsyncWrite + Unpin,
         question: &impl Message,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, NoAnswer> {
         let question = frame(question)?;
         let (sender, connection) = Builder::new()
             .enable_push(false)
             .max_header_list_size(MAX_HEADERS)
             .handshake(connection)
-            .await
-            .map_err(|error| causes(&error))?;
+            .await?;
         alongside(connection, self.send(sender, question)).await
     }
 
-    async fn send(&self, sender: SendRequest<Bytes>, question: Bytes) -> Result<Answer, String> {
+    async fn send(&self, sender: SendRequest<Bytes>, question: Bytes) -> Result<Answer, NoAnswer> {
         let request = Request::post(format!("http://{}/{}", self.authority, self.method))
             .header(CONTENT_TYPE, "application/grpc")
             .header(TE, "trailers")
             .header(USER_AGENT, self.agent)
-            .body(())
-            .map_err(|error| causes(&error))?;
-        let mut sender = sender.ready().await.map_err(|error| causes(&error))?;
-        let (answer, mut stream) = sender
-            .send_request(request, false)
-            .map_err(|error| causes(&error))?;
-        stream
-            .send_data(question, true)
-            .map_err(|error| causes(&error))?;
-        let (head, body) = answer.await.map_err(|error| causes(&error))?.into_parts();
+            .body(())?;
+        let mut sender = sender.ready().await?;
+        let (answer, mut stream) = sender.send_request(request, false)?;
+        stream.send_data(question, true)?;
+        let (head, body) = answer.await?.into_parts();
         if head.status != StatusCode::OK {
-            return Err(format!("HTTP status {}", head.status.as_u16()));
+            return Err(NoAnswer::HttpStatus(head.status.as_u16()));
         }
-        receive(&head.headers, body, self.max_body)
-            .await
-            .map_err(|error| causes(&error))
+        Ok(receive(&head.headers, body, self.max_body).await?)
     }
 }
 
@@ -92,12 +109,12 @@ impl Answer {
     ///
     /// # Errors
     ///
-    /// A sentence with the status, if the status is not success.
-    pub fn succeeded(&self) -> Result<(), String> {
+    /// If the status is not success.
+    pub fn succeeded(&self) -> Result<(), BadStatus> {
         match self.status.as_deref() {
             Some("0") => Ok(()),
-            Some(status) => Err(format!("with gRPC status {status}")),
-            None => Err("without a gRPC status".to_owned()),
+            Some(status) => Err(BadStatus::Other(status.to_owned())),
+            None => Err(BadStatus::None),
         }
     }
 
@@ -126,9 +143,9 @@ impl Answer {
 
 /// Encodes a message with its prefix, which says that the message is not compressed, and how long
 /// it is.
-fn frame(message: &impl Message) -> Result<Bytes, String> {
-    let message = message.write_to_bytes().map_err(|error| causes(&error))?;
-    let length = u32::try_from(message.len()).map_err(|error| causes(&error))?;
+fn frame(message: &impl Message) -> Result<Bytes, NoAnswer> {
+    let message = message.write_to_bytes()?;
+    let length = u32::try_from(message.len()).map_err(|_| NoAnswer::LongQuestion)?;
     let mut frame = vec![0];
     frame.extend(length.to_be_bytes());
     frame.extend(message);

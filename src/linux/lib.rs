@@ -14,6 +14,7 @@
 //! | [`offload`] | threads for work that a disk can stall |
 //! | [`ProcessStat`] | `/proc/<pid>/stat` |
 //! | [`files`] | files that are replaced in one step |
+//! | [`PathError`] | a call for a file that failed |
 //! | [`any`] | messages inside messages, without the descriptors of the whole protocol |
 //! | [`sys`] | system calls without a safe wrapper; the only unsafe code of usher |
 //! | `fuzz` | fuzz targets for untrusted input, which the tests run too |
@@ -37,6 +38,7 @@ pub mod files;
 pub mod fuzz;
 pub mod grpc;
 pub mod offload;
+mod path_error;
 pub mod probe;
 #[expect(clippy::disallowed_methods, reason = "/proc")]
 mod process_stat;
@@ -50,4 +52,5 @@ pub mod stdio;
 #[allow(unsafe_code)]
 pub mod sys;
 
+pub use path_error::PathError;
 pub use process_stat::ProcessStat;

@@ -102,7 +102,7 @@ where
 /// The error of a bundle that cannot be read or changed.
 #[derive(Debug, Error)]
 pub enum BundleError {
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("cannot read {path}: {source}", path = .path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{path} is not an OCI runtime configuration: {source}", path = .path.display())]
     Malformed {

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use usher_core::plan::Allotment;
 use usher_core::process::ExitStatus;
 use usher_core::sizing::{Limits, Requests};
-use usher_engine::{Cgroup, Change, Knob, OomWatch, PodCgroup, ScoreOutcome};
+use usher_engine::{Cgroup, Change, EngineError, Knob, OomWatch, PodCgroup, ScoreOutcome};
 use usher_linux::cgroup::pod::Note;
 use usher_linux::cgroup::{self, Place, scores};
 use usher_linux::files::{Replacement, replace};
@@ -35,12 +35,12 @@ pub(super) struct OciCgroup(pub Arc<cgroup::Cgroup>);
 
 #[async_trait]
 impl Cgroup for OciCgroup {
-    fn metrics(&self) -> Result<Any, String> {
-        self.0.metrics()
+    fn metrics(&self) -> Result<Any, EngineError> {
+        self.0.metrics().map_err(EngineError::failed)
     }
 
-    fn processes(&self) -> Result<Vec<u32>, String> {
-        self.0.processes()
+    fn processes(&self) -> Result<Vec<u32>, EngineError> {
+        self.0.processes().map_err(EngineError::failed)
     }
 
     fn memory_usage(&self) -> Option<u64> {
@@ -56,8 +56,9 @@ impl Cgroup for OciCgroup {
         &self,
         change: Change,
         superseded: &Notify,
-    ) -> Result<ScoreOutcome, String> {
-        scores::change(&self.0, change, superseded).await
+    ) -> Result<ScoreOutcome, EngineError> {
+        let changed = scores::change(&self.0, change, superseded).await;
+        changed.map_err(EngineError::failed)
     }
 }
 
@@ -129,7 +130,7 @@ impl PodCgroup for OciPodCgroup {
         self.cgroup.unit().is_some()
     }
 
-    async fn tell_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), String> {
+    async fn tell_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), EngineError> {
         let Some(unit) = self.cgroup.unit() else {
             return Ok(());
         };
@@ -143,15 +144,20 @@ impl PodCgroup for OciPodCgroup {
         let mut command = systemctl();
         command.args(["set-property", "--runtime", unit]);
         command.args(properties);
+        let not_run =
+            |error: io::Error| EngineError::Failed(format!("cannot run systemctl: {error}"));
         let spawned = self.reaper.spawn(command).await;
-        let mut child = spawned.map_err(|error| error.to_string())?;
+        let mut child = spawned.map_err(not_run)?;
         let waited = child.wait_within(&self.reaper, SYSTEMD_ANSWERS_WITHIN, pending());
-        match waited.await.map_err(|error| error.to_string())? {
+        match waited.await.map_err(not_run)? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
-            Waited::Ended(status) => Err(format!("systemctl exited with {}", status.code())),
-            Waited::Late | Waited::Canceled => Err(format!(
+            Waited::Ended(status) => {
+                let code = status.code();
+                Err(EngineError::Failed(format!("systemctl exited with {code}")))
+            }
+            Waited::Late | Waited::Canceled => Err(EngineError::CutShort(format!(
                 "systemctl did not end within {SYSTEMD_ANSWERS_WITHIN:?}"
-            )),
+            ))),
         }
     }
 

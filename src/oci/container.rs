@@ -116,7 +116,7 @@ impl Container for Handle {
             options::save(&self.bundle, &self.options).map_err(EngineError::failed)?;
         }
         let mounted = rootfs::mount(&order.rootfs, &self.bundle, &self.reaper).await;
-        mounted.map_err(EngineError::Failed)?;
+        mounted.map_err(EngineError::failed)?;
         let restore = self.restore(&order.checkpoint);
         let created = catch_panic(self.create_in(&runtime, restore, options.may_restart)).await;
         if created.is_err() {

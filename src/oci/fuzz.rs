@@ -142,7 +142,7 @@ pub fn options(input: &[u8]) {
         let anyway = ANYWAY + RESERVED_FOR_A_MESSAGE;
         let sentence = match assert_bounded(any.value.len(), 1024, anyway, read) {
             Ok(options) => return assert_kept(&options),
-            Err(sentence) => sentence,
+            Err(error) => error.to_string(),
         };
         assert!(!sentence.contains('\n'), "{sentence}");
     };

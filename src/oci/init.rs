@@ -9,13 +9,14 @@ use nix::libc;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
+use usher_core::lifecycle::ActionError;
 use usher_core::plan::{Hook, Probe, Signal};
 use usher_core::process::ExitStatus;
 use usher_engine::{
     Attempted, CancelToken, Cgroup, Checkpoint, EngineError, ExecOrder, ExitFuture, Init,
     Namespaces, NewExec, NewInit, PidHold, PodCgroup, ProbeEnvironment, Sandbox, SignalProgress,
 };
-use usher_linux::cgroup::{Cgroup as ContainerCgroup, PodCgroup as PodsCgroup};
+use usher_linux::cgroup::{Cgroup as ContainerCgroup, CgroupError, PodCgroup as PodsCgroup};
 use usher_linux::probe::{self, Target};
 use usher_linux::reaper::{Child, Reaper};
 
@@ -61,13 +62,13 @@ impl OciInit {
         }
     }
 
-    fn find_cgroup(&self) -> Result<&Arc<ContainerCgroup>, String> {
+    fn find_cgroup(&self) -> Result<(), CgroupError> {
         if self.cgroup.get().is_none() {
             let found = Arc::new(ContainerCgroup::of(self.pid)?);
             // Only one thread calls this function, so `set` cannot fail.
             let _ = self.cgroup.set(found);
         }
-        self.cgroup.get().ok_or_else(String::new)
+        Ok(())
     }
 
     fn id(&self) -> &str {
@@ -177,7 +178,7 @@ impl Init for OciInit {
         &self,
         gone: oneshot::Receiver<()>,
         token: &CancelToken,
-    ) -> Result<(), String> {
+    ) -> Result<(), EngineError> {
         let has_hooks = self.container.has_poststart_hooks;
         release(&self.runtime(token), self.id(), self.pid, has_hooks, gone).await
     }
@@ -257,15 +258,20 @@ impl Init for OciInit {
         process: Vec<u8>,
         oom_score: Option<i32>,
         token: &CancelToken,
-    ) -> Result<(), String> {
-        let process = with_score(process, oom_score).map_err(|error| error.to_string())?;
+    ) -> Result<(), EngineError> {
+        let process = with_score(process, oom_score).map_err(EngineError::failed)?;
         let runtime = self.runtime(token);
         let executed = runtime.exec_again(self.id(), &process, oom_score, RUNTIME_TAKES);
-        let mut process = executed.await.map_err(|error| error.to_string())?;
+        let mut process = executed.await?;
         match process.wait().await {
             Ok(ExitStatus::Code(0)) => Ok(()),
-            Ok(status) => Err(format!("the command exited with {}", status.code())),
-            Err(error) => Err(error.to_string()),
+            Ok(status) => {
+                let code = status.code();
+                Err(EngineError::Failed(format!(
+                    "the command exited with {code}"
+                )))
+            }
+            Err(error) => Err(EngineError::failed(error)),
         }
     }
 
@@ -284,7 +290,7 @@ impl Init for OciInit {
         limit: Duration,
         from: &ProbeEnvironment,
         token: &CancelToken,
-    ) -> Result<(), String> {
+    ) -> Result<(), ActionError> {
         probe::run_hook(hook, limit, &self.target(from, token)).await
     }
 }

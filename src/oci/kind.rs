@@ -45,7 +45,7 @@ impl EngineKind for Oci {
 
     fn start_options(&self, options: Any) -> Result<StartOptions, EngineError> {
         let read = options::with_file(options).and_then(|any| options::from_any(Some(&any)));
-        let options = read.map_err(EngineError::Invalid)?;
+        let options = read.map_err(|error| EngineError::Invalid(error.to_string()))?;
         Ok(StartOptions {
             binary_name: options.binary_name,
             shim_cgroup: options.shim_cgroup,
@@ -75,11 +75,11 @@ impl EngineKind for Oci {
     }
 
     fn clear(&self, namespace: &str, id: &str, bundle: &Path) -> Result<(), EngineError> {
-        clear(namespace, id, bundle).map_err(EngineError::Failed)
+        clear(namespace, id, bundle)
     }
 }
 
-fn clear(namespace: &str, id: &str, bundle: &Path) -> Result<(), String> {
+fn clear(namespace: &str, id: &str, bundle: &Path) -> Result<(), EngineError> {
     let reaper = Reaper::default();
     let mut options = options::load(bundle);
     let config = Bundle::read(bundle).unwrap_or_default();
@@ -108,22 +108,22 @@ fn force_delete(
     runtime: &OciRuntime,
     reaper: &Reaper,
     cgroups: &BTreeSet<PathBuf>,
-) -> Result<(), String> {
+) -> Result<(), EngineError> {
     tokio()?.block_on(async {
         reaper
             .start()
-            .map_err(|error| format!("SIGCHLD: {error}"))?;
+            .map_err(|error| EngineError::Failed(format!("cannot handle SIGCHLD: {error}")))?;
         let deleted = runtime.delete(id, true).await;
         // Whether or not the runtime has succeeded, no process of the container may go on running.
         cleanup::kill_and_remove(cgroups).await;
-        deleted.map_err(|error| error.to_string())
+        deleted.map_err(EngineError::failed)
     })
 }
 
 /// A tokio runtime on this thread.
-fn tokio() -> Result<tokio::runtime::Runtime, String> {
+fn tokio() -> Result<tokio::runtime::Runtime, EngineError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| format!("runtime: {error}"))
+        .map_err(|error| EngineError::Failed(format!("cannot start the async runtime: {error}")))
 }

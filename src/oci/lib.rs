@@ -155,8 +155,8 @@ impl Engine for OciEngine {
         options::name_a_file(&options).then(|| -> Work<_> {
             Box::pin(async move {
                 let read = threads.run(move || options::with_file(options)).await;
-                read.map_err(EngineError::failed)?
-                    .map_err(EngineError::Invalid)
+                let read = read.map_err(EngineError::failed)?;
+                read.map_err(|error| EngineError::Invalid(error.to_string()))
             })
         })
     }
@@ -170,7 +170,8 @@ impl Engine for OciEngine {
             return sandbox::read(order, wanted, &self.reaper);
         }
         let given = order.options.as_ref();
-        let mut options = options::from_any(given).map_err(EngineError::Invalid)?;
+        let options = options::from_any(given);
+        let mut options = options.map_err(|error| EngineError::Invalid(error.to_string()))?;
         let bundle = Bundle::read(&order.bundle);
         let bundle = bundle.map_err(|error| EngineError::Invalid(error.to_string()))?;
         options.systemd_cgroup |= options::implies_systemd_cgroup(given, &bundle);

@@ -11,9 +11,10 @@ use containerd_shim_protos::protobuf::{
 };
 use containerd_shim_protos::shim::oci;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::Bundle;
-use usher_api::runtime_options::{plain, refusal};
+use usher_api::runtime_options::{RemovedOption, plain, refusal};
 use usher_linux::stdio::Owner;
 
 /// The options of containerd's runc shim (`containerd.runc.v1.Options`), with the same meaning.
@@ -80,6 +81,41 @@ const CONFIG_PATH: u32 = (2 << 3) | 2;
 const CONFIG_BODY: u32 = (CONFIG_BODY_FIELD << 3) | 2;
 const CONFIG_BODY_FIELD: u32 = 3;
 
+/// Runtime options that cannot be used.
+#[derive(Debug, Error)]
+pub enum OptionsError {
+    #[error("runtime options cannot be decoded: {0}")]
+    Undecoded(#[from] protobuf::Error),
+    #[error("runtime options are of type {0:?}; expected containerd.runc.v1.Options")]
+    OtherType(String),
+    #[error("cannot read runtime options in {}: {error}", path.escape_debug())]
+    Unread {
+        path: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("runtime options in {}: {error}", path.escape_debug())]
+    InvalidFile {
+        path: String,
+        #[source]
+        error: OptionError,
+    },
+    #[error("runtime options: {0}")]
+    Invalid(#[source] OptionError),
+}
+
+/// A runtime option that cannot be used.
+#[derive(Debug, Error)]
+pub enum OptionError {
+    /// The parser's own message, in one line.
+    #[error("{0}")]
+    Malformed(String),
+    #[error("{key:?} is unknown; expected an option of containerd.runc.v1.Options")]
+    Unknown { key: String },
+    #[error(transparent)]
+    Removed(#[from] RemovedOption),
+}
+
 /// Reads the options of a Create. If containerd's CRI plugin does not know the runtime type, it
 /// passes the options from containerd's configuration. containerd 1.7 and later pass these options
 /// as text (`ConfigBody`). Earlier versions pass [a file's name](name_a_file), and the file [has to
@@ -87,30 +123,28 @@ const CONFIG_BODY_FIELD: u32 = 3;
 ///
 /// # Errors
 ///
-/// A sentence if the options have another type, cannot be decoded, or have an unknown key.
-pub fn from_any(options: Option<&Any>) -> Result<Options, String> {
+/// If the options have another type, cannot be decoded, or have an unknown key.
+pub fn from_any(options: Option<&Any>) -> Result<Options, OptionsError> {
     let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
         return Ok(Options::default());
     };
     match name(any) {
         RUNC => {
-            let options = oci::Options::parse_from_bytes(&any.value).map_err(undecoded)?;
+            let options = oci::Options::parse_from_bytes(&any.value)?;
             match refusal("BinaryName", &options.binary_name) {
-                Some(refusal) => Err(format!("runtime options: {refusal}")),
+                Some(removed) => Err(OptionsError::Invalid(removed.into())),
                 None => Ok(options.into()),
             }
         }
         GENERIC => {
-            let (path, body) = generic(&any.value).map_err(undecoded)?;
-            from_toml(&String::from_utf8_lossy(&body)).map_err(|error| match path.as_str() {
-                "" => format!("runtime options: {error}"),
-                path => in_file(path, &error),
+            let (path, body) = generic(&any.value)?;
+            let read = from_toml(&String::from_utf8_lossy(&body));
+            read.map_err(|error| match path.is_empty() {
+                true => OptionsError::Invalid(error),
+                false => OptionsError::InvalidFile { path, error },
             })
         }
-        _ => Err(format!(
-            "runtime options are of type {:?}; expected containerd.runc.v1.Options",
-            any.type_url
-        )),
+        _ => Err(OptionsError::OtherType(any.type_url.clone())),
     }
 }
 
@@ -129,28 +163,19 @@ fn file_of(any: &Any) -> Option<String> {
 ///
 /// # Errors
 ///
-/// A sentence if the file cannot be read.
-pub fn with_file(mut any: Any) -> Result<Any, String> {
+/// If the file cannot be read.
+pub fn with_file(mut any: Any) -> Result<Any, OptionsError> {
     let Some(path) = file_of(&any) else {
         return Ok(any);
     };
-    let text = std::fs::read(&path).map_err(|error| in_file(&path, &error))?;
+    let text = std::fs::read(&path).map_err(|error| OptionsError::Unread { path, error })?;
     let mut output = CodedOutputStream::vec(&mut any.value);
     // The message may already have this field. If a field occurs twice, the last one counts.
     output
         .write_bytes(CONFIG_BODY_FIELD, &text)
-        .and_then(|()| output.flush())
-        .map_err(undecoded)?;
+        .and_then(|()| output.flush())?;
     drop(output);
     Ok(any)
-}
-
-fn undecoded(error: protobuf::Error) -> String {
-    format!("runtime options cannot be decoded: {error}")
-}
-
-fn in_file(path: &str, error: &dyn std::fmt::Display) -> String {
-    format!("runtime options in {}: {error}", path.escape_debug())
 }
 
 /// True if a message has options of a known type.
@@ -178,14 +203,14 @@ fn generic(bytes: &[u8]) -> containerd_shim_protos::protobuf::Result<(String, Ve
 }
 
 /// Parses options in the form of containerd's configuration: `SystemdCgroup = true`.
-fn from_toml(text: &str) -> Result<Options, String> {
+fn from_toml(text: &str) -> Result<Options, OptionError> {
     let table: toml::Table = text
         .parse()
         .map_err(|error: toml::de::Error| one_line(error.message()))?;
     let mut named = toml::Table::new();
     for (key, value) in table {
-        if let Some(refusal) = refusal(&key, value.as_str().unwrap_or_default()) {
-            return Err(refusal);
+        if let Some(removed) = refusal(&key, value.as_str().unwrap_or_default()) {
+            return Err(removed.into());
         }
         named.insert(name_of(&key)?.to_owned(), value);
     }
@@ -193,17 +218,17 @@ fn from_toml(text: &str) -> Result<Options, String> {
 }
 
 /// Returns the option with this key. Like containerd, ignores the key's capitalization.
-fn name_of(key: &str) -> Result<&'static str, String> {
+fn name_of(key: &str) -> Result<&'static str, OptionError> {
     NAMES
         .into_iter()
         .find(|name| plain(name) == plain(key))
-        .ok_or_else(|| {
-            format!("{key:?} is unknown; expected an option of containerd.runc.v1.Options")
+        .ok_or_else(|| OptionError::Unknown {
+            key: key.to_owned(),
         })
 }
 
-fn one_line(error: &str) -> String {
-    error.trim().replace('\n', " ")
+fn one_line(error: &str) -> OptionError {
+    OptionError::Malformed(error.trim().replace('\n', " "))
 }
 
 impl Options {
@@ -281,7 +306,7 @@ mod tests {
         }
     }
 
-    fn read(options: &Any) -> Result<Options, String> {
+    fn read(options: &Any) -> Result<Options, OptionsError> {
         with_file(options.clone()).and_then(|options| from_any(Some(&options)))
     }
 
@@ -372,9 +397,10 @@ mod tests {
             ),
             (any("containerd.runc.v1.Options", message), binary),
         ] {
-            assert_eq!(read(&options).unwrap_err(), sentence);
+            assert_eq!(read(&options).unwrap_err().to_string(), sentence);
         }
         let lower = read(&wrapped(3, "binary_name = \"usher-libcontainer\"")).unwrap_err();
+        let lower = lower.to_string();
         assert!(
             lower.starts_with("runtime options: binary_name is"),
             "{lower}"
@@ -414,7 +440,7 @@ mod tests {
             (any("containerd.runc.v1.Options", vec![0xff]), "decoded"),
         ];
         for (options, named) in refusals {
-            let error = read(&options).unwrap_err();
+            let error = read(&options).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }

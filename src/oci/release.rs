@@ -18,7 +18,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use usher_linux::sys;
+use usher_engine::EngineError;
+use usher_linux::{PathError, sys};
 
 use super::{OciRuntime, state};
 
@@ -40,35 +41,35 @@ const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
 ///
 /// # Errors
 ///
-/// A sentence if the container cannot be released, for example because its init has died.
+/// If the container cannot be released, for example because its init has died.
 pub async fn release(
     runtime: &OciRuntime,
     id: &str,
     pid: i32,
     has_poststart_hooks: bool,
     mut gone: oneshot::Receiver<()>,
-) -> Result<(), String> {
+) -> Result<(), EngineError> {
     let directory = runtime.state_dir(id);
     if has_poststart_hooks || !state::is_parked_by_runc(&directory) {
         // The command of the OCI runtime returns even if the program has exited already. Only this
         // command then knows whether the program has run.
-        return runtime.start(id).await.map_err(|error| error.to_string());
+        return Ok(runtime.start(id).await?);
     }
     let fifo = state::fifo(&directory);
-    let failed = |error: io::Error| format!("{}: {error}", fifo.display());
-    let gate = open_gate(&fifo).map_err(failed)?;
+    let cannot = |verb, error| EngineError::failed(PathError::cannot(verb, &fifo)(error));
+    let gate = open_gate(&fifo).map_err(|error| cannot("open", error))?;
     let (is_open, is_gone) = tokio::select! {
         biased;
-        byte = read_byte(&gate) => (byte.map_err(failed)?, false),
+        byte = read_byte(&gate) => (byte.map_err(|error| cannot("read", error))?, false),
         // The init is gone, so closing the FIFO can no longer kill it. If the FIFO has the byte,
         // the init died after the execution. Otherwise it died before.
         _ = &mut gone => (take_byte(&gate).is_ok_and(|count| count > 0), true),
     };
     if !is_open {
-        return Err("its init process has exited".to_owned());
+        return Err(EngineError::Gone("its init process has exited".to_owned()));
     }
     // As long as this file exists, runc treats the container as not started yet.
-    std::fs::remove_file(&fifo).map_err(failed)?;
+    std::fs::remove_file(&fifo).map_err(|error| cannot("remove", error))?;
     if !is_gone {
         // From here on the execution cannot fail. If the init exits before the shim sees the
         // execution, the program has been executed, too.
@@ -212,7 +213,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (written, expected) in [
             (&b"0"[..], Ok(())),
-            (b"", Err("its init process has exited".to_owned())),
+            (
+                b"",
+                Err(EngineError::Gone("its init process has exited".to_owned())),
+            ),
         ] {
             let (runtime, fifo) = parked(&dir.path().join(written.len().to_string()));
             let mut both_ends = OpenOptions::new();

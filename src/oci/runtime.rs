@@ -4,6 +4,7 @@
 //! (<https://github.com/opencontainers/runc/blob/main/man/runc.8.md>).
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -389,7 +390,7 @@ impl Commands for OciRuntime {
         command: &[String],
         oom_score: Option<i32>,
         limit: Duration,
-    ) -> Result<Child, String> {
+    ) -> Result<Child, Box<dyn Error + Send + Sync>> {
         // The shim passes a whole OCI process, because crun would execute a mere command as root.
         let process = config::process(&self.bundle, command).map_err(|error| {
             let message = error.to_string();
@@ -398,10 +399,9 @@ impl Commands for OciRuntime {
                 message,
             }
         });
-        let process = process.map_err(|error| error.to_string())?;
-        self.exec_within(limit, id, &process, oom_score, ProcessStdio::default())
-            .await
-            .map_err(|error| error.to_string())
+        let process = process?;
+        let executed = self.exec_within(limit, id, &process, oom_score, ProcessStdio::default());
+        Ok(executed.await?)
     }
 }
 

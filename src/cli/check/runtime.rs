@@ -5,7 +5,7 @@ use std::process::Command;
 
 use toml::{Table, Value};
 
-use usher_api::runtime_options;
+use usher_api::runtime_options::{self, RemovedOption};
 
 use super::super::containerd::{
     BY_THE_SHIM, Handler, NAME, NO_IMAGE, Node, PROGRAM, RUNC_TYPE, Registration, SANDBOXER, TYPE,
@@ -251,7 +251,7 @@ fn systemd(runtime: &Table) -> Option<bool> {
 
 fn oci_runtime(node: &Node) -> Finding {
     if let Some(refusal) = ours(node).find_map(|(_, runtime)| refusal(runtime)) {
-        return OCI_RUNTIME.problem(Code::OciRuntimeRemoved, refusal);
+        return OCI_RUNTIME.problem(Code::OciRuntimeRemoved, refusal.to_string());
     }
     let name = ours(node).find_map(|(_, runtime)| binary_name(runtime));
     let name = name.unwrap_or_else(|| runtime_options::DEFAULT_BINARY.to_owned());
@@ -280,7 +280,7 @@ fn binary_name(runtime: &Table) -> Option<String> {
 
 /// The shim's error about an option that it refuses because it no longer supports that kind of OCI
 /// runtime.
-fn refusal(runtime: &Table) -> Option<String> {
+fn refusal(runtime: &Table) -> Option<RemovedOption> {
     let options = options_of(runtime)?;
     let mut options = options.iter();
     options

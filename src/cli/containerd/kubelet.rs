@@ -85,7 +85,7 @@ async fn ask(socket: &Path) -> Result<StatusResponse, StatusError> {
     let mut question = StatusRequest::new();
     question.verbose = true;
     let asked = call.ask(connection, &question).await;
-    let answer = asked.map_err(StatusError::Failed)?;
+    let answer = asked.map_err(|error| StatusError::Failed(error.to_string()))?;
     if answer.status() == Some(UNIMPLEMENTED) {
         return Err(StatusError::NoPlugin);
     }

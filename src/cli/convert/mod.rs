@@ -68,7 +68,7 @@ impl Convert {
             legacy: self.legacy,
             runtime_class: self.runtime_class,
             rules: match &self.config {
-                Some(path) => config::read_file(path).map_err(Failure::because)?,
+                Some(path) => config::read_file(path).map_err(anyhow::Error::from)?,
                 None => Rules::default(),
             },
         };

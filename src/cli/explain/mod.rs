@@ -145,7 +145,7 @@ impl How {
         stdout: &mut Stdout,
     ) -> Result<ExitCode, Failure> {
         let rules = match &self.config {
-            Some(path) => config::read_file(path).map_err(Failure::because)?,
+            Some(path) => config::read_file(path).map_err(anyhow::Error::from)?,
             None => Rules::default(),
         };
         let mut pods = Vec::new();

@@ -13,7 +13,9 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::{Cgroup, Change, Knob, OomWatch, Place, PodCgroup, ScoreOutcome, UNLIMITED};
+use crate::{
+    Cgroup, Change, EngineError, Knob, OomWatch, Place, PodCgroup, ScoreOutcome, UNLIMITED,
+};
 use usher_core::plan::Allotment;
 use usher_core::sizing::{Limit, Limits, Millicores, Requests};
 
@@ -58,16 +60,16 @@ impl SimCgroup {
 
 #[async_trait]
 impl Cgroup for SimCgroup {
-    fn metrics(&self) -> Result<Any, String> {
+    fn metrics(&self) -> Result<Any, EngineError> {
         let read = self.engine.lock().fault(EngineCall::ReadCgroup, &self.id);
-        read.outcome.map_err(|error| error.to_string())?;
+        read.outcome?;
         Ok(Any::new())
     }
 
-    fn processes(&self) -> Result<Vec<u32>, String> {
+    fn processes(&self) -> Result<Vec<u32>, EngineError> {
         let mut machine = self.engine.lock();
         let read = machine.fault(EngineCall::ReadCgroup, &self.id);
-        read.outcome.map_err(|error| error.to_string())?;
+        read.outcome?;
         let members = machine.members(&self.id).into_iter();
         let pids = members.filter_map(|serial| machine.processes.get(&serial));
         Ok(pids
@@ -105,9 +107,9 @@ impl Cgroup for SimCgroup {
         Some(Box::new(SimOomWatch { kills, notices }))
     }
 
-    async fn change_scores(&self, change: Change, _: &Notify) -> Result<ScoreOutcome, String> {
+    async fn change_scores(&self, change: Change, _: &Notify) -> Result<ScoreOutcome, EngineError> {
         let met = self.engine.meet(EngineCall::Scores, &self.id, None).await;
-        met.map_err(|error| error.to_string())?;
+        met?;
         let mut machine = self.engine.lock();
         let may_lower = machine.may_lower_scores;
         let mut outcome = ScoreOutcome::default();
@@ -253,12 +255,10 @@ impl PodCgroup for SimPodCgroup {
         false
     }
 
-    async fn tell_manager(&self, _: Vec<(Knob, u64)>) -> Result<(), String> {
-        let met = self
-            .engine
+    async fn tell_manager(&self, _: Vec<(Knob, u64)>) -> Result<(), EngineError> {
+        self.engine
             .meet(EngineCall::TellManager, &self.uid, None)
-            .await;
-        met.map_err(|error| error.to_string())
+            .await
     }
 
     fn leave_note(&self, bundle: &Path, before: &[(Knob, u64)]) -> io::Result<()> {

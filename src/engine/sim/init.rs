@@ -12,6 +12,7 @@ use crate::{
     Attempted, CancelToken, Cgroup, Checkpoint, EngineError, ExecOrder, ExitFuture, Init, NewExec,
     PidHold, PodCgroup, ProbeEnvironment, Process, Resources, Sandbox, SignalProgress,
 };
+use usher_core::lifecycle::ActionError;
 use usher_core::plan::{Hook, Probe, Signal};
 use usher_core::process::ExitStatus;
 use usher_core::sizing::{Bytes, Limit, Size};
@@ -66,13 +67,14 @@ impl SimInit {
     }
 
     /// Outcome of a probe that runs now.
-    fn probed(&self) -> Result<(), String> {
+    fn probed(&self) -> Result<(), ActionError> {
         let machine = self.engine().lock();
         let since = machine
             .processes
             .get(&self.serial)
             .and_then(|process| process.since);
-        let since = since.ok_or("its program is not executed yet")?;
+        let since =
+            since.ok_or_else(|| ActionError::reported("its program is not executed yet"))?;
         self.program.probed(since.elapsed())
     }
 
@@ -151,15 +153,19 @@ impl Init for SimInit {
         }
     }
 
-    async fn release(&self, gone: oneshot::Receiver<()>, _: &CancelToken) -> Result<(), String> {
+    async fn release(
+        &self,
+        gone: oneshot::Receiver<()>,
+        _: &CancelToken,
+    ) -> Result<(), EngineError> {
         let _release = UnderWay::one_more(&self.container.releases);
         let opened = async {
             let met = self
                 .engine()
                 .meet(EngineCall::Release, self.id(), None)
                 .await;
-            met.map_err(|error| error.to_string())?;
-            Ok::<_, String>(self.engine().thawed(self.serial).await)
+            met?;
+            Ok::<_, EngineError>(self.engine().thawed(self.serial).await)
         };
         let lives = tokio::select! {
             biased;
@@ -167,7 +173,7 @@ impl Init for SimInit {
             _ = gone => false,
         };
         if !lives {
-            return Err("its init process has exited".to_owned());
+            return Err(EngineError::Gone("its init process has exited".to_owned()));
         }
         self.engine().execute(self.serial, self.program.clone());
         self.engine().answer(EngineCall::Release, self.id()).await;
@@ -283,9 +289,8 @@ impl Init for SimInit {
         _: Vec<u8>,
         _: Option<i32>,
         token: &CancelToken,
-    ) -> Result<(), String> {
-        let met = self.meet(EngineCall::PostStart, token).await;
-        met.map_err(|error| error.to_string())?;
+    ) -> Result<(), EngineError> {
+        self.meet(EngineCall::PostStart, token).await?;
         let id = self.id().to_owned();
         self.engine().lock().tell(Happening::PostStarted { id });
         Ok(())
@@ -295,9 +300,9 @@ impl Init for SimInit {
         let attempt = timeout(probe.timeout, self.meet(EngineCall::Probe, token)).await;
         let outcome = match attempt {
             Ok(met) => met
-                .map_err(|error| error.to_string())
+                .map_err(ActionError::reported)
                 .and_then(|()| self.probed()),
-            Err(_) => Err(format!("no answer within {:?}", probe.timeout)),
+            Err(_) => Err(no_answer_within(probe.timeout)),
         };
         Attempted {
             outcome,
@@ -311,7 +316,7 @@ impl Init for SimInit {
         limit: Duration,
         _: &ProbeEnvironment,
         token: &CancelToken,
-    ) -> Result<(), String> {
+    ) -> Result<(), ActionError> {
         if let Hook::Sleep(pause) = hook {
             tokio::time::sleep((*pause).min(limit)).await;
             return Ok(());
@@ -326,10 +331,14 @@ impl Init for SimInit {
         let outcome = timeout(limit, run).await;
         self.engine().lock().tell(Happening::HookEnded { id: id() });
         match outcome {
-            Ok(met) => met.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no answer within {limit:?}")),
+            Ok(met) => met.map_err(ActionError::reported),
+            Err(_) => Err(no_answer_within(limit)),
         }
     }
+}
+
+fn no_answer_within(limit: Duration) -> ActionError {
+    ActionError::Reported(format!("no answer within {limit:?}"))
 }
 
 impl fmt::Debug for SimInit {

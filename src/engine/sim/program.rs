@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use usher_core::lifecycle::ActionError;
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
 
@@ -77,13 +78,13 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// A sentence if the probe fails.
-    pub fn probed(&self, after: Duration) -> Result<(), String> {
+    /// If the probe fails.
+    pub fn probed(&self, after: Duration) -> Result<(), ActionError> {
         let is_ready = self.ready_after.is_some_and(|ready| ready <= after);
         match self.unwell_after.is_some_and(|unwell| unwell <= after) {
-            true => Err("it is no longer healthy".to_owned()),
+            true => Err(ActionError::reported("it is no longer healthy")),
             false if is_ready => Ok(()),
-            false => Err("it is not ready yet".to_owned()),
+            false => Err(ActionError::reported("it is not ready yet")),
         }
     }
 }

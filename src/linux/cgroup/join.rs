@@ -6,6 +6,17 @@ use std::path::{Path, PathBuf};
 
 use super::MEMBERS;
 use super::hierarchy::mounted;
+use crate::PathError;
+
+/// The reason why a process cannot be moved to a cgroup: the predicate of a sentence whose subject
+/// is the cgroup.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("does not exist; expected the path of a cgroup")]
+    NoCgroup,
+    #[error("cannot be joined: {0}")]
+    Refused(#[from] PathError),
+}
 
 /// Moves process `pid` to `cgroup`, a path below the root, in each hierarchy that has this cgroup.
 ///
@@ -13,16 +24,16 @@ use super::hierarchy::mounted;
 ///
 /// If the cgroup does not exist, or the process cannot be moved. The text continues a sentence that
 /// begins with the cgroup.
-pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
+pub fn join(pid: u32, cgroup: &str) -> Result<(), JoinError> {
     let below = Path::new(cgroup.trim_start_matches('/'));
     let paths = mounted().into_iter().map(|mount| mount.directory(below));
     let there: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
     if there.is_empty() {
-        return Err("does not exist; expected the path of a cgroup".to_owned());
+        return Err(JoinError::NoCgroup);
     }
     for path in there {
-        fs::write(path.join(MEMBERS), pid.to_string())
-            .map_err(|error| format!("cannot be joined: {}: {error}", path.display()))?;
+        let members = path.join(MEMBERS);
+        fs::write(&members, pid.to_string()).map_err(PathError::cannot("write", &members))?;
     }
     Ok(())
 }
@@ -33,8 +44,8 @@ pub fn join(pid: u32, cgroup: &str) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// A sentence that names the directory. After an error, directories that were made stay.
-pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
+/// The first error. After it, directories that were made stay.
+pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), PathError> {
     let has_parent = |path: &&PathBuf| path.parent().is_some_and(Path::is_dir);
     let mut chosen: Vec<&PathBuf> = cgroup.iter().filter(has_parent).collect();
     if chosen.is_empty() {
@@ -44,7 +55,7 @@ pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
         // The kernel takes 0 as the process that writes.
         fs::create_dir_all(path)
             .and_then(|()| fs::write(path.join(MEMBERS), "0"))
-            .map_err(|error| format!("cgroup {}: {error}", path.display()))?;
+            .map_err(PathError::cannot("enter cgroup", path))?;
     }
     Ok(())
 }

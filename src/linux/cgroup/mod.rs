@@ -21,16 +21,17 @@ pub mod values;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
 use cgroups_rs::fs::Controllers;
 use cgroups_rs::fs::cgroup::get_cgroups_relative_paths_by_pid;
+use containerd_shim_protos::protobuf;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use nix::errno::Errno;
 
+use crate::PathError;
 use crate::any::Pack;
 
 use hierarchy::Hierarchy;
@@ -39,7 +40,7 @@ use v2::V2;
 use values::Values;
 
 pub use hierarchy::Layout;
-pub use join::{enter, join};
+pub use join::{JoinError, enter, join};
 pub use oom::OomWatch;
 pub use place::Place;
 pub use pod::PodCgroup;
@@ -59,6 +60,23 @@ pub struct Cgroup {
     version: Version,
 }
 
+/// A cgroup that cannot be found or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    #[error("cannot find the cgroup of process {pid}: {error}")]
+    Unread {
+        pid: i32,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot find the cgroup of process {pid}: its hierarchy is not mounted")]
+    NotMounted { pid: i32 },
+    #[error("cannot encode cgroup metrics: {0}")]
+    Unencoded(#[source] protobuf::Error),
+    #[error(transparent)]
+    File(#[from] PathError),
+}
+
 #[derive(Debug)]
 enum Version {
     V1(V1),
@@ -70,17 +88,18 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// A sentence if the cgroup cannot be found.
-    pub fn of(pid: i32) -> Result<Cgroup, String> {
-        let failed = |error: &dyn Display| format!("cgroup of process {pid}: {error}");
-        let number = u32::try_from(pid).map_err(|error| failed(&error))?;
-        let paths = get_cgroups_relative_paths_by_pid(number).map_err(|error| failed(&error))?;
+    /// If the cgroup cannot be found.
+    pub fn of(pid: i32) -> Result<Cgroup, CgroupError> {
+        let unread = |error| CgroupError::Unread { pid, error };
+        let number = u32::try_from(pid).map_err(|error| unread(io::Error::other(error)))?;
+        let paths = get_cgroups_relative_paths_by_pid(number)
+            .map_err(|error| unread(io::Error::other(error)))?;
         let version = match Hierarchy::get() {
             Hierarchy::V1(_) => V1::new(&paths).map(Version::V1),
             // The v2 hierarchy has no name.
             Hierarchy::V2 => paths.get("").map(|path| Version::V2(V2::new(path))),
         };
-        let version = version.ok_or_else(|| failed(&"its hierarchy is not mounted"))?;
+        let version = version.ok_or(CgroupError::NotMounted { pid })?;
         Ok(Cgroup { version })
     }
 
@@ -99,13 +118,13 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// A sentence if the metrics cannot be encoded.
-    pub fn metrics(&self) -> Result<Any, String> {
+    /// If the metrics cannot be encoded.
+    pub fn metrics(&self) -> Result<Any, CgroupError> {
         let metrics = match &self.version {
             Version::V1(cgroup) => cgroup.metrics().pack(),
             Version::V2(cgroup) => cgroup.metrics().pack(),
         };
-        metrics.map_err(|error| format!("cannot encode cgroup metrics: {error}"))
+        metrics.map_err(CgroupError::Unencoded)
     }
 
     /// PIDs of the processes in this cgroup and in the cgroups below it; empty if this cgroup was
@@ -113,8 +132,8 @@ impl Cgroup {
     ///
     /// # Errors
     ///
-    /// A sentence if the PIDs cannot be read, for example because no descriptor is free.
-    pub fn processes(&self) -> Result<Vec<u32>, String> {
+    /// If the PIDs cannot be read, for example because no descriptor is free.
+    pub fn processes(&self) -> Result<Vec<u32>, CgroupError> {
         let mut processes = Vec::new();
         for directory in below(self.directory()) {
             processes.extend(members(&directory)?);
@@ -209,7 +228,7 @@ impl Cgroup {
 
 /// PIDs of the processes of one cgroup, without the cgroups below it; empty if the cgroup was
 /// removed.
-fn members(directory: &Path) -> Result<Vec<u32>, String> {
+fn members(directory: &Path) -> Result<Vec<u32>, PathError> {
     let file = directory.join(MEMBERS);
     match fs::read_to_string(&file) {
         Ok(text) => Ok(text.lines().filter_map(|pid| pid.parse().ok()).collect()),
@@ -218,7 +237,7 @@ fn members(directory: &Path) -> Result<Vec<u32>, String> {
         Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(Vec::new()),
         // This is a threaded cgroup: the kernel lists its processes in a cgroup above it.
         Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => Ok(Vec::new()),
-        Err(error) => Err(format!("cannot read {}: {error}", file.display())),
+        Err(error) => Err(PathError::cannot("read", &file)(error)),
     }
 }
 

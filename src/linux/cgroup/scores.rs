@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Cgroup;
+use super::{Cgroup, CgroupError};
 
 /// Time limit of a change. A fork bomb may create processes faster than the shim can write their
 /// scores.
@@ -71,12 +71,12 @@ impl Change {
 ///
 /// # Errors
 ///
-/// A sentence if the processes cannot be listed.
+/// If the processes cannot be listed.
 pub async fn change(
     cgroup: &Cgroup,
     change: Change,
     superseded: &Notify,
-) -> Result<Outcome, String> {
+) -> Result<Outcome, CgroupError> {
     let begun = Instant::now();
     let mut outcome = Outcome::default();
     let (mut clean_since, mut passes) = (None, 0_usize);

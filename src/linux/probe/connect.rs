@@ -8,6 +8,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use usher_core::plan::Host;
 
+use super::error::ProbeError;
 use super::{Target, address, netns};
 
 /// The network namespace of a connection.
@@ -43,12 +44,12 @@ impl Network<'_> {
 ///
 /// # Errors
 ///
-/// One sentence that says why there is no connection.
+/// If there is no connection.
 pub(super) async fn open(
     host: Option<Host>,
     port: u16,
     network: Network<'_>,
-) -> Result<(TcpStream, SocketAddr), String> {
+) -> Result<(TcpStream, SocketAddr), ProbeError> {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     match host {
         Some(Host::Ip(address)) => connect(address, port, network).await,
@@ -67,7 +68,7 @@ async fn connect(
     address: IpAddr,
     port: u16,
     network: Network<'_>,
-) -> Result<(TcpStream, SocketAddr), String> {
+) -> Result<(TcpStream, SocketAddr), ProbeError> {
     let address = SocketAddr::new(address, port);
     let connected = async {
         let family = match address {
@@ -82,6 +83,6 @@ async fn connect(
     };
     match connected.await {
         Ok(stream) => Ok((stream, address)),
-        Err(error) => Err(format!("connection to {address}: {error}")),
+        Err(error) => Err(ProbeError::NotConnected { address, error }),
     }
 }

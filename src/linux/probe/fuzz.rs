@@ -1,5 +1,6 @@
 //! Fuzz targets: servers that answer with any bytes.
 
+use std::fmt::Display;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -98,12 +99,13 @@ pub(crate) fn tls(input: &[u8]) {
 
 /// Runs an attempt until it ends. The attempt has to end by itself, because the runtime here has
 /// neither timers nor other tasks.
-fn judge(input: &[u8], attempt: impl Future<Output = Result<(), String>>) {
+fn judge<E: Display>(input: &[u8], attempt: impl Future<Output = Result<(), E>>) {
     thread_local! {
         static RUNTIME: Runtime = Builder::new_current_thread().build().expect("a runtime");
     }
     let attempt = || RUNTIME.with(|runtime| runtime.block_on(attempt));
-    if let Err(sentence) = assert_bounded(input.len(), EACH, ANYWAY, attempt) {
+    if let Err(error) = assert_bounded(input.len(), EACH, ANYWAY, attempt) {
+        let sentence = error.to_string();
         let is_short = sentence.chars().count() < SENTENCE_AT_MOST;
         let is_plain = !sentence.chars().any(char::is_control);
         assert!(is_short && is_plain, "{sentence:?}");

@@ -8,6 +8,7 @@ use containerd_shim_protos::protobuf::well_known_types::wrappers::{Int32Value, S
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connect::{self, Network};
+use super::error::{HealthAnswer, ProbeError};
 use super::{AGENT, limits};
 use crate::grpc::{Answer, Call};
 
@@ -25,8 +26,12 @@ const MAX_BODY: usize = 4 * 1024;
 ///
 /// # Errors
 ///
-/// Why there was no answer, or which answer came instead of SERVING, in one sentence.
-pub(super) async fn attempt(port: u16, service: &str, network: Network<'_>) -> Result<(), String> {
+/// If there was no answer, or another one than SERVING.
+pub(super) async fn attempt(
+    port: u16,
+    service: &str,
+    network: Network<'_>,
+) -> Result<(), ProbeError> {
     let (connection, address) = connect::open(None, port, network).await?;
     check_over(connection, address, service).await
 }
@@ -35,7 +40,7 @@ pub(super) async fn check_over(
     connection: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     service: &str,
-) -> Result<(), String> {
+) -> Result<(), ProbeError> {
     let connection = limits::frames(connection, MAX_RECEIVED, MAX_FRAMES);
     // `HealthCheckRequest` has one field, a string with number 1. `StringValue` has the same field
     // and the same encoding, so no code needs to be generated for `HealthCheckRequest`.
@@ -50,23 +55,22 @@ pub(super) async fn check_over(
     let answer = call
         .ask(connection, &question)
         .await
-        .map_err(|error| format!("no answer of {address}: {error}"))?;
-    judge(&answer).map_err(|answer| format!("{address} answered {answer}; expected SERVING"))
+        .map_err(|error| ProbeError::NoGrpcAnswer { address, error })?;
+    judge(&answer).map_err(|answer| ProbeError::NotServing { address, answer })
 }
 
 /// Returns an error for any answer but SERVING.
-fn judge(answer: &Answer) -> Result<(), String> {
-    let other = || "with something else than a HealthCheckResponse".to_owned();
+fn judge(answer: &Answer) -> Result<(), HealthAnswer> {
     if answer.body.is_none() {
-        return Err(other());
+        return Err(HealthAnswer::Unknown);
     }
     answer.succeeded()?;
     // `HealthCheckResponse` has one field, an enum with number 1, which is encoded like an int32.
     let response: Option<Int32Value> = answer.message();
     match response.map(|response| response.value) {
         Some(SERVING) => Ok(()),
-        Some(2) => Err("NOT_SERVING".to_owned()),
-        Some(status) => Err(format!("with serving status {status}")),
-        None => Err(other()),
+        Some(2) => Err(HealthAnswer::NotServing),
+        Some(status) => Err(HealthAnswer::Other(status)),
+        None => Err(HealthAnswer::Unknown),
     }
 }

@@ -20,7 +20,8 @@ use tokio::net::TcpStream;
 use usher_core::plan::{Host, HttpGet, Port, Scheme};
 
 use super::connect::{self, Network};
-use super::{AGENT, alongside, causes, limits, tls};
+use super::error::ProbeError;
+use super::{AGENT, alongside, limits, tls};
 
 /// Limit on data from a server, in bytes: a TLS handshake with certificates, and an answer.
 const MAX_RECEIVED: u64 = 128 * 1024;
@@ -57,8 +58,8 @@ const ESCAPED: &AsciiSet = &CONTROLS
 ///
 /// # Errors
 ///
-/// Why there was no answer, or why the answer is a failure, in one sentence.
-pub(super) async fn attempt(get: &HttpGet, network: Network<'_>) -> Result<(), String> {
+/// If there was no answer, or the answer is a failure.
+pub(super) async fn attempt(get: &HttpGet, network: Network<'_>) -> Result<(), ProbeError> {
     let (connection, address) = open(get, network).await?;
     get_over(connection, address, get).await
 }
@@ -67,16 +68,16 @@ pub(super) async fn attempt(get: &HttpGet, network: Network<'_>) -> Result<(), S
 ///
 /// # Errors
 ///
-/// Why there was no answer, in one sentence.
-pub(super) async fn request_once(get: &HttpGet, network: Network<'_>) -> Result<(), String> {
+/// If there was no answer.
+pub(super) async fn request_once(get: &HttpGet, network: Network<'_>) -> Result<(), ProbeError> {
     let (connection, address) = open(get, network).await?;
     answer_over(connection, address, get).await.map(drop)
 }
 
-async fn open(get: &HttpGet, network: Network<'_>) -> Result<(TcpStream, SocketAddr), String> {
+async fn open(get: &HttpGet, network: Network<'_>) -> Result<(TcpStream, SocketAddr), ProbeError> {
     match &get.port {
         Port::Number(port) => connect::open(get.host, port.get(), network).await,
-        Port::Name(name) => Err(format!("port {name:?} is a name, expected its number")),
+        Port::Name(name) => Err(ProbeError::UnresolvedPort(name.clone())),
     }
 }
 
@@ -84,13 +85,11 @@ pub(super) async fn get_over(
     connection: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     get: &HttpGet,
-) -> Result<(), String> {
+) -> Result<(), ProbeError> {
     let status = answer_over(connection, address, get).await?.as_u16();
     match (200..400).contains(&status) {
         true => Ok(()),
-        false => Err(format!(
-            "{address} answered with status {status}; expected 200 to 399"
-        )),
+        false => Err(ProbeError::HttpStatus { address, status }),
     }
 }
 
@@ -98,25 +97,25 @@ async fn answer_over(
     connection: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     get: &HttpGet,
-) -> Result<StatusCode, String> {
+) -> Result<StatusCode, ProbeError> {
     let connection = limits::bytes(connection, MAX_RECEIVED);
     let authority = match get.host {
         Some(Host::Localhost) => format!("localhost:{}", address.port()),
         Some(Host::Ip(_)) | None => address.to_string(),
     };
-    let request = request(get, &authority).map_err(|error| causes(&error))?;
+    let request = request(get, &authority)?;
     let answer = match get.scheme {
         Scheme::Http => exchange(connection, request).await,
         Scheme::Https => {
             let connection = tls::handshake(connection, get.host, address.ip()).await;
             exchange(
-                connection.map_err(|error| format!("TLS with {address}: {error}"))?,
+                connection.map_err(|error| ProbeError::NoTls { address, error })?,
                 request,
             )
             .await
         }
     };
-    answer.map_err(|error| format!("no answer of {address}: {}", causes(&error)))
+    answer.map_err(|error| ProbeError::NoHttpAnswer { address, error })
 }
 
 fn request(get: &HttpGet, authority: &str) -> Result<Request<String>, http::Error> {

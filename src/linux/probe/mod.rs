@@ -4,6 +4,7 @@
 mod address;
 mod connect;
 mod cost;
+mod error;
 mod exec;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -31,10 +32,12 @@ use async_trait::async_trait;
 
 use crate::cgroup::Place;
 use crate::reaper::{Child, Meter, Reaper};
+use usher_core::lifecycle::ActionError;
 use usher_core::plan::{Check, Hook, HttpGet, Port, Probe};
 use usher_core::text::tame;
 
 pub use cost::thread_time;
+use error::ProbeError;
 use prober::Question;
 
 /// Executes commands in containers, as the OCI runtime does.
@@ -49,14 +52,14 @@ pub trait Commands: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Why the command cannot be executed, in one sentence.
+    /// If the command cannot be executed.
     async fn execute(
         &self,
         id: &str,
         command: &[String],
         oom_score: Option<i32>,
         limit: Duration,
-    ) -> Result<Child, String>;
+    ) -> Result<Child, Box<dyn Error + Send + Sync>>;
 }
 
 /// Facts about the container that an attempt of a probe or hook needs.
@@ -93,8 +96,7 @@ impl Target {
 /// The outcome of an attempt.
 #[derive(Clone, Debug)]
 pub struct Attempted {
-    /// If the attempt failed, the reason in one sentence.
-    pub outcome: Result<(), String>,
+    pub outcome: Result<(), ActionError>,
     /// CPU time of the shim and of processes started for the attempt. Commands executed in the
     /// container are charged to the container.
     pub cost: Duration,
@@ -111,7 +113,7 @@ pub async fn attempt(probe: &Probe, target: &Target) -> Attempted {
     }
 }
 
-async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), String> {
+async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), ActionError> {
     let limit = probe.timeout;
     let outcome = match &probe.check {
         Check::Exec { command } => exec::attempt(command, limit, target).await,
@@ -127,16 +129,16 @@ async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), String> {
             prober::ask(Question::Grpc { port, service }, limit, target).await
         }
     };
-    outcome.map_err(|reason| tame(&reason))
+    outcome.map_err(|error| ActionError::Reported(tame(&error.to_string())))
 }
 
 /// Runs a hook, bounded by `limit`.
 ///
 /// # Errors
 ///
-/// Why the hook failed, in one sentence. An HTTP request of a hook fails only if there is no
+/// If the hook failed. An HTTP request of a hook fails only if there is no
 /// answer: any answer is a success.
-pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), String> {
+pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), ActionError> {
     let target = &target.charged(&Meter::default());
     let outcome = match hook {
         Hook::Exec { command } => exec::attempt(command, limit, target).await,
@@ -152,16 +154,16 @@ pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(
             Ok(())
         }
     };
-    outcome.map_err(|reason| tame(&reason))
+    outcome.map_err(|error| ActionError::Reported(tame(&error.to_string())))
 }
 
 /// Returns the request with its port as a number, in case the author gave a name.
-fn numbered(get: &HttpGet, target: &Target) -> Result<HttpGet, String> {
+fn numbered(get: &HttpGet, target: &Target) -> Result<HttpGet, ProbeError> {
     let mut get = get.clone();
     let number = port_number(&get.port, target)?;
     get.port = NonZeroU16::new(number)
         .map(Port::Number)
-        .ok_or_else(|| format!("port {number} is none that can be connected to"))?;
+        .ok_or(ProbeError::PortZero)?;
     Ok(get)
 }
 
@@ -170,26 +172,25 @@ fn numbered(get: &HttpGet, target: &Target) -> Result<HttpGet, String> {
 /// # Errors
 ///
 /// If the container has no port of that name.
-fn port_number(port: &Port, target: &Target) -> Result<u16, String> {
+fn port_number(port: &Port, target: &Target) -> Result<u16, ProbeError> {
     match port {
         Port::Number(port) => Ok(port.get()),
         Port::Name(name) => target
             .ports
             .get(name)
             .copied()
-            .ok_or_else(|| format!("port {name:?} is none of the container's named ports")),
+            .ok_or_else(|| ProbeError::UnknownPort(name.clone())),
     }
 }
 
 async fn within(
     limit: Duration,
-    wanted: &str,
-    attempt: impl Future<Output = Result<(), String>>,
-) -> Result<(), String> {
-    let late = || format!("no {wanted} within {limit:?}");
+    wanted: &'static str,
+    attempt: impl Future<Output = Result<(), ProbeError>>,
+) -> Result<(), ProbeError> {
     tokio::time::timeout(limit, attempt)
         .await
-        .unwrap_or_else(|_| Err(late()))
+        .unwrap_or(Err(ProbeError::Late { wanted, limit }))
 }
 
 /// Awaits `answer`, and meanwhile drives the connection that delivers the answer. The connection

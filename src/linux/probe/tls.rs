@@ -18,7 +18,7 @@ use tokio_rustls::client::TlsStream;
 
 use usher_core::plan::Host;
 
-use super::causes;
+use super::error::TlsError;
 
 /// Every kind of signature, since none is verified.
 const SCHEMES: [SignatureScheme; 13] = [
@@ -47,25 +47,20 @@ pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     host: Option<Host>,
     address: IpAddr,
-) -> Result<TlsStream<S>, String> {
+) -> Result<TlsStream<S>, TlsError> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| causes(&error))?
+        .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Unverified))
         .with_no_client_auth();
     config.resumption = Resumption::disabled();
     // TLS clients send the host to the server if it is a name, but not if it is an address.
     let name = match host {
-        Some(Host::Localhost) => {
-            ServerName::try_from("localhost").map_err(|error| causes(&error))?
-        }
+        Some(Host::Localhost) => ServerName::try_from("localhost")?,
         Some(Host::Ip(_)) | None => ServerName::from(address),
     };
-    TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
-        .map_err(|error| causes(&error))
+    let connector = TlsConnector::from(Arc::new(config));
+    Ok(connector.connect(name, stream).await?)
 }
 
 #[derive(Debug)]

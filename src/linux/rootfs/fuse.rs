@@ -10,6 +10,7 @@ use std::time::Duration;
 use containerd_shim_protos::types::mount::Mount;
 use tokio::net::unix::pipe;
 
+use super::{HelperError, MountFailure};
 use crate::reaper::{Reaper, Waited};
 use usher_core::process::ExitStatus;
 
@@ -45,11 +46,23 @@ impl Helper {
     ///
     /// # Errors
     ///
-    /// A sentence with the helper's message.
-    pub async fn mount(&self, mount: &Mount, target: &Path, reaper: &Reaper) -> Result<(), String> {
-        let failed = |error: std::io::Error| format!("{}: {error}", self.program);
-        let (stderr, said) = pipe::pipe().map_err(failed)?;
-        let stderr = stderr.into_blocking_fd().map_err(failed)?;
+    /// If the helper fails.
+    pub async fn mount(
+        &self,
+        mount: &Mount,
+        target: &Path,
+        reaper: &Reaper,
+    ) -> Result<(), MountFailure> {
+        let mounted = self.run(mount, target, reaper).await;
+        mounted.map_err(|error| MountFailure::Helper {
+            program: self.program,
+            error,
+        })
+    }
+
+    async fn run(&self, mount: &Mount, target: &Path, reaper: &Reaper) -> Result<(), HelperError> {
+        let (stderr, said) = pipe::pipe()?;
+        let stderr = stderr.into_blocking_fd()?;
         let mut command = Command::new(self.program);
         command.arg(&mount.source).arg(target);
         for option in &mount.options {
@@ -60,25 +73,22 @@ impl Helper {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr);
-        let mut child = reaper.spawn(command).await.map_err(failed)?;
+        let mut child = reaper.spawn(command).await?;
         let mut error_output = ErrorOutput::of(said);
         let waited = tokio::select! {
             biased;
             waited = child.wait_within(reaper, MOUNTED_WITHIN, pending()) => waited,
             never = error_output.listen() => match never {},
         };
-        match waited.map_err(failed)? {
+        match waited? {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
-            Waited::Ended(status) => Err(format!(
-                "{} exited with {}: {}",
-                self.program,
-                status.code(),
-                error_output.text().trim()
-            )),
-            Waited::Late | Waited::Canceled => Err(format!(
-                "{} did not end within {MOUNTED_WITHIN:?} and was killed",
-                self.program
-            )),
+            Waited::Ended(status) => Err(HelperError::Failed {
+                code: status.code(),
+                said: error_output.text().trim().to_owned(),
+            }),
+            Waited::Late | Waited::Canceled => Err(HelperError::Late {
+                limit: MOUNTED_WITHIN,
+            }),
         }
     }
 }

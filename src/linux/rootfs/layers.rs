@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::chdir;
 
+use super::MountFailure;
 use super::idmap::UserNamespace;
 use super::unmount_at;
+use crate::PathError;
 
 /// Prefix of the option that lists the lower directories, topmost first.
 const LOWERDIR: &str = "lowerdir=";
@@ -19,8 +21,8 @@ const DIRECTORY: &str = "usher-layers";
 ///
 /// # Errors
 ///
-/// A sentence if the common directory does not exist.
-pub(super) fn shorten(options: &mut [String]) -> Result<(), String> {
+/// If the common directory does not exist.
+pub(super) fn shorten(options: &mut [String]) -> Result<(), PathError> {
     let Some(option) = lower_option(options) else {
         return Ok(());
     };
@@ -33,7 +35,7 @@ pub(super) fn shorten(options: &mut [String]) -> Result<(), String> {
         .map(|path| path.strip_prefix(&common).ok()?.to_str())
         .collect();
     if let Some(short) = short {
-        chdir(&common).map_err(|error| format!("{}: {error}", common.display()))?;
+        chdir(&common).map_err(PathError::cannot("change to", &common))?;
         *option = format!("{LOWERDIR}{}", short.join(":"));
     }
     Ok(())
@@ -53,14 +55,13 @@ impl Layers {
     ///
     /// # Errors
     ///
-    /// A sentence. After an error nothing is left mounted.
+    /// The first error. After it nothing is left mounted.
     pub fn map(
         options: &mut [String],
         bundle: &Path,
         users: &UserNamespace,
-    ) -> Result<Layers, String> {
-        let option = lower_option(options)
-            .ok_or_else(|| "an overlay with uidmap has no lowerdir".to_owned())?;
+    ) -> Result<Layers, MountFailure> {
+        let option = lower_option(options).ok_or(MountFailure::NoLayers)?;
         let directory = bundle.join(DIRECTORY);
         let layers = Layers {
             bundle: bundle.to_owned(),
@@ -69,12 +70,11 @@ impl Layers {
         for (number, lower) in directories(option).into_iter().enumerate() {
             let name = number.to_string();
             let target = directory.join(&name);
-            fs::create_dir_all(&target)
-                .map_err(|error| format!("{}: {error}", target.display()))?;
+            fs::create_dir_all(&target).map_err(PathError::cannot("make", &target))?;
             users.mount_read_only(&lower, &target)?;
             names.push(name);
         }
-        chdir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        chdir(&directory).map_err(PathError::cannot("change to", &directory))?;
         *option = format!("{LOWERDIR}{}", names.join(":"));
         Ok(layers)
     }

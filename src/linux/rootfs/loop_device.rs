@@ -9,7 +9,9 @@ use nix::mount::MsFlags;
 
 use crate::sys::mounts;
 
+use super::MountFailure;
 use super::options::Options;
+use crate::PathError;
 
 /// Device that returns the numbers of free loop devices.
 const CONTROL: &str = "/dev/loop-control";
@@ -29,25 +31,27 @@ pub(super) struct LoopDevice {
 ///
 /// # Errors
 ///
-/// A sentence with the file or the device.
-pub(super) fn attach(file: &Path, options: &Options) -> Result<LoopDevice, String> {
+/// If there is no free device, or the file cannot be attached.
+pub(super) fn attach(file: &Path, options: &Options) -> Result<LoopDevice, MountFailure> {
     let read_only = options.flags.contains(MsFlags::MS_RDONLY);
     let open = |path: &Path| {
         OpenOptions::new()
             .read(true)
             .write(!read_only)
             .open(path)
-            .map_err(|error| format!("{}: {error}", path.display()))
+            .map_err(PathError::cannot("open", path))
     };
     let backing = open(file)?;
     let control = OpenOptions::new()
         .read(true)
         .write(true)
         .open(CONTROL)
-        .map_err(|error| format!("{CONTROL}: {error}"))?;
+        .map_err(PathError::cannot("open", Path::new(CONTROL)))?;
     for _ in 0..TRIES {
-        let number = mounts::free_loop_device(control.as_fd())
-            .map_err(|error| format!("{CONTROL}: {error}"))?;
+        let number = mounts::free_loop_device(control.as_fd()).map_err(PathError::cannot(
+            "get a loop device from",
+            Path::new(CONTROL),
+        ))?;
         let path = format!("/dev/loop{number}");
         let device = open(Path::new(&path))?;
         match mounts::attach_loop_device(
@@ -63,8 +67,14 @@ pub(super) fn attach(file: &Path, options: &Options) -> Result<LoopDevice, Strin
                 });
             }
             Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32) => {}
-            Err(error) => return Err(format!("{path} for {}: {error}", file.display())),
+            Err(error) => {
+                return Err(MountFailure::NotAttached {
+                    device: path,
+                    file: file.to_owned(),
+                    error,
+                });
+            }
         }
     }
-    Err(format!("no free loop device in {TRIES} tries"))
+    Err(MountFailure::NoLoopDevice { tries: TRIES })
 }

@@ -15,6 +15,7 @@
     reason = "on a thread of its own, or in a process that serves nothing"
 )]
 mod below;
+mod error;
 mod fuse;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -47,9 +48,11 @@ use containerd_shim_protos::types::mount::Mount;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
+use crate::PathError;
 use crate::offload::Threads;
 use crate::reaper::Reaper;
 
+pub use error::{HelperError, MountError, MountFailure};
 use mounting::Mounting;
 
 /// Name of the root file system's directory in the bundle.
@@ -64,19 +67,17 @@ pub fn of(bundle: &Path) -> PathBuf {
 ///
 /// # Errors
 ///
-/// A sentence that names the mount. After an error nothing is left mounted.
-pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(), String> {
+/// The first mount that failed. After an error nothing is left mounted.
+pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(), MountError> {
     for mount in mounts {
-        if let Err(error) = mount_one(mount, bundle, reaper).await {
+        if let Err(failure) = mount_one(mount, bundle, reaper).await {
             unmount(bundle, reaper.threads()).await;
-            return Err(format!(
-                "rootfs mount of {:?} (type {:?}) at {}: {error}",
-                mount.source,
-                mount.type_,
-                of(bundle)
-                    .join(mount.target.trim_start_matches('/'))
-                    .display()
-            ));
+            return Err(MountError {
+                from: mount.source.clone(),
+                kind: mount.type_.clone(),
+                target: of(bundle).join(mount.target.trim_start_matches('/')),
+                failure,
+            });
         }
     }
     Ok(())
@@ -85,7 +86,7 @@ pub async fn mount(mounts: &[Mount], bundle: &Path, reaper: &Reaper) -> Result<(
 /// Makes one of the mounts on a further thread, because devices, network file systems and the
 /// layers of an overlay may stall.
 #[expect(clippy::disallowed_methods, reason = "on a thread of its own")]
-async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), String> {
+async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), MountFailure> {
     let rootfs = of(bundle);
     let helper = fuse::Helper::of(&mount.type_);
     let mounting = match &helper {
@@ -93,10 +94,10 @@ async fn mount_one(mount: &Mount, bundle: &Path, reaper: &Reaper) -> Result<(), 
         None => Some(Mounting::new(mount, bundle)?),
     };
     let mounted = reaper.threads().run(move || {
-        create_dir_all(&rootfs).map_err(|error| format!("{}: {error}", rootfs.display()))?;
+        create_dir_all(&rootfs).map_err(PathError::cannot("make", &rootfs))?;
         mounting.map_or(Ok(()), Mounting::carry_out)
     });
-    mounted.await.map_err(|error| error.to_string())??;
+    mounted.await.map_err(MountFailure::NoThread)??;
     match helper {
         Some(helper) => helper.mount(mount, &of(bundle), reaper).await,
         None => Ok(()),

@@ -9,10 +9,12 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
+use super::MountFailure;
 use super::idmap::UserNamespace;
 use super::layers::{self, Layers};
 use super::loop_device;
 use super::options::Options;
+use crate::PathError;
 
 #[derive(Debug)]
 pub(super) struct Mounting {
@@ -27,11 +29,11 @@ pub(super) struct Mounting {
 impl Mounting {
     /// # Errors
     ///
-    /// A sentence if the options contradict each other.
-    pub fn new(mount: &Mount, bundle: &Path) -> Result<Mounting, String> {
+    /// If the options contradict each other.
+    pub fn new(mount: &Mount, bundle: &Path) -> Result<Mounting, MountFailure> {
         let options = Options::parse(&mount.options);
         if options.uidmap.is_some() != options.gidmap.is_some() {
-            return Err("it has only one of uidmap and gidmap; expected both or none".to_owned());
+            return Err(MountFailure::OneMap);
         }
         Ok(Mounting {
             kind: mount.type_.clone(),
@@ -51,10 +53,10 @@ impl Mounting {
     ///
     /// # Errors
     ///
-    /// A sentence with the cause.
-    pub fn carry_out(mut self) -> Result<(), String> {
+    /// The reason why the mount failed.
+    pub fn carry_out(mut self) -> Result<(), MountFailure> {
         // Gives this thread its own working directory.
-        unshare(CloneFlags::CLONE_FS).map_err(|error| format!("working directory: {error}"))?;
+        unshare(CloneFlags::CLONE_FS).map_err(MountFailure::NoWorkingDirectory)?;
         let users = match (&self.options.uidmap, &self.options.gidmap) {
             (Some(uids), Some(gids)) => Some(UserNamespace::new(uids, gids)?),
             _ => None,
@@ -83,9 +85,9 @@ impl Mounting {
 
     /// Opens the directory to mount at. Symbolic links in the image are resolved inside the root
     /// file system.
-    fn target(&self) -> Result<OwnedFd, String> {
+    fn target(&self) -> Result<OwnedFd, MountFailure> {
         let rootfs = super::of(&self.bundle);
-        let root = File::open(&rootfs).map_err(|error| format!("{}: {error}", rootfs.display()))?;
+        let root = File::open(&rootfs).map_err(PathError::cannot("open", &rootfs))?;
         let below = Path::new(&self.target);
         if self.target.trim_matches('/').is_empty() {
             return Ok(root.into());
@@ -93,15 +95,16 @@ impl Mounting {
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT);
-        openat2(root.as_fd(), below, how)
-            .map_err(|error| format!("its target {:?}: {error}", self.target))
+        openat2(root.as_fd(), below, how).map_err(|error| MountFailure::NoTarget {
+            target: self.target.clone(),
+            error,
+        })
     }
 
-    fn mount_at(&self, target: &OwnedFd) -> Result<(), String> {
+    fn mount_at(&self, target: &OwnedFd) -> Result<(), MountFailure> {
         let target = path_of(target);
         let flags = self.options.flags;
         let data = self.options.data()?;
-        let failed = |error| format!("{error}");
         let text = |text: &'_ str| (!text.is_empty()).then(|| text.to_owned());
         if !flags.contains(MsFlags::MS_REMOUNT) || data.is_some() {
             let device = match self.options.is_loop {
@@ -120,7 +123,7 @@ impl Mounting {
                 flags,
                 data.as_deref(),
             )
-            .map_err(failed)?;
+            .map_err(MountFailure::Refused)?;
         }
         let read_only_bind = MsFlags::MS_BIND | MsFlags::MS_RDONLY;
         if flags.contains(read_only_bind) {
@@ -129,7 +132,8 @@ impl Mounting {
             let target = self.target()?;
             let target = path_of(&target);
             let none: Option<&str> = None;
-            mount(none, &target, none, flags | MsFlags::MS_REMOUNT, none).map_err(failed)?;
+            mount(none, &target, none, flags | MsFlags::MS_REMOUNT, none)
+                .map_err(MountFailure::Refused)?;
         }
         Ok(())
     }

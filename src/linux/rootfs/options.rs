@@ -2,8 +2,10 @@
 
 use nix::mount::MsFlags;
 
+use super::MountFailure;
+
 /// Maximum number of bytes of data that mount(2) accepts: a page, less one byte for the final NUL.
-const DATA_AT_MOST: usize = 4095;
+pub(super) const DATA_AT_MOST: usize = 4095;
 
 /// Mount options, sorted by who gets them: mount(2), the file system or the shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,14 +70,12 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// A sentence if the data is longer than mount(2) accepts.
-    pub fn data(&self) -> Result<Option<String>, String> {
+    /// If the data is longer than mount(2) accepts.
+    pub fn data(&self) -> Result<Option<String>, MountFailure> {
         let data = self.data.join(",");
         match data.len() {
             0 => Ok(None),
-            length if length > DATA_AT_MOST => Err(format!(
-                "its options have {length} bytes; expected at most {DATA_AT_MOST}"
-            )),
+            length if length > DATA_AT_MOST => Err(MountFailure::LongOptions { length }),
             _ => Ok(Some(data)),
         }
     }
@@ -146,17 +146,15 @@ mod tests {
             gidmap: Some("0:1000:1".to_owned()),
         };
         assert_eq!(parse(&words), expected);
-        assert_eq!(
-            parse(&words).data(),
-            Ok(Some("index=off,userxattr".to_owned()))
-        );
-        assert_eq!(parse(&["ro"]).data(), Ok(None));
+        let data = parse(&words).data().unwrap();
+        assert_eq!(data.as_deref(), Some("index=off,userxattr"));
+        assert_eq!(parse(&["ro"]).data().unwrap(), None);
     }
 
     #[test]
     fn the_error_of_data_longer_than_a_page_has_the_length() {
         let long = format!("lowerdir={}", "x".repeat(5000));
-        let error = parse(&[&long]).data().unwrap_err();
+        let error = parse(&[&long]).data().unwrap_err().to_string();
         assert!(error.contains("5009 bytes"), "{error}");
     }
 }

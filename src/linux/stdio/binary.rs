@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tokio::time::timeout;
 
 use super::address::Program;
-use super::{Owner, Setting, StdioError, pipe, watch};
+use super::{LoggerError, Owner, Setting, StdioError, pipe, watch};
 use crate::ProcessStat;
 use crate::reaper::{Child, Reaper};
 use usher_core::plan::Signal;
@@ -59,11 +59,11 @@ pub(super) struct Ready {
 /// does not run anymore.
 pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Ready, StdioError> {
     let name = program.path.display().to_string();
-    let failed = |reason: String| StdioError::Logger {
+    let failed = |error| StdioError::Logger {
         program: name.clone(),
-        reason,
+        error,
     };
-    let not_run = |error: io::Error| failed(format!("cannot be run: {error}"));
+    let not_run = |error: io::Error| failed(LoggerError::NotRun(error));
     let (their_stdout, stdout) = pipe(setting.owner).map_err(not_run)?;
     let (their_stderr, stderr) = pipe(setting.owner).map_err(not_run)?;
     let (ready, their_ready) = pipe(Owner::default()).map_err(not_run)?;
@@ -85,7 +85,11 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
         .fd_mappings(theirs.into())
         .map_err(|error| not_run(io::Error::other(error)))?;
     let spawned = timeout(READY_WITHIN, setting.reaper.spawn(command)).await;
-    let child = spawned.map_err(|_| failed(format!("was not executed within {READY_WITHIN:?}")))?;
+    let child = spawned.map_err(|_| {
+        failed(LoggerError::NotExecuted {
+            limit: READY_WITHIN,
+        })
+    })?;
     let child = child.map_err(not_run)?;
     let mut logger = Logger {
         name: name.clone(),
@@ -100,29 +104,29 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
             stdout,
             stderr,
         }),
-        Ok(Err(reason)) => {
+        Ok(Err(error)) => {
             logger.kill().await;
-            Err(failed(reason))
+            Err(failed(error))
         }
         Err(_) => {
             logger.kill().await;
-            Err(failed(format!(
-                "was not ready within {READY_WITHIN:?}; expected it to close descriptor 5"
-            )))
+            Err(failed(LoggerError::Late {
+                limit: READY_WITHIN,
+            }))
         }
     }
 }
 
 impl Logger {
-    async fn wait_until_ready(&mut self, ready: OwnedFd, says_so: bool) -> Result<(), String> {
-        let ready = watch(ready, Interest::READABLE).map_err(|error| error.to_string())?;
+    async fn wait_until_ready(&mut self, ready: OwnedFd, says_so: bool) -> Result<(), LoggerError> {
+        let ready = watch(ready, Interest::READABLE)?;
         loop {
-            let mut readable = ready.readable().await.map_err(|error| error.to_string())?;
+            let mut readable = ready.readable().await?;
             match read(ready.get_ref(), &mut [0]) {
                 // Accept a byte from every program, as containerd's runc shim does.
                 Ok(1..) => return Ok(()),
                 Ok(0) if says_so => {
-                    return Err("closed descriptor 5 before it wrote a byte to it".to_owned());
+                    return Err(LoggerError::ClosedEarly);
                 }
                 // The descriptor is also closed when the program exits, so check that the program
                 // still runs.
@@ -130,7 +134,7 @@ impl Logger {
                 Ok(0) => return Err(self.ended_early().await),
                 Err(Errno::EAGAIN) => readable.clear_ready(),
                 Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(io::Error::from(error).into()),
             }
         }
     }
@@ -160,14 +164,13 @@ impl Logger {
         self.status.is_some()
     }
 
-    async fn ended_early(&mut self) -> String {
+    async fn ended_early(&mut self) -> LoggerError {
         self.wait_for_exit(ENDS_WITHIN).await;
-        let end = match self.status {
-            Some(ExitStatus::Code(code)) => format!("ended with exit code {code}"),
-            Some(ExitStatus::Signal(signal)) => format!("was killed by signal {signal}"),
-            None => "is exiting".to_owned(),
-        };
-        format!("{end} before it was ready; expected it to close descriptor 5 when ready")
+        match self.status {
+            Some(ExitStatus::Code(code)) => LoggerError::Exited { code },
+            Some(ExitStatus::Signal(signal)) => LoggerError::Killed { signal },
+            None => LoggerError::Exiting,
+        }
     }
 
     async fn kill(&mut self) {

@@ -32,6 +32,7 @@ mod words;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -94,7 +95,7 @@ pub struct Setting<'a> {
 /// The error of a stream that cannot be set up.
 #[derive(Debug, Error)]
 pub enum StdioError {
-    #[error("{stream} {path:?}: {source}")]
+    #[error("cannot use {stream} {path:?}: {source}")]
     Stream {
         stream: &'static str,
         path: String,
@@ -113,10 +114,39 @@ pub enum StdioError {
         "{stream} {path:?} is a logging program; expected one for stdout, which gets both streams"
     )]
     LoneLogger { stream: &'static str, path: String },
-    #[error("logging program {program:?} {reason}")]
-    Logger { program: String, reason: String },
+    #[error("logging program {program:?} {error}")]
+    Logger {
+        program: String,
+        #[source]
+        error: LoggerError,
+    },
     #[error("terminal: {0}")]
     Terminal(io::Error),
+}
+
+/// A logging program that does not run: the predicate of a sentence whose subject is the program.
+#[derive(Debug, Error)]
+pub enum LoggerError {
+    #[error("cannot be run: {0}")]
+    NotRun(#[source] io::Error),
+    #[error("was not executed within {limit:?}")]
+    NotExecuted { limit: Duration },
+    #[error("was not ready within {limit:?}; expected it to close descriptor 5")]
+    Late { limit: Duration },
+    #[error("closed descriptor 5 before it wrote a byte to it")]
+    ClosedEarly,
+    #[error(
+        "ended with exit code {code} before it was ready; expected it to close descriptor 5 when ready"
+    )]
+    Exited { code: u8 },
+    #[error(
+        "was killed by signal {signal} before it was ready; expected it to close descriptor 5 when ready"
+    )]
+    Killed { signal: i32 },
+    #[error("is exiting before it was ready; expected it to close descriptor 5 when ready")]
+    Exiting,
+    #[error("cannot be waited for: {0}")]
+    Unseen(#[from] io::Error),
 }
 
 impl StdioError {

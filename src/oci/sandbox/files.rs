@@ -16,6 +16,9 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde::{Deserialize, Serialize};
 
 use usher_api::cri::{DNSConfig, PodSandboxConfig};
+use usher_linux::PathError;
+
+use super::error::FilesError;
 
 /// Directory in the bundle for the sandbox's files.
 const DIRECTORY: &str = "usher-sandbox";
@@ -77,14 +80,11 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// A sentence with the path. Parts may be left in the bundle then; [`remove`] removes them.
-    pub fn make(&self, bundle: &Path) -> Result<(), String> {
+    /// The first file that cannot be made. Parts may be left in the bundle then; [`remove`] removes them.
+    pub fn make(&self, bundle: &Path) -> Result<(), FilesError> {
         let on_disk = bundle.join(ON_DISK);
         if !on_disk.is_dir() {
-            return Err(format!(
-                "{} does not lead to a directory; expected containerd's on disk for this bundle",
-                on_disk.display()
-            ));
+            return Err(FilesError::NoDirectory(on_disk));
         }
         let hostname = match self.hostname.as_str() {
             "" => read("/proc/sys/kernel/hostname")?,
@@ -104,11 +104,11 @@ impl Files {
         }
         if self.has_memory {
             let memory = make_directory(bundle)?.join(MEMORY);
-            fs::create_dir_all(&memory).map_err(failed(&memory))?;
+            fs::create_dir_all(&memory).map_err(PathError::cannot("make", &memory))?;
             let flags = MsFlags::MS_NOEXEC | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
             let (from, kind) = (Some("shm"), Some("tmpfs"));
             mount(from, &memory, kind, flags, Some(MEMORY_OPTIONS))
-                .map_err(|error| failed(&memory)(error.into()))?;
+                .map_err(PathError::cannot("mount shared memory at", &memory))?;
         }
         Ok(())
     }
@@ -124,17 +124,17 @@ impl Files {
 }
 
 /// Makes the directory `usher-sandbox` in the bundle, and returns its path.
-pub(super) fn make_directory(bundle: &Path) -> Result<PathBuf, String> {
+pub(super) fn make_directory(bundle: &Path) -> Result<PathBuf, PathError> {
     let directory = directory(bundle);
-    fs::create_dir_all(&directory).map_err(failed(&directory))?;
+    fs::create_dir_all(&directory).map_err(PathError::cannot("make", &directory))?;
     Ok(directory)
 }
 
 /// Notes the directories of the cgroup for the sandbox's own processes, before the cgroup is made.
 /// `delete` needs the note if the shim dies.
-pub(super) fn note_cgroup(bundle: &Path, cgroup: &BTreeSet<PathBuf>) -> Result<(), String> {
-    let text = serde_json::to_vec(cgroup).map_err(|error| error.to_string())?;
-    write(&make_directory(bundle)?.join(CGROUP), &text)
+pub(super) fn note_cgroup(bundle: &Path, cgroup: &BTreeSet<PathBuf>) -> Result<(), FilesError> {
+    let text = serde_json::to_vec(cgroup)?;
+    Ok(write(&make_directory(bundle)?.join(CGROUP), &text)?)
 }
 
 /// Reads the directories of the noted cgroup; empty without a note.
@@ -184,26 +184,22 @@ fn directory(bundle: &Path) -> PathBuf {
 }
 
 /// Reads a file of the node; empty if it does not exist.
-fn read(path: &str) -> Result<Vec<u8>, String> {
+fn read(path: &str) -> Result<Vec<u8>, PathError> {
     match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        read => read.map_err(|error| format!("{path}: {error}")),
+        read => read.map_err(PathError::cannot("read", Path::new(path))),
     }
 }
 
 /// Writes a file that is readable by all, regardless of the umask.
-fn write(path: &Path, text: &[u8]) -> Result<(), String> {
+fn write(path: &Path, text: &[u8]) -> Result<(), PathError> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
-    let mut file = options.open(path).map_err(failed(path))?;
-    file.set_permissions(Permissions::from_mode(MODE))
-        .and_then(|()| file.write_all(text))
-        .map_err(failed(path))
-}
-
-fn failed(path: &Path) -> impl Fn(io::Error) -> String {
-    let path = path.display().to_string();
-    move |error| format!("{path}: {error}")
+    let written = options.open(path).and_then(|mut file| {
+        file.set_permissions(Permissions::from_mode(MODE))?;
+        file.write_all(text)
+    });
+    written.map_err(PathError::cannot("write", path))
 }
 
 /// Content of `resolv.conf(5)`.
@@ -254,7 +250,7 @@ mod tests {
             resolv: Some(String::new()),
             has_memory: false,
         };
-        let refused = files.make(bundle.path()).unwrap_err();
+        let refused = files.make(bundle.path()).unwrap_err().to_string();
         assert!(
             refused.contains("work does not lead to a directory"),
             "{refused}"

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
 use crate::OciPodCgroup;
+use usher_core::lifecycle::ActionError;
 use usher_core::plan::{Hook, Probe, Signal};
 use usher_core::process::ExitStatus;
 use usher_engine::{
@@ -143,10 +144,12 @@ impl Init for Holder {
         }
     }
 
-    async fn release(&self, _: oneshot::Receiver<()>, _: &CancelToken) -> Result<(), String> {
+    async fn release(&self, _: oneshot::Receiver<()>, _: &CancelToken) -> Result<(), EngineError> {
         match self.has_no_process() || self.reaper.owns(self.pid) {
             true => Ok(()),
-            false => Err("the holder of the pod's namespaces has exited".to_owned()),
+            false => Err(EngineError::Gone(
+                "the holder of the pod's namespaces has exited".to_owned(),
+            )),
         }
     }
 
@@ -189,13 +192,18 @@ impl Init for Holder {
         Err(not_a_container("entered by an exec"))
     }
 
-    async fn post_start(&self, _: Vec<u8>, _: Option<i32>, _: &CancelToken) -> Result<(), String> {
-        Err(not_a_container("entered").to_string())
+    async fn post_start(
+        &self,
+        _: Vec<u8>,
+        _: Option<i32>,
+        _: &CancelToken,
+    ) -> Result<(), EngineError> {
+        Err(not_a_container("entered"))
     }
 
     async fn probe(&self, _: &Probe, _: &ProbeEnvironment, _: &CancelToken) -> Attempted {
         Attempted {
-            outcome: Err(not_a_container("probed").to_string()),
+            outcome: Err(ActionError::reported(not_a_container("probed"))),
             cost: Duration::ZERO,
         }
     }
@@ -206,21 +214,21 @@ impl Init for Holder {
         _: Duration,
         _: &ProbeEnvironment,
         _: &CancelToken,
-    ) -> Result<(), String> {
-        Err(not_a_container("entered").to_string())
+    ) -> Result<(), ActionError> {
+        Err(ActionError::reported(not_a_container("entered")))
     }
 }
 
 #[async_trait]
 impl Cgroup for SharedCgroup {
-    fn metrics(&self) -> Result<Any, String> {
+    fn metrics(&self) -> Result<Any, EngineError> {
         match &self.pod {
-            Some(pod) => pod.metrics(),
-            None => Err("the pod has no cgroup of its own".to_owned()),
+            Some(pod) => pod.metrics().map_err(EngineError::failed),
+            None => Err(EngineError::failed("the pod has no cgroup of its own")),
         }
     }
 
-    fn processes(&self) -> Result<Vec<u32>, String> {
+    fn processes(&self) -> Result<Vec<u32>, EngineError> {
         let holder = u32::try_from(self.holder).into_iter();
         Ok(holder.filter(|pid| *pid != 0).collect())
     }
@@ -234,7 +242,7 @@ impl Cgroup for SharedCgroup {
         None
     }
 
-    async fn change_scores(&self, _: Change, _: &Notify) -> Result<ScoreOutcome, String> {
+    async fn change_scores(&self, _: Change, _: &Notify) -> Result<ScoreOutcome, EngineError> {
         Ok(ScoreOutcome {
             refused: None,
             is_incomplete: false,

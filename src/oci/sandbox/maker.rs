@@ -31,9 +31,10 @@ use nix::unistd::{
 use serde::{Deserialize, Serialize};
 
 use usher_linux::cgroup;
-use usher_linux::sys;
+use usher_linux::{PathError, sys};
 
 use super::config::{Namespaces, is_usual, swapped};
+use super::error::MakerError;
 use super::files::{self, Files};
 
 /// First argument that starts the shim's program as the maker.
@@ -90,7 +91,7 @@ pub fn main(arguments: &[OsString]) {
     let made = match arguments {
         [mode, making] if mode == MODE => make(making),
         [mode] if mode == FIRST => Err(hold()),
-        _ => Err("expected a sandbox to make; only usher's shim starts this".to_owned()),
+        _ => Err(MakerError::Arguments),
     };
     if let Err(error) = made {
         let _ = writeln!(io::stdout(), "{error}");
@@ -100,15 +101,17 @@ pub fn main(arguments: &[OsString]) {
 /// Makes the sandbox. If this process has to hold the namespaces, it becomes the holder, and the
 /// function does not return. Otherwise returns when another process holds the namespaces, or when
 /// no process has to, or with an error.
-fn make(making: &OsStr) -> Result<(), String> {
+fn make(making: &OsStr) -> Result<(), MakerError> {
     sys::close_all_from(3);
     let Making {
         bundle,
         namespaces: wanted,
         files,
         cgroup,
-    } = serde_json::from_slice(making.as_bytes())
-        .map_err(|error| format!("sandbox {making:?}: {error}"))?;
+    } = serde_json::from_slice(making.as_bytes()).map_err(|error| MakerError::Request {
+        request: making.to_owned(),
+        error,
+    })?;
     obey_the_shim()?;
     // Without the right to lower the score, the process keeps its score.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
@@ -119,7 +122,10 @@ fn make(making: &OsStr) -> Result<(), String> {
     files.make(&bundle)?;
     enter(&wanted)?;
     if let Some(hostname) = &wanted.hostname {
-        sethostname(hostname).map_err(|error| format!("host name {hostname:?}: {error}"))?;
+        sethostname(hostname).map_err(|error| MakerError::Hostname {
+            hostname: hostname.clone(),
+            error: error.into(),
+        })?;
     }
     set(&wanted.sysctls)?;
     if let Some(pins) = &wanted.pins {
@@ -130,52 +136,54 @@ fn make(making: &OsStr) -> Result<(), String> {
         say(std::process::id())?;
         return Err(hold());
     }
-    unshare(CloneFlags::CLONE_NEWPID)
-        .map_err(|error| format!("cannot make a PID namespace: {error}"))?;
+    unshare(CloneFlags::CLONE_NEWPID).map_err(MakerError::cannot("make a PID namespace"))?;
     let mut first = Command::new(SELF);
     first.arg(FIRST).env_clear();
-    say(sys::spawn(&mut first)
-        .map_err(|error| format!("cannot start the first process of a PID namespace: {error}"))?
-        .id())
+    let first = sys::spawn(&mut first).map_err(MakerError::cannot(
+        "start the first process of a PID namespace",
+    ))?;
+    say(first.id())
 }
 
 /// Makes the kernel kill this process when the shim is gone.
-fn obey_the_shim() -> Result<(), String> {
-    sys::holder::obey(io::stdin().as_fd()).map_err(|error| format!("the shim's leash: {error}"))
+fn obey_the_shim() -> Result<(), MakerError> {
+    let obeys = sys::holder::obey(io::stdin().as_fd());
+    obeys.map_err(MakerError::cannot("use the shim's leash"))
 }
 
 /// Mounts the new namespaces, so that they stay after this process has exited.
-fn pin(wanted: &Namespaces, directory: &Path) -> Result<(), String> {
+fn pin(wanted: &Namespaces, directory: &Path) -> Result<(), MakerError> {
     let made = [(wanted.ipc, "ipc"), (wanted.uts, "uts")];
-    fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    fs::create_dir_all(directory).map_err(PathError::cannot("make", directory))?;
     for (_, name) in made.into_iter().filter(|(is_own, _)| *is_own) {
         let path = directory.join(name);
-        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        File::create(&path).map_err(|error| failed(&error))?;
+        File::create(&path).map_err(PathError::cannot("make", &path))?;
         let namespace = Path::new("/proc/self/ns").join(name);
         let none: Option<&str> = None;
         mount(Some(&namespace), &path, none, MsFlags::MS_BIND, none)
-            .map_err(|error| failed(&error))?;
+            .map_err(PathError::cannot("mount a namespace at", &path))?;
     }
     Ok(())
 }
 
-fn say(pid: impl Display) -> Result<(), String> {
-    writeln!(io::stdout(), "{pid}").map_err(|error| error.to_string())
+fn say(pid: impl Display) -> Result<(), MakerError> {
+    writeln!(io::stdout(), "{pid}").map_err(MakerError::cannot("answer"))
 }
 
-fn enter(wanted: &Namespaces) -> Result<(), String> {
+fn enter(wanted: &Namespaces) -> Result<(), MakerError> {
     if let Some(path) = &wanted.network {
-        let failed = |error: &dyn std::fmt::Display| {
-            format!("network namespace {}: {error}", path.display())
-        };
-        let network = File::open(path).map_err(|error| failed(&error))?;
+        const ENTER: &str = "enter network namespace";
+        let network = File::open(path).map_err(PathError::cannot(ENTER, path))?;
         if wanted.is_in_user_namespace {
             let owner = sys::owner_of_namespace(network.as_fd());
-            become_root_in(&owner.map_err(|error| failed(&error))?)
-                .map_err(|error| format!("the user namespace of {}: {error}", path.display()))?;
+            owner
+                .and_then(|owner| Ok(become_root_in(&owner)?))
+                .map_err(|error| MakerError::UserNamespace {
+                    path: path.clone(),
+                    error,
+                })?;
         }
-        setns(&network, CloneFlags::CLONE_NEWNET).map_err(|error| failed(&error))?;
+        setns(&network, CloneFlags::CLONE_NEWNET).map_err(PathError::cannot(ENTER, path))?;
     }
     let own = [
         (wanted.ipc, CloneFlags::CLONE_NEWIPC),
@@ -186,7 +194,7 @@ fn enter(wanted: &Namespaces) -> Result<(), String> {
     ];
     let own = own.into_iter().filter(|(is_own, _)| *is_own);
     let own: CloneFlags = own.map(|(_, flag)| flag).collect();
-    unshare(own).map_err(|error| format!("cannot make namespaces: {error}"))
+    unshare(own).map_err(MakerError::cannot("make namespaces"))
 }
 
 fn become_root_in(namespace: &OwnedFd) -> nix::Result<()> {
@@ -195,14 +203,20 @@ fn become_root_in(namespace: &OwnedFd) -> nix::Result<()> {
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))
 }
 
-fn set(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
+fn set(sysctls: &BTreeMap<String, String>) -> Result<(), MakerError> {
     for (name, value) in sysctls {
         let path = Path::new("/proc/sys").join(swapped(name));
         match fs::write(&path, value) {
             Ok(()) => {}
             // A kernel without IPv6 or unprivileged pings does not have all default sysctls.
             Err(error) if error.kind() == io::ErrorKind::NotFound && is_usual(name) => {}
-            Err(error) => return Err(format!("cannot set sysctl {name} to {value:?}: {error}")),
+            Err(error) => {
+                return Err(MakerError::Sysctl {
+                    name: name.clone(),
+                    value: value.clone(),
+                    error,
+                });
+            }
         }
     }
     Ok(())
@@ -210,21 +224,31 @@ fn set(sysctls: &BTreeMap<String, String>) -> Result<(), String> {
 
 /// Gives up all that the holder does not need, and becomes the holder. Returns only if that fails,
 /// with the error.
-fn hold() -> String {
+fn hold() -> MakerError {
     let held = confine().and_then(|()| {
         // This request is repeated: the kernel sends the signal with the rights that the process
         // had at the request, and these rights have changed.
         obey_the_shim()?;
         let said = io::stdout().as_fd().try_clone_to_owned();
-        let mut said = said.map(File::from).map_err(|error| error.to_string())?;
-        let null = open_nothing().map_err(|error| error.to_string())?;
+        let mut said = said.map(File::from).map_err(silence())?;
+        let null = open_nothing().map_err(silence())?;
         let silent = dup2_stdout(&null).and_then(|()| dup2_stderr(&null));
-        silent.map_err(|error| error.to_string())?;
+        silent.map_err(silence())?;
         let error = sys::holder::become_holder();
-        let _ = writeln!(said, "the holder of the pod's namespaces: {error}");
-        Ok::<_, String>(String::new())
+        let error = not_held(MakerError::cannot("execute the holder")(error));
+        // Standard output leads nowhere now.
+        let _ = writeln!(said, "{error}");
+        Ok::<_, MakerError>(error)
     });
-    held.unwrap_or_else(|error| format!("the holder of the pod's namespaces: {error}"))
+    held.unwrap_or_else(not_held)
+}
+
+fn not_held(error: MakerError) -> MakerError {
+    MakerError::NotHeld(Box::new(error))
+}
+
+fn silence<E: Into<io::Error>>() -> impl Fn(E) -> MakerError {
+    MakerError::cannot("close its output")
 }
 
 /// Opens a descriptor that is connected to nothing, not even to a device of the node.
@@ -234,11 +258,11 @@ fn open_nothing() -> io::Result<OwnedFd> {
 }
 
 /// Gives up access to the node's files, and root's rights.
-fn confine() -> Result<(), String> {
-    let failed = |what: &'static str| move |error: nix::Error| format!("{what}: {error}");
+fn confine() -> Result<(), MakerError> {
+    let no_root = || MakerError::cannot("make an empty root");
     let none: Option<&str> = None;
     let own = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(none, "/", none, own, none).map_err(failed("mounts of its own"))?;
+    mount(none, "/", none, own, none).map_err(MakerError::cannot("have mounts of its own"))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
     mount(
         Some("none"),
@@ -247,27 +271,26 @@ fn confine() -> Result<(), String> {
         flags,
         Some("mode=555,size=4k,nr_inodes=1"),
     )
-    .map_err(failed("an empty root"))?;
-    chdir(COVERED).map_err(failed("an empty root"))?;
+    .map_err(no_root())?;
+    chdir(COVERED).map_err(no_root())?;
     // This call puts the old root over the new root. The next call unmounts the old root
     // (`pivot_root(2)`).
-    pivot_root(".", ".").map_err(failed("an empty root"))?;
-    umount2(".", MntFlags::MNT_DETACH).map_err(failed("the node's files"))?;
-    chdir("/").map_err(failed("an empty root"))?;
+    pivot_root(".", ".").map_err(no_root())?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(MakerError::cannot("give up the node's files"))?;
+    chdir("/").map_err(no_root())?;
     drop_root()
 }
 
 /// Gives up root's rights for good.
-fn drop_root() -> Result<(), String> {
-    let caps = |error: caps::errors::CapsError| format!("capabilities: {error}");
-    let ids = |error: nix::Error| format!("user {NOBODY}: {error}");
-    for capability in caps::read(None, CapSet::Bounding).map_err(caps)? {
-        caps::drop(None, CapSet::Bounding, capability).map_err(caps)?;
+fn drop_root() -> Result<(), MakerError> {
+    let ids = || MakerError::cannot("become nobody");
+    for capability in caps::read(None, CapSet::Bounding)? {
+        caps::drop(None, CapSet::Bounding, capability)?;
     }
     let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-    setgroups(&[]).map_err(ids)?;
-    setresgid(group, group, group).map_err(ids)?;
-    setresuid(user, user, user).map_err(ids)?;
+    setgroups(&[]).map_err(ids())?;
+    setresgid(group, group, group).map_err(ids())?;
+    setresuid(user, user, user).map_err(ids())?;
     let none = CapsHashSet::new();
     for set in [
         CapSet::Ambient,
@@ -275,9 +298,9 @@ fn drop_root() -> Result<(), String> {
         CapSet::Permitted,
         CapSet::Inheritable,
     ] {
-        caps::set(None, set, &none).map_err(caps)?;
+        caps::set(None, set, &none)?;
     }
-    prctl::set_no_new_privs().map_err(ids)
+    prctl::set_no_new_privs().map_err(ids())
 }
 
 #[cfg(test)]

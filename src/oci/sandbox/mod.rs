@@ -12,6 +12,7 @@
 //! | `init.rs` | the holder, as an init process |
 
 mod config;
+mod error;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

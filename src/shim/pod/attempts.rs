@@ -29,13 +29,12 @@ impl Actor {
             move |actor: &mut Actor, id: &ContainerId, attempted: Result<Attempted, Panicked>| {
                 let (outcome, cost) = match attempted {
                     Ok(attempted) => (attempted.outcome, attempted.cost),
-                    Err(panicked) => (Err(panicked.to_string()), Duration::ZERO),
+                    Err(panicked) => (Err(ActionError::reported(panicked)), Duration::ZERO),
                 };
                 actor.probe_cpu.charge_to_probe();
                 let cost = actor.probe_cpu.take_charge(cost);
                 debug!(container = %id, ?outcome, ?cost, "probed");
                 let now = actor.now();
-                let outcome = outcome.map_err(ActionError::Reported);
                 actor.core.handle_probed(now, id, execution, outcome, cost);
             };
         self.operate(&id, Wanted::UntilDeleted, attempt, then);
@@ -49,7 +48,6 @@ impl Actor {
         let run = async move { init.hook(&hook, limit, &from, &token).await };
         self.operate(&id, Wanted::UntilDeleted, run, move |actor, id, outcome| {
             let now = actor.now();
-            let outcome = outcome.map_err(ActionError::Reported);
             actor.core.handle_hooked(now, id, kind, outcome);
         });
     }

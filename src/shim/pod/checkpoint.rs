@@ -50,12 +50,11 @@ impl Actor {
         &mut self,
         call: &CheckpointCall,
     ) -> Result<(Arc<dyn Init>, Checkpoint), CallError> {
-        let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
         let task = self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows(&id, Call::Checkpoint)?;
         let (init, _) = task.handles.init_and_cancel_token()?;
-        let options = options(call.options.as_ref()).map_err(invalid)?;
+        let options = options(call.options.as_ref())?;
         self.core.handle_checkpoint(&id, options.exit)?;
         Ok((init, checkpoint(call.path.clone(), options)))
     }
@@ -152,18 +151,19 @@ impl Actor {
     }
 }
 
-pub(super) fn options(options: Option<&Any>) -> Result<CheckpointOptions, String> {
+pub(super) fn options(options: Option<&Any>) -> Result<CheckpointOptions, CallError> {
+    let invalid = |message: String| CallError::new(Kind::InvalidArgument, message);
     let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
         return Ok(CheckpointOptions::default());
     };
     if any.type_url.rsplit('/').next() != Some("containerd.runc.v1.CheckpointOptions") {
-        return Err(format!(
+        return Err(invalid(format!(
             "checkpoint options are of type {:?}, expected containerd.runc.v1.CheckpointOptions",
             any.type_url
-        ));
+        )));
     }
     CheckpointOptions::parse_from_bytes(&any.value)
-        .map_err(|error| format!("checkpoint options cannot be decoded: {error}"))
+        .map_err(|error| invalid(format!("checkpoint options cannot be decoded: {error}")))
 }
 
 /// Converts the options of a Checkpoint. `path` comes from the call's own field: containerd has

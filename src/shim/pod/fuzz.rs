@@ -24,7 +24,7 @@ pub(crate) fn calls(input: &[u8]) {
         value: input.to_vec(),
         ..Any::new()
     };
-    if let Err(sentence) = checkpoint::options(Some(&any)) {
-        assert!(!sentence.contains('\n'), "{sentence}");
+    if let Err(error) = checkpoint::options(Some(&any)) {
+        assert!(!error.message.contains('\n'), "{error:?}");
     }
 }

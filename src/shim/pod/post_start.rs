@@ -29,7 +29,7 @@ impl Actor {
             run,
             move |actor, id, outcome| {
                 let now = actor.now();
-                let outcome = outcome.map_err(ActionError::Reported);
+                let outcome = outcome.map_err(ActionError::reported);
                 actor.core.handle_post_started(now, id, execution, outcome);
             },
         );

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use usher_core::lifecycle::{ContainerId, Wanted};
 use usher_engine::Panicked;
-use usher_engine::{Change, ScoreOutcome};
+use usher_engine::{Change, EngineError, ScoreOutcome};
 
 use super::Actor;
 
@@ -93,7 +93,8 @@ impl Actor {
                 Wanted::UntilDeleted,
                 work,
                 move |actor, id, outcome| {
-                    let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.to_string()));
+                    let outcome =
+                        outcome.unwrap_or_else(|panicked| Err(EngineError::failed(panicked)));
                     actor.score_changed(id, change, outcome);
                 },
             );
@@ -104,7 +105,7 @@ impl Actor {
         &mut self,
         id: &ContainerId,
         change: Change,
-        outcome: Result<ScoreOutcome, String>,
+        outcome: Result<ScoreOutcome, EngineError>,
     ) {
         if let Some(task) = self.tasks.get_mut(id) {
             task.score.busy = None;
@@ -120,7 +121,7 @@ impl ScoreLog {
         &mut self,
         id: &ContainerId,
         Change { from, to }: Change,
-        outcome: Result<ScoreOutcome, String>,
+        outcome: Result<ScoreOutcome, EngineError>,
     ) {
         let outcome = match outcome {
             Ok(outcome) => outcome,

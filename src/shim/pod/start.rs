@@ -106,7 +106,7 @@ impl Actor {
                 if outcome.is_ok() {
                     actor.record.note(actor.now(), id, What::Executed);
                 }
-                then(actor, id, outcome.map_err(ActionError::Reported));
+                then(actor, id, outcome.map_err(ActionError::reported));
             },
         );
     }

@@ -14,6 +14,7 @@ use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, Lo
 use containerd_shim_protos::protobuf::Message;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
+use super::error::ShimError;
 use usher_engine::{EngineKind, StartOptions};
 
 /// Environment variable of `start` since containerd 1.7: the highest protocol version that
@@ -76,13 +77,13 @@ impl Bootstrap {
         flags: &Flags,
         environment: Environment,
         kind: &dyn EngineKind,
-    ) -> Result<Bootstrap, String> {
+    ) -> Result<Bootstrap, ShimError> {
         if let Some(params) = bootstrap_params(stdin, flags)? {
             let extensions = params.extensions.iter();
             let mut options = extensions.filter_map(|extension| extension.value.as_ref());
             return Ok(Bootstrap {
                 options: match options.find(|any| kind.are_options(any)) {
-                    Some(any) => read_options(any.clone(), kind)?,
+                    Some(any) => kind.start_options(any.clone())?,
                     None => StartOptions::default(),
                 },
                 dialect: Dialect::Protobuf,
@@ -113,7 +114,7 @@ impl Bootstrap {
     /// # Errors
     ///
     /// If it cannot be encoded.
-    pub fn answer(&self, address: &str) -> Result<Vec<u8>, String> {
+    pub fn answer(&self, address: &str) -> Result<Vec<u8>, ShimError> {
         match self.dialect {
             Dialect::Address => Ok(address.as_bytes().to_vec()),
             Dialect::Json => serde_json::to_vec(&serde_json::json!({
@@ -121,15 +122,13 @@ impl Bootstrap {
                 "address": address,
                 "protocol": "ttrpc",
             }))
-            .map_err(|error| format!("the answer cannot be encoded: {error}")),
+            .map_err(ShimError::from),
             Dialect::Protobuf => {
                 let mut result = BootstrapResult::new();
                 result.version = TASK_API_VERSION;
                 result.address = address.to_owned();
                 result.protocol = "ttrpc".to_owned();
-                result
-                    .write_to_bytes()
-                    .map_err(|error| format!("the answer cannot be encoded: {error}"))
+                Ok(result.write_to_bytes()?)
             }
         }
     }
@@ -139,21 +138,16 @@ impl Bootstrap {
 ///
 /// # Errors
 ///
-/// One sentence if stdin has anything else.
-pub(super) fn options_on(stdin: &[u8], kind: &dyn EngineKind) -> Result<StartOptions, String> {
+/// If stdin has anything else.
+pub(super) fn options_on(stdin: &[u8], kind: &dyn EngineKind) -> Result<StartOptions, ShimError> {
     Any::parse_from_bytes(stdin)
-        .map_err(|error| format!("runtime options on stdin cannot be decoded: {error}"))
-        .and_then(|any| read_options(any, kind))
-}
-
-fn read_options(any: Any, kind: &dyn EngineKind) -> Result<StartOptions, String> {
-    let read = kind.start_options(any);
-    read.map_err(|error| error.to_string())
+        .map_err(ShimError::Stdin)
+        .and_then(|any| Ok(kind.start_options(any)?))
 }
 
 /// Reads the parameters on stdin. Returns `None` if an older containerd has written the runtime's
 /// options instead, as an `Any`. The bytes of an `Any` parse as parameters, too.
-fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParams>, String> {
+fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParams>, ShimError> {
     let Ok(params) = BootstrapParams::parse_from_bytes(stdin) else {
         return Ok(None);
     };
@@ -165,10 +159,12 @@ fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParam
     if params.containerd_grpc_address.is_empty() && params.containerd_ttrpc_address.is_empty() {
         return Ok(None);
     }
-    Err(format!(
-        "bootstrap parameters are for container {:?} in namespace {:?}, expected {:?} in {:?} as the flags say",
-        params.instance_id, params.namespace, flags.id, flags.namespace
-    ))
+    Err(ShimError::OtherContainer {
+        id: params.instance_id,
+        namespace: params.namespace,
+        expected_id: flags.id.clone(),
+        expected_namespace: flags.namespace.clone(),
+    })
 }
 
 #[cfg(test)]
@@ -292,6 +288,7 @@ mod tests {
         params.instance_id = "other".to_owned();
         let stdin = params.write_to_bytes().unwrap();
         let error = Bootstrap::understand(&stdin, &flags(), environment("3"), &Oci).unwrap_err();
+        let error = error.to_string();
         assert!(
             error.contains("\"other\"") && error.contains("\"c1\""),
             "{error}"

@@ -10,6 +10,7 @@ use containerd_shim_protos::api::DeleteResponse;
 use crate::events::timestamp;
 use usher_engine::{EngineKind, RecordedExit};
 
+use super::error::ShimError;
 use super::{address, control, start};
 
 /// Exit code of leftover processes, which `delete` kills: 128 + SIGKILL.
@@ -20,10 +21,10 @@ const KILLED: u32 = 137;
 ///
 /// # Errors
 ///
-/// One sentence, which containerd adds to its own error.
-pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, String> {
+/// If the container cannot be deleted; everything else is removed all the same.
+pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
-        return Err("no -id is given, expected the container's".to_owned());
+        return Err(ShimError::NoId);
     }
     let bundle = start::bundle_directory(flags)?;
     // Read the address first: if containerd gives up a container's creation, it may remove the
@@ -43,10 +44,8 @@ pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, St
     control::sweep(socket.parent().unwrap_or(Path::new("/")));
     // The error is returned only now, after all other cleanup. containerd tries again only when it
     // restarts, and until then nothing else cleans up.
-    cleared.map_err(|error| error.to_string())?;
-    answer(exit, || kind.init_pid(&bundle))
-        .write_to_bytes()
-        .map_err(|error| format!("the answer cannot be encoded: {error}"))
+    cleared?;
+    Ok(answer(exit, || kind.init_pid(&bundle)).write_to_bytes()?)
 }
 
 /// Builds the answer from the exit that the shim recorded. Without a record, the process counts as

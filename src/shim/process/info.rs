@@ -11,6 +11,7 @@ use serde::de::IgnoredAny;
 use usher_api::runtime_options::DEFAULT_BINARY;
 use usher_engine::EngineKind;
 
+use super::error::ShimError;
 use super::{bootstrap, start};
 
 /// containerd's type for the features of an OCI runtime, as JSON
@@ -21,12 +22,12 @@ const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/featur
 ///
 /// # Errors
 ///
-/// One sentence if the options cannot be read, or there is no such OCI runtime.
+/// If the options cannot be read, or there is no such OCI runtime.
 pub(super) fn info(
     program: &str,
     kind: &dyn EngineKind,
     revision: &str,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, ShimError> {
     let stdin = start::read_stdin()?;
     let options = bootstrap::options_on(&stdin, kind)?;
     let binary = match options.binary_name.as_str() {
@@ -51,12 +52,11 @@ pub(super) fn info(
             ..Any::new()
         })
         .into();
-    info.write_to_bytes()
-        .map_err(|error| format!("the answer cannot be encoded: {error}"))
+    Ok(info.write_to_bytes()?)
 }
 
 /// The OCI runtime's features, unchanged; `None` if it reports none.
-fn features(binary: &str) -> Result<Option<Vec<u8>>, String> {
+fn features(binary: &str) -> Result<Option<Vec<u8>>, ShimError> {
     let said = Command::new(binary)
         .arg("features")
         .stdin(Stdio::null())
@@ -68,9 +68,12 @@ fn features(binary: &str) -> Result<Option<Vec<u8>>, String> {
             Ok((output.status.success() && is_json).then_some(output.stdout))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(format!("OCI runtime {binary:?} is not found"))
+            Err(ShimError::NoRuntime(binary.to_owned()))
         }
-        Err(error) => Err(format!("OCI runtime {binary:?} cannot be run: {error}")),
+        Err(error) => Err(ShimError::RuntimeNotRun {
+            binary: binary.to_owned(),
+            error,
+        }),
     }
 }
 

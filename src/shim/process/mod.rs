@@ -13,6 +13,7 @@ mod callers;
 #[expect(clippy::disallowed_methods, reason = "below /run, in memory")]
 mod control;
 mod delete;
+mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 #[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
@@ -34,6 +35,7 @@ use std::process::ExitCode;
 
 use containerd_shim::Flags;
 
+use error::ShimError;
 use usher_api::VERSION;
 use usher_engine::EngineKind;
 use usher_linux::cgroup::place;
@@ -63,14 +65,14 @@ pub fn main(arguments: Vec<OsString>, kind: &dyn EngineKind, revision: &str) -> 
             let _ = place::enter(command);
             return ExitCode::from(COMMAND_NOT_RUN);
         }
-        [mode] if mode == prober::MODE => prober::main(),
+        [mode] if mode == prober::MODE => prober::main().map_err(ShimError::from),
         [mode, ..] if kind.is_mode(mode) => {
             kind.run_mode(arguments.unwrap_or_default());
             Ok(())
         }
         [help] if HELP.iter().any(|word| help == word) => print(usage(program).as_bytes()),
         arguments => containerd_shim::parse(arguments)
-            .map_err(|error| error.to_string())
+            .map_err(ShimError::Arguments)
             .and_then(|flags| run(program, &flags, kind, revision)),
     };
     match outcome {
@@ -96,7 +98,12 @@ fn usage(program: &str) -> String {
     )
 }
 
-fn run(program: &str, flags: &Flags, kind: &dyn EngineKind, revision: &str) -> Result<(), String> {
+fn run(
+    program: &str,
+    flags: &Flags,
+    kind: &dyn EngineKind,
+    revision: &str,
+) -> Result<(), ShimError> {
     if flags.version {
         let said = format!("{program}:\n  Version:  {VERSION}\n  Revision: {revision}\n");
         return print(said.as_bytes());
@@ -105,22 +112,20 @@ fn run(program: &str, flags: &Flags, kind: &dyn EngineKind, revision: &str) -> R
         return print(&info::info(program, kind, revision)?);
     }
     if flags.namespace.is_empty() {
-        return Err("no -namespace is given, expected containerd's".to_owned());
+        return Err(ShimError::NoNamespace);
     }
     match flags.action.as_str() {
         "start" => print(&start::start(flags, kind)?),
         "delete" => print(&delete::delete(flags, kind)?),
         "" => serve::serve(flags, kind),
-        action => Err(format!(
-            "action {action:?} is unknown, expected start or delete"
-        )),
+        action => Err(ShimError::UnknownAction(action.to_owned())),
     }
 }
 
-fn print(text: &[u8]) -> Result<(), String> {
+fn print(text: &[u8]) -> Result<(), ShimError> {
     let mut stdout = std::io::stdout().lock();
     stdout
         .write_all(text)
         .and_then(|()| stdout.flush())
-        .map_err(|error| format!("the answer cannot be written: {error}"))
+        .map_err(ShimError::cannot("write the answer"))
 }

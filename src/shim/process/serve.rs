@@ -27,6 +27,7 @@ use usher_linux::reaper::Reaper;
 use super::bootstrap::TTRPC_ADDRESS;
 use super::callers::Callers;
 use super::control::ControlSocket;
+use super::error::ShimError;
 use super::starter::Starter;
 use super::{address, kernel, log};
 
@@ -44,8 +45,8 @@ const TASK_V3: &str = "containerd.task.v3.Task";
 ///
 /// # Errors
 ///
-/// One sentence if the shim cannot begin.
-pub(super) fn serve(flags: &Flags, kind: &dyn EngineKind) -> Result<(), String> {
+/// If the shim cannot begin.
+pub(super) fn serve(flags: &Flags, kind: &dyn EngineKind) -> Result<(), ShimError> {
     let listener = take_socket()?;
     log::begin(flags.debug);
     // `start` has just read this file successfully, so an error here is unlikely.
@@ -55,13 +56,13 @@ pub(super) fn serve(flags: &Flags, kind: &dyn EngineKind) -> Result<(), String> 
     }
     // Standard error leads nowhere, so without this hook a panic would be invisible.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-    set_child_subreaper(true).map_err(|error| format!("subreaper: {error}"))?;
+    set_child_subreaper(true).map_err(ShimError::cannot("become a subreaper"))?;
     // The shim has only one thread, because it waits nearly always, and each further thread would
     // cost memory in every pod.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| format!("runtime: {error}"))?;
+        .map_err(ShimError::cannot("start the async runtime"))?;
     runtime.block_on(serve_on(listener, flags, rules, kind))
 }
 
@@ -77,25 +78,18 @@ pub(crate) fn this_node(engine: Arc<dyn Engine>, publisher: Publisher) -> Node {
 }
 
 #[expect(clippy::disallowed_methods, reason = "before the shim serves")]
-fn take_socket() -> Result<UnixListener, String> {
-    let failed = |error| {
-        format!(
-            "standard input is not a socket ({error}); usher is run by containerd, with `start`"
-        )
-    };
+fn take_socket() -> Result<UnixListener, ShimError> {
     let socket: OwnedFd = std::io::stdin()
         .as_fd()
         .try_clone_to_owned()
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(ShimError::NoSocket)?;
     let listener = UnixListener::from(socket);
-    listener
-        .local_addr()
-        .map_err(|error| failed(error.to_string()))?;
+    listener.local_addr().map_err(ShimError::NoSocket)?;
     listener
         .set_nonblocking(true)
-        .map_err(|error| failed(error.to_string()))?;
-    let null = File::open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
-    dup2_stdin(&null).map_err(|error| format!("standard input: {error}"))?;
+        .map_err(ShimError::NoSocket)?;
+    let null = File::open("/dev/null").map_err(ShimError::cannot("open /dev/null"))?;
+    dup2_stdin(&null).map_err(ShimError::cannot("replace standard input"))?;
     Ok(listener)
 }
 
@@ -104,13 +98,13 @@ async fn serve_on(
     flags: &Flags,
     rules: Rules,
     kind: &dyn EngineKind,
-) -> Result<(), String> {
+) -> Result<(), ShimError> {
     let path = listener
         .local_addr()
         .ok()
         .and_then(|at| Some(at.as_pathname()?.to_owned()));
     let listener = tokio::net::UnixListener::from_std(listener);
-    let callers = Callers::new(listener.map_err(|error| format!("socket: {error}"))?);
+    let callers = Callers::new(listener.map_err(ShimError::cannot("use the socket"))?);
     let publisher = Publisher::new(
         &std::env::var(TTRPC_ADDRESS).unwrap_or_default(),
         &flags.namespace,
@@ -118,7 +112,7 @@ async fn serve_on(
     let reaper = Reaper::default();
     reaper
         .start()
-        .map_err(|error| format!("SIGCHLD: {error}"))?;
+        .map_err(ShimError::cannot("handle SIGCHLD"))?;
     let node = Node {
         rules,
         ..this_node(kind.engine(&flags.namespace, reaper), publisher.clone())
@@ -145,10 +139,7 @@ async fn serve_on(
         .add_listener(Listener::new(callers))
         .register_service(services)
         .register_service(sandboxes);
-    server
-        .start()
-        .await
-        .map_err(|error| format!("serving: {error}"))?;
+    server.start().await.map_err(ShimError::NotServed)?;
     tracing::info!(namespace = flags.namespace, id = flags.id, "serving");
 
     loop {

@@ -16,6 +16,7 @@ use usher_linux::sys;
 
 use super::address::{self, Claim};
 use super::bootstrap::{Bootstrap, Environment, TTRPC_ADDRESS};
+use super::error::ShimError;
 use super::starter::{self, Starter};
 use super::{control, placement};
 
@@ -26,53 +27,57 @@ const STDIN_AT_MOST: u64 = 10 * 1024 * 1024;
 ///
 /// # Errors
 ///
-/// One sentence, which containerd adds to its own error.
-pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, String> {
+/// If the input is invalid, or no shim can be started.
+pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
-        return Err("no -id is given, expected the container's".to_owned());
+        return Err(ShimError::NoId);
     }
     let said = Bootstrap::understand(&read_stdin()?, flags, Environment::read(), kind)?;
     let directory = bundle_directory(flags)?;
-    let annotations = kind.annotations(&directory);
-    let annotations = annotations.map_err(|error| error.to_string())?;
+    let annotations = kind.annotations(&directory)?;
     let group = identity::group(&annotations).unwrap_or(&flags.id);
     let directory_of_sockets = said.socket_dir.as_deref();
     let address = address::of_pod(&said.address, &flags.namespace, directory_of_sockets, group);
     control::mark(&address::path(&address));
-    let claim = address::claim(&address, &flags.id)
-        .map_err(|error| format!("socket {address}: {error}"))?;
+    let claim = address::claim(&address, &flags.id).map_err(|error| ShimError::NotClaimed {
+        address: address.clone(),
+        error,
+    })?;
     // A running pod keeps the rules that it began with.
     if let Claim::Ours(listener) = claim
-        && let Err(error) =
-            config::read().and_then(|_| spawn(flags, &said, &directory, listener.into()))
+        && let Err(error) = config::read()
+            .map_err(ShimError::from)
+            .and_then(|_| spawn(flags, &said, &directory, listener.into()))
     {
         let socket = address::path(&address);
         address::remove_dead(&socket);
         // If `spawn` has started the shim and killed it, the shim may have left its control socket.
         control::remove_dead(&socket);
-        return Err(format!("the pod's shim cannot be started: {error}"));
+        return Err(ShimError::NotStarted(Box::new(error)));
     }
-    address::leave_in(&directory, &address)
-        .map_err(|error| format!("address file in {}: {error}", directory.display()))?;
+    address::leave_in(&directory, &address).map_err(|error| ShimError::NoAddressFile {
+        bundle: directory,
+        error,
+    })?;
     said.answer(&address)
 }
 
 /// The bundle, which containerd makes the working directory.
-pub(super) fn bundle_directory(flags: &Flags) -> Result<PathBuf, String> {
+pub(super) fn bundle_directory(flags: &Flags) -> Result<PathBuf, ShimError> {
     match flags.bundle.as_str() {
-        "" => std::env::current_dir().map_err(|error| format!("working directory: {error}")),
+        "" => std::env::current_dir().map_err(ShimError::cannot("find the working directory")),
         bundle => Ok(PathBuf::from(bundle)),
     }
 }
 
-pub(super) fn read_stdin() -> Result<Vec<u8>, String> {
+pub(super) fn read_stdin() -> Result<Vec<u8>, ShimError> {
     let stdin = std::io::stdin();
     let mut said = Vec::new();
     if !stdin.is_terminal() {
         let mut stdin = stdin.lock().take(STDIN_AT_MOST);
         stdin
             .read_to_end(&mut said)
-            .map_err(|error| format!("stdin: {error}"))?;
+            .map_err(ShimError::cannot("read stdin"))?;
     }
     Ok(said)
 }
@@ -83,8 +88,13 @@ const SCHED_CORE: &str = "SCHED_CORE";
 /// Starts the process that serves the pod. The process gets the socket as its standard input, as
 /// from inetd, so that no descriptor number has to be agreed on, and no other process inherits the
 /// socket.
-fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> Result<(), String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+fn spawn(
+    flags: &Flags,
+    said: &Bootstrap,
+    directory: &Path,
+    socket: OwnedFd,
+) -> Result<(), ShimError> {
+    let program = std::env::current_exe().map_err(ShimError::cannot("find its program"))?;
     let mut command = Command::new(program);
     command.args([
         "-namespace",
@@ -116,7 +126,7 @@ fn spawn(flags: &Flags, said: &Bootstrap, directory: &Path, socket: OwnedFd) -> 
     if std::env::var_os(SCHED_CORE).is_some_and(|value| !value.is_empty()) {
         placement::begin_core_scheduling()?;
     }
-    let mut child = sys::spawn(&mut command).map_err(|error| error.to_string())?;
+    let mut child = sys::spawn(&mut command).map_err(ShimError::cannot("execute its program"))?;
     let shim_cgroup = said.options.shim_cgroup.as_str();
     if !shim_cgroup.is_empty()
         && let Err(error) = placement::join_cgroup(child.id(), shim_cgroup)

@@ -25,6 +25,7 @@ use containerd_shim_protos::sandbox_api::{
 };
 use containerd_shim_protos::sandbox_async::Sandbox;
 use containerd_shim_protos::shim_async::Task;
+use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -82,7 +83,7 @@ pub struct Called {
     /// Time limit of the caller.
     pub limit: Option<Duration>,
     /// The exit code or process id in the answer, or an error.
-    pub outcome: Result<u32, String>,
+    pub outcome: Result<u32, CallFailure>,
     /// True if the caller gave up or containerd died before the answer.
     pub is_cut: bool,
 }
@@ -410,20 +411,41 @@ impl Drop for Open {
     }
 }
 
-const CLOSED: &str = "ttrpc: closed";
-
-const TOO_LATE: &str = "deadline exceeded";
-
-/// True if this error means that the caller did not get the answer of its call.
-pub fn is_lost(why: &str) -> bool {
-    [CLOSED, TOO_LATE].contains(&why)
+/// The reason why a caller got no success.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CallFailure {
+    /// The shim's error, as a client of the shim shows it.
+    #[error("{0}")]
+    Refused(String),
+    #[error("no shim")]
+    NoShim,
+    /// The caller has dropped its call.
+    #[error("dropped")]
+    Dropped,
+    #[error("ttrpc: closed")]
+    Closed,
+    #[error("deadline exceeded")]
+    TooLate,
 }
 
-/// The text of an error, as a client of the shim shows it.
-fn words(error: ttrpc::Error) -> String {
-    match error {
-        ttrpc::Error::RpcStatus(status) => status.message,
-        other => other.to_string(),
+impl CallFailure {
+    /// True if the shim's error contains these words.
+    pub fn has_words(&self, words: &str) -> bool {
+        matches!(self, CallFailure::Refused(text) if text.contains(words))
+    }
+
+    /// True if the caller did not get the answer of its call.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, CallFailure::Closed | CallFailure::TooLate)
+    }
+}
+
+impl From<ttrpc::Error> for CallFailure {
+    fn from(error: ttrpc::Error) -> CallFailure {
+        CallFailure::Refused(match error {
+            ttrpc::Error::RpcStatus(status) => status.message,
+            other => other.to_string(),
+        })
     }
 }
 
@@ -435,7 +457,7 @@ impl Containerd {
         ids: (&str, &str),
         limit: Option<Duration>,
         work: impl FnOnce(Arc<Service>, TtrpcContext) -> F,
-    ) -> Result<u32, String> {
+    ) -> Result<u32, CallFailure> {
         let work = |shim: Shim, context| work(shim.tasks, context);
         self.call_shim(call, ids, limit, work).await
     }
@@ -447,7 +469,7 @@ impl Containerd {
         id: &str,
         limit: Option<Duration>,
         work: impl FnOnce(Sandboxes, TtrpcContext) -> F,
-    ) -> Result<u32, String> {
+    ) -> Result<u32, CallFailure> {
         let work = |shim: Shim, context| work(shim.sandboxes, context);
         self.call_shim(call, (id, ""), limit, work).await
     }
@@ -458,13 +480,13 @@ impl Containerd {
         (id, exec_id): (&str, &str),
         limit: Option<Duration>,
         work: impl FnOnce(Shim, TtrpcContext) -> F,
-    ) -> Result<u32, String> {
+    ) -> Result<u32, CallFailure> {
         self.there().await;
         let (service, connections, number) = {
             let mut inner = self.inner();
             let newest = inner.shims.len().saturating_sub(1);
             let shim = inner.tasks.get(id).map_or(newest, |task| task.shim);
-            let service = inner.shims.get(shim).cloned().ok_or("no shim")?;
+            let service = inner.shims.get(shim).cloned().ok_or(CallFailure::NoShim)?;
             inner.calls += 1;
             let number = inner.calls;
             inner
@@ -482,7 +504,7 @@ impl Containerd {
                 at: self.origin.elapsed(),
                 took: Duration::ZERO,
                 limit,
-                outcome: Err("dropped".to_owned()),
+                outcome: Err(CallFailure::Dropped),
                 is_cut: true,
             }),
         };
@@ -501,9 +523,9 @@ impl Containerd {
         };
         let (outcome, is_cut) = tokio::select! {
             biased;
-            () = connections.cancelled() => (Err(CLOSED.to_owned()), true),
-            outcome = work(service, context) => (outcome.map_err(words), false),
-            () = over => (Err(TOO_LATE.to_owned()), true),
+            () = connections.cancelled() => (Err(CallFailure::Closed), true),
+            outcome = work(service, context) => (outcome.map_err(CallFailure::from), false),
+            () = over => (Err(CallFailure::TooLate), true),
         };
         if let Some(called) = &mut open.called {
             (called.outcome, called.is_cut) = (outcome.clone(), is_cut);
@@ -511,7 +533,7 @@ impl Containerd {
         outcome
     }
 
-    pub async fn state(&self, id: &str) -> Result<(Status, u32), String> {
+    pub async fn state(&self, id: &str) -> Result<(Status, u32), CallFailure> {
         let status = Mutex::new(Status::UNKNOWN);
         let code = self.call("State", (id, ""), Some(USUAL), |service, context| {
             let request = StateRequest {
@@ -532,7 +554,12 @@ impl Containerd {
     }
 
     /// Starts a task, or a process in it.
-    async fn start(&self, id: &str, exec_id: &str, limit: Option<Duration>) -> Result<u32, String> {
+    async fn start(
+        &self,
+        id: &str,
+        exec_id: &str,
+        limit: Option<Duration>,
+    ) -> Result<u32, CallFailure> {
         if self.is_sandbox(id) {
             let request = StartSandboxRequest {
                 sandbox_id: id.to_owned(),
@@ -559,7 +586,12 @@ impl Containerd {
 
     /// Waits for the exit of a process. An invariant later compares the exit code in the answer
     /// with the code in the exit event.
-    async fn wait(&self, id: &str, exec_id: &str, limit: Option<Duration>) -> Result<u32, String> {
+    async fn wait(
+        &self,
+        id: &str,
+        exec_id: &str,
+        limit: Option<Duration>,
+    ) -> Result<u32, CallFailure> {
         let request = WaitRequest {
             id: id.to_owned(),
             exec_id: exec_id.to_owned(),
@@ -577,7 +609,7 @@ impl Containerd {
         exec_id: &str,
         (signal, all): (u32, bool),
         limit: Option<Duration>,
-    ) -> Result<u32, String> {
+    ) -> Result<u32, CallFailure> {
         let request = KillRequest {
             id: id.to_owned(),
             exec_id: exec_id.to_owned(),
@@ -601,7 +633,7 @@ impl Containerd {
         id: &str,
         exec_id: &str,
         limit: Duration,
-    ) -> Result<u32, String> {
+    ) -> Result<u32, CallFailure> {
         let request = DeleteRequest {
             id: id.to_owned(),
             exec_id: exec_id.to_owned(),
@@ -655,7 +687,7 @@ impl Containerd {
             // comes back, it finds the bundle and deletes the container.
             let containerd = self.clone();
             let id = id.to_owned();
-            self.see(Seen::CreateRefused(id.clone(), why));
+            self.see(Seen::CreateRefused(id.clone(), why.to_string()));
             tokio::spawn(async move {
                 let killed = (9, false);
                 let _ = containerd
@@ -675,11 +707,11 @@ impl Containerd {
         });
         self.see(match self.start(id, "", patience).await {
             Ok(_) => Seen::StartAnswered(id.to_owned(), Ok(())),
-            Err(why) => Seen::StartFailed(id.to_owned(), why),
+            Err(why) => Seen::StartFailed(id.to_owned(), why.to_string()),
         });
     }
 
-    async fn create(&self, id: &str, patience: Option<Duration>) -> Result<u32, String> {
+    async fn create(&self, id: &str, patience: Option<Duration>) -> Result<u32, CallFailure> {
         let bundle = format!("/bundles/{id}");
         if self.is_sandbox(id) {
             let request = CreateSandboxRequest {
@@ -734,9 +766,9 @@ impl Containerd {
             };
             match deleted {
                 Ok(_) => break,
-                Err(why) if why.contains("not found") => break,
+                Err(why) if why.has_words("not found") => break,
                 // The shim has exited. Its command `delete` cleans up what it has left.
-                Err(why) if why.contains("did not answer") && tries > 3 => break,
+                Err(why) if why.has_words("did not answer") && tries > 3 => break,
                 Err(_) => sleep(Duration::from_millis(200) * (tries + 1)).await,
             }
         }
@@ -757,7 +789,7 @@ impl Containerd {
         }
     }
 
-    async fn wait_sandbox(&self, id: &str) -> Result<u32, String> {
+    async fn wait_sandbox(&self, id: &str) -> Result<u32, CallFailure> {
         let request = WaitSandboxRequest {
             sandbox_id: id.to_owned(),
             ..WaitSandboxRequest::new()
@@ -768,7 +800,7 @@ impl Containerd {
         waited.await
     }
 
-    async fn stop_sandbox(&self, id: &str, limit: Option<Duration>) -> Result<u32, String> {
+    async fn stop_sandbox(&self, id: &str, limit: Option<Duration>) -> Result<u32, CallFailure> {
         let request = StopSandboxRequest {
             sandbox_id: id.to_owned(),
             ..StopSandboxRequest::new()
@@ -780,7 +812,7 @@ impl Containerd {
         stopped.await
     }
 
-    async fn shut_sandbox_down(&self, id: &str, limit: Duration) -> Result<u32, String> {
+    async fn shut_sandbox_down(&self, id: &str, limit: Duration) -> Result<u32, CallFailure> {
         let request = ShutdownSandboxRequest {
             sandbox_id: id.to_owned(),
             ..ShutdownSandboxRequest::new()
@@ -799,7 +831,7 @@ impl Containerd {
         exec_id: &str,
         argv: &[String],
         limit: Option<Duration>,
-    ) -> Result<u32, String> {
+    ) -> Result<u32, CallFailure> {
         let process = serde_json::json!({ "args": argv, "cwd": "/", "user": {} });
         let spec = Any {
             value: process.to_string().into_bytes(),
@@ -825,7 +857,12 @@ impl Containerd {
 
     /// Starts an exec that was added, waits for its exit, and deletes it. Returns the exit code, or
     /// why it is unknown.
-    pub async fn run_exec(&self, id: &str, exec_id: &str, limit: Duration) -> Result<u32, String> {
+    pub async fn run_exec(
+        &self,
+        id: &str,
+        exec_id: &str,
+        limit: Duration,
+    ) -> Result<u32, CallFailure> {
         let mut code = self.start(id, exec_id, Some(USUAL)).await;
         if code.is_ok() {
             code = self.wait(id, exec_id, Some(limit)).await;
@@ -836,7 +873,7 @@ impl Containerd {
         for _ in 0..20 {
             match self.delete_once(id, exec_id, USUAL).await {
                 Ok(_) => break,
-                Err(why) if why.contains("not found") => break,
+                Err(why) if why.has_words("not found") => break,
                 Err(_) => sleep(Duration::from_millis(200)).await,
             }
         }

@@ -110,7 +110,7 @@ fn the_deleted_stay_away(account: &Account<'_>) -> Verdict {
     let is_deleted = |called: &&Called| {
         let is_tasks = called.call == "Delete" && called.exec_id.is_empty() && !called.is_cut;
         let outcome = called.outcome.as_ref();
-        is_tasks && outcome.map_or_else(|why| why.contains("not found"), |_| true)
+        is_tasks && outcome.map_or_else(|why| why.has_words("not found"), |_| true)
     };
     for deleted in account.called.iter().filter(is_deleted) {
         let gone = deleted.at + deleted.took;

@@ -30,7 +30,7 @@ use usher_core::process::ExitStatus;
 use usher_core::sizing::{Bytes, Millicores, Size};
 use usher_engine::sim::{Happening, Left, OnStop, Program, SimBundle, SimEngine};
 
-use super::containerd::{Containerd, is_lost};
+use super::containerd::Containerd;
 use super::faults::Faults;
 
 const USUAL: Duration = Duration::from_secs(120);
@@ -473,7 +473,7 @@ impl Node for SimulatedNode {
                     };
                     let has_succeeded = match code {
                         Ok(code) => Some(code == 0),
-                        Err(why) if is_lost(&why) => None,
+                        Err(why) if why.is_lost() => None,
                         Err(_) => Some(false),
                     };
                     containerd.see(Seen::PostStartOver(id.to_owned(), has_succeeded));

@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::cgroup::Place;
+use crate::probe::error::{ProbeError, ProberError};
 use crate::probe::{Target, netns};
 use crate::reaper::{Child, Reaper};
 use usher_core::process::ExitStatus;
@@ -42,12 +43,12 @@ static IS_SAID: AtomicBool = AtomicBool::new(false);
 ///
 /// # Errors
 ///
-/// Why the attempt failed, in one sentence.
+/// If the attempt failed.
 pub(in crate::probe) async fn ask(
     question: Question,
     limit: Duration,
     target: &Target,
-) -> Result<(), String> {
+) -> Result<(), ProbeError> {
     let order = Order {
         shim: std::process::id(),
         over_in: u32::try_from(limit.as_secs().saturating_add(OVERTIME_SECONDS))
@@ -58,13 +59,17 @@ pub(in crate::probe) async fn ask(
     let verdict = timeout(limit, hear(socket, &order)).await;
     let status = prober.end().await;
     match verdict {
-        Err(_) => Err(format!("no answer within {limit:?}")),
+        Err(_) => Err(ProbeError::Late {
+            wanted: "answer",
+            limit,
+        }),
         Ok(Err(problem)) => Err(match status {
             // This status explains nothing: the prober exited with 0, or the shim has killed it.
-            None | Some(ExitStatus::Code(0) | ExitStatus::Signal(KILL)) => {
-                format!("the prober {problem}")
-            }
-            Some(status) => format!("the prober {problem} and ended with {}", status.code()),
+            None | Some(ExitStatus::Code(0) | ExitStatus::Signal(KILL)) => ProbeError::Prober {
+                problem,
+                status: None,
+            },
+            status => ProbeError::Prober { problem, status },
         }),
         Ok(Ok(verdict)) => {
             if let Some(kept) = verdict.kept
@@ -73,7 +78,10 @@ pub(in crate::probe) async fn ask(
                 let kept = usher_core::text::tame(&kept);
                 tracing::warn!("probers keep rights that they do not need: {kept}");
             }
-            verdict.failure.map_or(Ok(()), Err)
+            match verdict.failure {
+                Some(failure) => Err(ProbeError::Reported(failure)),
+                None => Ok(()),
+            }
         }
     }
 }
@@ -87,10 +95,9 @@ struct Prober {
 }
 
 impl Prober {
-    fn start(target: &Target) -> Result<(Prober, UnixStream), String> {
-        let failed = |error: std::io::Error| format!("a prober cannot be started: {error}");
-        let namespace = netns::of(target.pid, &target.reaper)
-            .map_err(|error| format!("the network of the container cannot be entered: {error}"))?;
+    fn start(target: &Target) -> Result<(Prober, UnixStream), ProbeError> {
+        let failed = ProbeError::NoProber;
+        let namespace = netns::of(target.pid, &target.reaper).map_err(ProbeError::NoNetwork)?;
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         let mut command = Place::command(target.place.as_ref(), THIS_PROGRAM);
@@ -135,13 +142,13 @@ impl Drop for Prober {
 
 /// Sends the order and reads the verdict. The error continues a sentence that begins with the
 /// prober.
-async fn hear(socket: UnixStream, order: &Order) -> Result<Verdict, String> {
-    let order = serde_json::to_vec(order).map_err(|error| format!("has no order: {error}"))?;
+async fn hear(socket: UnixStream, order: &Order) -> Result<Verdict, ProberError> {
+    let order = serde_json::to_vec(order).map_err(ProberError::Unencoded)?;
     if order.len() as u64 > MAX_QUESTION {
-        return Err(format!(
-            "has an order of {} bytes, expected at most {MAX_QUESTION}",
-            order.len()
-        ));
+        return Err(ProberError::LongOrder {
+            length: order.len(),
+            most: MAX_QUESTION,
+        });
     }
     let heard = async {
         let mut socket = tokio::net::UnixStream::from_std(socket)?;
@@ -151,8 +158,5 @@ async fn hear(socket: UnixStream, order: &Order) -> Result<Verdict, String> {
         socket.take(MAX_VERDICT).read_to_end(&mut said).await?;
         Ok::<_, std::io::Error>(said)
     };
-    let said = heard
-        .await
-        .map_err(|error| format!("cannot be talked to: {error}"))?;
-    serde_json::from_slice(&said).map_err(|_| "gave no verdict".to_owned())
+    serde_json::from_slice(&heard.await?).map_err(|_| ProberError::NoVerdict)
 }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use usher_core::plan::HttpGet;
 
 pub(super) use ask::ask;
-pub use process::main;
+pub use process::{OrderError, main};
 
 /// The argument that makes the shim's binary a prober.
 pub const MODE: &str = "prober";

@@ -9,8 +9,10 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{alarm, dup2_stderr};
+use thiserror::Error;
 
 use crate::probe::connect::Network;
+use crate::probe::error::ProbeError;
 use crate::probe::{address, grpc, http};
 use crate::sys;
 use usher_core::text::SAID_CHARS;
@@ -18,31 +20,37 @@ use usher_core::text::SAID_CHARS;
 use super::confine::confine;
 use super::{MAX_QUESTION, Order, Question, Verdict, filter};
 
+/// An order that is missing, or whose verdict does not reach the shim.
+#[derive(Debug, Error)]
+pub enum OrderError {
+    #[error("standard input has no order ({0}); probers are started by usher's shim")]
+    None(#[source] io::Error),
+    #[error("the verdict cannot be encoded: {0}")]
+    Unencoded(#[source] serde_json::Error),
+    #[error("the verdict cannot be left: {0}")]
+    NotTaken(#[source] io::Error),
+}
+
 /// Main function of a prober: carries out the order on standard input.
 ///
 /// # Errors
 ///
 /// If there is no order, or the verdict cannot be written.
-pub fn main() -> Result<(), String> {
-    let not_started = |error| {
-        format!("standard input has no order ({error}); probers are started by usher's shim")
-    };
+pub fn main() -> Result<(), OrderError> {
     // The shim's descriptors should have been closed at exec. Close them here as well, in case one
     // was not marked so.
     sys::close_all_from(3);
     // When memory runs out, the kernel kills the prober before any container, even in the pod's
     // cgroup. Raising this score needs no privilege.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    let mut socket = UnixStream::from(own(io::stdin().as_fd()).map_err(not_started)?);
-    let order = read_order(&socket).map_err(not_started)?;
+    let mut socket = UnixStream::from(own(io::stdin().as_fd()).map_err(OrderError::None)?);
+    let order = read_order(&socket).map_err(OrderError::None)?;
     // Usually the shim kills the prober in time. The alarm ends the prober if the shim is stopped,
     // or too busy.
     alarm::set(order.over_in);
     let verdict = carry_out(&order);
-    let said = serde_json::to_vec(&verdict).map_err(|error| error.to_string())?;
-    socket
-        .write_all(&said)
-        .map_err(|error| format!("the verdict cannot be left: {error}"))
+    let said = serde_json::to_vec(&verdict).map_err(OrderError::Unencoded)?;
+    socket.write_all(&said).map_err(OrderError::NotTaken)
 }
 
 fn own(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -58,13 +66,13 @@ fn read_order(socket: &UnixStream) -> io::Result<Order> {
 fn carry_out(order: &Order) -> Verdict {
     match prepare(order) {
         Err(failure) => Verdict {
-            failure: Some(failure),
+            failure: Some(cut(&failure.to_string())),
             kept: None,
         },
         Ok((runtime, network, kept)) => {
             let outcome = runtime.block_on(answer(&order.question, network));
             Verdict {
-                failure: outcome.err().map(|words| cut(&words)),
+                failure: outcome.err().map(|error| cut(&error.to_string())),
                 kept: (!kept.is_empty()).then(|| cut(&kept.join(", "))),
             }
         }
@@ -74,8 +82,8 @@ fn carry_out(order: &Order) -> Verdict {
 /// Enters the namespace, then gives up all rights that the attempt does not need.
 fn prepare(
     order: &Order,
-) -> Result<(tokio::runtime::Runtime, Network<'static>, Vec<String>), String> {
-    enter().map_err(|error| format!("the network of the container cannot be entered: {error}"))?;
+) -> Result<(tokio::runtime::Runtime, Network<'static>, Vec<String>), ProbeError> {
+    enter().map_err(ProbeError::NoNetwork)?;
     let is_asked_for = match &order.question {
         Question::HttpGet(get) | Question::AnyAnswer(get) => get.host.is_none(),
         Question::Grpc { .. } => true,
@@ -90,7 +98,7 @@ fn prepare(
             .map(|error| format!("a life of its own ({error})")),
     );
     if parent_id() != order.shim {
-        return Err("the shim has ended".to_owned());
+        return Err(ProbeError::ShimGone);
     }
     // The async runtime opens its descriptors here, because the filter would forbid the calls
     // later.
@@ -98,7 +106,7 @@ fn prepare(
         .enable_io()
         .enable_time()
         .build()
-        .map_err(|error| format!("the prober has no runtime: {error}"))?;
+        .map_err(ProbeError::NoRuntime)?;
     let filtered = filter::install();
     kept.extend(
         filtered
@@ -115,7 +123,7 @@ fn enter() -> io::Result<()> {
     Ok(dup2_stderr(io::stdout())?)
 }
 
-async fn answer(question: &Question, network: Network<'_>) -> Result<(), String> {
+async fn answer(question: &Question, network: Network<'_>) -> Result<(), ProbeError> {
     match question {
         Question::HttpGet(get) => http::attempt(get, network).await,
         Question::AnyAnswer(get) => http::request_once(get, network).await,

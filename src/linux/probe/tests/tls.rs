@@ -74,6 +74,7 @@ async fn probe(acceptor: TlsAcceptor, json: &str) -> (Result<(), String>, Option
     let get = get(&format!(r#""scheme":"HTTPS",{json}"#));
     let attempt = get_over(connection, address, &get);
     let outcome = timeout(PATIENCE, attempt).await.expect("an answer");
+    let outcome = outcome.map_err(|error| error.to_string());
     (outcome, server.await.expect("a handshake"))
 }
 
@@ -126,7 +127,7 @@ async fn a_server_without_tls_is_a_failure() {
         };
         let (connection, address, _server) = connect(serve).await;
         let outcome = timeout(PATIENCE, get_over(connection, address, &get)).await;
-        let sentence = outcome.expect("given up").unwrap_err();
+        let sentence = outcome.expect("given up").unwrap_err().to_string();
         assert!(sentence.starts_with("TLS with 127.0.0.1:"), "{sentence}");
     }
 }

@@ -1,0 +1,32 @@
+//! The error of a call for a file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// A call for a file that failed.
+#[derive(Debug, Error)]
+#[error("cannot {verb} {}: {error}", path.display())]
+pub struct PathError {
+    /// The call, as a verb: `read`.
+    pub verb: &'static str,
+    pub path: PathBuf,
+    #[source]
+    pub error: io::Error,
+}
+
+impl PathError {
+    /// Returns a function that adds the verb and the path to an error of the kernel, for
+    /// `map_err`.
+    pub fn cannot<E: Into<io::Error>>(
+        verb: &'static str,
+        path: &Path,
+    ) -> impl FnOnce(E) -> PathError {
+        move |error| PathError {
+            verb,
+            path: path.to_owned(),
+            error: error.into(),
+        }
+    }
+}

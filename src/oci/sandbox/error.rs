@@ -1,0 +1,76 @@
+//! Errors of the maker, for the shim, which adds them to its own.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use usher_linux::PathError;
+
+/// Files of a sandbox that cannot be made.
+#[derive(Debug, Error)]
+pub enum FilesError {
+    #[error("{} does not lead to a directory; expected containerd's on disk for this bundle", .0.display())]
+    NoDirectory(PathBuf),
+    #[error("cannot encode the note of a cgroup: {0}")]
+    Unencoded(#[from] serde_json::Error),
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
+
+/// A sandbox that cannot be made.
+#[derive(Debug, Error)]
+pub enum MakerError {
+    #[error("expected a sandbox to make; only usher's shim starts this")]
+    Arguments,
+    #[error("the request for a sandbox is malformed: {request:?}: {error}")]
+    Request {
+        request: OsString,
+        #[source]
+        error: serde_json::Error,
+    },
+    #[error("cannot enter the user namespace of {}: {error}", path.display())]
+    UserNamespace {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot set host name {hostname:?}: {error}")]
+    Hostname {
+        hostname: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot set sysctl {name} to {value:?}: {error}")]
+    Sysctl {
+        name: String,
+        value: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot give up capabilities: {0}")]
+    Capabilities(#[from] caps::errors::CapsError),
+    /// A system call; `deed` is a verb with its object.
+    #[error("cannot {deed}: {error}")]
+    Call {
+        deed: &'static str,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot hold the pod's namespaces: {0}")]
+    NotHeld(#[source] Box<MakerError>),
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
+
+impl MakerError {
+    /// Returns a function that adds the deed to an error of the kernel, for `map_err`.
+    pub fn cannot<E: Into<io::Error>>(deed: &'static str) -> impl Fn(E) -> MakerError {
+        move |error| MakerError::Call {
+            deed,
+            error: error.into(),
+        }
+    }
+}
