@@ -50,10 +50,10 @@ pub enum MakerError {
     },
     #[error("cannot give up capabilities: {0}")]
     Capabilities(#[from] caps::errors::CapsError),
-    /// A system call; `deed` is a verb with its object.
-    #[error("cannot {deed}: {error}")]
+    /// A system call that failed; `action` is a verb with its object.
+    #[error("cannot {action}: {error}")]
     Call {
-        deed: &'static str,
+        action: &'static str,
         #[source]
         error: io::Error,
     },
@@ -66,10 +66,10 @@ pub enum MakerError {
 }
 
 impl MakerError {
-    /// Returns a function that adds the deed to an error of the kernel, for `map_err`.
-    pub fn cannot<E: Into<io::Error>>(deed: &'static str) -> impl Fn(E) -> MakerError {
+    /// Returns a function that adds the action to an error of the kernel, for `map_err`.
+    pub fn cannot<E: Into<io::Error>>(action: &'static str) -> impl Fn(E) -> MakerError {
         move |error| MakerError::Call {
-            deed,
+            action,
             error: error.into(),
         }
     }

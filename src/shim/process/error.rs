@@ -77,20 +77,20 @@ pub(super) enum ShimError {
     Unencoded(#[from] protobuf::Error),
     #[error("the answer cannot be encoded: {0}")]
     UnencodedJson(#[from] serde_json::Error),
-    /// A system call; `deed` is a verb with its object.
-    #[error("cannot {deed}: {error}")]
+    /// A system call that failed; `action` is a verb with its object.
+    #[error("cannot {action}: {error}")]
     Call {
-        deed: &'static str,
+        action: &'static str,
         #[source]
         error: io::Error,
     },
 }
 
 impl ShimError {
-    /// Returns a function that adds the deed to an error of the kernel, for `map_err`.
-    pub fn cannot<E: Into<io::Error>>(deed: &'static str) -> impl FnOnce(E) -> ShimError {
+    /// Returns a function that adds the action to an error of the kernel, for `map_err`.
+    pub fn cannot<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> ShimError {
         move |error| ShimError::Call {
-            deed,
+            action,
             error: error.into(),
         }
     }
