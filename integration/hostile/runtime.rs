@@ -29,6 +29,14 @@ fn commands(host: &Containerd, word: &str) -> Vec<u32> {
     with.map(|(pid, _)| pid).collect()
 }
 
+/// True if the process has exited, whether or not the shim has reaped it.
+fn has_exited(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    // The state follows the name, which is in parentheses (`proc_pid_stat(5)`).
+    let state = stat.iter().flat_map(|stat| stat.rsplit(") ").next());
+    state.into_iter().all(|state| state.starts_with('Z'))
+}
+
 /// The sidecar replaces `/etc/passwd` by a FIFO, and the OCI runtime hangs when it reads the file.
 #[test]
 fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
@@ -203,12 +211,14 @@ fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
     let args = ["/bin/sh", "-c", ": > /shared/done; exit 3"];
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, add_poststart_hook);
     let api = shim.api();
-    api.create(&gates.with(shim.create_request()))
-        .expect("Create");
+    let created = api.create(&gates.with(shim.create_request()));
+    let init = created.expect("Create").pid;
     gates.close("after-start", "a");
     std::thread::scope(|scope| {
         let started = scope.spawn(|| shim.api().start("a", ""));
         gates.await_waiting("after-start");
+        // The hung command has started the program, which may still run on a busy machine.
+        eventually("the program has exited", PATIENCE, || has_exited(init));
         let killed = Instant::now();
         // The container has exited already, so the call may fail.
         let _ = api.kill("a", "", 9, true);
