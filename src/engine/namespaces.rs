@@ -164,6 +164,9 @@ mod tests {
         );
         let gone = [("network", "/proc/0/ns/net")].into_iter();
         let refused = Namespaces::named(gone, None).unwrap_err().to_string();
-        assert!(refused.starts_with("network namespace /proc/0/ns/net: "));
+        assert!(
+            refused.starts_with("cannot join network namespace /proc/0/ns/net: "),
+            "{refused}"
+        );
     }
 }
