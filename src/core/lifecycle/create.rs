@@ -134,7 +134,8 @@ impl Pod {
         Ok(())
     }
 
-    /// Returns how a just-created container relates to the termination under way.
+    /// Returns if a just-created container belongs to this run, belongs to the next one, or comes
+    /// too late. Without a termination it is always in time.
     pub(super) fn comes(&self, container: &Container) -> Comes {
         // A defer container is in time: it still runs if its step is not past.
         let is_late = container.kind == ContainerKind::Workload

@@ -144,8 +144,8 @@ impl Subject<'_> {
         next.is_some_and(|next| next.number == self.container.number)
     }
 
-    /// True if the container is the running defer container, and its time is over only because the
-    /// grace period is over.
+    /// True if the running defer container may ask for more time: the grace period is over, no limit
+    /// of its own is, and it has had no stop signal.
     pub(super) fn is_late_defer(&self) -> bool {
         let turn = self.pod.turn_under_way();
         let is_next = turn.is_some_and(|turn| self.is_next_defer(turn));

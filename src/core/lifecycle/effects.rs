@@ -228,8 +228,9 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Delivers the stop signal shortly before SIGKILL. A second SIGKILL of the caller neither
-    /// shortens the deadline nor resends the signal.
+    /// Delivers the stop signal, also if it was delivered before, and schedules SIGKILL at `kill_at`
+    /// unless it is scheduled earlier. Happens once: a second SIGKILL of the caller neither shortens
+    /// the deadline nor resends the signal.
     fn last_chance(&mut self, signal: Signal, kill_at: Time) {
         let Some(stop) = self.container.state.stop_mut() else {
             return;

@@ -37,7 +37,8 @@ pub(super) struct AutoBudget {
 }
 
 impl AutoBudget {
-    /// The time when the budget is used up, if it is used from now on.
+    /// The time when the budget is used up, if a Start stays blocked until then. If Starts are
+    /// blocked already, the rest of the budget counts from the first of them; otherwise from `now`.
     fn ends(&self, now: Time) -> Time {
         self.since
             .unwrap_or(now)

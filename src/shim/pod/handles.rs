@@ -129,7 +129,8 @@ impl Handles {
         gone
     }
 
-    /// Notes that the release of the program has ended.
+    /// Notes that the execution of the program is over, successfully or not. It was the first
+    /// execution or a restart in place.
     pub fn end_release(&mut self) {
         self.releasing = None;
     }

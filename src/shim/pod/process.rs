@@ -147,7 +147,8 @@ impl Process {
         self.streams.ended()
     }
 
-    /// Tells all waiting callers that the process will never run.
+    /// Answers all current and later Waits with `why`: the process was not started, or its container
+    /// is gone.
     pub fn never_ran(&mut self, why: &CallError) {
         self.failure = Some(why.clone());
         for reply in self.waiting.drain(..) {

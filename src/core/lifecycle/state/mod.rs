@@ -347,8 +347,8 @@ impl ContainerState {
         }
     }
 
-    /// Gives up a container whose process has exited long before: its exit is reported as `exit`
-    /// says.
+    /// Reports an exit that was hidden from the caller, because the container was to be restarted in
+    /// place or its success was withheld. The exit is reported as `exit` says.
     pub fn dismiss(&mut self, exit: FinalExit) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::BackingOff(_) | Inner::Withheld { .. } => {

@@ -183,8 +183,8 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// Rule: the runtime state of a container is cleaned up when it has exited. An exec that is
-    /// being started may still be in its cgroup.
+    /// Rule: a [planned](Pod::plan_cleanup) cleanup of runtime state begins at its time. It waits for
+    /// execs, which may be in the container's cgroup, and while the program is being executed.
     pub(in crate::lifecycle) fn state_is_cleaned_up(&self) -> Option<Due<Decision>> {
         let container = self.container;
         let Cleanup::Due(at) = container.cleanup else {
