@@ -171,8 +171,8 @@ impl ContainerContext<'_> {
 
     /// Ends a container whose program has not been executed: it reports `code`.
     pub fn end(&mut self, code: u32, last_words: Option<String>) {
-        let written = last_words.as_ref();
-        let written = written.map(|_| self.now.after(LAST_WORDS_WITHIN));
+        let is_explained = last_words.is_some();
+        let written = is_explained.then(|| self.now.after(LAST_WORDS_WITHIN));
         let outcome = self.container.state.end(code, written);
         if self.noted(outcome).is_some() {
             if let Some(message) = last_words {

@@ -88,7 +88,7 @@ impl Pod {
         if state.is_being_executed() {
             return Exit::Early(status);
         }
-        if state.is_creating() || state.is_between_executions() || state.is_exited() {
+        if !state.has_process() {
             return Exit::OfNoProcess;
         }
         let running = state.as_running();

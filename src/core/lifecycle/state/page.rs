@@ -110,22 +110,18 @@ fn rows(heading: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn the_page_has_exactly_the_transitions_of_a_container() {
-    let page = rows("\n## Container states");
-    let page: BTreeSet<_> = page
-        .iter()
-        .flat_map(|row| {
-            let names = |cell: &str| {
-                let names = cell.split(',').map(|name| name.trim().trim_matches('`'));
-                names.map(str::to_owned).collect::<Vec<_>>()
-            };
-            let (froms, what, to) = (names(&row[0]), row[1].clone(), names(&row[2]));
-            let row = froms.into_iter().flat_map(move |from| {
-                let to = to.clone().into_iter();
-                to.map(move |to| (from.clone(), to))
-            });
-            row.map(move |(from, to)| (from, what.clone(), to))
-        })
-        .collect();
+    let names = |cell: &str| {
+        let names = cell.split(',').map(|name| name.trim().trim_matches('`'));
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut page = BTreeSet::new();
+    for row in rows("\n## Container states") {
+        for from in names(&row[0]) {
+            for to in names(&row[2]) {
+                page.insert((from.clone(), row[1].clone(), to));
+            }
+        }
+    }
     assert_eq!(page, drawn());
 }
 

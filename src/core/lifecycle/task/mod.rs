@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Pod;
 use super::action::{ContainerId, Refusal};
 use super::container::Container;
-use super::state::Freezer;
+use super::state::{ContainerState, Freezer, InvalidTransition};
 use super::time::Time;
 
 pub(super) use execs::Execs;
@@ -48,20 +48,24 @@ pub enum TaskStatus {
 impl Pod {
     /// Records that the OCI runtime has created a container, with its init process parked.
     pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
-        self.now = now;
-        self.on_event(id, Pod::comes, |context, comes| {
-            let outcome = context.container.state.created();
-            context.created(outcome, comes);
-        });
-        self.settle(now);
+        self.created(now, id, ContainerState::created);
     }
 
     /// Records a container created from a checkpoint: its process is restored when its turn comes.
     /// Otherwise as [`handle_created`](Pod::handle_created).
     pub fn handle_created_to_restore(&mut self, now: Time, id: &ContainerId) {
+        self.created(now, id, ContainerState::created_to_restore);
+    }
+
+    fn created(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        transition: fn(&mut ContainerState) -> Result<(), InvalidTransition>,
+    ) {
         self.now = now;
         self.on_event(id, Pod::comes, |context, comes| {
-            let outcome = context.container.state.created_to_restore();
+            let outcome = transition(&mut context.container.state);
             context.created(outcome, comes);
         });
         self.settle(now);
