@@ -259,8 +259,7 @@ impl OciContainer {
     ) -> Result<Created, EngineError> {
         let setting = self.setting(&self.id, is_shared);
         let opened = stdio::open(&self.paths, &setting).await;
-        let (stdio, mut streams) =
-            opened.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let (stdio, mut streams) = opened.map_err(EngineError::invalid)?;
         if let Some(restore) = restore {
             streams.pass_on();
             let restoration = OciRestoration::new(Arc::clone(self), restore, stdio);

@@ -36,11 +36,10 @@ struct OciProcess {
 impl Execution<'_> {
     pub async fn run(self) -> Result<NewExec, EngineError> {
         let spec = self.spec();
-        let spec = spec.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let spec = spec.map_err(EngineError::invalid)?;
         let setting = self.container.setting(&self.order.exec_id, false);
         let opened = stdio::open(&self.order.paths, &setting).await;
-        let (stdio, mut streams) =
-            opened.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let (stdio, mut streams) = opened.map_err(EngineError::invalid)?;
         let (id, score) = (&self.container.id, self.order.oom_score);
         let executed = match self.runtime.exec(id, &spec, score, stdio).await {
             Ok(child) => self.connect(child, &mut streams).await,

@@ -17,6 +17,7 @@ use usher_linux::rootfs;
 use super::sandbox::{self, maker};
 use super::{
     Bundle, BundleError, OciEngine, OciRuntime, exit, leftovers, options, restore_pod_cgroup,
+    runtime::INIT_PID,
 };
 
 /// Time for the OCI runtime to delete a container; containerd gives `delete` five seconds in all.
@@ -45,7 +46,7 @@ impl EngineKind for Oci {
 
     fn start_options(&self, options: Any) -> Result<StartOptions, EngineError> {
         let read = options::with_file(options).and_then(|any| options::from_any(Some(&any)));
-        let options = read.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let options = read.map_err(EngineError::invalid)?;
         Ok(StartOptions {
             binary_name: options.binary_name,
             shim_cgroup: options.shim_cgroup,
@@ -60,7 +61,7 @@ impl EngineKind for Oci {
             Err(BundleError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 Ok(BTreeMap::new())
             }
-            Err(error) => Err(EngineError::Invalid(error.to_string())),
+            Err(error) => Err(EngineError::invalid(error)),
         }
     }
 
@@ -70,37 +71,33 @@ impl EngineKind for Oci {
 
     /// The OCI runtime wrote it at create.
     fn init_pid(&self, bundle: &Path) -> u32 {
-        let written = std::fs::read_to_string(bundle.join("init.pid")).unwrap_or_default();
+        let written = std::fs::read_to_string(bundle.join(INIT_PID)).unwrap_or_default();
         written.trim().parse().unwrap_or_default()
     }
 
     fn clear(&self, namespace: &str, id: &str, bundle: &Path) -> Result<(), EngineError> {
-        clear(namespace, id, bundle)
+        let reaper = Reaper::default();
+        let mut options = options::load(bundle);
+        let config = Bundle::read(bundle).unwrap_or_default();
+        options.systemd_cgroup |= options::implies_systemd_cgroup(None, &config);
+        let mut runtime = OciRuntime::new(&options, namespace, bundle, reaper.clone());
+        runtime.within(DELETED_WITHIN);
+        let was_busy = leftovers::await_commands(bundle);
+        let mut deleted = Ok(());
+        let state = runtime.state_dir(id);
+        if was_busy || state.exists() {
+            let cgroups = runtime.leftover_cgroups(id, &config);
+            rootfs::unmount_state_now(&state);
+            deleted = force_delete(id, &runtime, &reaper, &cgroups);
+            cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
+        }
+        if sandbox::is_in(bundle) {
+            tokio()?.block_on(sandbox::clear(bundle, id));
+        }
+        restore_pod_cgroup(bundle);
+        rootfs::unmount_all(bundle);
+        deleted
     }
-}
-
-fn clear(namespace: &str, id: &str, bundle: &Path) -> Result<(), EngineError> {
-    let reaper = Reaper::default();
-    let mut options = options::load(bundle);
-    let config = Bundle::read(bundle).unwrap_or_default();
-    options.systemd_cgroup |= options::implies_systemd_cgroup(None, &config);
-    let mut runtime = OciRuntime::new(&options, namespace, bundle, reaper.clone());
-    runtime.within(DELETED_WITHIN);
-    let was_busy = leftovers::await_commands(bundle);
-    let mut deleted = Ok(());
-    let state = runtime.state_dir(id);
-    if was_busy || state.exists() {
-        let cgroups = runtime.leftover_cgroups(id, &config);
-        rootfs::unmount_state_now(&state);
-        deleted = force_delete(id, &runtime, &reaper, &cgroups);
-        cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
-    }
-    if sandbox::is_in(bundle) {
-        tokio()?.block_on(sandbox::clear(bundle, id));
-    }
-    restore_pod_cgroup(bundle);
-    rootfs::unmount_all(bundle);
-    deleted
 }
 
 fn force_delete(

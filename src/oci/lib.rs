@@ -156,7 +156,7 @@ impl Engine for OciEngine {
             Box::pin(async move {
                 let read = threads.run(move || options::with_file(options)).await;
                 let read = read.map_err(EngineError::failed)?;
-                read.map_err(|error| EngineError::Invalid(error.to_string()))
+                read.map_err(EngineError::invalid)
             })
         })
     }
@@ -171,9 +171,9 @@ impl Engine for OciEngine {
         }
         let given = order.options.as_ref();
         let options = options::from_any(given);
-        let mut options = options.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let mut options = options.map_err(EngineError::invalid)?;
         let bundle = Bundle::read(&order.bundle);
-        let bundle = bundle.map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let bundle = bundle.map_err(EngineError::invalid)?;
         options.systemd_cgroup |= options::implies_systemd_cgroup(given, &bundle);
         let joins = Namespaces::named(bundle.namespaces(), sandbox)
             .map_err(|error| EngineError::Precondition(error.to_string()))?;

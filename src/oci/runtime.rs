@@ -33,6 +33,9 @@ const DEFAULT_ROOT: &str = "/run/containerd/runc";
 /// Time limit for thawing a container that is to be deleted.
 const RESUMES_WITHIN: Duration = Duration::from_secs(2);
 
+/// File in the bundle with the PID of the container's init.
+pub(super) const INIT_PID: &str = "init.pid";
+
 /// An OCI runtime with the options of one container.
 #[derive(Clone, Debug)]
 pub struct OciRuntime {
@@ -151,7 +154,7 @@ impl OciRuntime {
 
     /// Path of the file for the PID of a container's init. If an earlier file exists, removes it.
     pub(super) fn init_pid_file(&self) -> PathBuf {
-        let file = self.bundle.join("init.pid");
+        let file = self.bundle.join(INIT_PID);
         // The removal fails the first time, because the file does not exist yet.
         let _ = std::fs::remove_file(&file);
         file
