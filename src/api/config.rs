@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use usher_core::config::{ConfigError, parse};
 use usher_core::plan::Rules;
+use usher_linux::PathError;
 
 /// The default path of the file; [`PATH_VARIABLE`] overrides it.
 pub const PATH: &str = "/etc/usher/config.toml";
@@ -26,12 +27,8 @@ const MAX_BYTES: u64 = 64 * 1024;
 pub enum ConfigFileError {
     #[error("{}: there is no such file", .0.display())]
     Missing(PathBuf),
-    #[error("cannot read {}: {error}", path.display())]
-    Unread {
-        path: PathBuf,
-        #[source]
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Unread(#[from] PathError),
     #[error("{} is longer than {MAX_BYTES} bytes", .0.display())]
     TooLong(PathBuf),
     #[error("{}: {error}", path.display())]
@@ -64,10 +61,7 @@ pub fn read() -> Result<Rules, ConfigFileError> {
 pub fn read_file(path: &Path) -> Result<Rules, ConfigFileError> {
     let unread = |error: io::Error| match error.kind() {
         ErrorKind::NotFound => ConfigFileError::Missing(path.to_owned()),
-        _ => ConfigFileError::Unread {
-            path: path.to_owned(),
-            error,
-        },
+        _ => PathError::cannot("read", path)(error).into(),
     };
     let file = File::open(path).map_err(unread)?;
     let mut text = String::new();

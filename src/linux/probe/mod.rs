@@ -129,7 +129,7 @@ async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), ActionError> {
             prober::ask(Question::Grpc { port, service }, limit, target).await
         }
     };
-    outcome.map_err(|error| ActionError::Reported(tame(&error.to_string())))
+    outcome.map_err(reported)
 }
 
 /// Runs a hook, bounded by `limit`.
@@ -154,7 +154,12 @@ pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(
             Ok(())
         }
     };
-    outcome.map_err(|error| ActionError::Reported(tame(&error.to_string())))
+    outcome.map_err(reported)
+}
+
+/// The error as the core reports it: it may contain the container's own words.
+fn reported(error: ProbeError) -> ActionError {
+    ActionError::Reported(tame(&error.to_string()))
 }
 
 /// Returns the request with its port as a number, in case the author gave a name.

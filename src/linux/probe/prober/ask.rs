@@ -63,14 +63,14 @@ pub(in crate::probe) async fn ask(
             wanted: "answer",
             limit,
         }),
-        Ok(Err(problem)) => Err(match status {
-            // This status explains nothing: the prober exited with 0, or the shim has killed it.
-            None | Some(ExitStatus::Code(0) | ExitStatus::Signal(KILL)) => ProbeError::Prober {
-                problem,
-                status: None,
-            },
-            status => ProbeError::Prober { problem, status },
-        }),
+        Ok(Err(problem)) => {
+            // The status explains nothing if the prober exited with 0, or the shim has killed it.
+            let is_usual = |status: &ExitStatus| {
+                matches!(status, ExitStatus::Code(0) | ExitStatus::Signal(KILL))
+            };
+            let status = status.filter(|status| !is_usual(status));
+            Err(ProbeError::Prober { problem, status })
+        }
         Ok(Ok(verdict)) => {
             if let Some(kept) = verdict.kept
                 && !IS_SAID.swap(true, Ordering::Relaxed)
