@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     Answer, BareShim, ContainerSpec, Containerd, Gates, PATIENCE, Status, TaskApi,
-    add_poststart_hook, eventually, on_v2, runtime_under_test, scaled,
+    add_poststart_hook, eventually, on_v2, process_state, runtime_under_test, scaled,
 };
 use crate::pod;
 
@@ -27,14 +27,6 @@ fn commands(host: &Containerd, word: &str) -> Vec<u32> {
     let all = host.commands().into_iter();
     let with = all.filter(|(_, words)| words.split_whitespace().any(|one| one == word));
     with.map(|(pid, _)| pid).collect()
-}
-
-/// True if the process has exited, whether or not the shim has reaped it.
-fn has_exited(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
-    // The state follows the name, which is in parentheses (`proc_pid_stat(5)`).
-    let state = stat.iter().flat_map(|stat| stat.rsplit(") ").next());
-    state.into_iter().all(|state| state.starts_with('Z'))
 }
 
 /// The sidecar replaces `/etc/passwd` by a FIFO, and the OCI runtime hangs when it reads the file.
@@ -218,7 +210,9 @@ fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
         let started = scope.spawn(|| shim.api().start("a", ""));
         gates.await_waiting("after-start");
         // The hung command has started the program, which may still run on a busy machine.
-        eventually("the program has exited", PATIENCE, || has_exited(init));
+        eventually("the program has exited", PATIENCE, || {
+            process_state(init).is_none_or(|state| state == 'Z')
+        });
         let killed = Instant::now();
         // The container has exited already, so the call may fail.
         let _ = api.kill("a", "", 9, true);
