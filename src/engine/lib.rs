@@ -180,6 +180,11 @@ pub struct Facts {
 /// Laws: a call with a [`CancelToken`] ends soon after the token is canceled, and does not begin if
 /// the token was canceled before. Kills and deletions take no token, because they have to be done
 /// in any case.
+///
+/// Two rules bind the caller, because an OCI runtime works on one state directory: while
+/// [`forget`](Container::forget) is in progress, neither [`delete`](Container::delete) nor
+/// [`create_again`](Container::create_again) begins; `forget` does not begin during a
+/// [release](Init::release).
 #[async_trait]
 pub trait Container: fmt::Debug + Send + Sync {
     /// Creates the container as it was [read](Engine::read), with its root file system and streams.

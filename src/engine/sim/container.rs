@@ -103,12 +103,12 @@ impl SimContainer {
         }
     }
 
-    /// Records that an operation begins while a conflicting operation is in progress. `count` is
-    /// the number of conflicting operations in progress.
-    fn is_hurried_by(&self, count: &AtomicUsize) {
-        if count.load(Ordering::Relaxed) > 0 {
+    /// Records that `call` begins. `conflicting` is the number of calls in progress with which
+    /// `call` must not overlap.
+    fn check_overlap(&self, call: EngineCall, conflicting: &AtomicUsize) {
+        if conflicting.load(Ordering::Relaxed) > 0 {
             let id = self.id.clone();
-            self.engine.lock().tell(Happening::Hurried { id });
+            self.engine.lock().tell(Happening::Overlapped { call, id });
         }
     }
 
@@ -186,7 +186,7 @@ impl Container for Arc<SimContainer> {
         _: &mut Streams,
         token: &CancelToken,
     ) -> Result<NewInit, EngineError> {
-        self.is_hurried_by(&self.forgettings);
+        self.check_overlap(EngineCall::CreateAgain, &self.forgettings);
         if token.is_canceled() {
             return Err(EngineError::CutShort("restart canceled".to_owned()));
         }
@@ -211,7 +211,7 @@ impl Container for Arc<SimContainer> {
     }
 
     async fn forget(&self) -> Result<(), EngineError> {
-        self.is_hurried_by(&self.releases);
+        self.check_overlap(EngineCall::Forget, &self.releases);
         let _forgetting = UnderWay::one_more(&self.forgettings);
         self.engine.meet(EngineCall::Forget, &self.id, None).await?;
         self.forgotten()?;
@@ -220,6 +220,7 @@ impl Container for Arc<SimContainer> {
     }
 
     async fn delete(&self, how: Deletion, streams: Vec<Streams>) -> Result<(), EngineError> {
+        self.check_overlap(EngineCall::Delete, &self.forgettings);
         let removal = async {
             match how {
                 Deletion::RootfsOnly => Ok(()),

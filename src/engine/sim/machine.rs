@@ -105,9 +105,10 @@ pub enum Happening {
     Forgotten {
         id: String,
     },
-    /// A restart in place began while the cleanup was in progress, or the cleanup began while the
-    /// release was in progress.
-    Hurried {
+    /// `call` began while another call was in progress that must not overlap with it
+    /// ([`Container`](crate::Container)).
+    Overlapped {
+        call: EngineCall,
         id: String,
     },
     /// The memory limit was set, in bytes.

@@ -76,7 +76,7 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ("an exec whose stdin is closed ends", closed_stdins_end),
     (
         "no life begins while the last is forgotten, nor is forgotten while it begins",
-        no_life_is_hurried,
+        engine_calls_do_not_overlap,
     ),
     ("a pod has room for each of its containers", pods_have_room),
 ];
@@ -421,10 +421,9 @@ fn closed_stdins_end(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-fn no_life_is_hurried(account: &Account<'_>) -> Verdict {
-    let hurried = account.story.iter();
-    let mut hurried = hurried.filter(|(_, it)| matches!(it, Happening::Hurried { .. }));
-    let first = hurried.next();
+fn engine_calls_do_not_overlap(account: &Account<'_>) -> Verdict {
+    let mut story = account.story.iter();
+    let first = story.find(|(_, it)| matches!(it, Happening::Overlapped { .. }));
     broken(first.is_none(), || format!("{first:?}"))
 }
 
