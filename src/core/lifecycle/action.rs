@@ -12,7 +12,7 @@ use crate::plan::{Hook, Signal};
 
 use super::report::Report;
 use super::state::StateSummary;
-use super::task::{Deletion, IllegalCall};
+use super::task::{Deletion, IllegalCall, IllegalExecCall};
 
 /// The id of a container as containerd knows it; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -102,8 +102,12 @@ pub enum Action {
     EndOutput { id: ContainerId, code: u32 },
     /// Publish the container's exit with this code and the time at which it really exited.
     PublishExit { id: ContainerId, code: u32 },
-    /// Publish the exit of an Exec.
-    PublishExecExit { id: ContainerId, exec_id: String },
+    /// Publish the exit of an exec with this code.
+    PublishExecExit {
+        id: ContainerId,
+        exec_id: String,
+        code: u32,
+    },
     /// Clean up the runtime state of an exited container except its root file system, and report
     /// with [`handle_cleaned_up`](super::Pod::handle_cleaned_up).
     CleanUp { id: ContainerId },
@@ -346,6 +350,14 @@ pub enum Refusal {
     NotFound { id: ContainerId },
     #[error("{0}")]
     IllegalCall(IllegalCall),
+    #[error("process {exec_id} of task {id} does not exist")]
+    ExecNotFound { id: ContainerId, exec_id: String },
+    #[error("process {exec_id} of task {id} already exists")]
+    ExecExists { id: ContainerId, exec_id: String },
+    #[error("exec {exec_id:?}: task {id} has no process just now")]
+    NoProcess { id: ContainerId, exec_id: String },
+    #[error("{0}")]
+    IllegalExecCall(IllegalExecCall),
     #[error(
         "container {name} has other usher annotations than the first container of its pod; without a sandbox container, all containers of a pod need the same"
     )]

@@ -19,6 +19,7 @@ use super::effects::ContainerContext;
 use super::report::Report;
 use super::request::StopRequest;
 use super::rules::{Decision, Due, Subject};
+use super::task::Call;
 use super::time::Time;
 
 /// An Exec without a deadline is taken for the postStart handler if it comes within this time after
@@ -118,7 +119,8 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Held`] for a probe or the preStop handler while the container's program has not
+    /// [`Refusal::NotFound`], [`Refusal::IllegalCall`], [`Refusal::NoProcess`] during a restart in
+    /// place, [`Refusal::ExecExists`], and [`Refusal::Held`] for a probe or the preStop handler while the container's program has not
     /// been executed: kubelet ignores a probe that could not be made, but counts a failed one.
     pub fn handle_exec(
         &mut self,
@@ -129,7 +131,10 @@ impl Pod {
         self.now = now;
         self.on_call(
             id,
-            |pod, container| pod.pre_stop_of(container, exec),
+            |pod, container| {
+                container.may_exec(id, exec)?;
+                pod.pre_stop_of(container, exec)
+            },
             |context, pre_stop| context.executes(exec, pre_stop),
         )?;
         self.settle(now);
@@ -214,6 +219,31 @@ impl Pod {
     }
 }
 
+impl Container {
+    /// Checks that an exec can be added to the container now.
+    fn may_exec(&self, id: &ContainerId, exec: &Exec<'_>) -> Result<(), Refusal> {
+        let exec_id = exec.id.to_owned();
+        self.allows(id, Call::Exec(exec_id.clone()))?;
+        let id = id.clone();
+        // During a restart in place the next init process may exist already, but its program does
+        // not run yet.
+        if self.is_without_program() {
+            return Err(Refusal::NoProcess { id, exec_id });
+        }
+        match self.execs.contains(exec.id) {
+            true => Err(Refusal::ExecExists { id, exec_id }),
+            false => Ok(()),
+        }
+    }
+
+    /// True if the container reads RUNNING though its program does not run: it is about to be
+    /// restarted in place, is being restarted (and may have its next process already), or its
+    /// success is withheld.
+    fn is_without_program(&self) -> bool {
+        self.state.is_alive() && !self.state.has_process()
+    }
+}
+
 impl ContainerContext<'_> {
     fn executes(&mut self, exec: &Exec<'_>, pre_stop: Option<StopRequest>) {
         self.container.execs.add(exec.id);
@@ -238,8 +268,8 @@ impl ContainerContext<'_> {
         }
     }
 
-    fn exec_over(&mut self, exec_id: &str, status: Option<ExitStatus>) {
-        self.container.execs.exit(exec_id, status.is_some());
+    pub(super) fn exec_over(&mut self, exec_id: &str, status: Option<ExitStatus>) {
+        self.container.execs.exit(exec_id, status);
         let (now, is_hardly_asked) = (self.now, self.container.is_hardly_asked());
         let post_start = self.container.state.post_start_mut();
         let Some(post_start) = post_start.filter(|known| known.is_run_by(exec_id)) else {

@@ -131,7 +131,7 @@ pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use state::StateSummary;
 pub use stop::Kill;
 pub use task::{
-    BundleFacts, Call, CleanupOutcome, Deletion, IllegalCall, LAST_WORDS_WITHIN, READ_WITHIN,
+    BundleFacts, Call, CleanupOutcome, Deletion, ExecCall, IllegalCall, IllegalExecCall, LAST_WORDS_WITHIN, READ_WITHIN,
     RELEASES_WITHIN, TaskStatus,
 };
 pub use time::Time;
@@ -227,14 +227,6 @@ impl Pod {
             Some(_) => Some(self.bounded(now, self.liveness_probe(container)?.clone())),
             None => Some(container.probing()?.1.probe.clone()),
         }
-    }
-
-    /// True if a container reads RUNNING though its program does not run: it is about to be
-    /// restarted in place, is being restarted (and may have its next process already), or its
-    /// success is withheld.
-    pub fn is_without_program(&self, id: &ContainerId) -> bool {
-        self.known(id)
-            .is_ok_and(|container| container.state.is_alive() && !container.state.has_process())
     }
 
     /// True if a container's program is to be restarted in place, or is being restarted. The

@@ -252,15 +252,16 @@ impl World {
     /// Records that an exec has exited with this code; `None` if its process was never executed.
     pub fn exec_over(&mut self, name: &str, exec_id: &str, code: Option<u8>) {
         let status = code.map(ExitStatus::Code);
-        self.pod
-            .handle_exec_over(self.now, &ContainerId::from(name), exec_id, status);
-        self.exec_output_read(&ContainerId::from(name), exec_id);
+        self.end_exec(&ContainerId::from(name), exec_id, status);
         self.drain();
     }
 
-    /// Lets the caller read the output of an exec at once.
-    fn exec_output_read(&mut self, id: &ContainerId, exec_id: &str) {
+    /// Ends an exec. The caller reads its output and deletes it at once.
+    fn end_exec(&mut self, id: &ContainerId, exec_id: &str, status: Option<ExitStatus>) {
+        self.pod.handle_exec_over(self.now, id, exec_id, status);
         self.pod.handle_exec_output_read(self.now, id, exec_id);
+        // Fails if the container is gone.
+        let _ = self.pod.handle_exec_delete(self.now, id, exec_id);
     }
 
     /// Stops the pod as `usher stop` does.
@@ -314,8 +315,7 @@ impl World {
             Call::PreStopOver(name) => {
                 let id = ContainerId::from(name);
                 let status = Some(ExitStatus::Code(0));
-                self.pod.handle_exec_over(self.now, &id, "pre-stop", status);
-                self.exec_output_read(&id, "pre-stop");
+                self.end_exec(&id, "pre-stop", status);
             }
             Call::PostStart(name, takes, code) => {
                 let id = ContainerId::from(name);
@@ -456,8 +456,7 @@ impl World {
             }
             Event::ExecOver(id, exec, code) => {
                 let status = Some(ExitStatus::Code(code));
-                self.pod.handle_exec_over(self.now, &id, exec, status);
-                self.exec_output_read(&id, exec);
+                self.end_exec(&id, exec, status);
                 self.post_start_is_over(&id, code == 0);
             }
             Event::PostStarted(id, execution) => {

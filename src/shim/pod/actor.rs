@@ -232,7 +232,9 @@ impl Actor {
                 } => self.hook(id, kind, hook, limit),
                 Action::EndOutput { id, code } => self.end_output(&id, code),
                 Action::PublishExit { id, code } => self.publish_exit(&id, code),
-                Action::PublishExecExit { id, exec_id } => self.publish_exec_exit(&id, &exec_id),
+                Action::PublishExecExit { id, exec_id, code } => {
+                    self.publish_exec_exit(&id, &exec_id, code);
+                }
                 Action::CleanUp { id } => self.clean_up(&id),
                 Action::KillParked { id } => self.kill_parked(&id),
                 Action::Delete { id, how } => self.begin_deletion(&id, how),

@@ -234,11 +234,11 @@ impl Actor {
         self.operations.cancel_all(id);
         if let Some(mut task) = self.tasks.remove(id) {
             let why = CallError::not_found(id.as_str(), "");
-            task.init.never_ran(&why);
+            task.init.answer_waits(Err(why.clone()));
             task.answer_deleters(&Err(why.clone()));
             task.updates.refuse(&why);
             for exec in task.execs.values_mut() {
-                exec.process.never_ran(&why);
+                exec.process.answer_waits(Err(why.clone()));
             }
         }
         let now = self.now();

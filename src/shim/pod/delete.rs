@@ -10,8 +10,8 @@ use usher_engine::EngineError;
 use usher_engine::Panicked;
 use usher_linux::stdio;
 
-use super::process::{Deleted, Exit};
-use super::{Actor, CallError, Kind, Reply};
+use super::process::{Deleted, Exec, Exit};
+use super::{Actor, CallError, Reply};
 
 /// The exit that is reported for a process that never ran. containerd takes this exit as unknown.
 const NO_EXIT: Exit = Exit {
@@ -121,7 +121,7 @@ impl Actor {
             task.answer_deleters(&Err(error.into()));
             return self.core.handle_not_deleted(self.now(), id);
         }
-        let (pid, exit) = (task.init.pid, task.init.exit.unwrap_or(NO_EXIT));
+        let (pid, exit) = (task.init.pid, task.init.exit().unwrap_or(NO_EXIT));
         let deleters = mem::take(&mut task.deleters);
         self.forget(id);
         self.node.publish(TaskDelete {
@@ -137,39 +137,24 @@ impl Actor {
     }
 
     fn delete_exec(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
-        let task = match self.task_mut(id) {
-            Ok(task) => task,
+        let mut exec = match self.remove_exec(id, exec_id) {
+            Ok(exec) => exec,
             Err(error) => return drop(reply.send(Err(error))),
         };
-        let Some(exec) = task.execs.get(exec_id) else {
-            return drop(reply.send(Err(CallError::not_found(id, exec_id))));
-        };
-        if exec.process.reads_running() {
-            let message = format!(
-                "cannot delete process {exec_id} of task {id}: it is running, expected stopped or created"
-            );
-            return drop(reply.send(Err(CallError::new(Kind::FailedPrecondition, message))));
-        }
-        let Some(mut exec) = task.execs.remove(exec_id) else {
-            return;
-        };
-        let container = ContainerId::from(id);
-        self.exec_over(&container, exec_id, None);
-        let now = self.now();
-        self.core.handle_exec_deleted(now, &container, exec_id);
-        let exit = exec.process.exit.unwrap_or(NO_EXIT);
+        let exit = exec.process.exit().unwrap_or(NO_EXIT);
         let deleted = Deleted {
             pid: exec.process.pid,
             exit,
         };
-        match exec.starting.take() {
+        let answer = match exec.starting.take() {
             Some((operation, token)) => {
                 self.operations.cancel(operation);
                 token.cancel();
-                exec.process.never_ran(&CallError::not_found(id, exec_id));
+                Err(CallError::not_found(id, exec_id))
             }
-            None => exec.process.ended(exit),
-        }
+            None => Ok(exit),
+        };
+        exec.process.answer_waits(answer);
         let drain = async move {
             stdio::drain([exec.process.streams]).await;
             Ok::<_, Panicked>(())
@@ -177,5 +162,13 @@ impl Actor {
         self.spawn(drain, move |_, _| {
             let _ = reply.send(Ok(deleted));
         });
+    }
+
+    fn remove_exec(&mut self, id: &str, exec_id: &str) -> Result<Exec, CallError> {
+        self.task(id)?;
+        let (now, key) = (self.now(), ContainerId::from(id));
+        self.core.handle_exec_delete(now, &key, exec_id)?;
+        let exec = self.task_mut(id)?.execs.remove(exec_id);
+        exec.ok_or_else(|| CallError::not_found(id, exec_id))
     }
 }

@@ -83,8 +83,8 @@ impl From<EngineError> for CallError {
 impl From<Refusal> for CallError {
     fn from(refusal: Refusal) -> CallError {
         let kind = match &refusal {
-            Refusal::AlreadyExists { .. } => Kind::AlreadyExists,
-            Refusal::NotFound { .. } => Kind::NotFound,
+            Refusal::AlreadyExists { .. } | Refusal::ExecExists { .. } => Kind::AlreadyExists,
+            Refusal::NotFound { .. } | Refusal::ExecNotFound { .. } => Kind::NotFound,
             Refusal::OtherPlan { .. } => Kind::InvalidArgument,
             Refusal::StartTimedOut { .. } => Kind::DeadlineExceeded,
             Refusal::SandboxGone { .. }
@@ -94,11 +94,13 @@ impl From<Refusal> for CallError {
             | Refusal::EndedBeforeStart { .. }
             | Refusal::NotHeld { .. }
             | Refusal::TurnAtTheEnd { .. }
-            | Refusal::Held { .. } => Kind::FailedPrecondition,
+            | Refusal::Held { .. }
+            | Refusal::NoProcess { .. } => Kind::FailedPrecondition,
             Refusal::NotReleased { .. } => Kind::Unknown,
             // For containerd, a process that has exited is not found.
             Refusal::IllegalCall(call) if call.is_finished() => Kind::NotFound,
-            Refusal::IllegalCall(_) => Kind::FailedPrecondition,
+            Refusal::IllegalExecCall(call) if call.is_finished() => Kind::NotFound,
+            Refusal::IllegalCall(_) | Refusal::IllegalExecCall(_) => Kind::FailedPrecondition,
         };
         CallError::new(kind, refusal.to_string())
     }

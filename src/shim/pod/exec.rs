@@ -1,13 +1,12 @@
 //! The Exec call: adds further processes to a container.
 
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskExit};
 use containerd_shim_protos::protobuf::MessageField;
 use serde::Deserialize;
 
-use usher_core::lifecycle::{self, Call, ContainerId, Wanted};
+use usher_core::lifecycle::{self, ContainerId, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
 use usher_engine::Panicked;
@@ -42,26 +41,8 @@ impl Actor {
                 call.exec_id
             ))
         })?;
-        let task = self.task(&call.id)?;
-        let id = ContainerId::from(call.id.as_str());
-        self.core.allows(&id, Call::Exec(call.exec_id.clone()))?;
-        // During a restart in place the next init process may exist already, but its program does
-        // not run yet.
-        if self.core.is_without_program(&id) {
-            let message = format!(
-                "exec {:?}: task {} has no process just now",
-                call.exec_id, call.id
-            );
-            return Err(CallError::new(Kind::FailedPrecondition, message));
-        }
-        if task.execs.contains_key(&call.exec_id) {
-            let message = format!(
-                "process {} of task {} already exists",
-                call.exec_id, call.id
-            );
-            return Err(CallError::new(Kind::AlreadyExists, message));
-        }
-        let now = self.now();
+        self.task(&call.id)?;
+        let (now, id) = (self.now(), ContainerId::from(call.id.as_str()));
         let exec = lifecycle::Exec {
             id: &call.exec_id,
             argv: &spec.args,
@@ -71,20 +52,19 @@ impl Actor {
         self.core.handle_exec(now, &id, &exec)?;
         // Prepare for the caller's Start of this exec, which comes next.
         self.node.engine.get_ready(UpcomingCreation::Exec);
-        if self.core.is_post_start(&id, &call.exec_id)
-            && let Some(task) = self.tasks.get_mut(&id)
-        {
+        let is_post_start = self.core.is_post_start(&id, &call.exec_id);
+        let task = self.task_mut(&call.id)?;
+        if is_post_start {
             task.carryover.keep_post_start(call.spec.clone());
         }
-        if let Entry::Vacant(place) = self.task_mut(&call.id)?.execs.entry(call.exec_id.clone()) {
-            let process = Process::new(call.paths);
-            place.insert(Exec {
-                spec: call.spec,
-                starting: None,
-                handle: None,
-                process,
-            });
-        }
+        let exec = Exec {
+            spec: call.spec,
+            starting: None,
+            handle: None,
+            exited_at: None,
+            process: Process::new(call.paths),
+        };
+        task.execs.insert(call.exec_id.clone(), exec);
         self.node.publish(TaskExecAdded {
             container_id: call.id,
             exec_id: call.exec_id,
@@ -132,7 +112,6 @@ impl Actor {
         if let Some(exec) = self.exec_mut(&id, exec_id) {
             exec.starting = Some((operation, token));
         }
-        self.core.handle_exec_starting(&id, exec_id);
     }
 
     fn begin_exec(
@@ -141,16 +120,13 @@ impl Actor {
         exec_id: &str,
     ) -> Result<(CancelToken, Execution), CallError> {
         let key = ContainerId::from(id);
+        self.task(id)?;
+        self.core.handle_exec_start(&key, exec_id)?;
         let score = self.core.oom_score(&key);
         let has_exited = self.core.has_exited(&key);
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
-        // The spec is empty after an earlier Start of this exec, even if that Start has failed.
-        if exec.spec.is_empty() {
-            let message = format!("process {exec_id} of task {id} was started before");
-            return Err(CallError::new(Kind::FailedPrecondition, message));
-        }
         let token = task.handles.cancel_token().child();
         let order = ExecOrder {
             exec_id: exec_id.to_owned(),
@@ -190,7 +166,6 @@ impl Actor {
         exec.starting = None;
         exec.handle = Some(Arc::clone(&process));
         exec.process.pid = pid;
-        exec.process.started = true;
         exec.process.take_streams(streams);
         exec.process.connect_stdin();
         self.core.handle_exec_started(id, exec_id);
@@ -219,17 +194,15 @@ impl Actor {
     fn exec_not_started(&mut self, id: &ContainerId, exec_id: &str, error: &CallError) {
         if let Some(exec) = self.exec_mut(id, exec_id) {
             exec.starting = None;
-            exec.process.never_ran(error);
-            self.exec_over(id, exec_id, None);
+            exec.process.answer_waits(Err(error.clone()));
+            let now = self.now();
+            self.core.handle_exec_over(now, id, exec_id, None);
         }
     }
 
     fn exec_ended(&mut self, id: &ContainerId, exec_id: &str, status: ExitStatus) {
-        let exit = Exit {
-            code: status.code(),
-            at: self.node.clock.wall(),
-        };
-        self.exec_over(id, exec_id, Some(status));
+        let (now, at) = (self.now(), self.node.clock.wall());
+        self.core.handle_exec_over(now, id, exec_id, Some(status));
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
@@ -237,7 +210,7 @@ impl Actor {
             if status == ExitStatus::Signal(Signal::KILL.number()) {
                 task.handles.look_at_memory();
             }
-            exec.process.untold = Some(exit);
+            exec.exited_at = Some(at);
             if let Some(unread) = exec.process.end_streams() {
                 let exec_id = exec_id.to_owned();
                 let then = move |actor: &mut Actor, id: &ContainerId, _| {
@@ -248,34 +221,19 @@ impl Actor {
                 return;
             }
         }
-        let now = self.now();
         self.core.handle_exec_output_read(now, id, exec_id);
     }
 
     /// Publishes the exit of an exec.
-    pub(super) fn publish_exec_exit(&mut self, id: &ContainerId, exec_id: &str) {
-        let task = self.tasks.get_mut(id);
-        let exec = task.and_then(|task| task.execs.get_mut(exec_id));
-        let Some(process) = exec.map(|exec| &mut exec.process) else {
+    pub(super) fn publish_exec_exit(&mut self, id: &ContainerId, exec_id: &str, code: u32) {
+        let now = self.node.clock.wall();
+        let Some(exec) = self.exec_mut(id, exec_id) else {
             return;
         };
-        let Some(exit) = process.untold.take() else {
-            return;
-        };
-        let event = exit_event(id, exec_id, process.pid, exit);
-        self.node.publish(event);
-        process.ended(exit);
-    }
-
-    /// Tells the core that an exec ended with `status`; `None` if the exec never ran.
-    pub(super) fn exec_over(
-        &mut self,
-        id: &ContainerId,
-        exec_id: &str,
-        status: Option<ExitStatus>,
-    ) {
-        let now = self.now();
-        self.core.handle_exec_over(now, id, exec_id, status);
+        let at = exec.exited_at.unwrap_or(now);
+        let (exit, pid) = (Exit { code, at }, exec.process.pid);
+        exec.process.answer_waits(Ok(exit));
+        self.node.publish(exit_event(id, exec_id, pid, exit));
     }
 }
 

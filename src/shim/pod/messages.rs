@@ -28,14 +28,16 @@ impl Actor {
 
     /// The state of a task or one of its execs as the caller reads it.
     pub(super) fn status_of(&self, id: &ContainerId, exec_id: &str, process: &Process) -> Status {
-        let of_task = self.core.task_status(id);
-        match (process.exit, of_task) {
-            (Some(exit), _) => Status::Stopped(exit),
-            (None, Some(TaskStatus::Pausing)) => Status::Pausing,
-            (None, Some(TaskStatus::Paused)) => Status::Paused,
-            (None, Some(TaskStatus::Running)) if exec_id.is_empty() => Status::Running,
-            (None, _) if !exec_id.is_empty() && process.started => Status::Running,
-            (None, _) => Status::Created,
+        let status = match exec_id {
+            "" => self.core.task_status(id),
+            exec_id => self.core.exec_status(id, exec_id),
+        };
+        match status {
+            Some(TaskStatus::Stopped) => process.exit().map_or(Status::Running, Status::Stopped),
+            Some(TaskStatus::Pausing) => Status::Pausing,
+            Some(TaskStatus::Paused) => Status::Paused,
+            Some(TaskStatus::Running) => Status::Running,
+            Some(TaskStatus::Created) | None => Status::Created,
         }
     }
 
@@ -43,10 +45,9 @@ impl Actor {
     pub fn wait(&mut self, id: &str, exec_id: &str, reply: Reply<Exit>) {
         match self.process_mut(id, exec_id) {
             Err(error) => drop(reply.send(Err(error))),
-            Ok(process) => match (process.exit, &process.failure) {
-                (Some(exit), _) => drop(reply.send(Ok(exit))),
-                (None, Some(why)) => drop(reply.send(Err(why.clone()))),
-                (None, None) => {
+            Ok(process) => match &process.answer {
+                Some(answer) => drop(reply.send(answer.clone())),
+                None => {
                     // Drop the callers that no longer wait, so that their number does not grow
                     // while the container runs.
                     process.waiting.retain(|waiting| !waiting.is_closed());

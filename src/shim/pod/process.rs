@@ -63,15 +63,17 @@ pub(super) struct Facts {
     pub allotment: Allotment,
 }
 
-/// An exec: the command, and later the process.
+/// An exec: the command, and later the process. The core knows its state.
 #[derive(Debug)]
 pub(super) struct Exec {
-    /// The JSON of a process in the OCI specification. Empty after a Start has taken it.
+    /// The JSON of a process in the OCI specification. Empty after the Start has taken it.
     pub spec: Vec<u8>,
     /// The operation that starts the exec, and its cancellation token.
     pub starting: Option<(OperationId, CancelToken)>,
     /// The process once it is executed.
     pub handle: Option<Arc<dyn Executed>>,
+    /// Time at which the process was collected.
+    pub exited_at: Option<SystemTime>,
     pub process: Process,
 }
 
@@ -84,13 +86,9 @@ pub(super) struct Process {
     /// The streams of the process. Until the process has streams, stand-ins remember the caller's
     /// requests about them.
     pub streams: Streams,
-    pub started: bool,
-    /// The exit of an exec, kept until the exit is published.
-    pub untold: Option<Exit>,
-    /// The exit, once it is published.
-    pub exit: Option<Exit>,
-    /// Why the process will never run. Callers that wait for the process get this answer.
-    pub failure: Option<CallError>,
+    /// The answer to Wait: the published exit, or why the process will never run.
+    pub answer: Option<Result<Exit, CallError>>,
+    /// Callers that wait for the answer.
     pub waiting: Vec<Reply<Exit>>,
 }
 
@@ -118,14 +116,9 @@ impl Process {
         }
     }
 
-    /// True if the process runs as far as the caller knows.
-    pub fn reads_running(&self) -> bool {
-        self.started && self.exit.is_none()
-    }
-
-    /// True if the process of an exec has exited, whether or not the exit is published.
-    pub fn has_ended(&self) -> bool {
-        self.untold.or(self.exit).is_some()
+    /// The published exit of the process.
+    pub fn exit(&self) -> Option<Exit> {
+        self.answer.as_ref()?.as_ref().ok().copied()
     }
 
     /// Gives the process its streams, and carries out the requests that the stand-ins remember.
@@ -147,22 +140,14 @@ impl Process {
         self.streams.ended()
     }
 
-    /// Answers all current and later Waits with `why`: the process was not started, or its container
-    /// is gone.
-    pub fn never_ran(&mut self, why: &CallError) {
-        self.failure = Some(why.clone());
-        for reply in self.waiting.drain(..) {
-            let _ = reply.send(Err(why.clone()));
-        }
-    }
-
-    /// Tells all waiting callers that the process has exited.
-    pub fn ended(&mut self, exit: Exit) {
-        self.exit = Some(exit);
+    /// Answers all current and later Waits: with the exit, or with the reason why the process will
+    /// never run.
+    pub fn answer_waits(&mut self, answer: Result<Exit, CallError>) {
         for reply in self.waiting.drain(..) {
             // This fails if the caller no longer waits.
-            let _ = reply.send(Ok(exit));
+            let _ = reply.send(answer.clone());
         }
+        self.answer = Some(answer);
     }
 }
 

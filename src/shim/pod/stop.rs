@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::record::What;
-use usher_core::lifecycle::{Call, ContainerId, Kill, Wanted};
+use usher_core::lifecycle::{Call, ContainerId, ExecCall, Kill, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
 use usher_engine::Panicked;
@@ -46,14 +46,13 @@ impl Actor {
 
     /// Answers a Kill with signal 0, which only checks that the process exists (`kill(2)`).
     fn is_alive(&self, call: &KillCall) -> Result<(), CallError> {
-        let (_, process) = self.process(&call.id, &call.exec_id)?;
+        self.task(&call.id)?;
+        let id = ContainerId::from(call.id.as_str());
         match call.exec_id.as_str() {
-            "" => Ok(self
-                .core
-                .allows(&ContainerId::from(call.id.as_str()), Call::KillZero)?),
-            _ if process.has_ended() => Err(CallError::finished(&call.id)),
-            _ => Ok(()),
+            "" => self.core.allows(&id, Call::KillZero)?,
+            exec_id => self.core.allows_exec(&id, exec_id, ExecCall::KillZero)?,
         }
+        Ok(())
     }
 
     fn kill_exec(&mut self, call: KillCall, signal: Signal, reply: Reply<()>) {
@@ -71,18 +70,11 @@ impl Actor {
     }
 
     fn executed(&self, call: &KillCall) -> Result<Arc<dyn Process>, CallError> {
-        let exec = self.task(&call.id)?.execs.get(&call.exec_id);
-        let exec = exec.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))?;
-        if exec.process.has_ended() {
-            return Err(CallError::finished(&call.exec_id));
-        }
-        exec.handle.clone().ok_or_else(|| {
-            let message = format!(
-                "process {} of task {} is not started",
-                call.exec_id, call.id
-            );
-            CallError::new(Kind::FailedPrecondition, message)
-        })
+        let task = self.task(&call.id)?;
+        let id = ContainerId::from(call.id.as_str());
+        self.core.allows_exec(&id, &call.exec_id, ExecCall::Kill)?;
+        let handle = task.execs.get(&call.exec_id).and_then(|exec| exec.handle.clone());
+        handle.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))
     }
 
     /// Handles the exit of a container's init process. If the container shares a PID namespace with
@@ -145,7 +137,7 @@ impl Actor {
         let at = task.handles.exited_at(wall);
         let (exit, pid) = (Exit { code, at }, task.init.pid);
         self.node.publish(exit_event(id, id.as_str(), pid, exit));
-        task.init.ended(exit);
+        task.init.answer_waits(Ok(exit));
         task.carryover.release_pid(pid);
         tracing::info!(container = %id, code, "exited");
         self.record.note(now, id, What::Reported(code));

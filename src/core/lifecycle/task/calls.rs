@@ -83,7 +83,7 @@ impl Pod {
 }
 
 impl Container {
-    pub(super) fn allows(&self, id: &ContainerId, call: Call) -> Result<(), Refusal> {
+    pub(in crate::lifecycle) fn allows(&self, id: &ContainerId, call: Call) -> Result<(), Refusal> {
         let state = match call {
             Call::Checkpoint if !self.state.has_exited() && self.is_cleanup_under_way() => {
                 State::BeingCheckpointed

@@ -1,12 +1,37 @@
 //! The execs of a container: further processes, which its exit waits for.
+//!
+//! ```text
+//!   Added --> Starting --> Running --> Exiting --> Exited
+//!                 '-----> NeverRan
+//! ```
+//!
+//! The state of an exec determines what the caller reads, and which call is legal. `-`: refused.
+//!
+//! | | Start | Kill | Kill 0 | Delete |
+//! |---|---|---|---|---|
+//! | added | yes | - | yes | yes |
+//! | starting | - | - | yes | yes |
+//! | running | - | yes | yes | - |
+//! | exiting | - | - | - | - |
+//! | exited | - | - | - | yes |
+//! | never ran | - | - | yes | yes |
+//!
+//! A Delete of an exec that is being started cancels the start.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::lifecycle::Pod;
-use crate::lifecycle::action::{Action, ContainerId};
+use crate::lifecycle::action::{Action, ContainerId, Refusal};
+use crate::lifecycle::container::Container;
+use crate::lifecycle::effects::ContainerContext;
+use crate::lifecycle::state::Freezer;
 use crate::lifecycle::time::Time;
+use crate::process::ExitStatus;
+
+use super::TaskStatus;
 
 /// The execs of a container by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,10 +42,75 @@ enum Exec {
     Added,
     Starting,
     Running,
-    /// The process has exited; the exit is not published yet.
-    Exiting,
-    /// The exit is published, or the process never ran.
-    Over,
+    /// The process has exited with this code; the exit is not published yet.
+    Exiting(u32),
+    /// The exit is published.
+    Exited,
+    /// The process could not be started.
+    NeverRan,
+}
+
+/// A call for an exec that needs a certain state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExecCall {
+    Start,
+    Kill,
+    /// Signal 0, which tests if the process exists (`kill(2)`).
+    KillZero,
+    Delete,
+}
+
+/// A call that the state of the exec does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IllegalExecCall {
+    call: ExecCall,
+    id: ContainerId,
+    exec_id: String,
+    exec: Exec,
+}
+
+impl Exec {
+    /// True if the table allows the call.
+    fn allows(self, call: ExecCall) -> bool {
+        use Exec::*;
+        match call {
+            ExecCall::Start => self == Added,
+            ExecCall::Kill => self == Running,
+            ExecCall::KillZero => matches!(self, Added | Starting | Running | NeverRan),
+            ExecCall::Delete => matches!(self, Added | Starting | Exited | NeverRan),
+        }
+    }
+
+    fn has_exited(self) -> bool {
+        matches!(self, Exec::Exiting(_) | Exec::Exited)
+    }
+}
+
+impl IllegalExecCall {
+    /// True if the signaled process has exited.
+    pub fn is_finished(&self) -> bool {
+        let is_kill = matches!(self.call, ExecCall::Kill | ExecCall::KillZero);
+        is_kill && self.exec.has_exited()
+    }
+}
+
+impl fmt::Display for IllegalExecCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (id, exec_id) = (&self.id, &self.exec_id);
+        match self.call {
+            ExecCall::Start => write!(f, "process {exec_id} of task {id} was started before"),
+            ExecCall::Kill | ExecCall::KillZero if self.is_finished() => {
+                write!(f, "{exec_id}: process already finished")
+            }
+            ExecCall::Kill | ExecCall::KillZero => {
+                write!(f, "process {exec_id} of task {id} is not started")
+            }
+            ExecCall::Delete => write!(
+                f,
+                "cannot delete process {exec_id} of task {id}: it is running, expected stopped or created"
+            ),
+        }
+    }
 }
 
 impl Execs {
@@ -37,7 +127,12 @@ impl Execs {
 
     /// True if the exit of an exec is still to be published.
     pub fn has_exiting(&self) -> bool {
-        self.0.values().any(|exec| *exec == Exec::Exiting)
+        let mut execs = self.0.values();
+        execs.any(|exec| matches!(exec, Exec::Exiting(_)))
+    }
+
+    pub fn contains(&self, exec_id: &str) -> bool {
+        self.0.contains_key(exec_id)
     }
 
     /// Adds an exec of the caller.
@@ -45,32 +140,18 @@ impl Execs {
         self.0.insert(exec_id.to_owned(), Exec::Added);
     }
 
-    /// Records that the process of an exec has exited, or never ran.
-    pub fn exit(&mut self, exec_id: &str, has_run: bool) {
-        self.set(exec_id, if has_run { Exec::Exiting } else { Exec::Over });
+    /// Records that the process of an exec has exited; `None` if it could not be started.
+    pub fn exit(&mut self, exec_id: &str, status: Option<ExitStatus>) {
+        let exit = status.map_or(Exec::NeverRan, |status| Exec::Exiting(status.code()));
+        self.set(exec_id, exit);
     }
 
-    /// Marks all pending exits as published. Returns the ids of their execs.
-    pub fn publish_all(&mut self) -> Vec<String> {
-        let exiting = self
-            .0
-            .iter_mut()
-            .filter(|(_, exec)| **exec == Exec::Exiting);
-        let published = exiting.map(|(exec_id, exec)| {
-            *exec = Exec::Over;
-            exec_id.clone()
-        });
-        published.collect()
-    }
-
-    /// Marks an exit as published. Returns false if it was before.
-    fn publish(&mut self, exec_id: &str) -> bool {
-        let exec = self.0.get_mut(exec_id);
-        let exiting = exec.filter(|exec| **exec == Exec::Exiting);
-        exiting.is_some_and(|exec| {
-            *exec = Exec::Over;
-            true
-        })
+    /// Marks all pending exits as published. Returns their execs and codes.
+    pub fn publish_all(&mut self) -> Vec<(String, u32)> {
+        let execs = self.0.iter_mut();
+        execs
+            .filter_map(|(exec_id, exec)| Some((exec_id.clone(), exec.publish()?)))
+            .collect()
     }
 
     fn set(&mut self, exec_id: &str, to: Exec) {
@@ -78,14 +159,60 @@ impl Execs {
             *exec = to;
         }
     }
+
+    /// Checks that a call for an exec of task `id` is legal now.
+    fn check(&self, id: &ContainerId, exec_id: &str, call: ExecCall) -> Result<(), Refusal> {
+        let (id, exec_id) = (id.clone(), exec_id.to_owned());
+        match self.0.get(&exec_id) {
+            None => Err(Refusal::ExecNotFound { id, exec_id }),
+            Some(exec) if exec.allows(call) => Ok(()),
+            Some(exec) => Err(Refusal::IllegalExecCall(IllegalExecCall {
+                call,
+                id,
+                exec_id,
+                exec: *exec,
+            })),
+        }
+    }
+}
+
+impl Exec {
+    /// Marks a pending exit as published, and returns its code.
+    fn publish(&mut self) -> Option<u32> {
+        let Exec::Exiting(code) = *self else {
+            return None;
+        };
+        *self = Exec::Exited;
+        Some(code)
+    }
 }
 
 impl Pod {
-    /// Records that the process of an exec is being started.
-    pub fn handle_exec_starting(&mut self, id: &ContainerId, exec_id: &str) {
+    /// Checks that a call for an exec is legal now.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotFound`], [`Refusal::ExecNotFound`] and [`Refusal::IllegalExecCall`].
+    pub fn allows_exec(
+        &self,
+        id: &ContainerId,
+        exec_id: &str,
+        call: ExecCall,
+    ) -> Result<(), Refusal> {
+        self.task(id)?.execs.check(id, exec_id, call)
+    }
+
+    /// Begins to start the process of an exec.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allows_exec`](Pod::allows_exec).
+    pub fn handle_exec_start(&mut self, id: &ContainerId, exec_id: &str) -> Result<(), Refusal> {
+        self.allows_exec(id, exec_id, ExecCall::Start)?;
         self.with_container(id, |context| {
             context.container.execs.set(exec_id, Exec::Starting);
         });
+        Ok(())
     }
 
     /// Records that the process of an exec runs.
@@ -99,20 +226,98 @@ impl Pod {
     pub fn handle_exec_output_read(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
         self.with_container(id, |context| {
-            if context.container.execs.publish(exec_id) {
-                context.out.push(Action::PublishExecExit {
-                    id: id.clone(),
-                    exec_id: exec_id.to_owned(),
-                });
+            let exec = context.container.execs.0.get_mut(exec_id);
+            if let Some(code) = exec.and_then(Exec::publish) {
+                context.publish_exec_exit(exec_id.to_owned(), code);
             }
         });
         self.settle(now);
     }
 
-    /// Records that the caller has deleted an exec.
-    pub fn handle_exec_deleted(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
+    /// Deletes an exec for its caller. If the exec is being started, its start is no longer wanted.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allows_exec`](Pod::allows_exec).
+    pub fn handle_exec_delete(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        exec_id: &str,
+    ) -> Result<(), Refusal> {
+        self.allows_exec(id, exec_id, ExecCall::Delete)?;
         self.now = now;
-        self.with_container(id, |context| context.container.execs.0.remove(exec_id));
+        self.with_container(id, |context| {
+            context.exec_over(exec_id, None);
+            context.container.execs.0.remove(exec_id);
+        });
         self.settle(now);
+        Ok(())
+    }
+
+    /// The state of an exec as the caller reads it, or `None` if there is no such exec.
+    pub fn exec_status(&self, id: &ContainerId, exec_id: &str) -> Option<TaskStatus> {
+        let container = self.task(id).ok()?;
+        let exec = container.execs.0.get(exec_id)?;
+        Some(match (exec, container.state.freezer()) {
+            (Exec::Exited, _) => TaskStatus::Stopped,
+            (_, Some(Freezer::Freezing)) => TaskStatus::Pausing,
+            (_, Some(Freezer::Frozen)) => TaskStatus::Paused,
+            (Exec::Running | Exec::Exiting(_), _) => TaskStatus::Running,
+            (Exec::Added | Exec::Starting | Exec::NeverRan, _) => TaskStatus::Created,
+        })
+    }
+
+    /// The container as a task: it does not exist for the caller while it is being created.
+    fn task(&self, id: &ContainerId) -> Result<&Container, Refusal> {
+        let task = self.known(id)?;
+        let is_known = task.is_known();
+        is_known
+            .then_some(task)
+            .ok_or_else(|| Refusal::NotFound { id: id.clone() })
+    }
+}
+
+impl ContainerContext<'_> {
+    pub(super) fn publish_exec_exit(&mut self, exec_id: String, code: u32) {
+        self.out.push(Action::PublishExecExit {
+            id: self.id.clone(),
+            exec_id,
+            code,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_for_execs_are_allowed_as_the_table_says() {
+        let calls = [
+            ExecCall::Start,
+            ExecCall::Kill,
+            ExecCall::KillZero,
+            ExecCall::Delete,
+        ];
+        let page = include_str!("execs.rs").lines();
+        let table = page.filter_map(|line| line.strip_prefix("//! | "));
+        let rows: Vec<_> = table.filter(|row| !row.starts_with('|')).collect();
+        assert_eq!(rows.len(), 6);
+        for row in rows {
+            let mut cells = row.trim_end_matches('|').split('|').map(str::trim);
+            let exec = match cells.next().unwrap() {
+                "added" => Exec::Added,
+                "starting" => Exec::Starting,
+                "running" => Exec::Running,
+                "exiting" => Exec::Exiting(0),
+                "exited" => Exec::Exited,
+                "never ran" => Exec::NeverRan,
+                row => panic!("row {row:?} is unknown"),
+            };
+            for (call, cell) in calls.into_iter().zip(cells) {
+                assert_eq!(exec.allows(call), cell == "yes", "{row}: {call:?}");
+            }
+        }
     }
 }

@@ -23,6 +23,7 @@ pub(super) use execs::Execs;
 pub(super) use removal::{Cleanup, Removal};
 
 pub use calls::{Call, IllegalCall};
+pub use execs::{ExecCall, IllegalExecCall};
 pub use publication::{LAST_WORDS_WITHIN, READ_WITHIN};
 pub use removal::{CleanupOutcome, Deletion, RELEASES_WITHIN};
 

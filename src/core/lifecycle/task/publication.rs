@@ -56,9 +56,8 @@ impl Subject<'_> {
 
 impl ContainerContext<'_> {
     pub(in crate::lifecycle) fn publish_exit(&mut self) {
-        for exec_id in self.container.execs.publish_all() {
-            let id = self.id.clone();
-            self.out.push(Action::PublishExecExit { id, exec_id });
+        for (exec_id, code) in self.container.execs.publish_all() {
+            self.publish_exec_exit(exec_id, code);
         }
         let outcome = self.container.state.publish();
         if let Some(code) = self.noted(outcome) {

@@ -242,16 +242,21 @@ impl Fork {
                 }
             }
             Event::AddExec => self.add_exec(),
-            Event::StartExec if self.exec == ExecState::Added => {
-                self.exec = ExecState::Starting;
-                self.pod.handle_exec_starting(&id, "exec");
-                self.under_way.insert(Effect::StartExec);
+            Event::StartExec => {
+                if self.pod.handle_exec_start(&id, "exec").is_ok() {
+                    assert_eq!(self.exec, ExecState::Added, "a start of an exec");
+                    self.exec = ExecState::Starting;
+                    self.under_way.insert(Effect::StartExec);
+                }
             }
-            Event::DeleteExec if matches!(self.exec, ExecState::Added | ExecState::Published) => {
-                self.exec = ExecState::Absent;
-                self.pod.handle_exec_deleted(now, &id, "exec");
+            Event::DeleteExec => {
+                if self.pod.handle_exec_delete(now, &id, "exec").is_ok() {
+                    let runs = matches!(self.exec, ExecState::Running | ExecState::Dead);
+                    assert!(!runs, "a running exec is deleted");
+                    self.exec = ExecState::Absent;
+                    self.under_way.remove(&Effect::StartExec);
+                }
             }
-            Event::StartExec | Event::DeleteExec => {}
             Event::Timer => {
                 self.now = self.pod.poll_timeout().unwrap().max(now);
                 self.pod.handle_timeout(self.now);
@@ -261,18 +266,14 @@ impl Fork {
     }
 
     fn add_exec(&mut self) {
-        let call = Call::Exec("exec".to_owned());
-        let is_legal = self.pod.is_known(&web()) && self.pod.allows(&web(), call).is_ok();
-        if !is_legal || self.exec != ExecState::Absent {
-            return;
-        }
         let exec = Exec {
             id: "exec",
             argv: &[],
             has_deadline: false,
             is_interactive: true,
         };
-        if self.pod.handle_exec(self.now, &web(), &exec).is_ok() {
+        if self.pod.is_known(&web()) && self.pod.handle_exec(self.now, &web(), &exec).is_ok() {
+            assert_eq!(self.exec, ExecState::Absent, "an exec is added twice");
             self.exec = ExecState::Added;
         }
     }
