@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use thiserror::Error;
 
-use crate::plan::{Hook, Signal};
+use crate::plan::Hook;
+use crate::process::ExitStatus;
 
 use super::report::Report;
 use super::state::StateSummary;
-use super::task::{Deletion, IllegalCall, IllegalExecCall};
+use super::task::{Deletion, IllegalCall, IllegalExecCall, SignalOrder};
 
 /// The id of a container as containerd knows it; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -61,13 +62,12 @@ pub enum Action {
     },
     /// Deliver a signal to the container's init process, or to `all` of its processes. If the
     /// signal belongs to a request, answer the request with the outcome.
-    Signal {
-        id: ContainerId,
-        signal: Signal,
-        all: bool,
-        request: Option<RequestId>,
-        why: Why,
-    },
+    Signal { id: ContainerId, order: SignalOrder },
+    /// Cancel all work that is under way for the container, because it is killed.
+    CancelWork { id: ContainerId },
+    /// Report with [`handle_exit`](super::Pod::handle_exit) that a container has exited that was
+    /// killed before it was restored.
+    ExitUnrestored { id: ContainerId, status: ExitStatus },
     /// Restart a container in place after its process has exited: execute its program in a new
     /// process with the same streams. Nothing of the last process may be left. Report with
     /// [`handle_restarted`](super::Pod::handle_restarted). The runtime state may be [cleaned
@@ -350,6 +350,10 @@ pub enum Refusal {
     NotFound { id: ContainerId },
     #[error("{0}")]
     IllegalCall(IllegalCall),
+    #[error("{id}: process already finished")]
+    Finished { id: ContainerId },
+    #[error("task {id} has no process yet: it is still to be restored")]
+    NotRestored { id: ContainerId },
     #[error("process {exec_id} of task {id} does not exist")]
     ExecNotFound { id: ContainerId, exec_id: String },
     #[error("process {exec_id} of task {id} already exists")]

@@ -117,6 +117,7 @@ impl Pod {
             is_of_next_run,
             state: ContainerState::creating(),
             execs: Execs::default(),
+            pending_signals: Vec::new(),
             cleanup: Cleanup::None,
             removal: Removal::None,
             bundle,
@@ -172,7 +173,9 @@ impl Pod {
         // The container is gone, so all of its stop requests are answered.
         let kills = container.kills.iter().map(|(request, _)| *request);
         let answers = container.answers.iter().map(|answer| answer.request);
-        for request in answers.chain(kills) {
+        let pending = container.pending_signals.iter();
+        let pending = pending.filter_map(|order| order.request);
+        for request in answers.chain(kills).chain(pending) {
             self.out.answer_kill(request);
         }
         if container.kind == ContainerKind::Workload

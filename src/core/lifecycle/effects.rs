@@ -19,6 +19,7 @@ use super::report::Report;
 use super::rules::{Decision, PodDecision};
 use super::state::InvalidTransition;
 use super::task::LAST_WORDS_WITHIN;
+use super::task::SignalOrder;
 use super::termination::Termination;
 use super::time::Time;
 
@@ -286,8 +287,7 @@ impl ContainerContext<'_> {
         if let Some(stop) = self.container.state.stop_mut() {
             *stop = stop.killed(self.now, Why::PassedOn);
         }
-        self.out.push(Action::Signal {
-            id: self.id.clone(),
+        self.deliver(SignalOrder {
             signal: kill.signal,
             all: kill.all,
             request: Some(request),
@@ -370,6 +370,11 @@ impl ContainerContext<'_> {
     }
 
     pub fn signal(&mut self, signal: Signal, all: bool, why: Why) {
-        self.out.signal(self.id, signal, all, why);
+        self.deliver(SignalOrder {
+            signal,
+            all,
+            request: None,
+            why,
+        });
     }
 }

@@ -131,8 +131,8 @@ pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use state::StateSummary;
 pub use stop::Kill;
 pub use task::{
-    BundleFacts, Call, CleanupOutcome, Deletion, ExecCall, IllegalCall, IllegalExecCall, LAST_WORDS_WITHIN, READ_WITHIN,
-    RELEASES_WITHIN, TaskStatus,
+    BundleFacts, Call, CleanupOutcome, Deletion, ExecCall, IllegalCall, IllegalExecCall,
+    LAST_WORDS_WITHIN, READ_WITHIN, RELEASES_WITHIN, SignalOrder, TaskStatus,
 };
 pub use time::Time;
 pub use view::{ContainerView, Obstacle, StageView, Status, TerminationView, Then, View, Wait};
@@ -242,7 +242,12 @@ impl Pod {
         let goes_on = |action: &Action| {
             matches!(
                 action,
-                Action::Release { .. } | Action::Hook { .. } | Action::Signal { request: None, .. }
+                Action::Release { .. }
+                    | Action::Hook { .. }
+                    | Action::Signal {
+                        order: SignalOrder { request: None, .. },
+                        ..
+                    }
             )
         };
         self.out.iter().any(goes_on)

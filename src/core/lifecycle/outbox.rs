@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::plan::Signal;
-
-use super::action::{Action, ContainerId, Refusal, RequestId, Why};
+use super::action::{Action, ContainerId, Refusal, RequestId};
 use super::report::Report;
 
 #[derive(Clone, Debug, Default, Hash)]
@@ -27,17 +25,6 @@ impl Outbox {
 
     pub fn report(&mut self, report: Report) {
         self.push(Action::Report(report));
-    }
-
-    /// Sends a signal that belongs to no request of the caller.
-    pub fn signal(&mut self, id: &ContainerId, signal: Signal, all: bool, why: Why) {
-        self.push(Action::Signal {
-            id: id.clone(),
-            signal,
-            all,
-            request: None,
-            why,
-        });
     }
 
     pub fn answer_start(

@@ -16,6 +16,7 @@ use super::request::StopRequest;
 use super::rules::{Decision, Due, Subject};
 use super::start::NOT_STARTED;
 use super::state::Stop;
+use super::task::SignalOrder;
 use super::termination::Termination;
 use super::time::Time;
 use super::{DEFAULT_REQUEST_TIMEOUT, Pod};
@@ -151,8 +152,7 @@ impl ContainerContext<'_> {
                 if let Some(fresh) = asked {
                     self.container.add_request(fresh);
                 }
-                self.out.push(Action::Signal {
-                    id: self.id.clone(),
+                self.deliver(SignalOrder {
                     signal: kill.signal,
                     all: kill.all,
                     request: Some(request),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::lifecycle::{
     Action, ActionError, BundleFacts, CleanupOutcome, ContainerId, Demands, Exec, HookKind, Kill,
-    NewContainer, Obstacle, Pod, Refusal, RequestId, Time, Why,
+    NewContainer, Obstacle, Pod, Refusal, RequestId, SignalOrder, Time, Why,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
@@ -647,13 +647,13 @@ impl World {
                 self.answer(request);
                 self.see(Seen::KillAnswered(request, answer));
             }
-            Action::Signal {
-                id,
-                signal,
-                request,
-                why,
-                ..
-            } => {
+            Action::Signal { id, order } => {
+                let SignalOrder {
+                    signal,
+                    request,
+                    why,
+                    ..
+                } = order;
                 self.whys.push((id.clone(), signal, why));
                 self.see(Seen::Signalled(id.to_string(), signal));
                 if let Some(request) = request {
@@ -661,6 +661,8 @@ impl World {
                 }
                 self.take_signal(&id, signal);
             }
+            Action::CancelWork { .. } => {}
+            Action::ExitUnrestored { id, status } => self.pod.handle_exit(self.now, &id, status),
             Action::Restart { id, .. } => {
                 self.see(Seen::Restarting(id.to_string()));
                 let takes = self.script_of(&id).restart_takes;

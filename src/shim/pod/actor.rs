@@ -22,7 +22,6 @@ use super::process::Task;
 use super::sandbox::SandboxEnd;
 use super::scores::ScoreLog;
 use super::shim_end::ShimEnd;
-use super::signals::SignalOrder;
 use super::sizes::OwnCgroup;
 use super::status::Watchers;
 use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
@@ -205,21 +204,9 @@ impl Actor {
                 Action::AnswerKill { request, answer } => {
                     self.answer_kill(request, answer.map_err(CallError::from));
                 }
-                Action::Signal {
-                    id,
-                    signal,
-                    all,
-                    request,
-                    why,
-                } => {
-                    let order = SignalOrder {
-                        signal,
-                        all,
-                        request,
-                        why,
-                    };
-                    self.signal(&id, order);
-                }
+                Action::Signal { id, order } => self.signal(&id, order),
+                Action::CancelWork { id } => self.cancel_work(&id),
+                Action::ExitUnrestored { id, status } => self.init_ended(&id, status),
                 Action::PostStart { id, execution } => self.post_start(id, execution),
                 Action::Restart { id, is_cleaned_up } => self.restart(&id, is_cleaned_up),
                 Action::CancelRestart { id } => self.cancel_restart(&id),

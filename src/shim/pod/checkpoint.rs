@@ -11,12 +11,9 @@ use containerd_shim_protos::shim::oci::CheckpointOptions;
 
 use crate::record::What;
 use usher_core::lifecycle::{ActionError, Call, ContainerId, Wanted};
-use usher_core::plan::Signal;
-use usher_core::process::ExitStatus;
 use usher_engine::{Checkpoint, EngineError, Init, NewInit};
 use usher_linux::stdio::Streams;
 
-use super::signals::SignalOrder;
 use super::{Actor, CallError, CheckpointCall, Kind, Reply};
 
 /// The init process of a restored container, and its streams if the container has a terminal.
@@ -89,8 +86,7 @@ impl Actor {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let pending = task.handles.take_signals();
-        self.core.handle_restored(id, outcome.is_ok());
+        self.core.handle_restored(now, id, outcome.is_ok());
         match outcome {
             Ok((new_init, streams)) => {
                 if let Some(streams) = streams {
@@ -107,47 +103,6 @@ impl Actor {
                     .handle_released(now, id, Err(ActionError::reported(error)));
             }
         }
-        for order in pending {
-            self.signal(id, order);
-        }
-    }
-
-    /// Handles a signal for a container that is still to be restored. Returns false if the
-    /// container has a process.
-    pub(super) fn signal_before_restoration(
-        &mut self,
-        id: &ContainerId,
-        order: SignalOrder,
-    ) -> bool {
-        let SignalOrder {
-            signal, request, ..
-        } = order;
-        let Some(task) = self.tasks.get_mut(id) else {
-            return false;
-        };
-        if !self.core.is_to_be_restored(id) {
-            return false;
-        }
-        if self.core.is_being_restored(id) {
-            task.handles.put_off_signal(order);
-            if signal == Signal::KILL {
-                task.handles.cancel_token().cancel();
-            }
-            return true;
-        }
-        match request {
-            Some(_) => {
-                let message = format!("task {id} has no process yet: it is still to be restored");
-                let error = CallError::new(Kind::NotFound, message);
-                self.signalled(id, order, Err(error));
-            }
-            None if signal == Signal::KILL => {
-                // Without a process to kill, the signal itself ends the container.
-                self.init_ended(id, ExitStatus::Signal(signal.number()));
-            }
-            None => {}
-        }
-        true
     }
 }
 

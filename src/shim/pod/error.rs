@@ -84,7 +84,11 @@ impl From<Refusal> for CallError {
     fn from(refusal: Refusal) -> CallError {
         let kind = match &refusal {
             Refusal::AlreadyExists { .. } | Refusal::ExecExists { .. } => Kind::AlreadyExists,
-            Refusal::NotFound { .. } | Refusal::ExecNotFound { .. } => Kind::NotFound,
+            // For containerd, a process that has exited is not found.
+            Refusal::NotFound { .. }
+            | Refusal::ExecNotFound { .. }
+            | Refusal::Finished { .. }
+            | Refusal::NotRestored { .. } => Kind::NotFound,
             Refusal::OtherPlan { .. } => Kind::InvalidArgument,
             Refusal::StartTimedOut { .. } => Kind::DeadlineExceeded,
             Refusal::SandboxGone { .. }
@@ -97,7 +101,6 @@ impl From<Refusal> for CallError {
             | Refusal::Held { .. }
             | Refusal::NoProcess { .. } => Kind::FailedPrecondition,
             Refusal::NotReleased { .. } => Kind::Unknown,
-            // For containerd, a process that has exited is not found.
             Refusal::IllegalCall(call) if call.is_finished() => Kind::NotFound,
             Refusal::IllegalExecCall(call) if call.is_finished() => Kind::NotFound,
             Refusal::IllegalCall(_) | Refusal::IllegalExecCall(_) => Kind::FailedPrecondition,

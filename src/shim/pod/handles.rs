@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use usher_engine::{CancelToken, Cgroup, Init, OomWatch, Restoration};
 
 use super::cgroup::Figures;
-use super::signals::SignalOrder;
 use super::{CallError, Kind};
 
 /// The engine's handles of a container.
@@ -32,8 +31,6 @@ pub(super) struct Handles {
     figures: Option<Any>,
     /// The checkpoint from which the container will be restored.
     restoration: Option<Box<dyn Restoration>>,
-    /// Signals to deliver once the container is restored.
-    pending_signals: Vec<SignalOrder>,
 }
 
 impl Handles {
@@ -167,16 +164,6 @@ impl Handles {
     /// Takes the checkpoint from which the container will be restored.
     pub fn take_restoration(&mut self) -> Option<Box<dyn Restoration>> {
         self.restoration.take()
-    }
-
-    /// Keeps a signal for delivery when the container is restored.
-    pub fn put_off_signal(&mut self, order: SignalOrder) {
-        self.pending_signals.push(order);
-    }
-
-    /// Takes the signals that were kept.
-    pub fn take_signals(&mut self) -> Vec<SignalOrder> {
-        std::mem::take(&mut self.pending_signals)
     }
 
     /// Kills the init process, which may have exited already.

@@ -2,46 +2,21 @@
 
 use tracing::{info, warn};
 
-use usher_core::lifecycle::{ContainerId, RequestId, Wanted, Why};
-use usher_core::plan::Signal;
+use usher_core::lifecycle::{ContainerId, RequestId, SignalOrder, Wanted};
 use usher_engine::{EngineError, SignalProgress};
 
 use super::{Actor, CallError};
 
-/// A signal to deliver.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SignalOrder {
-    pub signal: Signal,
-    /// True if all processes of the container get the signal, not only its init.
-    pub all: bool,
-    /// The Kill call that gets the outcome as its answer.
-    pub request: Option<RequestId>,
-    pub why: Why,
-}
-
 impl Actor {
     pub(super) fn signal(&mut self, id: &ContainerId, order: SignalOrder) {
-        if self.signal_before_restoration(id, order) {
-            return;
-        }
         let SignalOrder { signal, all, .. } = order;
-        let Some(task) = self.tasks.get(id) else {
-            return self.signalled(id, order, Err(CallError::not_found(id.as_str(), "")));
-        };
-        // After SIGKILL all other work for the container is useless, even if its init has exited
-        // before. A cleanup is not canceled, because it must write its state completely.
-        if signal == Signal::KILL && !self.core.is_being_cleaned_up(id) {
-            task.handles.cancel_token().cancel();
-        }
-        // If the container has its own PID namespace, all its processes died with its init.
-        let has_exited = self.core.has_exited(id);
-        let is_gone = has_exited && (!all || task.facts.has_own_pid_namespace);
-        let Some(init) = task.handles.init().filter(|_| !is_gone) else {
+        let init = self.tasks.get(id).and_then(|task| task.handles.init());
+        let Some(init) = init else {
             return self.signalled(id, order, Err(CallError::finished(id.as_str())));
         };
         // Before each deletion of a task containerd sends SIGKILL, even if the task has exited. In
         // that case the signal is not the cause of the exit.
-        let precedes_exit = !has_exited;
+        let precedes_exit = !self.core.has_exited(id);
         let signalled = move |actor: &mut Actor, id: &ContainerId, killed| {
             let outcome = named(killed, id.as_str());
             if outcome.is_ok() && precedes_exit {
@@ -61,13 +36,15 @@ impl Actor {
         }
     }
 
+    /// Cancels the work that is under way for a container that is killed.
+    pub(super) fn cancel_work(&mut self, id: &ContainerId) {
+        if let Some(task) = self.tasks.get(id) {
+            task.handles.cancel_token().cancel();
+        }
+    }
+
     /// Answers the Kill that the signal came from. A signal without a Kill has its outcome logged.
-    pub(super) fn signalled(
-        &mut self,
-        id: &ContainerId,
-        order: SignalOrder,
-        outcome: Result<(), CallError>,
-    ) {
+    fn signalled(&mut self, id: &ContainerId, order: SignalOrder, outcome: Result<(), CallError>) {
         let SignalOrder { signal, why, .. } = order;
         match (order.request, outcome) {
             (Some(request), outcome) => self.answer_kill(request, outcome),

@@ -73,7 +73,10 @@ impl Actor {
         let task = self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows_exec(&id, &call.exec_id, ExecCall::Kill)?;
-        let handle = task.execs.get(&call.exec_id).and_then(|exec| exec.handle.clone());
+        let handle = task
+            .execs
+            .get(&call.exec_id)
+            .and_then(|exec| exec.handle.clone());
         handle.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))
     }
 

@@ -1,13 +1,14 @@
 //! The task of a container: what its caller does with it, from Create to Delete.
 //!
 //! The [state](super::state) of a container determines what the caller reads and which call is
-//! legal ([`calls`]). [`publication`] decides when the exit is reported. [`removal`] cleans up the
+//! legal ([`calls`]). [`publication`] decides when the exit is reported, and [`signals`] which process gets a signal. [`removal`] cleans up the
 //! runtime state and deletes the container. [`execs`] are its further processes.
 
 mod calls;
 mod execs;
 mod publication;
 mod removal;
+mod signals;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ pub use calls::{Call, IllegalCall};
 pub use execs::{ExecCall, IllegalExecCall};
 pub use publication::{LAST_WORDS_WITHIN, READ_WITHIN};
 pub use removal::{CleanupOutcome, Deletion, RELEASES_WITHIN};
+pub use signals::SignalOrder;
 
 /// Facts of a container's bundle that its removal depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -84,11 +86,6 @@ impl Pod {
         begun.unwrap_or_default()
     }
 
-    /// Records the end of a restore: the process exists, or never will.
-    pub fn handle_restored(&mut self, id: &ContainerId, is_restored: bool) {
-        self.with_container(id, |context| context.container.state.restored(is_restored));
-    }
-
     /// Begins to pause a container; [`handle_paused`](Pod::handle_paused) reports the outcome.
     ///
     /// # Errors
@@ -130,11 +127,6 @@ impl Pod {
     /// True if the container has no process yet because it is to be restored from a checkpoint.
     pub fn is_to_be_restored(&self, id: &ContainerId) -> bool {
         self.satisfies(id, |container| container.state.has_no_process_yet())
-    }
-
-    /// True if the process of the container is being restored.
-    pub fn is_being_restored(&self, id: &ContainerId) -> bool {
-        self.satisfies(id, |container| container.state.is_being_restored())
     }
 
     /// True if the init process of the container has exited, or its exit is reported.

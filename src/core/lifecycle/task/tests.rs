@@ -362,7 +362,7 @@ impl Fork {
                     self.begin(Effect::Delete);
                 }
                 Action::KillParked { .. } => self.is_killed = true,
-                Action::Signal { signal, .. } => self.is_killed |= signal == Signal::KILL,
+                Action::Signal { order, .. } => self.is_killed |= order.signal == Signal::KILL,
                 Action::CancelRestart { .. } => {}
                 Action::EndOutput { .. } => {
                     self.under_way.insert(Effect::ReadOutput);

@@ -518,7 +518,8 @@ impl Model {
                 | Action::KillParked { .. }
                 | Action::Delete { .. }
                 | Action::PublishExecExit { .. } => unreachable!("no call asks for it"),
-                Action::AnswerKill { .. } | Action::Report(_) => {}
+                Action::ExitUnrestored { .. } => unreachable!("no container has a checkpoint"),
+                Action::AnswerKill { .. } | Action::CancelWork { .. } | Action::Report(_) => {}
             }
         }
     }

@@ -136,7 +136,7 @@ fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     world.pod.handle_kill(now, &id, RequestId(9_000), kill);
     world.pod.handle_restarted(now, &id, Ok(()));
     let actions: Vec<_> = std::iter::from_fn(|| world.pod.poll_action()).collect();
-    let is_kill = |action: &Action| matches!(action, Action::Signal { id: to, signal: Signal::KILL, .. } if *to == id);
+    let is_kill = |action: &Action| matches!(action, Action::Signal { id: to, order } if *to == id && order.signal == Signal::KILL);
     assert!(actions.iter().any(is_kill), "{actions:#?}");
 }
 

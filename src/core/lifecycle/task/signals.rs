@@ -1,0 +1,96 @@
+//! The delivery of signals to a container's processes.
+//!
+//! A container that is created from a checkpoint has no process at first. While the process is being
+//! restored, signals wait for it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lifecycle::Pod;
+use crate::lifecycle::action::{Action, ContainerId, Refusal, RequestId, Why};
+use crate::lifecycle::effects::ContainerContext;
+use crate::lifecycle::time::Time;
+use crate::plan::Signal;
+use crate::process::ExitStatus;
+
+/// Maximum number of signals that wait for a process.
+const WAIT_AT_MOST: usize = 64;
+
+/// A signal to deliver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SignalOrder {
+    pub signal: Signal,
+    /// True if all processes of the container get the signal, not only its init.
+    pub all: bool,
+    /// The Kill call that gets the outcome as its answer.
+    pub request: Option<RequestId>,
+    pub why: Why,
+}
+
+impl Pod {
+    /// Records the end of a restore: the process exists, or never will. Delivers the signals that
+    /// came meanwhile.
+    pub fn handle_restored(&mut self, now: Time, id: &ContainerId, is_restored: bool) {
+        self.now = now;
+        self.with_container(id, |context| {
+            context.container.state.restored(is_restored);
+            for order in std::mem::take(&mut context.container.pending_signals) {
+                context.deliver(order);
+            }
+        });
+    }
+}
+
+impl ContainerContext<'_> {
+    /// Delivers a signal to the container, and answers its Kill if it cannot be delivered.
+    pub(in crate::lifecycle) fn deliver(&mut self, order: SignalOrder) {
+        if self.container.state.has_no_process_yet() {
+            return self.deliver_without_process(order);
+        }
+        // After SIGKILL all other work for the container is useless, even if its init has exited
+        // before. A cleanup is not canceled, because it must write its state completely.
+        if order.signal == Signal::KILL && !self.container.is_cleanup_under_way() {
+            self.cancel_work();
+        }
+        // If the container has its own PID namespace, all its processes died with its init.
+        let has_rest = order.all && !self.container.bundle.has_own_pid_namespace;
+        let id = self.id.clone();
+        match self.container.state.has_exited() && !has_rest {
+            true => self.refuse_signal(order, Refusal::Finished { id }),
+            false => self.out.push(Action::Signal { id, order }),
+        }
+    }
+
+    fn deliver_without_process(&mut self, order: SignalOrder) {
+        let (id, is_kill) = (self.id.clone(), order.signal == Signal::KILL);
+        if !self.container.state.is_being_restored() {
+            match order.request {
+                // Without a process to kill, the signal itself ends the container.
+                None if is_kill => {
+                    let status = ExitStatus::Signal(order.signal.number());
+                    self.out.push(Action::ExitUnrestored { id, status });
+                }
+                _ => self.refuse_signal(order, Refusal::NotRestored { id }),
+            }
+            return;
+        }
+        if self.container.pending_signals.len() >= WAIT_AT_MOST {
+            return self.refuse_signal(order, Refusal::NotRestored { id });
+        }
+        self.container.pending_signals.push(order);
+        if is_kill {
+            self.cancel_work();
+        }
+    }
+
+    fn refuse_signal(&mut self, order: SignalOrder, refusal: Refusal) {
+        if let Some(request) = order.request {
+            let answer = Err(refusal);
+            self.out.push(Action::AnswerKill { request, answer });
+        }
+    }
+
+    fn cancel_work(&mut self) {
+        let id = self.id.clone();
+        self.out.push(Action::CancelWork { id });
+    }
+}
