@@ -54,8 +54,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "limits",
-        about: "usher refuses a pod if a value in its annotations is above a limit. If a key is \
-                missing, there is no limit.",
+        about: "usher refuses a pod if a value in its annotations is above a limit. Without a key, \
+                there is no limit for its setting.",
         entries: &[
             Entry {
                 key: "grace-period",
