@@ -192,7 +192,7 @@ pub const TABLES: &[Table] = &[
                 value: "`true`, `false`",
                 default: "`false`",
                 about: "With `true`, the key `sidecars` also applies to pods without annotations. \
-                        This key needs the key `sidecars`.",
+                        `everywhere` needs the key `sidecars`.",
                 example: "false",
             },
         ],
