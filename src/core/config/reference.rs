@@ -54,8 +54,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "limits",
-        about: "usher refuses a pod if a value in its annotations is above a limit. Without a key, \
-                there is no limit for its setting.",
+        about: "usher refuses a pod if a value in its annotations is above a limit. If the file \
+                lacks a key, its setting has no limit.",
         entries: &[
             Entry {
                 key: "grace-period",
