@@ -28,15 +28,16 @@ pub struct Entry {
 pub const TABLES: &[Table] = &[
     Table {
         name: "",
-        about: "All keys are optional. The file applies to every pod that starts afterwards. While \
-                it has a mistake, no pod can start, and `usher check` names the mistake. Times are \
-                written as in annotations, in quotes: `\"300ms\"`, `\"90s\"`, `\"1h30m\"`.",
+        about: "All keys are optional. A change to the file applies to pods that start after the \
+                change. While the file has a mistake, no pod with usher's runtime can start. \
+                `usher check` and containerd's error message name the mistake. Write times as in \
+                annotations, but in quotes: `\"300ms\"`, `\"90s\"`, `\"1h30m\"`.",
         entries: &[
             Entry {
                 key: "enabled",
                 value: "`true`, `false`",
                 default: "`true`",
-                about: "With `false` annotations have no effect: new pods run as under \
+                about: "With `false`, usher ignores all annotations: new pods run as under \
                         containerd's own shim.",
                 example: "true",
             },
@@ -44,151 +45,154 @@ pub const TABLES: &[Table] = &[
                 key: "unknown-keys",
                 value: "`\"Refuse\"`, `\"Warn\"`",
                 default: "`\"Refuse\"`",
-                about: "The treatment of an usher annotation that this version does not know. \
-                        `\"Warn\"` ignores it with a warning, for the time in which nodes run \
-                        different versions.",
+                about: "Applies to annotations of usher that this version of usher does not know. \
+                        `\"Refuse\"` refuses the container. `\"Warn\"` ignores the annotation and \
+                        logs a warning: use it while nodes run different versions.",
                 example: "\"Refuse\"",
             },
         ],
     },
     Table {
         name: "limits",
-        about: "usher refuses a pod that asks for more than a limit. A key that is not given sets \
-                no limit.",
+        about: "usher refuses a pod if a value in its annotations is above a limit. If the file \
+                lacks a key, its setting has no limit.",
         entries: &[
             Entry {
                 key: "grace-period",
                 value: "time",
                 default: "none",
-                about: "The grace period that an annotation gives a pod or a container. The \
-                        grace period that kubelet sends is not limited.",
+                about: "The longest grace period that an annotation may give a pod or a container. \
+                        The limit does not apply to the grace period that kubelet sends.",
                 example: "\"1h\"",
             },
             Entry {
                 key: "startup-timeout",
                 value: "time",
                 default: "none",
-                about: "`usher/startup-timeout`.",
+                about: "The longest `usher/startup-timeout`.",
                 example: "\"30m\"",
             },
             Entry {
                 key: "termination-window",
                 value: "time",
                 default: "none",
-                about: "`usher/termination-window`.",
+                about: "The longest `usher/termination-window`.",
                 example: "\"10s\"",
             },
             Entry {
                 key: "grace-extension",
                 value: "time",
                 default: "none",
-                about: "`maxSeconds` of `usher/grace-extension`.",
+                about: "The highest `maxSeconds` of `usher/grace-extension`.",
                 example: "\"5m\"",
             },
             Entry {
                 key: "grace-extension-count",
                 value: "number",
                 default: "none",
-                about: "`count` of `usher/grace-extension`.",
+                about: "The highest `count` of `usher/grace-extension`.",
                 example: "10",
             },
             Entry {
                 key: "probe-initial-delay",
                 value: "time",
                 default: "none",
-                about: "`initialDelaySeconds`.",
+                about: "The longest `initialDelaySeconds` of a probe.",
                 example: "\"5m\"",
             },
             Entry {
                 key: "probe-period",
                 value: "time",
                 default: "none",
-                about: "`periodSeconds`, `periodMilliseconds`.",
+                about: "The longest `periodSeconds` or `periodMilliseconds` of a probe.",
                 example: "\"1m\"",
             },
             Entry {
                 key: "probe-timeout",
                 value: "time",
                 default: "none",
-                about: "`timeoutSeconds`.",
+                about: "The longest `timeoutSeconds` of a probe.",
                 example: "\"10s\"",
             },
             Entry {
                 key: "probe-failure-threshold",
                 value: "number",
                 default: "none",
-                about: "`failureThreshold`.",
+                about: "The highest `failureThreshold` of a probe.",
                 example: "1000",
             },
             Entry {
                 key: "hook-sleep",
                 value: "time",
                 default: "none",
-                about: "The time that a termination hook sleeps.",
+                about: "The longest time that a termination hook may sleep.",
                 example: "\"1m\"",
             },
             Entry {
                 key: "names",
                 value: "number",
-                default: "none (256 at most in any case)",
-                about: "Names in one list.",
+                default: "none",
+                about: "The highest number of names in one list. Even without this key, a list has \
+                        at most 256 names.",
                 example: "32",
             },
         ],
     },
     Table {
         name: "minimums",
-        about: "usher refuses a pod that asks for less than a minimum, and raises a default that \
-                is lower.",
+        about: "usher refuses a pod if a value in its annotations is below a minimum. usher raises \
+                a default that is below a minimum.",
         entries: &[
             Entry {
                 key: "grace-period",
                 value: "time",
                 default: "none",
-                about: "The grace period of a pod and of a container.",
+                about: "The shortest grace period that an annotation may give a pod or a \
+                        container.",
                 example: "\"1s\"",
             },
             Entry {
                 key: "startup-timeout",
                 value: "time",
                 default: "none",
-                about: "`usher/startup-timeout`.",
+                about: "The shortest `usher/startup-timeout`.",
                 example: "\"10s\"",
             },
             Entry {
                 key: "termination-window",
                 value: "time",
                 default: "none",
-                about: "`usher/termination-window`.",
+                about: "The shortest `usher/termination-window`.",
                 example: "\"100ms\"",
             },
             Entry {
                 key: "probe-period",
                 value: "time",
                 default: "none",
-                about: "`periodSeconds`, `periodMilliseconds`.",
+                about: "The shortest `periodSeconds` or `periodMilliseconds` of a probe.",
                 example: "\"100ms\"",
             },
         ],
     },
     Table {
         name: "roles",
-        about: "Roles of containers that the pod's author has not written, for example those that an \
-                injector adds.",
+        about: "This table gives roles to containers that an injector adds, and that the pod's \
+                annotations do not list.",
         entries: &[
             Entry {
                 key: "sidecars",
                 value: "names, in which `*` stands for any characters",
                 default: "none",
-                about: "A container with such a name is a sidecar if no list of its pod names it.",
+                about: "A container with one of these names is a sidecar, unless a list in its \
+                        pod's annotations names the container.",
                 example: "[\"istio-proxy\", \"*-exporter\"]",
             },
             Entry {
                 key: "everywhere",
                 value: "`true`, `false`",
                 default: "`false`",
-                about: "With `true`, `sidecars` also applies to pods without annotations. Needs \
-                        `sidecars`.",
+                about: "With `true`, the key `sidecars` also applies to pods without annotations. \
+                        `everywhere` needs the key `sidecars`.",
                 example: "false",
             },
         ],
