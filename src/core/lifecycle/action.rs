@@ -65,6 +65,9 @@ pub enum Action {
     Signal { id: ContainerId, order: SignalOrder },
     /// Cancel all work that is under way for the container, because it is killed.
     CancelWork { id: ContainerId },
+    /// Kill the processes that the init process of a container has left behind, and then report
+    /// with [`handle_exit`](super::Pod::handle_exit).
+    KillRest { id: ContainerId, status: ExitStatus },
     /// Report with [`handle_exit`](super::Pod::handle_exit) that a container has exited that was
     /// killed before it was restored.
     ExitUnrestored { id: ContainerId, status: ExitStatus },

@@ -6,7 +6,7 @@ use crate::plan::{ContainerKind, SidecarExitCode};
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Cause, ContainerId, Refusal, Why};
+use super::action::{Action, Cause, ContainerId, Refusal, Why};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::history::End;
@@ -46,10 +46,27 @@ pub(super) struct Last {
 }
 
 impl Pod {
+    /// Records that the container's init process has exited. If the container shares a PID namespace,
+    /// the processes that the init has left behind are killed first. After the deletion a new
+    /// container may get the same id, and these kills must not hit that container.
+    pub fn handle_process_exited(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
+        let leaves_rest =
+            |it: &Container| it.state.freezer().is_some() && !it.bundle.has_own_pid_namespace;
+        if !self.known(id).is_ok_and(leaves_rest) {
+            return self.handle_exit(now, id, status);
+        }
+        self.now = now;
+        self.with_container(id, |context| {
+            context.container.state.process_exited();
+            let id = context.id.clone();
+            context.out.push(Action::KillRest { id, status });
+        });
+    }
+
     /// Records that the container's init process and all processes that it left behind have exited.
     pub fn handle_exit(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         self.now = now;
-        self.handle_process_exited(id);
+        self.with_container(id, |context| context.container.state.process_exited());
         self.exited(id, Some(status));
         // Before a restart in place, the runtime state of the last process has to be cleaned up. In
         // all other cases the cleanup comes last, after everything that waits for this exit.
@@ -62,12 +79,6 @@ impl Pod {
             self.plan_cleanup(id);
             self.settle(now);
         }
-    }
-
-    /// Records that the container's init process has exited; the driver kills the processes that it
-    /// left behind before it calls [`handle_exit`](Pod::handle_exit).
-    pub fn handle_process_exited(&mut self, id: &ContainerId) {
-        self.with_container(id, |context| context.container.state.process_exited());
     }
 
     /// Handles the exit of the container's process, if it has exited.

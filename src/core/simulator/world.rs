@@ -662,7 +662,9 @@ impl World {
                 self.take_signal(&id, signal);
             }
             Action::CancelWork { .. } => {}
-            Action::ExitUnrestored { id, status } => self.pod.handle_exit(self.now, &id, status),
+            Action::KillRest { id, status } | Action::ExitUnrestored { id, status } => {
+                self.pod.handle_exit(self.now, &id, status)
+            }
             Action::Restart { id, .. } => {
                 self.see(Seen::Restarting(id.to_string()));
                 let takes = self.script_of(&id).restart_takes;

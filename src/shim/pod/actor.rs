@@ -206,6 +206,7 @@ impl Actor {
                 }
                 Action::Signal { id, order } => self.signal(&id, order),
                 Action::CancelWork { id } => self.cancel_work(&id),
+                Action::KillRest { id, status } => self.kill_rest(&id, status),
                 Action::ExitUnrestored { id, status } => self.init_ended(&id, status),
                 Action::PostStart { id, execution } => self.post_start(id, execution),
                 Action::Restart { id, is_cleaned_up } => self.restart(&id, is_cleaned_up),

@@ -86,7 +86,6 @@ impl Actor {
         let identity = Identity::read(&order.id, &read.annotations);
         let kubelet = KubeletFacts::read(&read.annotations);
         let facts = Facts {
-            has_own_pid_namespace: read.has_own_pid_namespace,
             ports: kubelet.ports.clone(),
             allotment: kubelet.allotment,
         };

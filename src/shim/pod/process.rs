@@ -56,7 +56,6 @@ pub(super) struct Task {
 /// Facts from the bundle that are needed after the creation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    pub has_own_pid_namespace: bool,
     /// The container's named ports.
     pub ports: BTreeMap<String, u16>,
     /// Only for a sandbox: the resources allotted to the pod's containers.

@@ -80,25 +80,26 @@ impl Actor {
         handle.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))
     }
 
-    /// Handles the exit of a container's init process. If the container shares a PID namespace with
-    /// other containers, this function first kills the container's remaining processes. After the
-    /// deletion a new container may get the same id, and these kills must not hit that container.
+    /// Handles the exit of a container's init process.
     pub(super) fn init_ended(&mut self, id: &ContainerId, status: ExitStatus) {
         self.operations.cancel_at_exit(id);
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
         task.handles.mark_exited(self.node.clock.wall());
-        let rest = task.handles.init().cloned();
-        let rest = rest.filter(|_| !task.facts.has_own_pid_namespace);
         let now = self.now();
         self.record.note(now, id, What::Exited(status.code()));
-        let Some(init) = rest else {
-            return self.core.handle_exit(now, id, status);
-        };
-        self.core.handle_process_exited(id);
+        self.core.handle_process_exited(now, id, status);
+    }
+
+    /// Kills the processes that the init process of a container has left behind.
+    pub(super) fn kill_rest(&mut self, id: &ContainerId, status: ExitStatus) {
+        let task = self.tasks.get(id);
+        let init = task.and_then(|task| task.handles.init().cloned());
         let kill_rest = async move {
-            init.end_the_rest().await;
+            if let Some(init) = init {
+                init.end_the_rest().await;
+            }
             Ok::<_, Panicked>(())
         };
         self.operate(id, Wanted::UntilDeleted, kill_rest, move |actor, id, _| {

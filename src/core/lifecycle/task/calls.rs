@@ -224,7 +224,9 @@ mod tests {
             demands: Demands::default(),
             is_ungrouped: false,
             bundle: BundleFacts {
-                has_own_pid_namespace: true,
+                // Otherwise the exit of the process is at once the exit of the container.
+                has_own_pid_namespace: !row.ends_with("two processes")
+                    && row != "exited without a start",
                 has_poststop_hooks: false,
             },
         };
@@ -255,7 +257,7 @@ mod tests {
                 pod.handle_paused(&web(), true);
             }
             "between two processes" | "exited without a start" => {
-                pod.handle_process_exited(&web());
+                pod.handle_process_exited(NOW, &web(), ExitStatus::Code(0));
             }
             "stopping: exit not published" | "stopping without a start" => exit(&mut pod),
             "stopped" => {

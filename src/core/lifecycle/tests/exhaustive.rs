@@ -518,7 +518,9 @@ impl Model {
                 | Action::KillParked { .. }
                 | Action::Delete { .. }
                 | Action::PublishExecExit { .. } => unreachable!("no call asks for it"),
-                Action::ExitUnrestored { .. } => unreachable!("no container has a checkpoint"),
+                Action::ExitUnrestored { .. } | Action::KillRest { .. } => {
+                    unreachable!("no container has a checkpoint, or shares a PID namespace")
+                }
                 Action::AnswerKill { .. } | Action::CancelWork { .. } | Action::Report(_) => {}
             }
         }
