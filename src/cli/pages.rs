@@ -75,7 +75,7 @@ fn annotations() -> Page {
         parts: vec![
             part(
                 "Of the pod",
-                "The settings of a pod are annotations `usher/NAME`. Where the value is names, write names \
+                "A setting of the pod is an annotation `usher/NAME`. Where the value is names, write names \
                  of containers, separated by commas or white space. Where the value is a time, write a \
                  duration in Go's format: `300ms`, `90s`, `1h30m`. Each entry ends with its origin: a \
                  proposal for Kubernetes, or usher itself.",
@@ -83,7 +83,7 @@ fn annotations() -> Page {
             ),
             part(
                 "Of one container",
-                "The settings of a container are annotations `NAME.usher/CONTAINER`. The shim refuses a \
+                "A setting of one container is an annotation `NAME.usher/CONTAINER`. The shim refuses a \
                  setting that the container's role does not support.",
                 |entry| !entry.roles.is_empty(),
             ),

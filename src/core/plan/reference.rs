@@ -73,7 +73,7 @@ impl PodSetting {
         let usual = Settings::default();
         let (value, default, about, source, example): (Text, Text, _, _, &[_]) = match self {
             PodSetting::Init => (
-                "names in order; `NAME?` marks an optional one".into(),
+                "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
                 "Init containers run one after another. Each must exit with 0 before the next \
                  container starts. To kubelet they are ordinary containers.",
@@ -83,13 +83,13 @@ impl PodSetting {
             PodSetting::NativeInit => (
                 "names".into(),
                 "none".into(),
-                "The pod's own `initContainers`. kubelet runs them in order, so usher starts each \
-                 of them immediately and leaves it alone.",
+                "The pod's own `initContainers`. kubelet runs these containers in order, so usher \
+                 starts each of them immediately and leaves it alone.",
                 "usher",
                 &[("usher/native-init", "volume-permissions")],
             ),
             PodSetting::Sidecars => (
-                "names; `NAME?` marks an optional one".into(),
+                "names; `NAME?` marks an optional name".into(),
                 "none".into(),
                 "Sidecars start before the apps, and stop after them.",
                 "KEP-753, draft",
@@ -104,18 +104,18 @@ impl PodSetting {
                 &[("usher/apps", "web")],
             ),
             PodSetting::PreExit => (
-                "names in order; `NAME?` marks an optional one".into(),
+                "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Defer containers that usher holds until the pod terminates. Then they run one \
-                 after another, before usher stops the apps.",
+                "Defer containers that run one after another when the pod terminates, before usher \
+                 stops the apps. Until then usher holds them.",
                 "Defer, 2017",
                 &[("usher/pre-exit", "drain")],
             ),
             PodSetting::PostExit => (
-                "names in order; `NAME?` marks an optional one".into(),
+                "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Defer containers that usher holds until the pod terminates. Then they run one \
-                 after another, after the apps have exited.",
+                "Defer containers that run one after another when the pod terminates, after the \
+                 apps have exited. Until then usher holds them.",
                 "Defer, 2017",
                 &[("usher/post-exit", "upload-results")],
             ),
@@ -313,8 +313,7 @@ impl ContainerSetting {
                 "none".into(),
                 "If a sidecar fails this probe, usher stops the sidecar and restarts it in place, \
                  under every restart policy. If a stop request has come for the sidecar, usher \
-                 does not restart it. For a defer container: the probe that `grace-extension` \
-                 uses.",
+                 does not restart it. For a defer container, `grace-extension` uses this probe.",
                 "Kubernetes; Defer, 2017",
                 &[
                     SIDECARS,
@@ -340,8 +339,8 @@ impl ContainerSetting {
             ),
             ContainerSetting::Restart => (
                 one_of::<RestartPolicy>(),
-                "sidecars: `Always`, but in a pod under `Always` kubelet restarts them until the \
-                 pod terminates. Defer containers: `Never`"
+                "sidecars: `Always`. (If the pod's restart policy is `Always`, kubelet restarts \
+                 sidecars until the pod terminates.) Defer containers: `Never`"
                     .into(),
                 "Says after which exits usher restarts a sidecar in place. A defer container with \
                  `Always` or `OnFailure` runs again until it succeeds.",
