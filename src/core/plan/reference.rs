@@ -76,7 +76,8 @@ impl PodSetting {
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
                 "Init containers run one after another. Each must exit with 0 before the next \
-                 container starts. To kubelet they are ordinary containers.",
+                 container starts. To kubelet, the containers in this list are ordinary \
+                 containers.",
                 "Init, 2016",
                 &[("usher/init", "migrate, warm-up")],
             ),
@@ -107,7 +108,7 @@ impl PodSetting {
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
                 "Defer containers that run one after another when the pod terminates, before usher \
-                 stops the apps. Until then usher holds them.",
+                 stops the apps. Until the termination, usher holds these containers.",
                 "Defer, 2017",
                 &[("usher/pre-exit", "drain")],
             ),
@@ -115,7 +116,7 @@ impl PodSetting {
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
                 "Defer containers that run one after another when the pod terminates, after the \
-                 apps have exited. Until then usher holds them.",
+                 apps have exited. Until the termination, usher holds these containers.",
                 "Defer, 2017",
                 &[("usher/post-exit", "upload-results")],
             ),
@@ -214,8 +215,9 @@ impl PodSetting {
                 TIME.into(),
                 time(usual.termination_window),
                 "The time for which a stop request waits for a second one. If a second request \
-                 comes, the pod terminates. Requests for sidecars and defer containers wait. In a \
-                 pod with defer containers or termination hooks, all requests wait.",
+                 comes, usher concludes that the pod terminates. Requests for sidecars and defer \
+                 containers wait. In a pod with defer containers or termination hooks, all \
+                 requests wait.",
                 "usher",
                 &[SIDECARS, ("usher/termination-window", "2s")],
             ),
@@ -225,8 +227,8 @@ impl PodSetting {
                     .into(),
                 "none; `maxSeconds` is 100".into(),
                 "A defer container that still runs at the end of the grace period gets more time. \
-                 With `probe`, it may run as long as its liveness probe succeeds. With `count`, it \
-                 gets N times S seconds.",
+                 With `probe`, the container may run as long as its liveness probe succeeds. With \
+                 `count`, the container gets N times S seconds more.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -360,9 +362,9 @@ impl ContainerSetting {
             ContainerSetting::StopSignal => (
                 "a signal, such as `QUIT`, `SIGUSR1`, `15` or `SIGRTMIN+3`, but not SIGKILL".into(),
                 "the caller's signal, else `TERM`".into(),
-                "The signal that stops the container. usher sends it in place of the signal of \
-                 kubelet's stop request, and in place of SIGTERM from other callers. usher \
-                 delivers any other signal as it is.",
+                "The signal that stops the container. usher sends this signal in place of the \
+                 signal of kubelet's stop request, and in place of SIGTERM from other callers. \
+                 usher delivers any other signal as it is.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
