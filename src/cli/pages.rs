@@ -75,15 +75,16 @@ fn annotations() -> Page {
         parts: vec![
             part(
                 "Of the pod",
-                "Each is an annotation `usher/NAME`. Names are container names, separated by commas or \
-                 white space. Times are durations in Go's format: `300ms`, `90s`, `1h30m`. Each entry ends \
-                 with its origin: a proposal for Kubernetes, or usher itself.",
+                "A setting of the pod is an annotation `usher/NAME`. Where the value is names, write names \
+                 of containers, separated by commas or white space. Where the value is a time, write a \
+                 duration in Go's format: `300ms`, `90s`, `1h30m`. Each entry ends with its origin: a \
+                 proposal for Kubernetes, or usher itself.",
                 |entry| entry.roles.is_empty(),
             ),
             part(
                 "Of one container",
-                "Each is an annotation `NAME.usher/CONTAINER`. The shim refuses a setting that the \
-                 container's role does not support.",
+                "A setting of one container is an annotation `NAME.usher/CONTAINER`. The shim refuses a \
+                 setting that the container's role does not support.",
                 |entry| !entry.roles.is_empty(),
             ),
         ],

@@ -73,9 +73,10 @@ impl PodSetting {
         let usual = Settings::default();
         let (value, default, about, source, example): (Text, Text, _, _, &[_]) = match self {
             PodSetting::Init => (
-                "names in order; `NAME?` is optional".into(),
+                "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Each must exit with 0 before the next starts. To kubelet they are ordinary \
+                "Init containers run one after another. Each must exit with 0 before the next \
+                 container starts. To kubelet, the containers in this list are ordinary \
                  containers.",
                 "Init, 2016",
                 &[("usher/init", "migrate, warm-up")],
@@ -83,13 +84,13 @@ impl PodSetting {
             PodSetting::NativeInit => (
                 "names".into(),
                 "none".into(),
-                "The pod's own `initContainers`. kubelet knows their order, so usher runs each of \
-                 them immediately and leaves it alone.",
+                "The pod's own `initContainers`. kubelet runs these containers in order, so usher \
+                 starts each of them immediately and leaves it alone.",
                 "usher",
                 &[("usher/native-init", "volume-permissions")],
             ),
             PodSetting::Sidecars => (
-                "names; `NAME?` is optional".into(),
+                "names; `NAME?` marks an optional name".into(),
                 "none".into(),
                 "Sidecars start before the apps, and stop after them.",
                 "KEP-753, draft",
@@ -98,30 +99,31 @@ impl PodSetting {
             PodSetting::Apps => (
                 "names".into(),
                 "every container that no other list names".into(),
-                "Containers that do the pod's work. If the list is given, a container in no list \
-                 is a guest (`kubectl debug`): it starts immediately, and usher leaves it alone.",
+                "Apps do the pod's work. In a pod with this list, a container in no list is a \
+                 guest (`kubectl debug`): it starts immediately, and usher leaves it alone.",
                 "usher",
                 &[("usher/apps", "web")],
             ),
             PodSetting::PreExit => (
-                "names in order; `NAME?` is optional".into(),
+                "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Defer containers that are held until the pod terminates, and then run one after \
-                 another before its apps are stopped.",
+                "Defer containers that run one after another when the pod terminates, before usher \
+                 stops the apps. Until the termination, usher holds these containers.",
                 "Defer, 2017",
                 &[("usher/pre-exit", "drain")],
             ),
             PodSetting::PostExit => (
-                "names in order; `NAME?` is optional".into(),
+                "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Defer containers like those of `pre-exit`, which run after the apps have exited.",
+                "Defer containers that run one after another when the pod terminates, after the \
+                 apps have exited. Until the termination, usher holds these containers.",
                 "Defer, 2017",
                 &[("usher/post-exit", "upload-results")],
             ),
             PodSetting::StartupOrder => (
                 "exactly the names in `init` and `sidecars`, each once".into(),
                 "the init containers one by one, then all sidecars in parallel".into(),
-                "Containers that start one after another in this order.",
+                "The init containers and sidecars start one after another, in this order.",
                 "KEP-753",
                 &[
                     SIDECARS,
@@ -132,17 +134,18 @@ impl PodSetting {
             PodSetting::StartMode => (
                 one_of::<StartMode>(),
                 word(usual.start_mode),
-                "The answer to a Start whose turn has not come. `Block` answers when the turn \
-                 comes. `Hold` answers immediately, before the program runs. `Auto` acts as \
-                 `Block` for some seconds if every container that the Start waits for exists and \
-                 runs; otherwise it acts as `Hold`.",
+                "Says when usher answers the call `Start` of a container whose turn has not come. \
+                 `Block`: when the turn comes. `Hold`: immediately, before the program runs. \
+                 `Auto`: if all containers that the Start waits for exist and run, as `Block` for \
+                 some seconds; otherwise as `Hold`.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
             PodSetting::StartupTimeout => (
                 TIME.into(),
                 time(usual.startup_timeout),
-                "The longest time that a container waits for its turn.",
+                "The longest time that an init container, sidecar or app waits for its turn. After \
+                 this time the container exits with 1.",
                 "usher",
                 &[SIDECARS, ("usher/startup-timeout", "90s")],
             ),
@@ -156,15 +159,20 @@ impl PodSetting {
             PodSetting::Essential => (
                 "names of init containers, sidecars and apps".into(),
                 "none".into(),
-                "Containers whose failure ends the pod. Under `Always` and `OnFailure` the caller \
-                 then starts the pod from the beginning.",
+                "Containers whose failure ends the pod. Under the restart policies `Always` and \
+                 `OnFailure`, kubelet then starts the whole pod again.",
                 "KEP-753, draft",
                 &[SIDECARS, ("usher/essential", "proxy")],
             ),
             PodSetting::GracePeriod => (
                 TIME.into(),
-                format!("kubelet's, else {}", time(usual.usual_grace_period)).into(),
-                "The time from the first stop request to the end of the termination.",
+                format!(
+                    "the pod's `terminationGracePeriodSeconds`, else {}",
+                    time(usual.usual_grace_period)
+                )
+                .into(),
+                "The time that a termination may take, from the first stop request on. Some grace \
+                 policies add a few seconds.",
                 "Kubernetes",
                 &[SIDECARS, ("usher/grace-period", "45s")],
             ),
@@ -186,16 +194,17 @@ impl PodSetting {
             PodSetting::SidecarExitCode => (
                 one_of::<SidecarExitCode>(),
                 word(usual.sidecar_exit_code),
-                "The exit code that a stopped sidecar reports. `Mask`: 0. `Signal`: 0 if it died \
-                 of a signal, else its own code. `Propagate`: its own code.",
+                "The exit code that usher reports for a sidecar that it has stopped. `Mask`: 0. \
+                 `Signal`: 0 if a signal killed the sidecar, else the sidecar's own code. \
+                 `Propagate`: the sidecar's own code.",
                 "usher",
                 &[SIDECARS, ("usher/sidecar-exit-code", "Signal")],
             ),
             PodSetting::DeferExitCode => (
                 one_of::<DeferExitCode>(),
                 word(usual.defer_exit_code),
-                "The exit code that a defer container reports. `Mask`: always 0. `Propagate`: its \
-                 own code.",
+                "The exit code that usher reports for a defer container. `Mask`: always 0. \
+                 `Propagate`: the container's own code.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -205,9 +214,10 @@ impl PodSetting {
             PodSetting::TerminationWindow => (
                 TIME.into(),
                 time(usual.termination_window),
-                "The time that a stop request waits for a second one. If a second one comes, the \
-                 pod terminates. Requests for sidecars and defer containers wait; in a pod with \
-                 defer containers or hooks, all requests wait.",
+                "The time for which a stop request waits for a second one. If a second request \
+                 comes, usher concludes that the pod terminates. Requests for sidecars and defer \
+                 containers wait. In a pod with defer containers or termination hooks, all \
+                 requests wait.",
                 "usher",
                 &[SIDECARS, ("usher/termination-window", "2s")],
             ),
@@ -215,9 +225,10 @@ impl PodSetting {
                 "JSON: `{\"probe\": true}` or `{\"intervalSeconds\": S, \"count\": N}`, each \
                  optionally with `maxSeconds`"
                     .into(),
-                "none; `maxSeconds` 100".into(),
-                "More time for a defer container that still runs at the end of the grace period: \
-                 as long as its liveness probe succeeds, or N times S seconds.",
+                "none; `maxSeconds` is 100".into(),
+                "A defer container that still runs at the end of the grace period gets more time. \
+                 With `probe`, the container may run as long as its liveness probe succeeds. With \
+                 `count`, the container gets N times S seconds more.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -230,17 +241,17 @@ impl PodSetting {
             PodSetting::OomScore => (
                 one_of::<OomScore>(),
                 word(usual.oom_score),
-                "With `Match`, a sidecar's `oom_score_adj` is at most the lowest `oom_score_adj` \
-                 of the pod's apps.",
+                "With `Match`, usher lowers a sidecar's `oom_score_adj` to the lowest value among \
+                 the pod's apps. With `Off`, usher changes no value.",
                 "KEP-753",
                 &[SIDECARS, ("usher/oom-score", "Off")],
             ),
             PodSetting::CgroupSizing => (
                 one_of::<CgroupSizing>(),
                 word(usual.cgroup_sizing),
-                "The size of the pod's cgroup. `Effective`: what the pod needs at any time, from \
-                 its first container to its last. `Phase`: what its current phase needs. `Off`: \
-                 what kubelet has set.",
+                "The CPU and memory of the pod's cgroup. `Effective`: the most that the pod needs \
+                 at any time. `Phase`: what the current phase of the pod needs. `Off`: what \
+                 kubelet has set.",
                 "KEP-753; Init, 2016",
                 &[SIDECARS, ("usher/cgroup-sizing", "Phase")],
             ),
@@ -265,8 +276,8 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `Probe`; `periodMilliseconds` may replace `periodSeconds`"
                     .into(),
                 "none".into(),
-                "The sidecar is started when this probe has succeeded. Without a probe it is \
-                 started when its program runs.",
+                "A sidecar with this probe counts as started when the probe has succeeded. A \
+                 sidecar without a startup probe counts as started when its program runs.",
                 "KEP-753",
                 &[
                     SIDECARS,
@@ -287,11 +298,11 @@ impl ContainerSetting {
                 ],
             ),
             ContainerSetting::CallerRestarts => (
-                "exit codes; after a `!`, all except these".into(),
+                "exit codes; with `!` before them, all other codes".into(),
                 "none".into(),
-                "The exit codes in the container's `restartPolicyRules`. After such an exit \
-                 kubelet restarts the container, although its restart policy would not. The exit \
-                 does not complete the run.",
+                "The exit codes in the container's `restartPolicyRules`. After an exit with such a \
+                 code, kubelet restarts the container, although its restart policy would not. Such \
+                 an exit does not complete the run.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),
@@ -302,9 +313,9 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `Probe`; `periodMilliseconds` may replace `periodSeconds`"
                     .into(),
                 "none".into(),
-                "usher stops a sidecar that fails this probe, and restarts it in place, under every \
-                 restart policy. A sidecar for which a stop request has come is not restarted. For \
-                 a defer container: the probe that `grace-extension` uses.",
+                "If a sidecar fails this probe, usher stops the sidecar and restarts it in place, \
+                 under every restart policy. If a stop request has come for the sidecar, usher \
+                 does not restart it. For a defer container, `grace-extension` uses this probe.",
                 "Kubernetes; Defer, 2017",
                 &[
                     SIDECARS,
@@ -330,37 +341,38 @@ impl ContainerSetting {
             ),
             ContainerSetting::Restart => (
                 one_of::<RestartPolicy>(),
-                "sidecars: `Always` (in a pod under `Always`, kubelet restarts them until the pod \
-                 terminates). Defer containers: `Never`"
+                "sidecars: `Always`. (If the pod's restart policy is `Always`, kubelet restarts \
+                 sidecars until the pod terminates.) Defer containers: `Never`"
                     .into(),
-                "When usher restarts a sidecar in place. A defer container with `Always` or \
-                 `OnFailure` runs again until it succeeds.",
+                "Says after which exits usher restarts a sidecar in place. A defer container with \
+                 `Always` or `OnFailure` runs again until it succeeds.",
                 "KEP-753; Defer, 2017",
                 &[SIDECARS, ("restart.usher/proxy", "OnFailure")],
             ),
             ContainerSetting::GracePeriod => (
                 TIME.into(),
                 "none".into(),
-                "A cap on the time of the container's own stop, from its signal to SIGKILL. For a \
-                 defer container: from its release to its signal, with SIGKILL two seconds later. \
-                 A cap shortens the time and never lengthens it.",
+                "The longest time from the container's stop signal to SIGKILL. For a defer \
+                 container: the longest time from its release to its stop signal, with SIGKILL two \
+                 seconds later. This setting can only shorten the time that the pod's grace period \
+                 allows.",
                 "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),
             ContainerSetting::StopSignal => (
-                "a signal: `QUIT`, `SIGUSR1`, `15`, `SIGRTMIN+3`; not SIGKILL".into(),
+                "a signal, such as `QUIT`, `SIGUSR1`, `15` or `SIGRTMIN+3`, but not SIGKILL".into(),
                 "the caller's signal, else `TERM`".into(),
-                "The signal that stops the container. This signal replaces the signal of kubelet's \
-                 stop request, and SIGTERM from other callers. usher delivers any other signal as it \
-                 is.",
+                "The signal that stops the container. usher sends this signal in place of the \
+                 signal of kubelet's stop request, and in place of SIGTERM from other callers. \
+                 usher delivers any other signal as it is.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
             ContainerSetting::Resources => (
                 "JSON: Kubernetes `ResourceRequirements`".into(),
-                "CPU requests that follow from the container's CPU shares".into(),
-                "Requests, which the shim cannot see otherwise, and sizes of containers that are \
-                 not created yet.",
+                "the CPU request that follows from the container's CPU shares".into(),
+                "The container's requests and limits. Without this setting, the shim does not see \
+                 requests for memory, and sees limits only when the container is created.",
                 "Kubernetes",
                 &[
                     SIDECARS,
