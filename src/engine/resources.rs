@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use usher_core::sizing::{Bytes, Limit, Millicores, Size};
+use usher_core::sizing::{Bytes, Limit, Millicores, Size, SizeChange};
 
 /// Default period of a CPU quota in the kernel, in microseconds.
 const DEFAULT_PERIOD: u64 = 100_000;
@@ -42,21 +42,23 @@ impl Resources {
         serde_json::from_slice(json).unwrap_or_default()
     }
 
+    /// Returns the change of the container's size.
+    pub fn size_change(&self) -> SizeChange {
+        let cpu = self.cpu.unwrap_or_default();
+        let memory_limit = self.memory.unwrap_or_default().limit.map(|limit| {
+            let limit = u64::try_from(limit).ok().filter(|limit| *limit > 0);
+            limit.map(Bytes).into()
+        });
+        SizeChange {
+            cpu_request: cpu.shares.map(request),
+            cpu_limit: cpu.quota.map(|quota| cpu_limit(quota, cpu.period)),
+            memory_limit,
+        }
+    }
+
     /// Returns the new size of a container whose size was `before`.
     pub fn change(&self, before: Size) -> Size {
-        let mut size = before;
-        let cpu = self.cpu.unwrap_or_default();
-        if let Some(shares) = cpu.shares {
-            size.requests.cpu = request(shares);
-        }
-        if let Some(quota) = cpu.quota {
-            size.limits.cpu = cpu_limit(quota, cpu.period);
-        }
-        if let Some(limit) = self.memory.unwrap_or_default().limit {
-            let limit = u64::try_from(limit).ok().filter(|limit| *limit > 0);
-            size.limits.memory = limit.map(Bytes).into();
-        }
-        size
+        before.changed(self.size_change())
     }
 }
 

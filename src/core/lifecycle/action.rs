@@ -13,7 +13,7 @@ use crate::process::ExitStatus;
 
 use super::report::Report;
 use super::state::StateSummary;
-use super::task::{Deletion, IllegalCall, IllegalExecCall, SignalOrder};
+use super::task::{Deletion, IllegalCall, IllegalExecCall, SignalOrder, UPDATES_AT_MOST};
 
 /// The id of a container as containerd knows it; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -110,6 +110,19 @@ pub enum Action {
         id: ContainerId,
         exec_id: String,
         code: u32,
+    },
+    /// Carry out an Update of the container's resources, and report with
+    /// [`handle_updated`](super::Pod::handle_updated). If the container has no process just now,
+    /// only keep the change `for_next_process`, and answer the caller at once.
+    Update {
+        id: ContainerId,
+        request: RequestId,
+        for_next_process: bool,
+    },
+    /// Answer an Update that cannot be carried out.
+    RefuseUpdate {
+        request: RequestId,
+        refusal: Refusal,
     },
     /// Clean up the runtime state of an exited container except its root file system, and report
     /// with [`handle_cleaned_up`](super::Pod::handle_cleaned_up).
@@ -353,6 +366,8 @@ pub enum Refusal {
     NotFound { id: ContainerId },
     #[error("{0}")]
     IllegalCall(IllegalCall),
+    #[error("cannot update task {id}: {UPDATES_AT_MOST} updates wait already")]
+    TooManyUpdates { id: ContainerId },
     #[error("{id}: process already finished")]
     Finished { id: ContainerId },
     #[error("task {id} has no process yet: it is still to be restored")]

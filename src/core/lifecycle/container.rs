@@ -13,7 +13,7 @@ use super::restart::BackOff;
 use super::role_policy::RolePolicy;
 use super::state::ContainerState;
 use super::stop::Kill;
-use super::task::{BundleFacts, Cleanup, Execs, Removal, SignalOrder};
+use super::task::{BundleFacts, Cleanup, Execs, Removal, SignalOrder, Updates};
 use super::time::Time;
 
 /// A container to be created.
@@ -60,6 +60,7 @@ pub(super) struct Container {
     pub request: Option<StopRequest>,
     /// SIGKILLs of the caller that the rules have not handled yet.
     pub kills: Vec<(RequestId, Kill)>,
+    pub updates: Updates,
     /// Signals that wait until the process is restored.
     pub pending_signals: Vec<SignalOrder>,
     /// Stop requests with a delayed answer.

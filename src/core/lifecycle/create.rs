@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::plan::{ContainerKind, Plan, Role};
 
 use super::Pod;
-use super::action::{Cause, ContainerId, Refusal};
+use super::action::{Action, Cause, ContainerId, Refusal};
 use super::container::{Container, NewContainer, TerminationWork};
 use super::effects::ContainerContext;
 use super::history::{End, NEVER_CREATED};
@@ -15,7 +15,7 @@ use super::role_policy::RolePolicy;
 use super::run::Run;
 use super::state::{ContainerState, InvalidTransition};
 use super::stop::STOPPED;
-use super::task::{Cleanup, Execs, Removal};
+use super::task::{Cleanup, Execs, Removal, Updates};
 use super::time::Time;
 
 /// The relation of a just-created container to the termination under way.
@@ -117,6 +117,7 @@ impl Pod {
             is_of_next_run,
             state: ContainerState::creating(),
             execs: Execs::default(),
+            updates: Updates::default(),
             pending_signals: Vec::new(),
             cleanup: Cleanup::None,
             removal: Removal::None,
@@ -177,6 +178,10 @@ impl Pod {
         let pending = pending.filter_map(|order| order.request);
         for request in answers.chain(kills).chain(pending) {
             self.out.answer_kill(request);
+        }
+        for request in container.updates.waiting() {
+            let refusal = Refusal::NotFound { id: id.clone() };
+            self.out.push(Action::RefuseUpdate { request, refusal });
         }
         if container.kind == ContainerKind::Workload
             && !container.state.is_exited()

@@ -3,9 +3,11 @@
 //! The rule has decided an effect in every detail. The effect can reach its container, the pod's
 //! plan, the termination under way, the history of names, and the outbox, but no other container.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::plan::{Hook, Plan, Signal};
+use crate::sizing::Size;
 
 use super::Pod;
 use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Why};
@@ -18,8 +20,7 @@ use super::probe::Watch;
 use super::report::Report;
 use super::rules::{Decision, PodDecision};
 use super::state::InvalidTransition;
-use super::task::LAST_WORDS_WITHIN;
-use super::task::SignalOrder;
+use super::task::{LAST_WORDS_WITHIN, SignalOrder};
 use super::termination::Termination;
 use super::time::Time;
 
@@ -31,6 +32,8 @@ pub(super) struct ContainerContext<'a> {
     pub now: Time,
     pub termination: Option<&'a mut Termination>,
     pub history: &'a mut History,
+    /// The size of the last container of each name.
+    pub sizes: &'a mut BTreeMap<String, Size>,
     pub allowance: &'a mut Allowance,
     /// Executions so far in this pod.
     pub executions: &'a mut u64,
@@ -61,6 +64,7 @@ impl ContainerContext<'_> {
     pub fn carry_out(&mut self, decision: Decision) {
         match decision {
             Decision::KillSandbox => self.kill_sandbox(),
+            Decision::BeginUpdate => self.begin_update(),
             Decision::Probe { cost, stretched } => self.probe(cost, stretched),
             Decision::Extend { granted } => self.extend(granted),
             Decision::PutOff { granted, stretched } => self.put_off(granted, stretched),

@@ -41,6 +41,7 @@ impl Pod {
             now: self.now,
             termination: self.termination.as_mut(),
             history: &mut self.history,
+            sizes: &mut self.sizes,
             allowance: &mut self.allowance,
             executions: &mut self.executions,
             has_released: &mut self.has_released,

@@ -21,7 +21,7 @@
 //! |---|---|
 //! | `state/` | the states of a container, their transitions, the progress of a stop |
 //! | `role_policy.rs` | the policy of each role |
-//! | `task/` | a container as the caller and the OCI runtime see it: calls, execs, exit, removal |
+//! | `task/` | a container as the caller and the OCI runtime see it: calls, execs, signals, Updates, exit, removal |
 //! | `container.rs` | all that is known of one container |
 //! | `action.rs` | output: actions, refusals |
 //! | `report.rs` | output for the log |
@@ -132,7 +132,7 @@ pub use state::StateSummary;
 pub use stop::Kill;
 pub use task::{
     BundleFacts, Call, CleanupOutcome, Deletion, ExecCall, IllegalCall, IllegalExecCall,
-    LAST_WORDS_WITHIN, READ_WITHIN, RELEASES_WITHIN, SignalOrder, TaskStatus,
+    LAST_WORDS_WITHIN, READ_WITHIN, RELEASES_WITHIN, SignalOrder, TaskStatus, UPDATES_AT_MOST,
 };
 pub use time::Time;
 pub use view::{ContainerView, Obstacle, StageView, Status, TerminationView, Then, View, Wait};
@@ -156,6 +156,8 @@ pub struct Pod {
     history: History,
     /// Requests and limits of the last container of each name.
     sizes: BTreeMap<String, Size>,
+    /// The pod's memory limit is being lowered.
+    is_lowering_memory: bool,
     creations: u64,
     /// Time at which a workload container was last created.
     last_creation: Time,

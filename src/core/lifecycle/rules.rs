@@ -149,6 +149,8 @@ pub(super) enum Decision {
     Delete(Deletion),
     /// Kill the container's parked process, because the caller deletes the container.
     KillParked,
+    /// Begin the next Update of the container's resources.
+    BeginUpdate,
 }
 
 pub(super) type PodRule = fn(&Pod) -> Option<Due<PodDecision>>;
@@ -190,7 +192,7 @@ const POD_RULES: [(&str, PodRule); 7] = [
     ("kept is said", Pod::kept_is_said),
 ];
 
-const RULES: [(&str, Rule); 20] = [
+const RULES: [(&str, Rule); 21] = [
     ("sandbox is killed", |subject| subject.sandbox_is_killed()),
     ("probe is due", |subject| subject.probe_is_due()),
     ("defer may go on", |subject| subject.defer_may_go_on()),
@@ -212,6 +214,7 @@ const RULES: [(&str, Rule); 20] = [
     }),
     ("restart goes on", |subject| subject.restart_goes_on()),
     ("probe has failed", |subject| subject.probe_has_failed()),
+    ("update begins", |subject| subject.update_begins()),
     ("answer is due", |subject| subject.answer_is_due()),
     ("exit is published", |subject| subject.exit_is_published()),
     ("deletion goes on", |subject| subject.deletion_goes_on()),

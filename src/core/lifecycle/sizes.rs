@@ -1,13 +1,14 @@
 //! The current size of the pod's cgroup, which [`sizing`](crate::sizing) computes for the pod's
 //! phase.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::{CgroupSizing, ContainerKind, Plan, Role};
 use crate::sizing::{Containers, Moment, Requests, Size, Starting};
 
 use super::action::{ContainerId, Step};
 use super::container::Container;
+use super::effects::ContainerContext;
 use super::history::NAMES_AT_MOST;
 use super::role_policy::RolePolicy;
 use super::{Phase, Pod};
@@ -156,20 +157,6 @@ impl Pod {
         Some(self.known(id).ok()?.demands.size)
     }
 
-    /// Records that the caller has changed the requests and limits of a container.
-    pub fn handle_resized(&mut self, id: &ContainerId, size: Size) {
-        let resized = self.with_container(id, |context| {
-            context.container.demands.size = size;
-            (
-                context.container.name.clone(),
-                Pod::has_size(context.container),
-            )
-        });
-        if let Some((name, has_size)) = resized {
-            self.remember_size(name, size, has_size);
-        }
-    }
-
     /// The size of a container at its creation: requests from the annotations, because the OCI
     /// specification has shares only, and limits from the bundle.
     pub(super) fn size_at_creation(&mut self, name: &str, role: Role, mut size: Size) -> Size {
@@ -177,14 +164,10 @@ impl Pod {
         if let Some(resources) = plan.and_then(|plan| plan.container(name).resources.as_ref()) {
             size.requests = Size::from(resources).requests;
         }
-        self.remember_size(name.to_owned(), size, RolePolicy::of(role).is_ordered);
-        size
-    }
-
-    fn remember_size(&mut self, name: String, size: Size, has_size: bool) {
-        if has_size && (self.sizes.len() < NAMES_AT_MOST || self.sizes.contains_key(&name)) {
-            self.sizes.insert(name, size);
+        if RolePolicy::of(role).is_ordered {
+            remember(&mut self.sizes, name, size);
         }
+        size
     }
 
     /// The size of the last container of the name, or else the size in the annotations.
@@ -226,5 +209,21 @@ impl Pod {
             .len()
             .saturating_add(names)
             .saturating_sub(1)
+    }
+}
+
+impl ContainerContext<'_> {
+    /// Changes the requests and limits of the container.
+    pub(super) fn resize(&mut self, size: Size) {
+        self.container.demands.size = size;
+        if Pod::has_size(self.container) {
+            remember(self.sizes, &self.container.name, size);
+        }
+    }
+}
+
+fn remember(sizes: &mut BTreeMap<String, Size>, name: &str, size: Size) {
+    if sizes.len() < NAMES_AT_MOST || sizes.contains_key(name) {
+        sizes.insert(name.to_owned(), size);
     }
 }

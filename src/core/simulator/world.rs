@@ -12,6 +12,7 @@ use crate::lifecycle::{
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
+use crate::sizing::SizeChange;
 
 use super::{Call, Node, Script, Seen, expand, ms, name_of};
 
@@ -247,6 +248,14 @@ impl World {
             .handle_exec(self.now, &ContainerId::from(name), exec);
         self.drain();
         answer
+    }
+
+    /// Changes the resources of a container.
+    pub fn update(&mut self, name: &str, change: SizeChange) {
+        let (id, request) = (ContainerId::from(name), RequestId(u64::MAX));
+        let updated = self.pod.handle_update(self.now, &id, request, change);
+        updated.expect("the container exists");
+        self.drain();
     }
 
     /// Records that an exec has exited with this code; `None` if its process was never executed.
@@ -661,7 +670,8 @@ impl World {
                 }
                 self.take_signal(&id, signal);
             }
-            Action::CancelWork { .. } => {}
+            Action::CancelWork { .. } | Action::RefuseUpdate { .. } => {}
+            Action::Update { id, .. } => self.pod.handle_updated(self.now, &id, true),
             Action::KillRest { id, status } | Action::ExitUnrestored { id, status } => {
                 self.pod.handle_exit(self.now, &id, status)
             }

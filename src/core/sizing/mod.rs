@@ -35,6 +35,14 @@ pub struct Size {
     pub limits: Limits,
 }
 
+/// A change of a container's size. `None` changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SizeChange {
+    pub cpu_request: Option<Millicores>,
+    pub cpu_limit: Option<Limit<Millicores>>,
+    pub memory_limit: Option<Limit<Bytes>>,
+}
+
 /// Requests; zero if not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Requests {
@@ -84,6 +92,21 @@ pub struct Containers {
 }
 
 impl Size {
+    /// Returns the size after a change.
+    pub fn changed(self, change: SizeChange) -> Size {
+        let Size { requests, limits } = self;
+        Size {
+            requests: Requests {
+                cpu: change.cpu_request.unwrap_or(requests.cpu),
+                ..requests
+            },
+            limits: Limits {
+                cpu: change.cpu_limit.unwrap_or(limits.cpu),
+                memory: change.memory_limit.unwrap_or(limits.memory),
+            },
+        }
+    }
+
     /// A size without requests, and with limits of zero.
     pub const NOTHING: Size = Size {
         requests: Requests {

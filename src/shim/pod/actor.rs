@@ -24,6 +24,7 @@ use super::scores::ScoreLog;
 use super::shim_end::ShimEnd;
 use super::sizes::OwnCgroup;
 use super::status::Watchers;
+use super::updates::PendingUpdate;
 use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
 
 /// The actor that owns a pod.
@@ -48,11 +49,12 @@ pub struct Actor {
     alarm: Alarm,
 }
 
-/// Callers that wait for an answer that the core decides.
+/// Callers that wait for the core: it decides their answers, or when their calls are carried out.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     pub starts: BTreeMap<RequestId, Reply<i32>>,
     pub kills: BTreeMap<RequestId, Reply<()>>,
+    pub updates: BTreeMap<RequestId, PendingUpdate>,
     requests: u64,
 }
 
@@ -223,6 +225,12 @@ impl Actor {
                 Action::PublishExecExit { id, exec_id, code } => {
                     self.publish_exec_exit(&id, &exec_id, code);
                 }
+                Action::Update {
+                    id,
+                    request,
+                    for_next_process,
+                } => self.begin_update(&id, request, for_next_process),
+                Action::RefuseUpdate { request, refusal } => self.refuse_update(request, refusal),
                 Action::CleanUp { id } => self.clean_up(&id),
                 Action::KillParked { id } => self.kill_parked(&id),
                 Action::Delete { id, how } => self.begin_deletion(&id, how),

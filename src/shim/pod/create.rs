@@ -22,7 +22,6 @@ use super::operations::Caller;
 use super::process::{Facts, Process, Task};
 use super::scores::Score;
 use super::stop::known_end;
-use super::updates::Updates;
 use super::{Actor, CallError, CreateCall, Kind, Reply};
 
 impl Actor {
@@ -127,7 +126,6 @@ impl Actor {
                 handles,
                 score: Score::new(read.oom_score),
                 carryover: RestartCarryover::default(),
-                updates: Updates::default(),
                 deleters: Vec::new(),
             },
         );
@@ -235,7 +233,6 @@ impl Actor {
             let why = CallError::not_found(id.as_str(), "");
             task.init.answer_waits(Err(why.clone()));
             task.answer_deleters(&Err(why.clone()));
-            task.updates.refuse(&why);
             for exec in task.execs.values_mut() {
                 exec.process.answer_waits(Err(why.clone()));
             }

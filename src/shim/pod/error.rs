@@ -99,7 +99,8 @@ impl From<Refusal> for CallError {
             | Refusal::NotHeld { .. }
             | Refusal::TurnAtTheEnd { .. }
             | Refusal::Held { .. }
-            | Refusal::NoProcess { .. } => Kind::FailedPrecondition,
+            | Refusal::NoProcess { .. }
+            | Refusal::TooManyUpdates { .. } => Kind::FailedPrecondition,
             Refusal::NotReleased { .. } => Kind::Unknown,
             Refusal::IllegalCall(call) if call.is_finished() => Kind::NotFound,
             Refusal::IllegalExecCall(call) if call.is_finished() => Kind::NotFound,

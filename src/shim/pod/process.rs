@@ -13,7 +13,6 @@ use usher_linux::stdio::{Paths, Streams, Unread};
 use super::carryover::RestartCarryover;
 use super::handles::Handles;
 use super::scores::Score;
-use super::updates::Updates;
 use super::{CallError, Reply};
 
 /// Exit status and time of a process, as reported to the caller.
@@ -48,7 +47,6 @@ pub(super) struct Task {
     pub handles: Handles,
     pub score: Score,
     pub carryover: RestartCarryover,
-    pub updates: Updates,
     /// Callers that wait for the deletion of the task.
     pub deleters: Vec<Reply<Deleted>>,
 }

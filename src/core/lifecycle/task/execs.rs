@@ -269,7 +269,7 @@ impl Pod {
     }
 
     /// The container as a task: it does not exist for the caller while it is being created.
-    fn task(&self, id: &ContainerId) -> Result<&Container, Refusal> {
+    pub(super) fn task(&self, id: &ContainerId) -> Result<&Container, Refusal> {
         let task = self.known(id)?;
         let is_known = task.is_known();
         is_known

@@ -1,7 +1,8 @@
 //! The task of a container: what its caller does with it, from Create to Delete.
 //!
 //! The [state](super::state) of a container determines what the caller reads and which call is
-//! legal ([`calls`]). [`publication`] decides when the exit is reported, and [`signals`] which process gets a signal. [`removal`] cleans up the
+//! legal ([`calls`]). [`publication`] decides when the exit is reported, [`signals`] which process gets a signal, and [`updates`]
+//! when a change of resources begins. [`removal`] cleans up the
 //! runtime state and deletes the container. [`execs`] are its further processes.
 
 mod calls;
@@ -11,6 +12,7 @@ mod removal;
 mod signals;
 #[cfg(test)]
 mod tests;
+mod updates;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +24,14 @@ use super::time::Time;
 
 pub(super) use execs::Execs;
 pub(super) use removal::{Cleanup, Removal};
+pub(super) use updates::Updates;
 
 pub use calls::{Call, IllegalCall};
 pub use execs::{ExecCall, IllegalExecCall};
 pub use publication::{LAST_WORDS_WITHIN, READ_WITHIN};
 pub use removal::{CleanupOutcome, Deletion, RELEASES_WITHIN};
 pub use signals::SignalOrder;
+pub use updates::UPDATES_AT_MOST;
 
 /// Facts of a container's bundle that its removal depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -137,9 +141,7 @@ impl Pod {
     /// True if the init process of the container has exited but its exit is not reported: another
     /// process follows, or the exit is reported later.
     pub fn is_between_processes(&self, id: &ContainerId) -> bool {
-        self.satisfies(id, |container| {
-            container.state.has_exited() && !container.state.is_exited()
-        })
+        self.satisfies(id, Container::is_between_processes)
     }
 
     /// True if the exit of the container is still to be published.
@@ -166,6 +168,11 @@ impl Pod {
 }
 
 impl Container {
+    /// True if the init process has exited but its exit is not reported.
+    fn is_between_processes(&self) -> bool {
+        self.state.has_exited() && !self.state.is_exited()
+    }
+
     /// True from the answer of its Create.
     fn is_known(&self) -> bool {
         !self.state.is_creating()

@@ -4,7 +4,7 @@
 //! what the OCI runtime and the caller rely on.
 
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use crate::lifecycle::{
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
 use crate::simulator::expand;
+use crate::sizing::{Bytes, Limit, SizeChange};
 
 /// An effect that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +31,7 @@ enum Effect {
     StartExec,
     Freeze(bool),
     Checkpoint(bool),
+    Update,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +66,8 @@ enum Event {
     Pause,
     Resume,
     Checkpoint(bool),
+    /// An Update to a memory limit of so many bytes.
+    Update(u64),
     AddExec,
     StartExec,
     DeleteExec,
@@ -88,6 +92,10 @@ struct Fork {
     is_published: bool,
     is_killed: bool,
     is_removed: bool,
+    /// Updates that are not answered yet: their requests and memory limits.
+    updates: BTreeMap<RequestId, u64>,
+    /// The memory limit in force.
+    memory: Limit<Bytes>,
     left: Limits,
 }
 
@@ -121,6 +129,8 @@ impl Fork {
             is_published: false,
             is_killed: false,
             is_removed: false,
+            updates: BTreeMap::new(),
+            memory: Limit::default(),
             left,
         }
     }
@@ -129,6 +139,7 @@ impl Fork {
         let mut key = DefaultHasher::new();
         (&self.pod, self.now, &self.under_way, self.init, self.exec).hash(&mut key);
         (self.is_published, self.is_killed, self.left).hash(&mut key);
+        (&self.updates, self.memory).hash(&mut key);
         key.finish()
     }
 
@@ -172,6 +183,8 @@ impl Fork {
                 Event::Resume,
                 Event::Checkpoint(true),
                 Event::Checkpoint(false),
+                Event::Update(1),
+                Event::Update(2),
                 Event::AddExec,
                 Event::StartExec,
                 Event::DeleteExec,
@@ -239,6 +252,18 @@ impl Fork {
             Event::Checkpoint(exits) => {
                 if self.pod.is_known(&id) && self.pod.handle_checkpoint(&id, exits).is_ok() {
                     self.under_way.insert(Effect::Checkpoint(exits));
+                }
+            }
+            Event::Update(bytes) => {
+                let request = RequestId(200 - u64::from(self.left.calls));
+                let change = SizeChange {
+                    memory_limit: Some(Limit::Of(Bytes(bytes))),
+                    ..SizeChange::default()
+                };
+                let accepted = self.pod.handle_update(now, &id, request, change);
+                assert_eq!(accepted.is_ok(), self.pod.is_known(&id));
+                if accepted.is_ok() {
+                    self.updates.insert(request, bytes);
                 }
             }
             Event::AddExec => self.add_exec(),
@@ -323,6 +348,13 @@ impl Fork {
                 self.exec = ExecState::Published;
                 self.pod.handle_exec_over(now, &id, "exec", None);
             }
+            Effect::Update => {
+                let (_, bytes) = self.updates.pop_first().expect("an update under way");
+                if is_well {
+                    self.memory = Limit::Of(Bytes(bytes));
+                }
+                self.pod.handle_updated(now, &id, is_well);
+            }
             Effect::Freeze(true) => self.pod.handle_paused(&id, is_well),
             Effect::Freeze(false) => self.pod.handle_resumed(&id, is_well),
             Effect::Checkpoint(exits) => {
@@ -364,6 +396,25 @@ impl Fork {
                 Action::KillParked { .. } => self.is_killed = true,
                 Action::Signal { order, .. } => self.is_killed |= order.signal == Signal::KILL,
                 Action::CancelRestart { .. } => {}
+                Action::Update {
+                    request,
+                    for_next_process,
+                    ..
+                } => {
+                    let first = self.updates.first_key_value();
+                    let (first, bytes) = first.expect("an update that is not answered");
+                    assert_eq!(request, *first, "updates overtake each other");
+                    match for_next_process {
+                        true => {
+                            self.memory = Limit::Of(Bytes(*bytes));
+                            self.updates.pop_first();
+                        }
+                        false => assert!(self.under_way.insert(Effect::Update), "two updates"),
+                    }
+                }
+                Action::RefuseUpdate { request, .. } => {
+                    assert!(self.updates.remove(&request).is_some(), "answered twice");
+                }
                 Action::EndOutput { .. } => {
                     self.under_way.insert(Effect::ReadOutput);
                 }
@@ -405,9 +456,21 @@ impl Fork {
     /// Checks a state in which no event is left but the passing of time.
     fn check_at_rest(&self) {
         if self.is_removed {
+            let is_under_way = usize::from(self.is_under_way(Effect::Update));
+            assert_eq!(
+                self.updates.len(),
+                is_under_way,
+                "an update is not answered"
+            );
             return;
         }
         let id = web();
+        assert!(self.updates.is_empty(), "an update is not answered");
+        let size = self.pod.size_of(&id).unwrap();
+        assert_eq!(
+            size.limits.memory, self.memory,
+            "the limit in force is unknown"
+        );
         let waits = self.pod.poll_timeout().is_some();
         let status = self.pod.task_status(&id);
         if self.init == Init::Dead && !waits {

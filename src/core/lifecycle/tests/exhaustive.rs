@@ -517,6 +517,8 @@ impl Model {
                 Action::CleanUp { .. }
                 | Action::KillParked { .. }
                 | Action::Delete { .. }
+                | Action::Update { .. }
+                | Action::RefuseUpdate { .. }
                 | Action::PublishExecExit { .. } => unreachable!("no call asks for it"),
                 Action::ExitUnrestored { .. } | Action::KillRest { .. } => {
                     unreachable!("no container has a checkpoint, or shares a PID namespace")

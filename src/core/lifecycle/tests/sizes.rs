@@ -1,7 +1,7 @@
 //! Sizes of the pod's cgroup from phase to phase.
 
 use crate::lifecycle::{ContainerId, Demands, Exec, Phase, PodSize, Step};
-use crate::sizing::{Bytes, Limit, Millicores, Size};
+use crate::sizing::{Bytes, Limit, Millicores, Size, SizeChange};
 
 use super::fixtures::{TERM, stops_after};
 use crate::simulator::{Call, Script, World, ms, secs};
@@ -9,6 +9,15 @@ use crate::simulator::{Call, Script, World, ms, secs};
 /// A size of `amount` thousandths of a CPU and `amount` bytes of memory.
 fn size(amount: u64) -> Size {
     Size::exactly(Millicores(amount), Bytes(amount))
+}
+
+/// An Update to `amount` thousandths of a CPU and a limit of `amount` bytes.
+fn change(amount: u64) -> SizeChange {
+    SizeChange {
+        cpu_request: Some(Millicores(amount)),
+        cpu_limit: Some(Limit::Of(Millicores(amount))),
+        memory_limit: Some(Limit::Of(Bytes(amount))),
+    }
 }
 
 /// A pod whose size depends on its phase (`cgroup-sizing: Phase`), unless the annotations change
@@ -172,8 +181,10 @@ fn requests_come_from_the_annotations_until_an_update_changes_them() {
     assert_eq!(annotated.limits, size(20).limits);
     assert_eq!(annotated.requests.cpu, Millicores(3));
     assert_eq!(annotated.requests.memory, Bytes(9));
-    world.pod.handle_resized(&ContainerId::from("p"), size(5));
-    assert_eq!(now(&world).size, size(5));
+    world.update("p", change(5));
+    assert_eq!(now(&world).size.limits, size(5).limits);
+    assert_eq!(now(&world).size.requests.cpu, Millicores(5));
+    assert_eq!(now(&world).size.requests.memory, Bytes(9));
 }
 
 #[test]
@@ -335,8 +346,8 @@ fn requests_match_kubelets_once_all_containers_are_known() {
     world.run_for(secs(1));
     create(&mut world, &["a", "p", "w", "d"]);
     assert_eq!(now(&world).asked, Some(size(130).requests));
-    // kubelet sets the requests of `w` to zero.
-    let id = ContainerId::from("w");
-    world.pod.handle_resized(&id, Size::NOTHING);
-    assert_eq!(now(&world).asked, Some(size(123).requests));
+    // kubelet sets the CPU request of `w` to zero. An Update does not change memory requests.
+    world.update("w", change(0));
+    let asked = now(&world).asked.expect("all are known");
+    assert_eq!((asked.cpu, asked.memory), (Millicores(123), Bytes(130)));
 }

@@ -97,6 +97,8 @@ impl Actor {
             self.spawn(lowered, Actor::memory_lowered);
         }
         self.tell_manager();
+        let is_lowering = self.is_lowering_memory();
+        self.core.handle_memory_lowering(self.now(), is_lowering);
     }
 
     /// Handles the outcome of lowering a memory limit. The wanted size may have changed meanwhile.
@@ -106,7 +108,6 @@ impl Actor {
         }
         self.settle_size_now(false);
         self.let_go_of_pod_cgroup();
-        self.begin_all_updates();
     }
 
     /// True while the pod's memory limit is being lowered.
