@@ -78,6 +78,7 @@ pub(super) struct Table {
 const APART: usize = 3;
 
 impl Failure {
+    /// A failure with a message for the person who typed the command.
     pub fn because(why: impl Into<String>) -> Failure {
         Failure::Because(why.into())
     }
@@ -132,6 +133,7 @@ impl Stdout {
 }
 
 impl Output {
+    /// True if the output is JSON (`-o json`).
     pub fn is_json(self) -> bool {
         self.format == Format::Json
     }

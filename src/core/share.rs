@@ -40,6 +40,7 @@ impl Share {
         cost.saturating_mul(self.pace)
     }
 
+    /// Charges CPU time that work takes at `now`.
     pub fn spend(&mut self, now: Time, cost: Duration) {
         self.paid_at = self.paid_at.max(now).after(self.in_time(cost));
     }

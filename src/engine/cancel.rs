@@ -19,6 +19,7 @@ impl CancelToken {
         self.0.cancel();
     }
 
+    /// True if this token or a parent of it is canceled.
     pub fn is_canceled(&self) -> bool {
         self.0.is_cancelled()
     }

@@ -652,6 +652,7 @@ impl PidHold {
         }
     }
 
+    /// The PID that is held.
     pub fn pid(&self) -> i32 {
         self.pid
     }

@@ -77,6 +77,7 @@ impl From<kube::Error> for ApiError {
 }
 
 impl ApiError {
+    /// The message of the API server.
     pub fn message(&self) -> &str {
         match self {
             ApiError::Forbidden(text) | ApiError::Missing(text) | ApiError::Other(text) => text,

@@ -33,6 +33,7 @@ pub struct Amounts {
     pub memory_bytes: Option<u64>,
 }
 
+/// Computes the resources of a pod, whole and by container, as kubelet and usher account for them.
 pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     let containers = containers(plan, pod);
     let starting = starting_names(plan, pod);

@@ -51,6 +51,7 @@ pub struct StopStep {
     pub over_after_seconds: f64,
 }
 
+/// Computes the termination of a pod: its steps, and the time that each of them has.
 pub fn termination(plan: &Plan, pod: &Pod) -> Termination {
     let grace = grace_period(plan, pod);
     let budget = Budget::new(plan.settings(), grace);

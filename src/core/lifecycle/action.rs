@@ -20,6 +20,7 @@ use super::task::{Deletion, IllegalCall, IllegalExecCall, SignalOrder, UPDATES_A
 pub struct ContainerId(Arc<str>);
 
 impl ContainerId {
+    /// The id as containerd knows it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -333,6 +334,7 @@ pub enum Step {
 }
 
 impl Step {
+    /// The step that follows; [`Over`](Step::Over) has none and returns itself.
     pub fn next(self) -> Step {
         match self {
             Step::Hooks => Step::PreExit,

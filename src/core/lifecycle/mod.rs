@@ -212,6 +212,7 @@ pub enum Phase {
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Pod {
+    /// The pod phase, derived from the termination and from the stages of the startup order.
     pub fn phase(&self) -> Phase {
         match &self.termination {
             Some(termination) if termination.step() == Step::Over => Phase::Terminated,
@@ -255,6 +256,7 @@ impl Pod {
         self.out.iter().any(goes_on)
     }
 
+    /// True if the container is the pod's sandbox; false for an unknown container.
     pub fn is_sandbox(&self, id: &ContainerId) -> bool {
         self.known(id)
             .is_ok_and(|container| container.kind == ContainerKind::Sandbox)

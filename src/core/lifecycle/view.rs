@@ -161,6 +161,7 @@ pub enum Obstacle {
 }
 
 impl Pod {
+    /// The role of a container; [`Role::Guest`] for an unknown container.
     pub fn role_of(&self, id: &ContainerId) -> Role {
         self.known(id)
             .map_or(Role::Guest, |container| container.role)
@@ -178,6 +179,7 @@ impl Pod {
         plan.is_some_and(|plan| plan.is_optional(name))
     }
 
+    /// The state of the pod as `usher` shows it.
     pub fn view(&self, now: Time) -> View {
         let mut containers: Vec<_> = self.containers.iter().collect();
         containers.sort_by_key(|(_, container)| container.number);

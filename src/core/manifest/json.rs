@@ -10,6 +10,7 @@ use serde_json::Value;
 pub struct Json(Box<str>);
 
 impl Json {
+    /// The JSON as it was given.
     pub fn text(&self) -> &str {
         &self.0
     }

@@ -176,6 +176,7 @@ impl Pod {
         }
     }
 
+    /// `spec.terminationGracePeriodSeconds`, or Kubernetes' default of 30 seconds.
     pub fn grace_period(&self) -> Duration {
         let given = self.spec.termination_grace_period_seconds;
         given.map_or(plan::USUAL_GRACE_PERIOD, |seconds| {
@@ -196,6 +197,7 @@ impl Pod {
             .chain(self.spec.containers.iter())
     }
 
+    /// The container or init container of this name.
     pub fn container(&self, name: &str) -> Option<&Container> {
         let init = self.init_places.get(name).copied();
         init.and_then(|place| self.spec.init_containers.get(place))
@@ -230,6 +232,7 @@ impl Container {
         RestartPolicy::from_word(self.restart_policy.as_deref()?)
     }
 
+    /// True if a container has `restartPolicyRules`, whatever they say (KEP-5307).
     pub fn has_restart_rules(&self) -> bool {
         self.restart_policy_rules.are_there
     }

@@ -33,8 +33,10 @@ pub struct ExitCodes(
 type Bits = [u64; WORDS];
 
 impl ExitCodes {
+    /// The empty set.
     pub const NONE: ExitCodes = ExitCodes(None);
 
+    /// The set of all codes, 0 to 255.
     pub fn all() -> ExitCodes {
         ExitCodes::NONE.complement()
     }
@@ -52,6 +54,7 @@ impl ExitCodes {
         u8::try_from(code).is_ok_and(|code| self.has(code))
     }
 
+    /// True if the set has no code.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -82,6 +85,7 @@ impl ExitCodes {
         word.is_some_and(|word| word & bit != 0)
     }
 
+    /// Adds a code to the set.
     pub fn insert(&mut self, code: u8) {
         let (index, bit) = place(code);
         let bits = self.0.get_or_insert_default();

@@ -87,6 +87,7 @@ impl Resources {
         self.requests
     }
 
+    /// The limits; an amount that is not set is unlimited.
     pub fn limits(&self) -> Amounts {
         self.limits
     }

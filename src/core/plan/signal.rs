@@ -62,11 +62,17 @@ const NAMES: &[(&str, i32)] = &[
 ];
 
 impl Signal {
+    /// SIGINT.
     pub const INT: Signal = Signal(2);
+    /// SIGQUIT.
     pub const QUIT: Signal = Signal(3);
+    /// SIGKILL, which no process can catch.
     pub const KILL: Signal = Signal(9);
+    /// SIGTERM, the usual stop signal.
     pub const TERM: Signal = Signal(15);
+    /// SIGPWR, with which some init systems are stopped.
     pub const PWR: Signal = Signal(30);
+    /// SIGRTMIN+3, with which systemd is stopped in a container.
     pub const RTMIN_3: Signal = Signal(37);
 
     /// The signal of this number, or `None` outside of 1 to 64.

@@ -58,6 +58,7 @@ impl UserNamespaceHolder {
         })
     }
 
+    /// The PID of the process that holds the namespace.
     pub fn pid(&self) -> i32 {
         self.pid
     }

@@ -26,6 +26,7 @@ pub enum Kind {
 }
 
 impl CallError {
+    /// Makes an error; `message` is one sentence for the caller.
     pub fn new(kind: Kind, message: impl Into<String>) -> CallError {
         CallError {
             kind,

@@ -104,6 +104,7 @@ impl Webhook {
         }
     }
 
+    /// The name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Webhook::Mutate => "mutate",
@@ -114,6 +115,7 @@ impl Webhook {
 }
 
 impl Outcome {
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Unchanged => "unchanged",

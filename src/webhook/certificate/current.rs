@@ -21,6 +21,7 @@ impl CurrentCertificate {
         certificate.clone()
     }
 
+    /// True if the server can complete a TLS handshake.
     pub fn has_certificate(&self) -> bool {
         self.get().is_some()
     }

@@ -19,6 +19,7 @@ pub struct Files {
 }
 
 impl Files {
+    /// Serves the certificate in `directory` with `served`, once it is [read](Files::reload).
     pub fn new(directory: PathBuf, served: CurrentCertificate) -> Files {
         Files {
             directory,

@@ -58,6 +58,7 @@ pub struct Manager {
 }
 
 impl Manager {
+    /// Keeps the certificate in a Secret, and its authority in the webhook configurations.
     pub fn new(client: &Client, names: ObjectNames, served: CurrentCertificate) -> Manager {
         let mutating = ApiResource::erase::<MutatingWebhookConfiguration>(&());
         let validating = ApiResource::erase::<ValidatingWebhookConfiguration>(&());

@@ -26,6 +26,7 @@ pub struct Warning {
 }
 
 impl Warning {
+    /// A warning that concerns no single container.
     pub fn about_pod(says: impl Into<String>) -> Warning {
         Warning {
             container: None,
