@@ -184,7 +184,7 @@ pub struct Facts {
 /// Two rules bind the caller, because an OCI runtime works on one state directory: while
 /// [`forget`](Container::forget) is in progress, neither [`delete`](Container::delete) nor
 /// [`create_again`](Container::create_again) begins; `forget` does not begin during a
-/// [release](Init::release).
+/// [release](Init::release) or an [exec](Init::exec).
 #[async_trait]
 pub trait Container: fmt::Debug + Send + Sync {
     /// Creates the container as it was [read](Engine::read), with its root file system and streams.

@@ -209,6 +209,10 @@ impl Subject<'_> {
                 words: None,
             }));
         }
+        // No restore begins while the container is deleted. The removal answers the Start.
+        if container.is_removal_wanted() && state.has_no_process_yet() {
+            return None;
+        }
         let waits = state.as_blocked().is_some() || state.is_held();
         if waits && self.may_run() {
             return Some(Due::Now(Decision::Release));

@@ -43,6 +43,8 @@ pub(super) struct SimContainer {
     forgettings: AtomicUsize,
     /// Number of releases of the container in progress.
     pub releases: AtomicUsize,
+    /// Number of execs of the container that are being started.
+    pub execs: AtomicUsize,
 }
 
 /// Counts an operation while it is in progress.
@@ -73,6 +75,7 @@ impl SimContainer {
             inits: AtomicUsize::new(0),
             forgettings: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
+            execs: AtomicUsize::new(0),
         }
     }
 
@@ -212,6 +215,7 @@ impl Container for Arc<SimContainer> {
 
     async fn forget(&self) -> Result<(), EngineError> {
         self.check_overlap(EngineCall::Forget, &self.releases);
+        self.check_overlap(EngineCall::Forget, &self.execs);
         let _forgetting = UnderWay::one_more(&self.forgettings);
         self.engine.meet(EngineCall::Forget, &self.id, None).await?;
         self.forgotten()?;

@@ -239,6 +239,7 @@ impl Init for SimInit {
     }
 
     async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<NewExec, EngineError> {
+        let _exec = UnderWay::one_more(&self.container.execs);
         self.meet(EngineCall::Exec, token).await?;
         let lives = tokio::select! {
             biased;

@@ -117,6 +117,8 @@ struct Inner {
     queue: VecDeque<(Instant, Any)>,
     told: Vec<(Duration, String, Notice)>,
     called: Vec<Called>,
+    /// The states of tasks that State has answered with, and when.
+    read: Vec<(Duration, String, Status)>,
     seen: Vec<Seen>,
     /// Calls that are not answered yet.
     open: BTreeMap<u64, String>,
@@ -195,6 +197,10 @@ impl Containerd {
     pub fn see(&self, seen: Seen) {
         self.inner().seen.push(seen);
         self.has_news();
+    }
+
+    pub fn read(&self) -> Vec<(Duration, String, Status)> {
+        self.inner().read.clone()
     }
 
     pub fn told(&self) -> Vec<(Duration, String, Notice)> {
@@ -550,7 +556,10 @@ impl Containerd {
             }
         });
         let code = code.await?;
-        Ok((status.into_inner().unwrap_or_default(), code))
+        let status = status.into_inner().unwrap_or_default();
+        let read = (self.origin.elapsed(), id.to_owned(), status);
+        self.inner().read.push(read);
+        Ok((status, code))
     }
 
     /// Starts a task, or a process in it.

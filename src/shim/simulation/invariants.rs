@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use containerd_shim_protos::api::Status;
 use usher_core::simulator::case::{Case, Part};
 use usher_core::simulator::name_of;
 
@@ -27,6 +28,8 @@ pub struct Account<'a> {
     pub story: Vec<(Duration, Happening)>,
     pub told: Vec<(Duration, String, Notice)>,
     pub called: Vec<Called>,
+    /// The states of tasks that State has answered with, and when.
+    pub read: Vec<(Duration, String, Status)>,
     /// Calls that were never answered.
     pub open: Vec<String>,
     /// Processes, containers and mounts that are left on the machine.
@@ -77,6 +80,10 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     (
         "no life begins while the last is forgotten, nor is forgotten while it begins",
         engine_calls_do_not_overlap,
+    ),
+    (
+        "a task reads paused only after a Pause",
+        only_paused_tasks_read_paused,
     ),
     ("a pod has room for each of its containers", pods_have_room),
 ];
@@ -425,6 +432,21 @@ fn engine_calls_do_not_overlap(account: &Account<'_>) -> Verdict {
     let mut story = account.story.iter();
     let first = story.find(|(_, it)| matches!(it, Happening::Overlapped { .. }));
     broken(first.is_none(), || format!("{first:?}"))
+}
+
+fn only_paused_tasks_read_paused(account: &Account<'_>) -> Verdict {
+    for (at, id, status) in &account.read {
+        // The outcome of a Pause that was cut off is unknown.
+        let mut pauses = account.called.iter().filter(|called| {
+            let is_its = called.call == "Pause" && called.id == *id && called.at <= *at;
+            is_its && (called.outcome.is_ok() || called.is_cut)
+        });
+        let is_paused = *status == Status::PAUSED;
+        broken(!is_paused || pauses.next().is_some(), || {
+            format!("{id} reads paused at {at:?}")
+        })?;
+    }
+    Ok(())
 }
 
 /// The memory limits of containers: as at the creation, or as changed by Updates.

@@ -730,6 +730,7 @@ async fn ask(
         }
         75..80 => {
             let paused = ask!("Pause", pause, PauseRequest {});
+            let _ = containerd.state(id).await;
             sleep(takes / 10).await;
             // A caller that pauses a container always resumes it.
             let resumed = ask!("Resume", resume, ResumeRequest {});
@@ -783,8 +784,11 @@ async fn cat(
     (id, exec_id): (&str, &str),
     takes: Duration,
 ) {
+    // In half of the cases the client reads slowly.
+    let is_slow = takes.as_millis().is_multiple_of(2);
     let program = Program {
         reads_stdin: true,
+        is_read_for: is_slow.then_some(takes),
         ..Program::deaf()
     };
     let key = (id.to_owned(), exec_id.to_owned());

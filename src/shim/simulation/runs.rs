@@ -130,6 +130,7 @@ impl World {
             slow: Duration::from_millis(self.faults.slow),
             story: node.story(),
             told: node.containerd.told(),
+            read: node.containerd.read(),
             called: node.containerd.called(),
             open: node.containerd.open(),
             left: node.left(),

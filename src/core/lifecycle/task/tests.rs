@@ -23,6 +23,7 @@ use crate::sizing::{Bytes, Limit, SizeChange};
 enum Effect {
     Create,
     Release,
+    Restore,
     Restart,
     CleanUp,
     Delete,
@@ -85,13 +86,18 @@ struct Limits {
 #[derive(Clone)]
 struct Fork {
     pod: Pod,
+    /// True if the container is created from a checkpoint.
+    has_checkpoint: bool,
     now: Time,
     under_way: BTreeSet<Effect>,
     init: Init,
     exec: ExecState,
     is_published: bool,
     is_killed: bool,
+    is_frozen: bool,
     is_removed: bool,
+    /// Kills that are neither answered nor delivered.
+    kills: BTreeSet<RequestId>,
     /// Updates that are not answered yet: their requests and memory limits.
     updates: BTreeMap<RequestId, u64>,
     /// The memory limit in force.
@@ -104,7 +110,7 @@ fn web() -> ContainerId {
 }
 
 impl Fork {
-    fn new(annotations: &[(&str, &str)], left: Limits) -> Fork {
+    fn new(annotations: &[(&str, &str)], has_checkpoint: bool, left: Limits) -> Fork {
         let mut pod = Pod::default();
         let new = NewContainer {
             name: "web".to_owned(),
@@ -122,13 +128,16 @@ impl Fork {
         created.unwrap();
         Fork {
             pod,
+            has_checkpoint,
             now: Time::default(),
             under_way: BTreeSet::from([Effect::Create]),
             init: Init::Absent,
             exec: ExecState::Absent,
             is_published: false,
             is_killed: false,
+            is_frozen: false,
             is_removed: false,
+            kills: BTreeSet::new(),
             updates: BTreeMap::new(),
             memory: Limit::default(),
             left,
@@ -138,8 +147,9 @@ impl Fork {
     fn key(&self) -> u64 {
         let mut key = DefaultHasher::new();
         (&self.pod, self.now, &self.under_way, self.init, self.exec).hash(&mut key);
-        (self.is_published, self.is_killed, self.left).hash(&mut key);
-        (&self.updates, self.memory).hash(&mut key);
+        let flags = (self.is_published, self.is_killed, self.is_frozen);
+        (flags, self.left).hash(&mut key);
+        (&self.kills, &self.updates, self.memory).hash(&mut key);
         key.finish()
     }
 
@@ -213,12 +223,14 @@ impl Fork {
             Event::CreateAbandoned => {
                 self.left.failures -= 1;
                 self.under_way.remove(&Effect::Create);
-                self.init = Init::Parked;
+                if !self.has_checkpoint {
+                    self.init = Init::Parked;
+                }
                 self.pod.handle_create_abandoned(now, &id);
             }
             Event::InitDies => {
                 self.left.deaths -= u8::from(!self.is_killed);
-                self.is_killed = false;
+                (self.is_killed, self.is_frozen) = (false, false);
                 self.init = Init::Dead;
                 self.pod.handle_exit(now, &id, ExitStatus::Code(1));
             }
@@ -236,7 +248,11 @@ impl Fork {
                     all: false,
                     patience: None,
                 };
-                self.pod.handle_kill(now, &id, RequestId(2), kill);
+                if self.pod.is_known(&id) {
+                    let request = self.next_request();
+                    self.kills.insert(request);
+                    self.pod.handle_kill(now, &id, request, kill);
+                }
             }
             Event::Delete => drop(self.pod.handle_delete(now, &id)),
             Event::Pause => {
@@ -255,7 +271,7 @@ impl Fork {
                 }
             }
             Event::Update(bytes) => {
-                let request = RequestId(200 - u64::from(self.left.calls));
+                let request = self.next_request();
                 let change = SizeChange {
                     memory_limit: Some(Limit::Of(Bytes(bytes))),
                     ..SizeChange::default()
@@ -288,6 +304,30 @@ impl Fork {
             }
         }
         self.carry_out();
+        self.check_calls();
+    }
+
+    /// Checks what the caller reads, and which calls it can make.
+    fn check_calls(&self) {
+        if self.is_removed || !self.pod.is_known(&web()) {
+            return;
+        }
+        if self.pod.task_status(&web()) == Some(TaskStatus::Paused) {
+            assert!(self.is_frozen, "it reads paused and is not frozen");
+        }
+        for call in [Call::Pause, Call::Checkpoint, Call::Pids, Call::KillZero] {
+            let is_allowed = self.pod.allows(&web(), call.clone()).is_ok();
+            let is_to_be_restored = call == Call::KillZero && self.pod.is_to_be_restored(&web());
+            assert!(
+                !is_allowed || self.init != Init::Absent || is_to_be_restored,
+                "{call:?} is allowed without a process"
+            );
+        }
+    }
+
+    /// Numbers requests in the order of the calls.
+    fn next_request(&self) -> RequestId {
+        RequestId(200 - u64::from(self.left.calls))
     }
 
     fn add_exec(&mut self) {
@@ -307,6 +347,9 @@ impl Fork {
         let (now, id) = (self.now, web());
         let failure = || ActionError::reported("simulated");
         match effect {
+            Effect::Create if is_well && self.has_checkpoint => {
+                self.pod.handle_created_to_restore(now, &id);
+            }
             Effect::Create if is_well => {
                 self.init = Init::Parked;
                 self.pod.handle_created(now, &id);
@@ -317,6 +360,14 @@ impl Fork {
                 if is_well && self.init == Init::Parked {
                     self.init = Init::Running;
                 }
+                let outcome = is_well.then_some(()).ok_or_else(failure);
+                self.pod.handle_released(now, &id, outcome);
+            }
+            Effect::Restore => {
+                if is_well {
+                    self.init = Init::Running;
+                }
+                self.pod.handle_restored(now, &id, is_well);
                 let outcome = is_well.then_some(()).ok_or_else(failure);
                 self.pod.handle_released(now, &id, outcome);
             }
@@ -355,8 +406,16 @@ impl Fork {
                 }
                 self.pod.handle_updated(now, &id, is_well);
             }
-            Effect::Freeze(true) => self.pod.handle_paused(&id, is_well),
-            Effect::Freeze(false) => self.pod.handle_resumed(&id, is_well),
+            Effect::Freeze(freezes) => {
+                let is_alive = matches!(self.init, Init::Parked | Init::Running);
+                if is_well && is_alive {
+                    self.is_frozen = freezes;
+                }
+                match freezes {
+                    true => self.pod.handle_paused(&id, is_well),
+                    false => self.pod.handle_resumed(&id, is_well),
+                }
+            }
             Effect::Checkpoint(exits) => {
                 if exits {
                     self.is_killed |= is_well;
@@ -374,7 +433,15 @@ impl Fork {
     fn carry_out(&mut self) {
         while let Some(action) = self.pod.poll_action() {
             match action {
-                Action::Release { .. } => self.begin(Effect::Release),
+                Action::Release { .. } => self.release(),
+                Action::ExitUnrestored { status, .. } => {
+                    assert_eq!(self.init, Init::Absent, "its process exits by itself");
+                    self.init = Init::Dead;
+                    self.pod.handle_exit(self.now, &web(), status);
+                }
+                Action::AnswerKill { request, .. } => {
+                    assert!(self.kills.remove(&request), "a Kill is answered twice");
+                }
                 Action::Restart { is_cleaned_up, .. } => {
                     assert_eq!(self.init, Init::Dead, "a restart beside a process");
                     assert!(!self.is_published, "a restart after the exit");
@@ -383,10 +450,12 @@ impl Fork {
                 }
                 Action::CleanUp { .. } => {
                     assert_eq!(self.init, Init::Dead, "a cleanup beside a process");
+                    let is_live = matches!(self.exec, ExecState::Starting | ExecState::Running);
+                    assert!(!is_live, "a cleanup beside an exec");
                     self.begin(Effect::CleanUp);
                 }
                 Action::Delete { how, .. } => {
-                    let has_ended = self.is_published;
+                    let has_ended = self.is_published || self.init == Init::Absent;
                     assert!(
                         how == Deletion::Forced || has_ended,
                         "deleted before its exit"
@@ -394,7 +463,13 @@ impl Fork {
                     self.begin(Effect::Delete);
                 }
                 Action::KillParked { .. } => self.is_killed = true,
-                Action::Signal { order, .. } => self.is_killed |= order.signal == Signal::KILL,
+                Action::Signal { order, .. } => {
+                    assert_ne!(self.init, Init::Absent, "a signal to no process");
+                    self.is_killed |= order.signal == Signal::KILL;
+                    if let Some(request) = order.request {
+                        assert!(self.kills.remove(&request), "a Kill is delivered twice");
+                    }
+                }
                 Action::CancelRestart { .. } => {}
                 Action::Update {
                     request,
@@ -433,11 +508,25 @@ impl Fork {
         }
     }
 
+    fn release(&mut self) {
+        if !self.pod.is_to_be_restored(&web()) {
+            return self.begin(Effect::Release);
+        }
+        match self.pod.handle_restore_begun(&web()) {
+            true => self.begin(Effect::Restore),
+            false => {
+                let reason = Err(ActionError::RestoreFailedBefore);
+                self.pod.handle_released(self.now, &web(), reason);
+            }
+        }
+    }
+
     /// Begins an effect of the OCI runtime, which does one thing to a container at a time.
     fn begin(&mut self, effect: Effect) {
         let others = [
             Effect::Create,
             Effect::Release,
+            Effect::Restore,
             Effect::Restart,
             Effect::CleanUp,
             Effect::Delete,
@@ -455,6 +544,7 @@ impl Fork {
 
     /// Checks a state in which no event is left but the passing of time.
     fn check_at_rest(&self) {
+        assert!(self.kills.is_empty(), "a Kill is not answered");
         if self.is_removed {
             let is_under_way = usize::from(self.is_under_way(Effect::Update));
             assert_eq!(
@@ -490,9 +580,9 @@ impl Fork {
 
 /// Explores every order of events, and returns the number of states. Before a panic, it prints the
 /// events that led there.
-fn explore(annotations: &[(&str, &str)], left: Limits) -> usize {
+fn explore(annotations: &[(&str, &str)], has_checkpoint: bool, left: Limits) -> usize {
     let mut seen = HashSet::new();
-    let mut roads = vec![(Fork::new(annotations, left), Vec::new())];
+    let mut roads = vec![(Fork::new(annotations, has_checkpoint, left), Vec::new())];
     while let Some((fork, way)) = roads.pop() {
         if !seen.insert(fork.key()) {
             continue;
@@ -530,11 +620,16 @@ const LIMITS: Limits = Limits {
 
 #[test]
 fn calls_and_effects_of_a_container_overlap_in_any_order() {
-    assert!(explore(&[], LIMITS) > 1_000);
+    assert!(explore(&[], false, LIMITS) > 1_000);
+}
+
+#[test]
+fn calls_and_effects_overlap_while_a_container_is_restored() {
+    assert!(explore(&[], true, LIMITS) > 1_000);
 }
 
 #[test]
 fn calls_and_effects_overlap_while_a_sidecar_is_restarted_in_place() {
     let annotations = [("sidecars", "web"), ("restart-policy", "OnFailure")];
-    assert!(explore(&annotations, LIMITS) > 1_000);
+    assert!(explore(&annotations, false, LIMITS) > 1_000);
 }
