@@ -152,7 +152,7 @@ fn the_failure_of_an_essential_container_ends_the_pod() {
     assert_eq!(host.wait_exit("proxy"), 0);
     host.record()
         .assert_before(("web", "exit"), ("proxy", "signal"));
-    eventually("the pod is over", PATIENCE, || {
+    eventually("the pod ends", PATIENCE, || {
         host.tasks()
             .iter()
             .all(|task| task.status == Status::Stopped)

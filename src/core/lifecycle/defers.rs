@@ -111,7 +111,7 @@ impl Subject<'_> {
     }
 
     /// Rule: a held defer container ends without having run if its turn will not come.
-    pub(super) fn defer_is_left_out(&self) -> Option<Due<Decision>> {
+    pub(super) fn defer_is_skipped(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let turn = container
             .defer_turn()

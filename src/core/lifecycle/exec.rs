@@ -345,7 +345,7 @@ impl ContainerContext<'_> {
 impl Subject<'_> {
     /// Rule: held containers wait only for a limited time for a postStart handler, and for the stop
     /// of a container whose handler has failed.
-    pub(super) fn post_start_is_past(&self) -> Option<Due<Decision>> {
+    pub(super) fn post_start_wait_is_over(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         if !container.role_policy().is_helper || pod.termination.is_some() {
             return None;

@@ -48,7 +48,7 @@ impl Extension {
 impl Subject<'_> {
     /// Rule: a defer container whose time is over gets more time if the settings allow it;
     /// otherwise it is stopped.
-    pub(super) fn defer_may_go_on(&self) -> Option<Due<Decision>> {
+    pub(super) fn defer_is_extended(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let extension = pod.extension()?;
         let termination = pod.termination.as_ref()?;

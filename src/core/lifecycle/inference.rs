@@ -148,7 +148,7 @@ impl Pod {
 
 impl Subject<'_> {
     /// Rule: a stop request that is not part of a known termination is delivered.
-    pub(super) fn lone_request_is_heeded(&self) -> Option<Due<Decision>> {
+    pub(super) fn single_request_is_delivered(&self) -> Option<Due<Decision>> {
         let container = self.container;
         if !container.is_asked() || !container.is_ordered() || !self.can_be_told() {
             return None;

@@ -66,7 +66,7 @@ impl Pod {
 
 impl Pod {
     /// Rule: when a run is over, the log names once the containers that keep the pod alive.
-    pub(super) fn kept_is_said(&self) -> Option<Due<PodDecision>> {
+    pub(super) fn kept_pod_is_logged(&self) -> Option<Due<PodDecision>> {
         let since = self.foreseen_kept()?.since;
         let is_news = self.kept_said != Some(since);
         is_news.then(|| self.due(since.after(SAID_AFTER), || PodDecision::NoteKept { since }))

@@ -177,7 +177,7 @@ impl Pod {
 impl Pod {
     /// Rule: if all known apps are done but more apps may still be created, the run is late, not
     /// complete. The shim writes this once to the stderr of the run's running containers.
-    pub(super) fn lateness_is_said(&self) -> Option<Due<PodDecision>> {
+    pub(super) fn late_run_is_logged(&self) -> Option<Due<PodDecision>> {
         let (since, until) = self.late()?;
         let at = since.after(SAID_AFTER);
         let is_news = self.late_said != Some(since) && at < until;

@@ -163,7 +163,7 @@ impl Subject<'_> {
     /// Rule: a container whose process has exited, but which reads RUNNING, is restarted after its
     /// back-off. If a restart is of no use, or the exit was withheld long enough, the exit is
     /// reported.
-    pub(super) fn restart_goes_on(&self) -> Option<Due<Decision>> {
+    pub(super) fn restart_advances(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
             // The sandbox is gone, or the defer container's termination was disproved: a restart is

@@ -188,36 +188,40 @@ const POD_RULES: [(&str, PodRule); 7] = [
     ("grace is over", Pod::grace_is_over),
     ("step is over", Pod::step_is_over),
     ("pod starts over", Pod::pod_starts_over),
-    ("lateness is said", Pod::lateness_is_said),
-    ("kept is said", Pod::kept_is_said),
+    ("late run is logged", Pod::late_run_is_logged),
+    ("kept pod is logged", Pod::kept_pod_is_logged),
 ];
 
 const RULES: [(&str, Rule); 21] = [
     ("sandbox is killed", |subject| subject.sandbox_is_killed()),
     ("probe is due", |subject| subject.probe_is_due()),
-    ("defer may go on", |subject| subject.defer_may_go_on()),
-    ("kill is heeded", |subject| subject.kill_is_heeded()),
+    ("defer is extended", |subject| subject.defer_is_extended()),
+    ("SIGKILL is handled", |subject| subject.sigkill_is_handled()),
     ("defer is held", |subject| subject.defer_is_held()),
-    ("time is short", |subject| subject.time_is_short()),
+    ("last chance is given", |subject| {
+        subject.last_chance_is_given()
+    }),
     ("hook is run", |subject| subject.hook_is_run()),
     ("defer has its turn", |subject| subject.defer_has_its_turn()),
-    ("defer is left out", |subject| subject.defer_is_left_out()),
+    ("defer is skipped", |subject| subject.defer_is_skipped()),
     ("stop has its turn", |subject| subject.stop_has_its_turn()),
-    ("lone request is heeded", |subject| {
-        subject.lone_request_is_heeded()
+    ("single request is delivered", |subject| {
+        subject.single_request_is_delivered()
     }),
     ("kill is due", |subject| subject.kill_is_due()),
-    ("postStart is past", |subject| subject.post_start_is_past()),
+    ("postStart wait is over", |subject| {
+        subject.post_start_wait_is_over()
+    }),
     ("start has its turn", |subject| subject.start_has_its_turn()),
     ("state is cleaned up", |subject| {
         subject.state_is_cleaned_up()
     }),
-    ("restart goes on", |subject| subject.restart_goes_on()),
+    ("restart advances", |subject| subject.restart_advances()),
     ("probe has failed", |subject| subject.probe_has_failed()),
     ("update begins", |subject| subject.update_begins()),
     ("answer is due", |subject| subject.answer_is_due()),
     ("exit is published", |subject| subject.exit_is_published()),
-    ("deletion goes on", |subject| subject.deletion_goes_on()),
+    ("deletion advances", |subject| subject.deletion_advances()),
 ];
 
 #[cfg(test)]

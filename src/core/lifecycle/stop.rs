@@ -180,7 +180,7 @@ impl ContainerContext<'_> {
 
 impl Subject<'_> {
     /// Rule: a SIGKILL of the caller is handled as soon as its meaning is known.
-    pub(super) fn kill_is_heeded(&self) -> Option<Due<Decision>> {
+    pub(super) fn sigkill_is_handled(&self) -> Option<Due<Decision>> {
         self.container.kills.first()?;
         let (pod, container) = (self.pod, self.container);
         let state = &container.state;

@@ -47,13 +47,16 @@ pub struct Account<'a> {
 }
 
 pub const INVARIANTS: &[(&str, Invariant)] = &[
-    ("nothing panics by itself", nothing_panics),
-    ("the pod is over", the_pod_is_over),
-    ("nothing is left when its pod is gone", nothing_is_left),
-    ("what is deleted is not there again", the_deleted_stay_away),
     (
-        "what is executed for nobody is ended",
-        nothing_is_executed_for_nobody,
+        "nothing panics except where the seed injects a panic",
+        nothing_panics,
+    ),
+    ("the pod ends", the_pod_ends),
+    ("nothing is left after the pod is gone", nothing_is_left),
+    ("a deleted task does not come back", deleted_tasks_stay_away),
+    (
+        "a process without a caller is ended",
+        no_process_without_a_caller,
     ),
     ("a shim without tasks ends", shims_end),
     ("every call is answered", every_call_is_answered),
@@ -64,21 +67,24 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ),
     ("an exit has the true code", true_codes),
     ("Wait, Delete and the event give the same code", codes_agree),
-    ("an exit is written down as it is told", exits_are_recorded),
-    ("events come in their order", events_are_in_order),
-    ("only what ran out of memory is told to have", oom_is_told),
-    ("only the named calls wait", only_the_named_wait),
     (
-        "what goes on goes before what is cleared away",
-        the_next_goes_first,
+        "the recorded exit is the published exit",
+        exits_are_recorded,
     ),
+    ("events come in the right order", events_are_in_order),
+    ("a TaskOOM comes for OOM kills alone", oom_events_are_true),
     (
-        "a Delete has the answer of the one that it joins",
+        "no other call waits than the documented ones",
+        only_named_calls_wait,
+    ),
+    ("releases come before cleanups", releases_come_first),
+    (
+        "a Delete that joins another one gets its answer",
         deletes_join,
     ),
     ("an exec whose stdin is closed ends", closed_stdins_end),
     (
-        "no life begins while the last is forgotten, nor is forgotten while it begins",
+        "no two calls to the engine overlap that must not",
         engine_calls_do_not_overlap,
     ),
     (
@@ -103,7 +109,7 @@ fn nothing_panics(account: &Account<'_>) -> Verdict {
     none_of("panics", &account.panics)
 }
 
-fn the_pod_is_over(account: &Account<'_>) -> Verdict {
+fn the_pod_ends(account: &Account<'_>) -> Verdict {
     broken(account.is_over, || "kubelet is not done with it".to_owned())?;
     none_of("not deleted", &account.tasks)
 }
@@ -113,7 +119,7 @@ fn nothing_is_left(account: &Account<'_>) -> Verdict {
     broken(*left == Left::default(), || format!("{left:?}"))
 }
 
-fn the_deleted_stay_away(account: &Account<'_>) -> Verdict {
+fn deleted_tasks_stay_away(account: &Account<'_>) -> Verdict {
     let is_deleted = |called: &&Called| {
         let is_tasks = called.call == "Delete" && called.exec_id.is_empty() && !called.is_cut;
         let outcome = called.outcome.as_ref();
@@ -137,7 +143,7 @@ fn the_deleted_stay_away(account: &Account<'_>) -> Verdict {
 }
 
 /// Checks that an exec is killed at once if its caller was gone before the exec began.
-fn nothing_is_executed_for_nobody(account: &Account<'_>) -> Verdict {
+fn no_process_without_a_caller(account: &Account<'_>) -> Verdict {
     let is_given_up = |called: &&Called| called.call == "Start" && called.is_cut;
     let starts = account.called.iter().filter(is_given_up);
     for start in starts.filter(|start| !start.exec_id.is_empty()) {
@@ -320,7 +326,7 @@ fn true_codes(account: &Account<'_>) -> Verdict {
 /// A sandbox is deleted when its end is reported: by containerd or, without a pause container, by
 /// the shim. If a container was never executed, its exit releases no other container. The decision
 /// to end the container does that.
-fn the_next_goes_first(account: &Account<'_>) -> Verdict {
+fn releases_come_first(account: &Account<'_>) -> Verdict {
     // For each exited container: the time of its exit, and the container that this exit released.
     let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
     let mut executed = BTreeSet::new();
@@ -608,7 +614,7 @@ fn events_are_in_order(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-fn oom_is_told(account: &Account<'_>) -> Verdict {
+fn oom_events_are_true(account: &Account<'_>) -> Verdict {
     for id in account.ids() {
         let is_it = |happening: &Happening| matches!(happening, Happening::OutOfMemory { id: of } if of == id);
         let happened = account.story.iter().any(|(_, happening)| is_it(happening));
@@ -625,7 +631,7 @@ fn oom_is_told(account: &Account<'_>) -> Verdict {
 
 /// Checks that State, Pids, Stats, Connect and similar calls are answered at once. Checks that
 /// calls such as Create and Delete are answered within a bound.
-fn only_the_named_wait(account: &Account<'_>) -> Verdict {
+fn only_named_calls_wait(account: &Account<'_>) -> Verdict {
     for called in &account.called {
         let at_once = [
             "State",

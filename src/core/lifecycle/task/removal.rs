@@ -199,7 +199,7 @@ impl Subject<'_> {
 
     /// Rule: a container is deleted when its exit is published, or when it never had a process. If
     /// its program was never executed, the parked process is killed first.
-    pub(in crate::lifecycle) fn deletion_goes_on(&self) -> Option<Due<Decision>> {
+    pub(in crate::lifecycle) fn deletion_advances(&self) -> Option<Due<Decision>> {
         let (container, state) = (self.container, &self.container.state);
         let is_wanted = matches!(container.removal, Removal::Wanted | Removal::KillsParked);
         if !is_wanted || !container.is_known() {

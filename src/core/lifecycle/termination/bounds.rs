@@ -33,7 +33,7 @@ impl Pod {
             .kill_is_due()
             .map(|due| (self.time(&due), Then::Killed));
         let last = subject
-            .time_is_short()
+            .last_chance_is_given()
             .map(|due| (self.time(&due), Then::LastSignal));
         let bounds = [killed, last, subject.turn_ends()];
         let soonest = bounds.into_iter().flatten().min_by_key(|(at, _)| *at);
@@ -179,7 +179,7 @@ impl Subject<'_> {
         if self.pod.termination_for(self.container).is_some() {
             return None;
         }
-        let signal = self.lone_request_is_heeded();
+        let signal = self.single_request_is_delivered();
         let signal = signal.map(|due| (self.pod.time(&due), Then::StopSignal));
         Some(signal.unwrap_or((request.deadline().max(now), Then::Killed)))
     }

@@ -10,7 +10,7 @@ use super::{Ends, place};
 impl Subject<'_> {
     /// Rule: at the end of the grace period every container that is alive gets its stop signal
     /// shortly before SIGKILL, if the grace policy gives no step its own time.
-    pub(in crate::lifecycle) fn time_is_short(&self) -> Option<Due<Decision>> {
+    pub(in crate::lifecycle) fn last_chance_is_given(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);
         let termination = pod.termination.as_ref()?;
         let is_for_it = !termination.is_over()

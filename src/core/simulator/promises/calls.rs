@@ -9,7 +9,7 @@ use crate::simulator::trace::Run;
 
 use super::{MOMENT, Verdict, broken};
 
-pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
+pub fn single_stops_are_delivered(run: &Run<'_>) -> Verdict {
     for trace in run.traces.iter().filter(|trace| trace.part().is_ours()) {
         let sandbox = trace.sandbox;
         let first_end = [
@@ -56,7 +56,7 @@ pub fn a_stop_of_one_stops_that_one(run: &Run<'_>) -> Verdict {
 
 /// Checks that a container with the setting `stop-signal` gets no other signal than this stop
 /// signal and SIGKILL.
-pub fn its_own_signal_stops_it(run: &Run<'_>) -> Verdict {
+pub fn stop_signals_are_the_authors(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let own = trace.member.stop_signal;
         let signals = trace.signals.iter().filter(|(at, _)| trace.runs(*at));

@@ -192,7 +192,7 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Option
 /// Checks that the cap of a defer container limits the time from its release to its stop signal
 /// exactly, and that SIGKILL follows 2 s later. This does not apply if the pod's grace period ends
 /// before.
-pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
+pub fn caps_of_defers_are_kept(run: &Run<'_>) -> Verdict {
     for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
         let (Some(cap), Some(released)) = (trace.member.cap, trace.released) else {
             continue;
@@ -236,7 +236,7 @@ pub fn a_cap_gives_a_defer_its_time(run: &Run<'_>) -> Verdict {
 /// Checks that a failed defer container is restarted after 0, 1, 2, then 4 s. It is restarted until
 /// it succeeds, or until later defer containers and steps need the remaining time. Then the next
 /// defer container still runs.
-pub fn what_is_run_again_leaves_time(run: &Run<'_>) -> Verdict {
+pub fn restarted_defers_leave_time(run: &Run<'_>) -> Verdict {
     for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
         let restarts = trace.member.restart.unwrap_or(RestartPolicy::Never);
         let ending = plain_ending(run, trace, Duration::ZERO);

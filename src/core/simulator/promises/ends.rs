@@ -10,7 +10,7 @@ use crate::simulator::{ms, name_of, secs};
 
 use super::{MOMENT, Verdict, broken};
 
-pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
+pub fn no_termination_of_a_running_pod(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let (at, sandbox, because) = (taken.at, taken.sandbox, &taken.because);
         let read_running = |trace: &ContainerTrace<'_>| trace.read_running(at, taken.after);
@@ -70,7 +70,7 @@ pub fn no_end_while_the_pod_lives(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
+pub fn grace_periods_are_kept(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let kill = trace
             .signals
@@ -141,7 +141,7 @@ pub fn who_is_told_has_its_time(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-pub fn an_end_is_bounded(run: &Run<'_>) -> Verdict {
+pub fn terminations_are_bounded(run: &Run<'_>) -> Verdict {
     for sandbox in run.sandboxes() {
         let Some(ending) = run.ending(sandbox) else {
             continue;
@@ -213,7 +213,7 @@ fn unseen_bound(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> O
     last.map(|last| last.after(secs(1)))
 }
 
-pub fn nothing_is_started_after_the_end_began(run: &Run<'_>) -> Verdict {
+pub fn no_start_during_a_termination(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let goes_on = [taken.disproved, taken.followed]
             .into_iter()
@@ -289,7 +289,7 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-pub fn the_pod_ends(run: &Run<'_>) -> Verdict {
+pub fn deleted_pods_end(run: &Run<'_>) -> Verdict {
     broken(run.log.over.is_some(), || {
         "the pod is never over".to_owned()
     })?;

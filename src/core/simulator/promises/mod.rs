@@ -34,47 +34,47 @@ pub type Promise = fn(&Run<'_>) -> Verdict;
 
 pub const PROMISES: &[(&str, Promise)] = &[
     (
-        "every defer runs once at the end of a sandbox of which something ran",
+        "every defer container runs once at the end of a sandbox in which a program ran",
         cleanup::every_defer_runs_once,
     ),
     (
-        "a pod that lives on is not taken for one that ends",
-        ends::no_end_while_the_pod_lives,
+        "no termination begins while the pod is to go on",
+        ends::no_termination_of_a_running_pod,
     ),
     (
-        "who is told to stop has its time",
-        ends::who_is_told_has_its_time,
+        "a container has its grace period after its stop signal",
+        ends::grace_periods_are_kept,
     ),
     (
         "a termination hook runs before its container is stopped",
         cleanup::hooks_run,
     ),
     (
-        "an end is over within the worst case of its policy",
-        ends::an_end_is_bounded,
+        "a termination takes no longer than the worst case of its grace policy",
+        ends::terminations_are_bounded,
     ),
     (
-        "nothing is started after the end began but defers and restarted sidecars",
-        ends::nothing_is_started_after_the_end_began,
+        "after a termination began, only defer containers and restarted sidecars start",
+        ends::no_start_during_a_termination,
     ),
     (
-        "no created container is refused for an end that is over",
-        starts::nothing_is_refused_for_an_end_that_is_over,
+        "no container is refused because of a termination that is over",
+        starts::no_refusal_after_a_termination,
     ),
     (
-        "no Start waits on what can no longer come",
-        starts::who_waits_for_nothing_runs,
+        "a Start does not wait for containers that can no longer start",
+        starts::no_start_waits_forever,
     ),
     (
-        "what is created after an end of its pod runs",
-        starts::who_comes_after_an_end_runs,
+        "a container created after a termination runs",
+        starts::containers_of_the_next_run_start,
     ),
     (
-        "who waits for what has failed for good is ended",
-        starts::who_waits_in_vain_is_ended,
+        "a container that waits for a container failed for good is ended",
+        starts::hopeless_waits_end,
     ),
     (
-        "an app has its sidecars until it has ended",
+        "an app has its sidecars until it has exited",
         ends::sidecars_outlive_apps,
     ),
     (
@@ -82,65 +82,65 @@ pub const PROMISES: &[(&str, Promise)] = &[
         calls::calls_are_answered,
     ),
     (
-        "a deleted pod ends, and nothing is left of it",
-        ends::the_pod_ends,
+        "a deleted pod ends, and leaves nothing behind",
+        ends::deleted_pods_end,
     ),
     ("no timer spins", calls::no_timer_spins),
     (
-        "a sidecar that dies while its apps drain is there again",
-        restarts::sidecars_are_there_again,
+        "a sidecar that exits while the apps are stopping is restarted",
+        restarts::sidecars_are_restarted,
     ),
     (
-        "a sidecar that is restarted in place gets its postStart again",
-        restarts::post_starts_come_again,
+        "a sidecar restarted in place runs its postStart handler again",
+        restarts::post_starts_are_repeated,
     ),
     (
         "a sidecar that fails its liveness probe is restarted in place",
-        restarts::the_unwell_are_restarted,
+        restarts::failed_probes_restart_sidecars,
     ),
     (
-        "a stop of one container in a pod that lives on stops that one",
-        calls::a_stop_of_one_stops_that_one,
+        "a stop request for one container of a pod that goes on stops this container",
+        calls::single_stops_are_delivered,
     ),
     (
         "a container is stopped with the signal that its author has chosen",
-        calls::its_own_signal_stops_it,
+        calls::stop_signals_are_the_authors,
     ),
     (
-        "what waits for a sidecar runs when that is started, not before",
-        starts::nothing_runs_before_its_sidecars_are_started,
+        "a container that waits for a sidecar runs once the sidecar is started, not before",
+        starts::starts_follow_the_startup_order,
     ),
     (
-        "a defer has the time that its cap gives",
-        cleanup::a_cap_gives_a_defer_its_time,
+        "a defer container has the time that its cap gives",
+        cleanup::caps_of_defers_are_kept,
     ),
     (
-        "a defer that is run again leaves those behind it their time",
-        cleanup::what_is_run_again_leaves_time,
+        "a restarted defer container leaves the later ones their time",
+        cleanup::restarted_defers_leave_time,
     ),
     (
-        "what is run again inside an end waits for 0, 1, 2, then 4 s before",
-        retries::waits_are_kept,
+        "restarts during a termination wait 0, 1, 2, then 4 s",
+        retries::restarts_back_off,
     ),
     (
-        "no defer is run again in the time of those behind it",
-        retries::time_of_others_is_left,
+        "no defer container is restarted in the time of later ones",
+        retries::no_restart_in_the_time_of_others,
     ),
     (
-        "a decided end waits for the defers that its caller has not created yet",
-        runs::decided_ends_wait_for_defers,
+        "a decided termination waits for defer containers that are not created yet",
+        runs::decided_terminations_wait_for_defers,
     ),
     (
         "a pod that is restarted as a whole starts over",
-        runs::a_restarted_pod_starts_over,
+        runs::restarted_pods_start_over,
     ),
     (
-        "the next sandbox goes without nothing that it needs",
-        restarts::the_next_sandbox_is_whole,
+        "the next sandbox has all containers that it needs",
+        restarts::the_next_sandbox_is_complete,
     ),
     (
         "who waits for its turn for long says so, once",
-        starts::who_waits_says_so,
+        starts::waiting_containers_say_so,
     ),
 ];
 

@@ -12,7 +12,7 @@ use super::starts::{
 };
 use super::{MOMENT, Verdict, broken};
 
-pub fn sidecars_are_there_again(run: &Run<'_>) -> Verdict {
+pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
     for sidecar in run
         .traces
         .iter()
@@ -80,7 +80,7 @@ pub fn is_wanted(sidecar: &ContainerTrace<'_>, status: ExitStatus) -> bool {
     }
 }
 
-pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
+pub fn post_starts_are_repeated(run: &Run<'_>) -> Verdict {
     for trace in run
         .traces
         .iter()
@@ -118,7 +118,7 @@ pub fn post_starts_come_again(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-pub fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
+pub fn failed_probes_restart_sidecars(run: &Run<'_>) -> Verdict {
     for trace in run
         .traces
         .iter()
@@ -164,7 +164,7 @@ pub fn the_unwell_are_restarted(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-pub fn the_next_sandbox_is_whole(run: &Run<'_>) -> Verdict {
+pub fn the_next_sandbox_is_complete(run: &Run<'_>) -> Verdict {
     for (at, name, code) in &run.log.left_out {
         let member = run.case.member(name);
         let last = run

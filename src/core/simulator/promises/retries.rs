@@ -17,7 +17,7 @@ const AFTERWARDS: Duration = Duration::from_secs(10);
 
 /// Checks that sidecars and defer containers that exit in a termination are restarted after 0, 1,
 /// 2, then 4 s.
-pub fn waits_are_kept(run: &Run<'_>) -> Verdict {
+pub fn restarts_back_off(run: &Run<'_>) -> Verdict {
     let mut traces = run.traces.iter();
     traces.try_for_each(|trace| {
         let is_retried = trace.part() == Part::Sidecar || trace.part().is_defer();
@@ -73,7 +73,7 @@ fn is_needed(
 
 /// Checks that a defer container is run again only while enough time is left: 2 s for each later
 /// defer container and step, and 2 s for the container itself.
-pub fn time_of_others_is_left(run: &Run<'_>) -> Verdict {
+pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
     for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
         let Some(ending) = plain_ending(run, trace, AFTERWARDS) else {
             continue;

@@ -12,7 +12,7 @@ use super::{MOMENT, Verdict, broken};
 /// Checks that the shim waits for listed defer containers before a termination that it decides
 /// because something failed or is complete. The shim waits until 30 s after the last Create of a
 /// new name, but at most 60 s after the failure.
-pub fn decided_ends_wait_for_defers(run: &Run<'_>) -> Verdict {
+pub fn decided_terminations_wait_for_defers(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let is_of_failure = taken.because.is_decided() && !taken.because.is_callers();
         let mut others = run.taken.iter().filter(|it| it.sandbox == taken.sandbox);
@@ -62,7 +62,7 @@ fn is_missing(run: &Run<'_>, taken: &Taken, member: &Member) -> bool {
 
 /// Checks that a restarted pod starts over as in a new sandbox: before an app runs, its init
 /// containers and sidecars have run again.
-pub fn a_restarted_pod_starts_over(run: &Run<'_>) -> Verdict {
+pub fn restarted_pods_start_over(run: &Run<'_>) -> Verdict {
     let is_of_restart = |trace: &&ContainerTrace<'_>| {
         let is_restarted = run.log.restarted.contains(&trace.sandbox);
         trace.part() == Part::App && is_restarted && !is_unseen_restart(run, trace)

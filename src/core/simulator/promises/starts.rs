@@ -11,7 +11,7 @@ use crate::simulator::{Seen, ms, secs};
 
 use super::{MOMENT, Verdict, broken};
 
-pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
+pub fn no_refusal_after_a_termination(run: &Run<'_>) -> Verdict {
     for (at, seen) in run.account.seen {
         let Seen::StartAnswered(id, Err(Refusal::Terminating { because, .. })) = seen else {
             continue;
@@ -48,7 +48,7 @@ pub fn nothing_is_refused_for_an_end_that_is_over(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-pub fn who_waits_for_nothing_runs(run: &Run<'_>) -> Verdict {
+pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let sandbox = trace.sandbox;
         if !matches!(trace.part(), Part::Init | Part::Sidecar | Part::App) {
@@ -132,7 +132,7 @@ fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
 
 /// Checks that the first container of a name runs only when its predecessors are done, as far as
 /// the shim can know.
-pub fn nothing_runs_before_its_sidecars_are_started(run: &Run<'_>) -> Verdict {
+pub fn starts_follow_the_startup_order(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let staged = matches!(trace.part(), Part::Init | Part::Sidecar | Part::App);
         let Some(first) = trace
@@ -324,7 +324,7 @@ fn creation_of(trace: &ContainerTrace<'_>) -> u32 {
 
 /// Checks that the shim writes once to the stderr of a container that waits for more than 5 s, and
 /// writes nothing after a shorter wait.
-pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
+pub fn waiting_containers_say_so(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let words = |what: &str| what.contains(": it waits for ");
         let said = trace.told.iter().filter(|(_, what)| words(what));
@@ -369,7 +369,7 @@ pub fn who_waits_says_so(run: &Run<'_>) -> Verdict {
 
 /// Checks that an app that is created during a termination runs when the termination is over,
 /// unless its caller stops it before.
-pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
+pub fn containers_of_the_next_run_start(run: &Run<'_>) -> Verdict {
     let longest = secs(run.case.grace).saturating_add(secs(10));
     for taken in run.taken.iter().filter(|taken| taken.because.is_decided()) {
         let is_last = match taken.because {
@@ -432,7 +432,7 @@ pub fn who_comes_after_an_end_runs(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-pub fn who_waits_in_vain_is_ended(run: &Run<'_>) -> Verdict {
+pub fn hopeless_waits_end(run: &Run<'_>) -> Verdict {
     if run.case.policy != RestartPolicy::Never || run.case.by_hand {
         return Ok(());
     }
