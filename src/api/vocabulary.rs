@@ -3,8 +3,8 @@
 
 use crate as api;
 use usher_core::lifecycle::{
-    Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, Remedy, StateSummary, Status, Step, Then,
-    Why,
+    Cause, HookKind, Missing, Obstacle, Phase, ProbeKind, Remedy, SignalReason, StateSummary,
+    Status, Step, Then,
 };
 use usher_core::plan::{ContainerKind, DeferTurn, Origin, Role};
 
@@ -306,19 +306,19 @@ pub fn remedy_of(told: &api::Remedy) -> Option<Remedy> {
     })
 }
 
-impl From<Why> for api::Why {
-    fn from(why: Why) -> api::Why {
+impl From<SignalReason> for api::Why {
+    fn from(why: SignalReason) -> api::Why {
         match why {
-            Why::Other | Why::PassedOn => api::Why::WHY_CALLER,
-            Why::Alone => api::Why::WHY_ALONE,
-            Why::Turn => api::Why::WHY_TURN,
-            Why::TimeShort => api::Why::WHY_TIME_SHORT,
-            Why::GraceOver => api::Why::WHY_GRACE_OVER,
-            Why::Held => api::Why::WHY_HELD,
-            Why::ProbeFailed(ProbeKind::Startup) => api::Why::WHY_STARTUP_PROBE_FAILED,
-            Why::ProbeFailed(ProbeKind::Liveness) => api::Why::WHY_LIVENESS_PROBE_FAILED,
-            Why::PostStartFailed => api::Why::WHY_POST_START_FAILED,
-            Why::StartsAnew => api::Why::WHY_STARTS_ANEW,
+            SignalReason::Other | SignalReason::PassedOn => api::Why::WHY_CALLER,
+            SignalReason::Alone => api::Why::WHY_ALONE,
+            SignalReason::Turn => api::Why::WHY_TURN,
+            SignalReason::TimeShort => api::Why::WHY_TIME_SHORT,
+            SignalReason::GraceOver => api::Why::WHY_GRACE_OVER,
+            SignalReason::Held => api::Why::WHY_HELD,
+            SignalReason::ProbeFailed(ProbeKind::Startup) => api::Why::WHY_STARTUP_PROBE_FAILED,
+            SignalReason::ProbeFailed(ProbeKind::Liveness) => api::Why::WHY_LIVENESS_PROBE_FAILED,
+            SignalReason::PostStartFailed => api::Why::WHY_POST_START_FAILED,
+            SignalReason::StartsAnew => api::Why::WHY_STARTS_ANEW,
         }
     }
 }

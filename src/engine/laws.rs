@@ -94,7 +94,7 @@ async fn a_created_container_is_parked_until_it_is_released(testbed: &dyn Testbe
     let (mut trial, new_init) = Trial::create(testbed, "parked", Runs::AndExits(3)).await;
     let NewInit { init, exit_future } = new_init;
     assert!(testbed.is_there(init.pid()));
-    let mut exit_future = told(exit_future);
+    let mut exit_future = exit_of(exit_future);
     assert!(
         timeout(A_WHILE, &mut exit_future).await.is_err(),
         "it has exited"
@@ -119,14 +119,14 @@ async fn an_exit_status_is_reported_unchanged(testbed: &dyn Testbed) {
                 .await
                 .expect("a signal");
         }
-        assert_eq!(soon(told(new_init.exit_future)).await, expected);
+        assert_eq!(soon(exit_of(new_init.exit_future)).await, expected);
         trial.delete(Deletion::Usual).await;
     }
 }
 
 async fn a_signal_after_the_exit_yields_gone(testbed: &dyn Testbed) {
     let (mut trial, new_init) = Trial::run(testbed, "gone", Runs::AndExits(0)).await;
-    soon(told(new_init.exit_future)).await;
+    soon(exit_of(new_init.exit_future)).await;
     for signal in [Signal::TERM, Signal::KILL] {
         let killed = kill(&*new_init.init, signal, false).await;
         assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
@@ -137,7 +137,7 @@ async fn a_signal_after_the_exit_yields_gone(testbed: &dyn Testbed) {
 
 async fn a_signal_reaches_the_program(testbed: &dyn Testbed) {
     let (mut trial, new_init) = Trial::run(testbed, "deaf", Runs::UntilKilled).await;
-    let mut exit_future = told(new_init.exit_future);
+    let mut exit_future = exit_of(new_init.exit_future);
     kill(&*new_init.init, Signal::TERM, false)
         .await
         .expect("TERM");
@@ -158,7 +158,7 @@ async fn a_parked_container_can_be_killed_and_is_then_not_released(testbed: &dyn
         .await
         .expect("KILL");
     assert_eq!(
-        soon(told(new_init.exit_future)).await,
+        soon(exit_of(new_init.exit_future)).await,
         ExitStatus::Signal(9)
     );
     // Dropping the sender tells the release that the init's exit was reported.
@@ -174,7 +174,7 @@ async fn a_frozen_container_reacts_to_no_signal_until_it_is_thawed(testbed: &dyn
     let (mut trial, new_init) = Trial::run(testbed, "frozen", Runs::UntilTold).await;
     let token = CancelToken::default();
     soon(new_init.init.pause(&token)).await.expect("a pause");
-    let mut exit_future = told(new_init.exit_future);
+    let mut exit_future = exit_of(new_init.exit_future);
     kill(&*new_init.init, Signal::TERM, false)
         .await
         .expect("TERM");
@@ -198,7 +198,7 @@ async fn a_frozen_container_can_be_killed(testbed: &dyn Testbed) {
         .await
         .expect("KILL");
     assert_eq!(
-        soon(told(new_init.exit_future)).await,
+        soon(exit_of(new_init.exit_future)).await,
         ExitStatus::Signal(9)
     );
     trial.delete(Deletion::Usual).await;
@@ -219,7 +219,7 @@ async fn the_program_of_a_frozen_container_is_not_executed(testbed: &dyn Testbed
         .expect("a resumption");
     let released = soon(released).await.expect("no panic");
     assert_eq!(released, Ok(()));
-    soon(told(new_init.exit_future)).await;
+    soon(exit_of(new_init.exit_future)).await;
     trial.delete(Deletion::Usual).await;
 }
 
@@ -229,7 +229,7 @@ async fn a_held_pid_is_not_reused(testbed: &dyn Testbed) {
     let pid = hold.pid();
     assert_eq!(pid, new_init.init.pid());
     release(&*new_init.init).await.expect("a release");
-    soon(told(new_init.exit_future)).await;
+    soon(exit_of(new_init.exit_future)).await;
     trial.delete(Deletion::Usual).await;
     let (mut other, next) = Trial::run(testbed, "next", Runs::UntilTold).await;
     assert_ne!(next.init.pid(), pid);
@@ -239,7 +239,7 @@ async fn a_held_pid_is_not_reused(testbed: &dyn Testbed) {
     drop(hold);
     assert!(!testbed.is_there(pid), "the PID is free");
     other.delete(Deletion::Forced).await;
-    soon(told(next.exit_future)).await;
+    soon(exit_of(next.exit_future)).await;
 }
 
 async fn an_exec_runs_and_its_exit_is_reported(testbed: &dyn Testbed) {
@@ -262,7 +262,7 @@ async fn an_exec_runs_and_its_exit_is_reported(testbed: &dyn Testbed) {
             sleep(A_WHILE).await;
             signalled(process.kill(signal)).await.expect("a signal");
         }
-        assert_eq!(soon(told(exit_future)).await, expected);
+        assert_eq!(soon(exit_of(exit_future)).await, expected);
         let killed = signalled(process.kill(Signal::KILL)).await;
         assert!(matches!(killed, Err(EngineError::Gone(_))), "{killed:?}");
         trial.end(new_init).await;
@@ -277,7 +277,7 @@ async fn everything_in_a_pid_namespace_ends_with_its_init(testbed: &dyn Testbed)
     let executed = executed.expect("an exec");
     trial.end(new_init).await;
     assert_eq!(
-        soon(told(executed.exit_future)).await,
+        soon(exit_of(executed.exit_future)).await,
         ExitStatus::Signal(9)
     );
 }
@@ -293,8 +293,8 @@ async fn processes_left_by_an_init_are_killed(testbed: &dyn Testbed) {
     let executed = executed.expect("an exec");
     let NewInit { init, exit_future } = new_init;
     init.end().expect("KILL");
-    soon(told(exit_future)).await;
-    let mut rest = told(executed.exit_future);
+    soon(exit_of(exit_future)).await;
+    let mut rest = exit_of(executed.exit_future);
     assert!(timeout(A_WHILE, &mut rest).await.is_err(), "it has exited");
     soon(init.end_the_rest()).await;
     assert_eq!(soon(rest).await, ExitStatus::Signal(9));
@@ -342,7 +342,7 @@ async fn a_container_restarts_in_place_without_earlier_processes(testbed: &dyn T
         let next = soon(created).await.expect("another life");
         release(&*next.init).await.expect("a release");
         kill(&*next.init, Signal::KILL, false).await.expect("KILL");
-        assert_eq!(soon(told(next.exit_future)).await, ExitStatus::Signal(9));
+        assert_eq!(soon(exit_of(next.exit_future)).await, ExitStatus::Signal(9));
     }
     trial.delete(Deletion::Usual).await;
 }
@@ -371,14 +371,14 @@ async fn a_deletion_by_force_kills_all_processes(testbed: &dyn Testbed) {
     let (mut trial, new_init) = Trial::run(testbed, "forced", Runs::UntilKilled).await;
     trial.delete(Deletion::Forced).await;
     assert_eq!(
-        soon(told(new_init.exit_future)).await,
+        soon(exit_of(new_init.exit_future)).await,
         ExitStatus::Signal(9)
     );
 }
 
 async fn deletions_and_forgetting_are_idempotent(testbed: &dyn Testbed) {
     let (mut trial, new_init) = Trial::run(testbed, "twice", Runs::AndExits(0)).await;
-    soon(told(new_init.exit_future)).await;
+    soon(exit_of(new_init.exit_future)).await;
     for _ in 0..2 {
         soon(trial.container.forget()).await.expect("forgotten");
     }
@@ -404,7 +404,10 @@ async fn a_running_container_is_only_deleted_by_force(testbed: &dyn Testbed) {
     kill(&*new_init.init, Signal::TERM, false)
         .await
         .expect("TERM");
-    assert_eq!(soon(told(new_init.exit_future)).await, ExitStatus::Code(7));
+    assert_eq!(
+        soon(exit_of(new_init.exit_future)).await,
+        ExitStatus::Code(7)
+    );
     trial.delete(Deletion::Usual).await;
 }
 
@@ -461,7 +464,7 @@ impl<'a> Trial<'a> {
     async fn end(&mut self, new_init: NewInit) {
         new_init.init.end().expect("KILL");
         assert_eq!(
-            soon(told(new_init.exit_future)).await,
+            soon(exit_of(new_init.exit_future)).await,
             ExitStatus::Signal(9)
         );
         self.delete(Deletion::Usual).await;
@@ -481,7 +484,7 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
         .expect("it does not end in time")
 }
 
-fn told(exit_future: ExitFuture) -> std::pin::Pin<Box<dyn Future<Output = ExitStatus> + Send>> {
+fn exit_of(exit_future: ExitFuture) -> std::pin::Pin<Box<dyn Future<Output = ExitStatus> + Send>> {
     Box::pin(async move { exit_future.0.await.expect("an end") })
 }
 

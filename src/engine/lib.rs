@@ -253,7 +253,12 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// If `last_words` is set, the message says why the container is ended. Then it also goes into
     /// the termination message, which kubelet reads after the exit. Returns the write of the
     /// termination message as work, because a disk may stall it.
-    fn tell(&self, streams: Option<&Streams>, words: &str, last_words: bool) -> Option<Work<()>>;
+    fn write_message(
+        &self,
+        streams: Option<&Streams>,
+        words: &str,
+        last_words: bool,
+    ) -> Option<Work<()>>;
 }
 
 /// Settings of a creation that are not in the bundle.
@@ -615,7 +620,7 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)>;
 
     /// True if a cgroup manager (systemd) may restore the values that it knows. The manager then
-    /// has to be [told](PodCgroup::tell_manager) of changes.
+    /// has to be [notified](PodCgroup::notify_manager) of changes.
     fn is_managed(&self) -> bool;
 
     /// Tells the cgroup manager the current values.
@@ -623,7 +628,7 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// If the cgroup manager rejects the values.
-    async fn tell_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), EngineError>;
+    async fn notify_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), EngineError>;
 
     /// Writes a note into a bundle with the values that the cgroup had `before` the shim's changes.
     /// If this shim dies, the shim's `delete` command restores these values.

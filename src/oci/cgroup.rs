@@ -130,7 +130,7 @@ impl PodCgroup for OciPodCgroup {
         self.cgroup.unit().is_some()
     }
 
-    async fn tell_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), EngineError> {
+    async fn notify_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), EngineError> {
         let Some(unit) = self.cgroup.unit() else {
             return Ok(());
         };

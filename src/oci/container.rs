@@ -202,8 +202,13 @@ impl Container for Handle {
         exit::record(&self.bundle, &self.id, pid, code, at);
     }
 
-    fn tell(&self, streams: Option<&Streams>, message: &str, last_words: bool) -> Option<Work<()>> {
-        let rest = stdio::tell(streams, &self.paths, message);
+    fn write_message(
+        &self,
+        streams: Option<&Streams>,
+        message: &str,
+        last_words: bool,
+    ) -> Option<Work<()>> {
+        let rest = stdio::write_message(streams, &self.paths, message);
         let file = self.termination_message.clone().filter(|_| last_words);
         if rest.is_none() && file.is_none() {
             return None;

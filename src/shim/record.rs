@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use usher_core::lifecycle::{
-    Cause, ContainerId, HookKind, ProbeKind, Report, RolePolicy, Step, Time, Why,
+    Cause, ContainerId, HookKind, ProbeKind, Report, RolePolicy, SignalReason, Step, Time,
 };
 use usher_core::plan::{ContainerKind, Role, Signal};
 
@@ -54,7 +54,7 @@ pub struct Past {
     /// succeeded.
     pub became_ready: Option<Time>,
     /// Time at which a stop signal or SIGKILL was delivered to the container.
-    pub told: Option<Time>,
+    pub stop_delivered: Option<Time>,
     pub exited: Option<Time>,
     /// Time from the container's creation to the execution of its program.
     pub held: Option<Duration>,
@@ -64,7 +64,7 @@ pub struct Past {
     pub restarts: u32,
     pub oom_kills: u32,
     /// Number of SIGKILLs delivered to the container, by reason.
-    pub kills: BTreeMap<Why, u32>,
+    pub kills: BTreeMap<SignalReason, u32>,
     /// The latest failure of a probe. It is kept after the container is removed, because it may
     /// explain why the next container with this name was created.
     pub failed_probe: Option<(Time, Box<FailedProbe>)>,
@@ -99,10 +99,10 @@ pub enum What {
     /// A signal was delivered.
     Signalled {
         signal: Signal,
-        why: Why,
+        why: SignalReason,
     },
     /// SIGKILL was delivered.
-    Killed(Why),
+    Killed(SignalReason),
     /// The exit code of the process.
     Exited(u32),
     /// The exit code that the caller was told.
@@ -167,7 +167,7 @@ impl Record {
             created: now,
             executed: None,
             became_ready: None,
-            told: None,
+            stop_delivered: None,
             exited: None,
             held: None,
             exit_code: None,
@@ -204,7 +204,7 @@ impl Record {
     }
 
     /// Records that a signal was delivered to a container.
-    pub fn delivered(&mut self, now: Time, id: &ContainerId, signal: Signal, why: Why) {
+    pub fn delivered(&mut self, now: Time, id: &ContainerId, signal: Signal, why: SignalReason) {
         let what = match signal == Signal::KILL {
             true => What::Killed(why),
             false => What::Signalled { signal, why },
@@ -296,7 +296,7 @@ impl Record {
             | Report::TooLate { .. }
             | Report::DeferOver { .. }
             | Report::Late { .. }
-            | Report::Kept { .. }
+            | Report::KeptAlive { .. }
             | Report::OtherPlan { .. }
             | Report::RuleSuspended { .. } => {}
         }
@@ -344,10 +344,10 @@ impl Record {
             What::Executed => past.executed(now),
             What::Ready => past.became_ready = Some(now),
             What::Signalled { why, .. } if why.is_stop() => {
-                past.told.get_or_insert(now);
+                past.stop_delivered.get_or_insert(now);
             }
             What::Killed(why) => {
-                past.told.get_or_insert(now);
+                past.stop_delivered.get_or_insert(now);
                 let count = past.kills.entry(*why).or_default();
                 *count = count.saturating_add(1);
             }
@@ -394,7 +394,7 @@ impl Past {
         }
         self.executed = Some(now);
         self.became_ready = RolePolicy::of(self.role).is_ready_at_once().then_some(now);
-        (self.told, self.exited) = (None, None);
+        (self.stop_delivered, self.exited) = (None, None);
         (self.exit_code, self.reported_code) = (None, None);
     }
 }
@@ -467,7 +467,7 @@ mod tests {
     fn a_past_covers_the_latest_container_of_a_name() {
         let (mut record, id) = with("proxy", Role::Sidecar);
         record.note(at(3), &id, What::Executed);
-        record.note(at(4), &id, What::Killed(Why::PassedOn));
+        record.note(at(4), &id, What::Killed(SignalReason::PassedOn));
         record.note(at(5), &id, What::Exited(137));
         let past = &record.names()[0];
         assert_eq!((past.held, past.exit_code), (Some(2 * SECOND), Some(137)));
@@ -479,7 +479,7 @@ mod tests {
         );
         let past = &record.names()[0];
         assert_eq!((past.held, past.exit_code, past.restarts), (None, None, 1));
-        assert_eq!(past.kills[&Why::PassedOn], 1);
+        assert_eq!(past.kills[&SignalReason::PassedOn], 1);
         // A late event of the first container does not change the history of the second.
         record.note(at(7), &id, What::Gone);
         assert!(!record.names()[0].is_gone);
@@ -520,22 +520,34 @@ mod tests {
         let (mut record, id) = with("web", Role::App);
         let signal: Signal = "WINCH".parse().unwrap();
         record.note(at(2), &id, What::Executed);
-        record.delivered(at(3), &id, signal, Why::Other);
-        record.delivered(at(4), &id, Signal::TERM, Why::Other);
-        assert_eq!(record.names()[0].told, None);
-        record.delivered(at(5), &id, signal, Why::Turn);
-        assert_eq!(record.names()[0].told, Some(at(5)));
+        record.delivered(at(3), &id, signal, SignalReason::Other);
+        record.delivered(at(4), &id, Signal::TERM, SignalReason::Other);
+        assert_eq!(record.names()[0].stop_delivered, None);
+        record.delivered(at(5), &id, signal, SignalReason::Turn);
+        assert_eq!(record.names()[0].stop_delivered, Some(at(5)));
     }
 
     #[test]
     fn kills_are_counted_by_cause() {
         let (mut record, id) = with("web", Role::App);
-        let probe = Why::ProbeFailed(ProbeKind::Liveness);
-        for why in [Why::PassedOn, Why::GraceOver, probe, Why::GraceOver] {
+        let probe = SignalReason::ProbeFailed(ProbeKind::Liveness);
+        for why in [
+            SignalReason::PassedOn,
+            SignalReason::GraceOver,
+            probe,
+            SignalReason::GraceOver,
+        ] {
             record.delivered(at(2), &id, Signal::KILL, why);
         }
         let kills: Vec<_> = record.names()[0].kills.clone().into_iter().collect();
-        assert_eq!(kills, [(Why::PassedOn, 1), (Why::GraceOver, 2), (probe, 1)]);
+        assert_eq!(
+            kills,
+            [
+                (SignalReason::PassedOn, 1),
+                (SignalReason::GraceOver, 2),
+                (probe, 1)
+            ]
+        );
     }
 
     fn probe_failed(probe: ProbeKind, failures: u32, reason: &str) -> Report {

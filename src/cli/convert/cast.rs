@@ -5,7 +5,7 @@ use super::Options;
 
 /// A pod's containers by role, each list in the order of the manifest.
 #[derive(Debug, Default)]
-pub(super) struct Cast {
+pub(super) struct RoleAssignment {
     /// Init containers that stay init containers: those before the first native sidecar.
     pub(super) native: Vec<Node>,
     /// Native sidecars, and all init containers after the first native sidecar. They start one
@@ -63,28 +63,28 @@ pub(super) fn items<'a>(spec: &'a Node, list: &str) -> &'a [Node] {
     spec.get(list).map_or(&[], Node::items)
 }
 
-impl Cast {
-    pub(super) fn of(spec: &Node, options: &Options) -> Cast {
-        let mut cast = Cast::default();
+impl RoleAssignment {
+    pub(super) fn of(spec: &Node, options: &Options) -> RoleAssignment {
+        let mut roles = RoleAssignment::default();
         for container in items(spec, "initContainers") {
             let container = container.clone();
             match (options.legacy, is_native_sidecar(&container)) {
-                (true, true) => cast.serial.push((Starting::Sidecar, container)),
-                (true, false) if !cast.serial.is_empty() => {
-                    cast.serial.push((Starting::Init, container));
+                (true, true) => roles.serial.push((Starting::Sidecar, container)),
+                (true, false) if !roles.serial.is_empty() => {
+                    roles.serial.push((Starting::Init, container));
                 }
-                _ => cast.native.push(container),
+                _ => roles.native.push(container),
             }
         }
         for container in items(spec, "containers") {
             let name = container.text_of("name").unwrap_or_default();
             match is_sidecar(container) || options.rules.roles.is_sidecar(name) {
-                true => cast.sidecars.push(container.clone()),
-                false => cast.apps.push(container.clone()),
+                true => roles.sidecars.push(container.clone()),
+                false => roles.apps.push(container.clone()),
             }
         }
-        cast.defers = items(spec, "deferContainers").to_vec();
-        cast
+        roles.defers = items(spec, "deferContainers").to_vec();
+        roles
     }
 
     /// All containers, in the order of the converted pod.

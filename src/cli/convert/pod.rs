@@ -7,7 +7,7 @@ use usher_core::plan::{DeferTurn, RestartPolicy, Role, Word};
 
 use super::super::manifest::Node;
 use super::Options;
-use super::cast::{Cast, Starting, has_foreign_fields, is_native_sidecar, items, names};
+use super::cast::{RoleAssignment, Starting, has_foreign_fields, is_native_sidecar, items, names};
 use super::containers::{Rewrite, Started};
 use super::unknown;
 
@@ -45,7 +45,7 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> anyhow::Result<Vec<S
     if let Some(list) = LISTS.iter().find(|list| annotation(list).is_some()) {
         bail!("it has both the annotation {list} and fields to convert; expected only one of them");
     }
-    let mut cast = Cast::of(spec, options);
+    let mut cast = RoleAssignment::of(spec, options);
     ensure!(
         !cast.apps.is_empty(),
         "it has no app; expected a container that is not a sidecar"
@@ -82,7 +82,7 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> anyhow::Result<Vec<S
 }
 
 /// Fails unless each container has a unique name, since the annotations list containers by name.
-fn check_names(cast: &Cast) -> anyhow::Result<()> {
+fn check_names(cast: &RoleAssignment) -> anyhow::Result<()> {
     let all: Vec<_> = cast.all().map(|it| it.text_of("name")).collect();
     ensure!(!all.contains(&None), "one of its containers has no name");
     let mut seen = std::collections::BTreeSet::new();
@@ -92,7 +92,7 @@ fn check_names(cast: &Cast) -> anyhow::Result<()> {
     }
 }
 
-fn lists(cast: &Cast) -> Vec<(&'static str, Vec<String>)> {
+fn lists(cast: &RoleAssignment) -> Vec<(&'static str, Vec<String>)> {
     let serial = |wanted: Starting| {
         let those = cast.serial.iter().filter(move |(kind, _)| *kind == wanted);
         those.map(|(_, container)| container)
@@ -121,7 +121,7 @@ fn policy(spec: &Node) -> &str {
 }
 
 /// Rewrites all containers; `of_pod` is the pod's restart policy.
-fn rewrite_containers(cast: &mut Cast, of_pod: RestartPolicy, rewrite: &mut Rewrite) {
+fn rewrite_containers(cast: &mut RoleAssignment, of_pod: RestartPolicy, rewrite: &mut Rewrite) {
     // Under Always kubelet restarts containers that it has stopped.
     let restarts = of_pod == RestartPolicy::Always;
     for container in &mut cast.native {
@@ -158,7 +158,11 @@ fn rewrite_containers(cast: &mut Cast, of_pod: RestartPolicy, rewrite: &mut Rewr
 }
 
 /// Pod-wide settings other than lists.
-fn settings(spec: &Node, cast: &Cast, rewrite: &mut Rewrite) -> Vec<(&'static str, String)> {
+fn settings(
+    spec: &Node,
+    cast: &RoleAssignment,
+    rewrite: &mut Rewrite,
+) -> Vec<(&'static str, String)> {
     let mut settings = vec![("restart-policy", policy(spec).to_owned())];
     if cast.serial.is_empty() && cast.sidecars.len() > 1 {
         // The draft of KEP-753 stops the sidecars in parallel. KEP-753 as built stops them one
@@ -230,7 +234,7 @@ fn annotate(
     Ok(())
 }
 
-fn write_spec(spec: &mut Node, cast: Cast, options: &Options, rewrite: &mut Rewrite) {
+fn write_spec(spec: &mut Node, cast: RoleAssignment, options: &Options, rewrite: &mut Rewrite) {
     for field in [
         "deferContainers",
         "deferContainerGracePeriodExtension",

@@ -10,7 +10,7 @@ use crate::plan::Roles;
 use usher_fuzz::cost;
 
 /// Maximum size of the answer about one pod, in bytes of JSON.
-const SAID_AT_MOST: usize = 8 << 20;
+const OUTPUT_AT_MOST: usize = 8 << 20;
 
 fn pod(annotations: &[(&str, String)], spec: &Value) -> Pod {
     let owner = Owner {
@@ -75,7 +75,7 @@ fn said(pod: &Pod, rules: &Rules) -> usize {
             let resources = resources(plan, pod);
             let said = (start, later, stop, resources, &judgement.warnings);
             let said = serde_json::to_string(&said).unwrap().len();
-            assert!(said <= SAID_AT_MOST, "{said}");
+            assert!(said <= OUTPUT_AT_MOST, "{said}");
             length += said;
         }
         length

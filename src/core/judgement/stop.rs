@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::lifecycle::{Budget, LEAST, RolePolicy, STEPS, Step};
+use crate::lifecycle::{Budget, MIN_GRACE, RolePolicy, STEPS, Step};
 use crate::manifest::Pod;
 use crate::plan::{Plan, SidecarStopOrder, Stage};
 
@@ -118,7 +118,7 @@ fn run_again(plan: &Plan, pod: &Pod) -> Vec<RunAgain> {
             0 => 0,
             count => u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1),
         };
-        let until = grace.saturating_sub(LEAST.saturating_mul(needed));
+        let until = grace.saturating_sub(MIN_GRACE.saturating_mul(needed));
         Some(RunAgain {
             container: (*name).to_owned(),
             until_seconds: until.as_secs_f64(),
@@ -161,7 +161,7 @@ fn cap(plan: &Plan, pod: &Pod, step: Step, name: &str) -> Option<Duration> {
     match step {
         // The limit applies to the time from the container's release to its stop signal. SIGKILL
         // comes later.
-        Step::PreExit | Step::PostExit => Some(cap.saturating_add(LEAST)),
+        Step::PreExit | Step::PostExit => Some(cap.saturating_add(MIN_GRACE)),
         // The stop signal comes after the preStop handler, which the container's limit does not
         // bound.
         Step::Apps | Step::Sidecars => {

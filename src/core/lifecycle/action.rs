@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use thiserror::Error;
 
-use crate::plan::Hook;
+use crate::plan::{Hook, Signal};
 use crate::process::ExitStatus;
 
 use super::report::Report;
@@ -137,7 +137,7 @@ pub enum Action {
     /// Write a line to the container's stderr. With `last_words` the line is the reason why the
     /// shim ended the container: write it to the termination message as well, and report with
     /// [`handle_last_words_written`](super::Pod::handle_last_words_written).
-    Tell {
+    WriteMessage {
         id: ContainerId,
         message: String,
         last_words: bool,
@@ -170,7 +170,7 @@ impl ActionError {
 
 /// The reason for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Why {
+pub enum SignalReason {
     /// The caller sent a signal that is not meant to stop the container; it is passed on unchanged.
     Other,
     /// The caller sent a stop signal or SIGKILL, which is passed on unchanged.
@@ -194,15 +194,18 @@ pub enum Why {
     StartsAnew,
 }
 
-impl Why {
+impl SignalReason {
     /// True if the signal is meant to stop the container.
     pub fn is_stop(self) -> bool {
-        self != Why::Other
+        self != SignalReason::Other
     }
 
     /// True if the signal is sent because the container has failed, and not for a stop request.
     pub fn is_failure(self) -> bool {
-        matches!(self, Why::ProbeFailed(_) | Why::PostStartFailed)
+        matches!(
+            self,
+            SignalReason::ProbeFailed(_) | SignalReason::PostStartFailed
+        )
     }
 }
 
@@ -359,6 +362,15 @@ impl Step {
     }
 }
 
+/// A call that a held container refuses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
+pub enum HeldCall {
+    #[error("execute {exec_id} in")]
+    Exec { exec_id: String },
+    #[error("deliver {signal} to")]
+    Signal { signal: Signal },
+}
+
 /// The reason why a call is refused, in one sentence for the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Refusal {
@@ -388,7 +400,7 @@ pub enum Refusal {
     OtherPlan { name: String },
     #[error("container {name} is not created: the sandbox of its pod has ended")]
     SandboxGone { name: String },
-    #[error("cannot start container {name}: it is {state}, expected created")]
+    #[error("cannot start container {name}: {}", state.why_not_started())]
     NotCreated { name: String, state: StateSummary },
     #[error("container {name} was not started within {within:?}: it waits for {waits_for}")]
     StartTimedOut {
@@ -416,6 +428,12 @@ pub enum Refusal {
         "container {name} cannot be released: it is a defer container, which runs when the pod terminates"
     )]
     TurnAtTheEnd { name: String },
-    #[error("container {name} is held and its program does not run yet: it waits for {waits_for}")]
-    Held { name: String, waits_for: String },
+    #[error(
+        "cannot {call} container {name}: the container is held, and its program does not run yet; it waits for {waits_for}"
+    )]
+    Held {
+        name: String,
+        call: HeldCall,
+        waits_for: String,
+    },
 }

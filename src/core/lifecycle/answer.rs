@@ -10,7 +10,7 @@ use super::Pod;
 use super::action::{ContainerId, RequestId};
 use super::container::{Container, WithheldAnswer};
 use super::effects::ContainerContext;
-use super::grace::{Budget, LEAST};
+use super::grace::{Budget, MIN_GRACE};
 use super::rules::{Decision, Due, Subject};
 use super::termination::Termination;
 
@@ -58,7 +58,7 @@ impl Pod {
         match budget.extension.filter(|_| self.is_extension_pending()) {
             Some(extension) => {
                 let longest = self.longest_grace().saturating_add(extension);
-                longest.saturating_add(LEAST.saturating_mul(5))
+                longest.saturating_add(MIN_GRACE.saturating_mul(5))
             }
             None => budget.withholds(),
         }
@@ -105,7 +105,7 @@ impl Subject<'_> {
         let stop = self.container.state.stop();
         // If the container is being stopped because it failed, it may be restarted. Its turn to
         // stop is then still to come.
-        let is_told = stop.is_told() && !stop.is_for_failure();
-        self.container.state.is_alive() && (extends || !is_told)
+        let is_delivered = stop.is_delivered() && !stop.is_for_failure();
+        self.container.state.is_alive() && (extends || !is_delivered)
     }
 }

@@ -138,9 +138,9 @@ impl Container {
 
     /// True if the container's stop signal was delivered or its SIGKILL is scheduled, unless that
     /// was for a failure.
-    pub fn was_told(&self) -> bool {
+    pub fn is_being_stopped(&self) -> bool {
         let stop = self.state.stop();
-        (stop.is_told() || stop.kill_at().is_some()) && !stop.is_for_failure()
+        (stop.is_delivered() || stop.kill_at().is_some()) && !stop.is_for_failure()
     }
 
     /// True while the container's termination hook runs.

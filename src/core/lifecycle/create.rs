@@ -225,7 +225,7 @@ impl Pod {
             code: NEVER_CREATED,
             has_run: false,
             asked: false,
-            told: false,
+            was_signaled: false,
             caller_restarts: false,
         };
         self.history.ended(name, number, end, fatal);
@@ -265,7 +265,7 @@ impl Pod {
 
 impl ContainerContext<'_> {
     pub(super) fn created(&mut self, outcome: Result<(), InvalidTransition>, comes: Comes) {
-        if self.noted(outcome).is_none() {
+        if self.ok_or_log(outcome).is_none() {
             return;
         }
         match comes {

@@ -9,12 +9,12 @@ use crate::plan::{DeferExitCode, DeferTurn};
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Step, Why};
+use super::action::{SignalReason, Step};
 use super::container::Container;
-use super::grace::LEAST;
+use super::grace::MIN_GRACE;
 use super::rules::{Decision, Due, Subject};
 use super::state::Stop;
-use super::termination::{Ends, Termination};
+use super::termination::{StepDeadlines, Termination};
 use super::time::Time;
 
 impl Step {
@@ -50,7 +50,7 @@ impl Subject<'_> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
         if self.has_no_turn_left(turn) {
-            return Some(Due::Now(self.last_chance(pod.now.after(LEAST))));
+            return Some(Due::Now(self.last_chance(pod.now.after(MIN_GRACE))));
         }
         let ends = self
             .pod_facts
@@ -84,15 +84,15 @@ impl Subject<'_> {
 
     /// Delivers the stop signal of a defer container whose time is over; SIGKILL follows two
     /// seconds later.
-    fn told_in_turn(&self, own: Ends) -> Decision {
-        match self.told(Why::TimeShort) {
+    fn told_in_turn(&self, own: StepDeadlines) -> Decision {
+        match self.deliver_stop(SignalReason::TimeShort) {
             Decision::DeliverStop {
                 signal, all, why, ..
             } => Decision::DeliverStop {
                 signal,
                 all,
                 why,
-                kill_at: Some(own.kill.min(self.pod.now.after(LEAST))),
+                kill_at: Some(own.kill.min(self.pod.now.after(MIN_GRACE))),
             },
             unexecuted => unexecuted,
         }
@@ -102,12 +102,12 @@ impl Subject<'_> {
     /// although its step is now skipped or past.
     fn has_no_turn_left(&self, turn: DeferTurn) -> bool {
         let running = self.container.state.as_running();
-        let is_untold = running.is_some_and(|running| running.stop == Stop::Untold);
+        let is_undelivered = running.is_some_and(|running| running.stop == Stop::Undelivered);
         let is_skipped = self.pod.termination.as_ref().is_some_and(|termination| {
             let is_its_step = termination.step() == Step::of(turn);
             is_its_step && self.pod_facts.ends.is_none() || termination.step() > Step::of(turn)
         });
-        is_untold && is_skipped && !self.container.is_of_next_run
+        is_undelivered && is_skipped && !self.container.is_of_next_run
     }
 
     /// Rule: a held defer container ends without having run if its turn will not come.
@@ -134,7 +134,7 @@ impl Subject<'_> {
             .ends
             .is_none_or(|ends| is_next && pod.now >= ends.ask_all);
         let is_left_out = is_past || is_now && (pod.leaves_defers_out() || has_no_time);
-        is_left_out.then(|| Due::Now(self.told(Why::Turn)))
+        is_left_out.then(|| Due::Now(self.deliver_stop(SignalReason::Turn)))
     }
 }
 
@@ -155,7 +155,7 @@ impl Subject<'_> {
         };
         let (now, own) = (self.pod.now, self.pod.own_ends(self.container, ends));
         let is_capped = own.ask_all < ends.ask_all;
-        !is_capped && !running.stop.is_told() && own.ask_all <= now && now < own.kill
+        !is_capped && !running.stop.is_delivered() && own.ask_all <= now && now < own.kill
     }
 }
 
@@ -170,7 +170,8 @@ impl Pod {
         let counts = |container: &Container| {
             container.defer_turn() == Some(turn)
                 && !container.is_of_next_run
-                && (container.state.reads_running() || container.state.as_blocked().is_some())
+                && (container.state.is_running_for_caller()
+                    || container.state.as_blocked().is_some())
                 && !container.state.is_ending()
                 && (may_run_again(container)
                     || !matches!(container.state.stop(), Stop::GivenUp { .. }))
@@ -197,7 +198,7 @@ impl Pod {
         &self,
         turn: DeferTurn,
         began: Time,
-        ends: Ends,
+        ends: StepDeadlines,
         ahead_of: Option<&Container>,
     ) -> Time {
         let running = self
@@ -216,7 +217,9 @@ impl Pod {
                 && is_ahead(it)
         });
         held.fold(at, |at, container| {
-            let capped = self.cap_of(container).map(|cap| at.after(cap).after(LEAST));
+            let capped = self
+                .cap_of(container)
+                .map(|cap| at.after(cap).after(MIN_GRACE));
             capped.map_or(ends.kill, |capped| capped.min(ends.kill))
         })
     }
@@ -258,19 +261,19 @@ impl Pod {
     /// The deadlines of a defer container in its step. The container's own limit counts from its
     /// first execution to its stop signal, including all restarts. A restarted container is also
     /// stopped early enough to leave time for later defer containers.
-    pub(super) fn own_ends(&self, container: &Container, ends: Ends) -> Ends {
+    pub(super) fn own_ends(&self, container: &Container, ends: StepDeadlines) -> StepDeadlines {
         let Some(began) = container.turn_began() else {
             return ends;
         };
         let capped = self.cap_of(container).map(|cap| began.after(cap));
         // A container that still runs from a disproved termination has not been signaled yet. So it
         // gets SIGKILL at the earliest two seconds after this step began.
-        let told = self.termination.as_ref().map(Termination::step_began);
-        let kill = |at: Time| at.max(told.unwrap_or_default()).after(LEAST);
+        let began = self.termination.as_ref().map(Termination::step_began);
+        let kill = |at: Time| at.max(began.unwrap_or_default()).after(MIN_GRACE);
         let kill = capped.map_or(ends.kill, |at| ends.kill.min(kill(at)));
         let retried = container.back_off.is_of_an_end();
         let again = self.last_retry(container).filter(|_| retried);
-        Ends {
+        StepDeadlines {
             ask_all: capped
                 .into_iter()
                 .chain(again)
@@ -296,7 +299,7 @@ impl Pod {
         let needed = u32::try_from(defers.saturating_add(steps.count())).unwrap_or(u32::MAX);
         let end = self.termination.as_ref()?.deadline();
         let own = needed.saturating_add(1);
-        (needed > 0).then(|| end.before(LEAST.saturating_mul(own)))
+        (needed > 0).then(|| end.before(MIN_GRACE.saturating_mul(own)))
     }
 
     /// True if a defer container that exited with `status` is run again. It is run again until it
@@ -318,7 +321,11 @@ impl Pod {
             .map(|ends| self.own_ends(container, ends).ask_all);
         let ends = ends.map(|end| self.last_retry(container).map_or(end, |last| last.min(end)));
         let has_time = ends.is_some_and(|end| again < end);
-        wanted && status != ExitStatus::Code(0) && is_its_step && has_time && stop == Stop::Untold
+        wanted
+            && status != ExitStatus::Code(0)
+            && is_its_step
+            && has_time
+            && stop == Stop::Undelivered
     }
 
     /// The exit code reported for a defer container (defer proposal: its failure never restarts a
@@ -347,7 +354,7 @@ impl Pod {
                 return true;
             }
             self.current(name).is_some_and(|container| {
-                !container.state.reads_running() && !container.state.is_exited()
+                !container.state.is_running_for_caller() && !container.state.is_exited()
             })
         })
     }

@@ -10,7 +10,7 @@ use crate::plan::{Hook, Plan, Signal};
 use crate::sizing::Size;
 
 use super::Pod;
-use super::action::{Action, Cause, ContainerId, HookKind, Refusal, Why};
+use super::action::{Action, Cause, ContainerId, HookKind, Refusal, SignalReason};
 use super::allowance::Allowance;
 use super::container::{Container, HookState, TerminationWork};
 use super::exec::PostStart;
@@ -83,7 +83,7 @@ impl ContainerContext<'_> {
                 all,
                 why,
                 kill_at,
-            } => self.tell(signal, all, why, kill_at),
+            } => self.deliver_stop(signal, all, why, kill_at),
             Decision::LastChance { signal, kill_at } => self.last_chance(signal, kill_at),
             Decision::ScheduleKill { at } => self.schedule_kill(at),
             Decision::Kill => self.kill(),
@@ -112,7 +112,7 @@ impl ContainerContext<'_> {
     }
 
     /// Unwraps the outcome of a transition. An invalid transition is logged and changes nothing.
-    pub fn noted<T>(&mut self, outcome: Result<T, InvalidTransition>) -> Option<T> {
+    pub fn ok_or_log<T>(&mut self, outcome: Result<T, InvalidTransition>) -> Option<T> {
         outcome
             .inspect_err(|invalid| {
                 self.out.report(Report::InvalidTransition {
@@ -127,7 +127,7 @@ impl ContainerContext<'_> {
     fn hold(&mut self, waits_for: Vec<String>) {
         let post_start = self.possible_post_start();
         let outcome = self.container.state.hold(self.now, post_start);
-        if let Some(request) = self.noted(outcome) {
+        if let Some(request) = self.ok_or_log(outcome) {
             // A defer container waits for no other container.
             if !waits_for.is_empty() {
                 let name = self.container.name.clone();
@@ -145,14 +145,14 @@ impl ContainerContext<'_> {
 
     fn refuse_start(&mut self, refusal: Refusal) {
         let outcome = self.container.state.not_started();
-        if let Some(request) = self.noted(outcome) {
+        if let Some(request) = self.ok_or_log(outcome) {
             self.out.answer_start(self.id, request, Err(refusal));
         }
     }
 
     pub fn release(&mut self) {
         let outcome = self.container.state.release();
-        let Some(since) = self.noted(outcome) else {
+        let Some(since) = self.ok_or_log(outcome) else {
             return;
         };
         if self.container.is_ordered() {
@@ -168,9 +168,9 @@ impl ContainerContext<'_> {
     }
 
     fn note_wait(&mut self, message: String) {
-        let outcome = self.container.state.wait_told();
-        if self.noted(outcome).is_some() {
-            self.out.tell(self.id, message, false);
+        let outcome = self.container.state.mark_wait_noted();
+        if self.ok_or_log(outcome).is_some() {
+            self.out.write_message(self.id, message, false);
         }
     }
 
@@ -179,11 +179,11 @@ impl ContainerContext<'_> {
         let is_explained = last_words.is_some();
         let written = is_explained.then(|| self.now.after(LAST_WORDS_WITHIN));
         let outcome = self.container.state.end(code, written);
-        if self.noted(outcome).is_some() {
+        if self.ok_or_log(outcome).is_some() {
             if let Some(message) = last_words {
-                self.out.tell(self.id, message, true);
+                self.out.write_message(self.id, message, true);
             }
-            self.signal(Signal::KILL, false, Why::Held);
+            self.signal(Signal::KILL, false, SignalReason::Held);
         }
     }
 
@@ -221,11 +221,17 @@ impl ContainerContext<'_> {
     }
 
     /// Delivers the stop signal, and schedules SIGKILL at `kill_at`.
-    fn tell(&mut self, signal: Signal, all: bool, why: Why, kill_at: Option<Time>) {
+    fn deliver_stop(
+        &mut self,
+        signal: Signal,
+        all: bool,
+        why: SignalReason,
+        kill_at: Option<Time>,
+    ) {
         if let Some(stop) = self.container.state.stop_mut() {
-            *stop = stop.told(self.now, why, kill_at);
+            *stop = stop.delivered(self.now, why, kill_at);
             if let Some(request) = &mut self.container.request
-                && why == Why::Alone
+                && why == SignalReason::Alone
             {
                 request.mark_delivered_alone();
             }
@@ -242,7 +248,7 @@ impl ContainerContext<'_> {
         };
         let before = std::mem::replace(stop, stop.last_chance(self.now, kill_at));
         if before != *stop {
-            self.signal(signal, false, Why::TimeShort);
+            self.signal(signal, false, SignalReason::TimeShort);
         }
     }
 
@@ -259,12 +265,12 @@ impl ContainerContext<'_> {
         if let Some(stop) = self.container.state.stop_mut() {
             // If the container was stopped for a failure, SIGKILL has the same reason.
             let why = stop.why().filter(|why| why.is_failure());
-            *stop = stop.killed(self.now, Why::GraceOver);
+            *stop = stop.killed(self.now, SignalReason::GraceOver);
             match is_restarting {
                 true => self.out.push(Action::CancelRestart {
                     id: self.id.clone(),
                 }),
-                false => self.signal(Signal::KILL, false, why.unwrap_or(Why::GraceOver)),
+                false => self.signal(Signal::KILL, false, why.unwrap_or(SignalReason::GraceOver)),
             }
         }
     }
@@ -289,13 +295,13 @@ impl ContainerContext<'_> {
             return self.out.answer_kill(request);
         }
         if let Some(stop) = self.container.state.stop_mut() {
-            *stop = stop.killed(self.now, Why::PassedOn);
+            *stop = stop.killed(self.now, SignalReason::PassedOn);
         }
         self.deliver(SignalOrder {
             signal: kill.signal,
             all: kill.all,
             request: Some(request),
-            why: Why::PassedOn,
+            why: SignalReason::PassedOn,
         });
     }
 
@@ -308,7 +314,7 @@ impl ContainerContext<'_> {
 
     fn restart(&mut self) {
         let outcome = self.container.state.restart();
-        if self.noted(outcome).is_some() {
+        if self.ok_or_log(outcome).is_some() {
             let id = self.id.clone();
             let is_cleaned_up = self.container.begin_next_process();
             self.out.push(Action::Restart { id, is_cleaned_up });
@@ -320,7 +326,7 @@ impl ContainerContext<'_> {
         let reason = self.container.exit_reason(self.termination.as_deref());
         let exit = self.final_exit(code);
         let outcome = self.container.state.dismiss(exit);
-        if self.noted(outcome).is_some() {
+        if self.ok_or_log(outcome).is_some() {
             let (name, number) = (&self.container.name, self.container.number);
             if let Some((end, fatal)) = end {
                 self.history.ended(name, number, end, fatal);
@@ -331,15 +337,15 @@ impl ContainerContext<'_> {
     }
 
     /// Stops a failed container: stop signal now, SIGKILL when its grace period is over.
-    fn fail(&mut self, signal: Signal, why: Why, kill_at: Time) {
+    fn fail(&mut self, signal: Signal, why: SignalReason, kill_at: Time) {
         if let Some(running) = self.container.state.as_running_mut() {
             running.watch = match running.watch.is_startup() {
                 true => Watch::NeverUp,
                 false => Watch::Nothing,
             };
         }
-        if !self.container.state.stop().is_told() {
-            self.tell(signal, false, why, Some(kill_at));
+        if !self.container.state.stop().is_delivered() {
+            self.deliver_stop(signal, false, why, Some(kill_at));
         }
     }
 
@@ -373,7 +379,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    pub fn signal(&mut self, signal: Signal, all: bool, why: Why) {
+    pub fn signal(&mut self, signal: Signal, all: bool, why: SignalReason) {
         self.deliver(SignalOrder {
             signal,
             all,

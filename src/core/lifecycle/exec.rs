@@ -13,7 +13,7 @@ use crate::plan::PreStop;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{ActionError, ContainerId, Refusal, Why};
+use super::action::{ActionError, ContainerId, HeldCall, Refusal, SignalReason};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::report::Report;
@@ -159,6 +159,9 @@ impl Pod {
             let waits_for = self.describe(&self.missing(container));
             return Err(Refusal::Held {
                 name: container.name.clone(),
+                call: HeldCall::Exec {
+                    exec_id: exec.id.to_owned(),
+                },
                 waits_for,
             });
         }
@@ -212,7 +215,7 @@ impl Pod {
         self.now = now;
         self.on_event(
             id,
-            |pod, container| pod.failed(container, Why::PostStartFailed),
+            |pod, container| pod.failed(container, SignalReason::PostStartFailed),
             |context, failed| context.post_started(execution, outcome, failed),
         );
         self.settle(now);
@@ -296,7 +299,7 @@ impl ContainerContext<'_> {
 
     /// Drops the Exec that was taken for the container's postStart, unless it has succeeded.
     fn disprove_post_start(&mut self) {
-        let is_stopped = self.container.request.is_some() || self.container.was_told();
+        let is_stopped = self.container.request.is_some() || self.container.is_being_stopped();
         let Some(post_start) = self.container.state.post_start_mut() else {
             return;
         };
@@ -354,7 +357,7 @@ impl Subject<'_> {
             PostStart::Possible { answered } if pod.is_anything_parked() => {
                 answered.after(POST_START_WITHIN)
             }
-            PostStart::Failed { at } if !container.was_told() => {
+            PostStart::Failed { at } if !container.is_being_stopped() => {
                 let request = container.request.as_ref();
                 let since = request.map_or(*at, |request| request.closes().max(*at));
                 let hidden = container.hides_a_stop_for(pod.annotated_grace(container));

@@ -6,7 +6,7 @@ use crate::plan::{ContainerKind, SidecarExitCode};
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Action, Cause, ContainerId, Refusal, Why};
+use super::action::{Action, Cause, ContainerId, Refusal, SignalReason};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::history::End;
@@ -132,21 +132,21 @@ impl Pod {
     }
 
     /// The entry for the history when a container has ended, and the reason for the pod's end if
-    /// this exit ends the pod. `told` is the reported code of a container whose program was never
+    /// this exit ends the pod. `reported` is the reported code of a container whose program was never
     /// executed.
     fn end_of_container(
         &self,
         container: &Container,
         program: Option<(ExitStatus, Stop)>,
-        told: u32,
+        reported: u32,
     ) -> Option<(End, Option<Cause>)> {
         // A container of the next run does not count yet.
         if container.kind != ContainerKind::Workload || container.is_of_next_run {
             return None;
         }
         let stop = program.map(|(_, stop)| stop).unwrap_or_default();
-        let was_told = stop.is_told() && !stop.is_for_failure();
-        let code = program.map_or(told, |(status, _)| status.code());
+        let was_stopped = stop.is_delivered() && !stop.is_for_failure();
+        let code = program.map_or(reported, |(status, _)| status.code());
         let fatal = self.fatal_end(container, code);
         // The failure of an essential container ends the pod at once.
         let is_essential = matches!(fatal, Some(Cause::EssentialFailed { .. }));
@@ -154,8 +154,8 @@ impl Pod {
             at: self.now,
             code,
             has_run: program.is_some(),
-            asked: container.request.is_some() || was_told,
-            told: was_told,
+            asked: container.request.is_some() || was_stopped,
+            was_signaled: was_stopped,
             caller_restarts: !is_essential && self.caller_restarts(&container.name, code),
         };
         Some((end, fatal))
@@ -167,11 +167,11 @@ impl Pod {
         // A container that was stopped for a failure has failed, unless its turn to stop came
         // before its restart.
         let has_failed = stop.is_for_failure() && !self.turn_has_come(container);
-        let was_told = stop.since().is_some() && !has_failed;
-        let was_told_by_us = was_told && stop.why() != Some(Why::PassedOn);
+        let was_stopped = stop.since().is_some() && !has_failed;
+        let was_stopped_by_us = was_stopped && stop.why() != Some(SignalReason::PassedOn);
         match container.defer_turn() {
             Some(_) => self.code_of_defer(status),
-            None if container.role_policy().is_masked && was_told_by_us => {
+            None if container.role_policy().is_masked && was_stopped_by_us => {
                 self.code_of_one_told_to_go(container, status)
             }
             // A container that is needed again in the next sandbox must not report success in this
@@ -242,7 +242,7 @@ impl ContainerContext<'_> {
         match exit {
             Exit::Early(status) => {
                 let outcome = self.container.state.exits_early(status);
-                self.noted(outcome);
+                self.ok_or_log(outcome);
             }
             Exit::OfNoProcess => {}
             Exit::OfOneLife(ran, status) => self.back_off(ran, status),
@@ -267,13 +267,13 @@ impl ContainerContext<'_> {
         }
         if last.is_withheld {
             let outcome = self.container.state.withhold(self.now);
-            self.noted(outcome);
+            self.ok_or_log(outcome);
             return;
         }
         let reason = self.container.exit_reason(self.termination.as_deref());
         let exit = self.final_exit(last.code);
         let outcome = self.container.state.exited(exit);
-        let Some(start) = self.noted(outcome) else {
+        let Some(start) = self.ok_or_log(outcome) else {
             return;
         };
         let (name, number) = (&self.container.name, self.container.number);

@@ -13,11 +13,11 @@ use crate::plan::{GraceExtension, Probe};
 use super::Pod;
 use super::container::Container;
 use super::effects::ContainerContext;
-use super::grace::LEAST;
+use super::grace::MIN_GRACE;
 use super::probe::Stretched;
 use super::report::Report;
 use super::rules::{Decision, Due, Subject};
-use super::termination::Ends;
+use super::termination::StepDeadlines;
 use super::time::Time;
 
 /// An attempt of a probe may take this much longer than its timeout. The OCI runtime may be slow to
@@ -127,7 +127,7 @@ impl Pod {
     }
 
     /// The deadlines of a step of defer containers including the granted time.
-    pub(super) fn extended(&self, ends: Ends) -> Ends {
+    pub(super) fn extended(&self, ends: StepDeadlines) -> StepDeadlines {
         let (Some(termination), Some(_)) = (&self.termination, self.extension()) else {
             return ends;
         };
@@ -141,9 +141,9 @@ impl Pod {
             ask_all = ask_all.max(answered.min(last));
         }
         match ask_all > ends.ask_all {
-            true => Ends {
+            true => StepDeadlines {
                 ask_all,
-                kill: ask_all.after(LEAST),
+                kill: ask_all.after(MIN_GRACE),
             },
             false => ends,
         }

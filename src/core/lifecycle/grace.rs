@@ -12,7 +12,7 @@ use super::action::Step;
 
 /// Minimum time of a step, if the policy gives the step any time. It is also kubelet's minimum
 /// grace period (`minimumGracePeriodInSeconds`).
-pub const LEAST: Duration = Duration::from_secs(2);
+pub const MIN_GRACE: Duration = Duration::from_secs(2);
 
 const LATER_STEPS: u32 = 4;
 
@@ -76,7 +76,7 @@ impl Budget {
     /// The share of a `step` that begins at `began`, or `None` if the policy skips the step for
     /// lack of time.
     pub fn share(&self, step: Step, began: Duration) -> Option<Share> {
-        let least = began.saturating_add(LEAST);
+        let least = began.saturating_add(MIN_GRACE);
         let limit = match self.policy {
             GracePolicy::Reserve => self.grace.saturating_sub(self.policy.least()),
             GracePolicy::Shared
@@ -90,7 +90,7 @@ impl Budget {
             GracePolicy::Shared => {
                 return Some(Share {
                     ask_all: limit,
-                    kill: limit.saturating_add(LEAST),
+                    kill: limit.saturating_add(MIN_GRACE),
                 });
             }
             GracePolicy::Strict => {
@@ -115,7 +115,7 @@ impl Budget {
             .unwrap_or_default();
         let ask_all = match step {
             Step::Hooks => kill,
-            _ => kill.saturating_sub(half.min(LEAST)),
+            _ => kill.saturating_sub(half.min(MIN_GRACE)),
         };
         Some(Share { ask_all, kill })
     }
@@ -126,7 +126,7 @@ impl Budget {
         let ask_all = self.grace.saturating_add(granted);
         Share {
             ask_all,
-            kill: ask_all.saturating_add(LEAST),
+            kill: ask_all.saturating_add(MIN_GRACE),
         }
     }
 
@@ -160,9 +160,9 @@ impl Budget {
     /// leaves time for the containers stopped last.
     pub fn withholds(&self) -> Duration {
         match self.policy {
-            GracePolicy::Shared | GracePolicy::Reserve => LEAST,
-            GracePolicy::Overrun => LEAST.saturating_mul(LATER_STEPS),
-            GracePolicy::SkipHooks => LEAST.saturating_mul(2),
+            GracePolicy::Shared | GracePolicy::Reserve => MIN_GRACE,
+            GracePolicy::Overrun => MIN_GRACE.saturating_mul(LATER_STEPS),
+            GracePolicy::SkipHooks => MIN_GRACE.saturating_mul(2),
             GracePolicy::Strict => Duration::ZERO,
         }
     }
@@ -308,7 +308,7 @@ mod tests {
                 let later = *step != Step::Hooks;
                 let may_be_short = matches!(budget.policy, GracePolicy::Shared | GracePolicy::Strict);
                 if later && !may_be_short {
-                    prop_assert!(share.kill >= at + LEAST);
+                    prop_assert!(share.kill >= at + MIN_GRACE);
                     prop_assert!(share.ask_all < share.kill && share.ask_all >= at);
                 }
                 at += share.kill.saturating_sub(at).mul_f64(part);

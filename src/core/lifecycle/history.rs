@@ -91,7 +91,7 @@ pub(super) struct End {
     /// The container was asked or told to stop.
     pub asked: bool,
     /// The container was told to stop: its stop signal was delivered.
-    pub told: bool,
+    pub was_signaled: bool,
     /// The caller creates the container again after this code, whatever the restart policy.
     pub caller_restarts: bool,
 }
@@ -134,7 +134,7 @@ impl History {
                 (false, false) => end.at,
             };
             record.fatal = fatal;
-            if end.code == 0 && end.has_run && !end.told {
+            if end.code == 0 && end.has_run && !end.was_signaled {
                 record.succeeded = true;
                 record.reopened = None;
             }

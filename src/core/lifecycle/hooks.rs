@@ -10,7 +10,7 @@ use super::Pod;
 use super::action::{ActionError, ContainerId, HookKind, Step};
 use super::container::{Container, HookState, TerminationWork};
 use super::effects::ContainerContext;
-use super::grace::LEAST;
+use super::grace::MIN_GRACE;
 use super::report::Report;
 use super::rules::{Decision, Due, Subject};
 use super::time::Time;
@@ -94,7 +94,7 @@ impl Subject<'_> {
         let hook = container.facts.pre_stop_hook.clone().filter(|_| counts)?;
         // The last part of the container's own grace period is left for the signal.
         let until = pod.cap_of(container).map_or(until, |cap| {
-            let last = cap.checked_div(2).unwrap_or_default().min(LEAST);
+            let last = cap.checked_div(2).unwrap_or_default().min(MIN_GRACE);
             until.min(pod.now.after(cap.saturating_sub(last)))
         });
         Some(Decision::RunHook {
@@ -111,7 +111,7 @@ impl Pod {
         let running = container.state.as_running()?;
         let may_run = container.is_ordered()
             && !container.is_of_next_run
-            && !running.stop.is_told()
+            && !running.stop.is_delivered()
             && container.termination_work == TerminationWork::Hook(HookState::Pending)
             && !self.leaves_hooks_out();
         let plan = self.plan_of(container).filter(|_| may_run)?;

@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::plan::PreStop;
 
 use super::Pod;
-use super::action::{Cause, Why};
+use super::action::{Cause, SignalReason};
 use super::container::{Container, HookState, TerminationWork};
-use super::grace::LEAST;
+use super::grace::MIN_GRACE;
 use super::report::Report;
 use super::request::StopRequest;
 use super::rules::{Decision, Due, Subject};
@@ -85,13 +85,15 @@ impl Pod {
         let may_be = !request.is_kill()
             && !container.is_hardly_asked()
             && !container.role_policy().is_callers()
-            && container.state.reads_running()
+            && container.state.is_running_for_caller()
             && self.has_an_ending();
         if !may_be {
             return None;
         }
         let mut others = self.containers.values().filter(|other| {
-            other.number != container.number && other.is_ordered() && other.state.reads_running()
+            other.number != container.number
+                && other.is_ordered()
+                && other.state.is_running_for_caller()
         });
         if others.clone().next().is_none() {
             return Some(request.at());
@@ -156,17 +158,17 @@ impl Subject<'_> {
         // The shim does not delay stop requests for containers that only the caller starts and
         // stops.
         if container.role_policy().is_callers() {
-            return Some(Due::Now(self.told(Why::Alone)));
+            return Some(Due::Now(self.deliver_stop(SignalReason::Alone)));
         }
         if self.pod.termination.is_some() {
             // A container of the next run is not part of the termination. A parked container has no
             // turn to wait for, unless it is a defer container.
             let is_none_of_it = container.is_of_next_run
                 || container.state.is_parked() && container.defer_turn().is_none();
-            return is_none_of_it.then(|| Due::Now(self.told(Why::Turn)));
+            return is_none_of_it.then(|| Due::Now(self.deliver_stop(SignalReason::Turn)));
         }
         let at = self.lone_stop_at(container.request.as_ref()?);
-        Some(self.pod.due(at, || self.told(Why::Alone)))
+        Some(self.pod.due(at, || self.deliver_stop(SignalReason::Alone)))
     }
 
     /// Returns when a single stop request is delivered. Until then, a second request may come, and
@@ -176,7 +178,7 @@ impl Subject<'_> {
         // The container still runs a hook of a disproved termination. The signal waits for the
         // hook.
         if container.is_hooked() {
-            return request.deadline().before(LEAST);
+            return request.deadline().before(MIN_GRACE);
         }
         let window = request.at().after(self.pod.termination_window());
         let has_an_ending = self.pod_facts.has_an_ending;
@@ -205,10 +207,10 @@ impl Subject<'_> {
     /// signal.
     pub(super) fn can_be_told(&self) -> bool {
         let state = &self.container.state;
-        let is_untold = state
+        let is_undelivered = state
             .as_running()
-            .is_some_and(|running| !running.stop.is_told());
-        is_untold || state.is_parked() || state.is_between_executions()
+            .is_some_and(|running| !running.stop.is_delivered());
+        is_undelivered || state.is_parked() || state.is_between_executions()
     }
 }
 
@@ -221,7 +223,7 @@ impl Container {
         let own = self.request.as_ref();
         // Kubelet stops only containers that it has seen running. It stops its own init containers
         // after all others have exited.
-        let is_asked_at_the_end = self.state.reads_running()
+        let is_asked_at_the_end = self.state.is_running_for_caller()
             && self.state.open_start().is_none()
             && !self.role_policy().is_callers()
             && !own.is_some_and(|own| own.is_open(request.at()));
@@ -229,7 +231,7 @@ impl Container {
         // lack of another request proves nothing.
         let was_asked = own.is_some_and(|own| own.signal().is_some());
         let grace = request.deadline().since(request.at());
-        let last = request.deadline().before(LEAST);
+        let last = request.deadline().before(MIN_GRACE);
         match &self.facts.pre_stop {
             _ if !is_asked_at_the_end => None,
             Some(PreStop::Sleep(_)) => Some(window.after(self.hides_a_stop_for(grace)).min(last)),

@@ -9,14 +9,14 @@ use crate::plan::ContainerKind;
 use super::Pod;
 use super::completion::Completion;
 use super::container::Container;
-use super::remedy::SAID_AFTER;
+use super::remedy::LOGGED_AFTER;
 use super::report::Report;
 use super::rules::{Due, PodDecision};
 use super::time::Time;
 
 /// The containers that keep a finished pod alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptAlive {
     pub since: Time,
     /// Names of the containers, in the order of their creation.
     pub by: Vec<String>,
@@ -25,13 +25,13 @@ pub struct Kept {
 impl Pod {
     /// Returns the containers that keep the pod alive, or `None` while other containers live or the
     /// run goes on.
-    pub(super) fn kept(&self) -> Option<Kept> {
+    pub(super) fn kept(&self) -> Option<KeptAlive> {
         self.foreseen_kept().filter(|kept| kept.since <= self.now)
     }
 
     /// Returns the containers that will keep the pod alive, and from when on, unless something
     /// happens before. For example, the caller may create another app.
-    fn foreseen_kept(&self) -> Option<Kept> {
+    fn foreseen_kept(&self) -> Option<KeptAlive> {
         let since = self.run_is_over_since()?;
         let workload = self.containers.values();
         let mut living: Vec<&Container> = workload
@@ -43,7 +43,7 @@ impl Pod {
         living.retain(|it| !it.is_ordered() && !it.is_asked());
         living.sort_by_key(|it| it.number);
         let by: Vec<String> = living.iter().map(|it| it.name.clone()).collect();
-        (!by.is_empty()).then_some(Kept { since, by })
+        (!by.is_empty()).then_some(KeptAlive { since, by })
     }
 
     /// The time since which the run is over, if neither the caller nor a person has requested a
@@ -69,13 +69,17 @@ impl Pod {
     pub(super) fn kept_pod_is_logged(&self) -> Option<Due<PodDecision>> {
         let since = self.foreseen_kept()?.since;
         let is_news = self.kept_said != Some(since);
-        is_news.then(|| self.due(since.after(SAID_AFTER), || PodDecision::NoteKept { since }))
+        is_news.then(|| {
+            self.due(since.after(LOGGED_AFTER), || PodDecision::NoteKept {
+                since,
+            })
+        })
     }
 
     pub(super) fn note_kept(&mut self, since: Time) {
         self.kept_said = Some(since);
-        if let Some(Kept { by, .. }) = self.kept() {
-            self.out.report(Report::Kept { by });
+        if let Some(KeptAlive { by, .. }) = self.kept() {
+            self.out.report(Report::KeptAlive { by });
         }
     }
 }

@@ -114,14 +114,15 @@ use crate::plan::{ContainerKind, ContainerPlan, Plan, Probe, USUAL_GRACE_PERIOD}
 use crate::sizing::Size;
 
 pub use action::{
-    Action, ActionError, Cause, ContainerId, HookKind, ProbeKind, Refusal, RequestId, Step, Why,
+    Action, ActionError, Cause, ContainerId, HookKind, ProbeKind, Refusal, RequestId, SignalReason,
+    Step,
 };
 pub use completion::LAST_APP_AFTER;
 pub use container::{Demands, NewContainer};
 pub use exec::Exec;
 pub use gate::Missing;
-pub use grace::{Budget, LEAST, STEPS, Share};
-pub use kept::Kept;
+pub use grace::{Budget, MIN_GRACE, STEPS, Share};
+pub use kept::KeptAlive;
 pub use operation::{OperationId, Operations, Wanted};
 pub use remedy::{Lateness, Remedy};
 pub use report::Report;

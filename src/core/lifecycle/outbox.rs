@@ -56,8 +56,8 @@ impl Outbox {
     }
 
     /// Writes a line to the container's stderr.
-    pub fn tell(&mut self, id: &ContainerId, message: String, last_words: bool) {
-        self.push(Action::Tell {
+    pub fn write_message(&mut self, id: &ContainerId, message: String, last_words: bool) {
+        self.push(Action::WriteMessage {
             id: id.clone(),
             message,
             last_words,

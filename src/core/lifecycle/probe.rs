@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Probe;
 
 use super::Pod;
-use super::action::{Action, ActionError, ContainerId, ProbeKind, Why};
+use super::action::{Action, ActionError, ContainerId, ProbeKind, SignalReason};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::report::Report;
@@ -195,7 +195,10 @@ impl Subject<'_> {
         }
         let request = self.container.open_request(self.pod.now);
         let at = request.map_or(self.pod.now, StopRequest::closes);
-        let failed = || self.pod.failed(self.container, Why::ProbeFailed(kind));
+        let failed = || {
+            self.pod
+                .failed(self.container, SignalReason::ProbeFailed(kind))
+        };
         Some(self.pod.due(at, failed))
     }
 

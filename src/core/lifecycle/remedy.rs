@@ -24,7 +24,7 @@ use super::time::Time;
 
 /// Delay before usher writes to a waiting container's stderr that it waits, or to the stderr of
 /// sidecars that the run is late. Shorter waits are not worth a line.
-pub(super) const SAID_AFTER: Duration = Duration::from_secs(5);
+pub(super) const LOGGED_AFTER: Duration = Duration::from_secs(5);
 
 /// A missing annotation that may be the reason for a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,7 +179,7 @@ impl Pod {
     /// complete. The shim writes this once to the stderr of the run's running containers.
     pub(super) fn late_run_is_logged(&self) -> Option<Due<PodDecision>> {
         let (since, until) = self.late()?;
-        let at = since.after(SAID_AFTER);
+        let at = since.after(LOGGED_AFTER);
         let is_news = self.late_said != Some(since) && at < until;
         is_news.then(|| self.due(at, || PodDecision::NoteLateness { since }))
     }
@@ -196,7 +196,8 @@ impl Pod {
         let remedy = remedy.to_string();
         let report = Report::Late { wait, remedy };
         for id in &ids {
-            self.out.tell(id, format!("usher: {report}"), false);
+            self.out
+                .write_message(id, format!("usher: {report}"), false);
         }
         self.out.report(report);
     }

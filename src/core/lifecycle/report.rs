@@ -100,7 +100,7 @@ pub enum Report {
     /// All known apps are done, and unlisted apps may still be created.
     Late { wait: Duration, remedy: String },
     /// The run is over, and these containers keep the pod alive.
-    Kept { by: Vec<String> },
+    KeptAlive { by: Vec<String> },
     /// A container has other annotations than its pod's sandbox.
     OtherPlan { name: String },
     /// A rule repeats without effect, which is a bug, and is suspended for the pod or one of its
@@ -229,7 +229,7 @@ impl fmt::Display for Report {
                 "all apps have ended; the run is complete in {wait:?} unless another container is created; \
                  {remedy}"
             ),
-            Report::Kept { by } => write!(
+            Report::KeptAlive { by } => write!(
                 f,
                 "the run is over, but the pod cannot end by itself: {} keeps it alive, and usher does not \
                  stop it; list containers that do not exit by themselves in usher/sidecars",

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::{ContainerKind, Signal};
 
 use super::container::Container;
-use super::grace::LEAST;
+use super::grace::MIN_GRACE;
 use super::time::Time;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ impl StopRequest {
             signal,
             all,
             // Kubelet gives two seconds even without a grace period (a forced deletion).
-            forced: grace <= LEAST,
+            forced: grace <= MIN_GRACE,
             withheld: Duration::ZERO,
         };
         StopRequest::new(at, grace, RequestKind::Stop(stop))
@@ -131,7 +131,7 @@ impl StopRequest {
     /// whole seconds, and gives two if no time is left.
     pub fn ends_with(&self, deadline: Time) -> bool {
         let (first, last) = (self.deadline.min(deadline), self.deadline.max(deadline));
-        last.since(first) <= LEAST
+        last.since(first) <= MIN_GRACE
     }
 
     /// True for SIGKILL without a stop signal before.
@@ -177,7 +177,7 @@ impl StopRequest {
             RequestKind::PreStop | RequestKind::Kill => Duration::ZERO,
         };
         let deadline = self.deadline.after(withheld);
-        deadline.max(self.at.after(LEAST))
+        deadline.max(self.at.after(MIN_GRACE))
     }
 
     /// True if the request is open at `now` and counts for its pod.

@@ -13,7 +13,7 @@ use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 
 use super::Pod;
-use super::action::{Action, ActionError, ContainerId, ProbeKind, Step, Why};
+use super::action::{Action, ActionError, ContainerId, ProbeKind, SignalReason, Step};
 use super::container::Container;
 use super::effects::ContainerContext;
 use super::exec::PostStart;
@@ -83,7 +83,8 @@ impl Pod {
     ) {
         self.now = now;
         // A container that was told to stop is not restarted.
-        let dismissed = |pod: &Pod, it: &Container| it.was_told().then(|| pod.dismissed(it));
+        let dismissed =
+            |pod: &Pod, it: &Container| it.is_being_stopped().then(|| pod.dismissed(it));
         let exit = self.on_event(id, dismissed, |context, dismissed| match outcome {
             _ if !context.container.state.is_restarting() => None,
             Ok(()) => context.restarted(),
@@ -102,7 +103,7 @@ impl ContainerContext<'_> {
     fn restarted(&mut self) -> Option<ExitStatus> {
         let (execution, watch) = (self.count_execution(), self.watch_at_start());
         let outcome = self.container.state.restarted(self.now, execution, watch);
-        let exit = self.noted(outcome)?;
+        let exit = self.ok_or_log(outcome)?;
         let post_start = self.container.state.post_start();
         if matches!(post_start, Some(PostStart::Repeating { .. })) {
             let id = self.id.clone();
@@ -134,7 +135,7 @@ impl ContainerContext<'_> {
             *post_start = post_start.interrupted(now);
         }
         let outcome = self.container.state.back_off(status, now.after(wait));
-        if self.noted(outcome).is_some() {
+        if self.ok_or_log(outcome).is_some() {
             let (name, code) = (self.container.name.clone(), status.code());
             self.out.report(Report::Restarts { name, code, wait });
         }
@@ -176,7 +177,7 @@ impl Subject<'_> {
                 false => self.pod.due(backing_off.until, || Decision::Restart),
             });
         }
-        if state.is_restarting() && self.pod.sandbox_is_gone && state.stop() == Stop::Untold {
+        if state.is_restarting() && self.pod.sandbox_is_gone && state.stop() == Stop::Undelivered {
             return Some(Due::Now(Decision::Kill));
         }
         let until = self.pod.withheld_until(self.container)?;
@@ -216,9 +217,9 @@ impl Pod {
         // In a termination, a stop request waits for the container's turn. Until then the container
         // is needed (KEP-753: sidecars are restarted until they are notified by their stop signal).
         let asked_alone = container.is_asked() && self.termination.is_none();
-        let was_told = (stop.is_told() || stop.kill_at().is_some()) && !has_failed;
-        let has_to_go = was_told || asked_alone || self.turn_has_come(container);
-        let is_to_live = stop.why() == Some(Why::ProbeFailed(ProbeKind::Liveness));
+        let was_stopped = (stop.is_delivered() || stop.kill_at().is_some()) && !has_failed;
+        let has_to_go = was_stopped || asked_alone || self.turn_has_come(container);
+        let is_to_live = stop.why() == Some(SignalReason::ProbeFailed(ProbeKind::Liveness));
         let own = self.own_restart_policy(container);
         let wanted = match is_to_live {
             // The author's liveness probe asks the shim to restart the container.

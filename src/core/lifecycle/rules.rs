@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::plan::{Hook, Signal};
 
 use super::Pod;
-use super::action::{Cause, ContainerId, HookKind, Refusal, Why};
+use super::action::{Cause, ContainerId, HookKind, Refusal, SignalReason};
 use super::container::Container;
 use super::grace::Budget;
 use super::history::End;
@@ -22,7 +22,7 @@ use super::probe::Stretched;
 use super::report::Report;
 use super::suspension::{RuleUse, Tally};
 use super::task::Deletion;
-use super::termination::{Ends, Termination};
+use super::termination::{StepDeadlines, Termination};
 use super::time::Time;
 
 /// The result of a rule.
@@ -103,7 +103,7 @@ pub(super) enum Decision {
     DeliverStop {
         signal: Signal,
         all: bool,
-        why: Why,
+        why: SignalReason,
         kill_at: Option<Time>,
     },
     /// Deliver the container's stop signal shortly before SIGKILL.
@@ -133,7 +133,7 @@ pub(super) enum Decision {
     /// Stop the container because it has failed.
     Fail {
         signal: Signal,
-        why: Why,
+        why: SignalReason,
         kill_at: Time,
     },
     /// Answer the container's stop requests: those that are due, or all if `waits` is false.
@@ -172,7 +172,7 @@ pub(super) struct PodFacts {
     /// The division of the grace period; `None` outside of a termination.
     pub budget: Option<Budget>,
     /// The deadlines of the step under way; `None` if the step is skipped.
-    pub ends: Option<Ends>,
+    pub ends: Option<StepDeadlines>,
     /// A termination has hooks or defer containers to run.
     pub has_an_ending: bool,
     /// A decided termination waits for listed defer containers that the caller has not created yet.

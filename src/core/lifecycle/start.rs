@@ -11,7 +11,7 @@ use super::Pod;
 use super::action::{ActionError, Cause, ContainerId, Refusal, RequestId};
 use super::container::Container;
 use super::effects::ContainerContext;
-use super::remedy::SAID_AFTER;
+use super::remedy::LOGGED_AFTER;
 use super::rules::{Decision, Due, Subject};
 use super::state::{Blocked, Held};
 use super::stop::{KILLED, STOPPED};
@@ -72,11 +72,11 @@ impl Pod {
             request,
             since: now,
             deadline: patience.map(|patience| now.after(patience)),
-            told: false,
+            is_wait_noted: false,
         };
         let started = self.on_call(id, Pod::may_be_started, |context, ()| {
             let outcome = context.container.state.start(blocked);
-            context.noted(outcome);
+            context.ok_or_log(outcome);
         });
         if started.is_err() {
             self.out.answer_start(id, request, started);
@@ -114,7 +114,7 @@ impl Pod {
             match context.container.state.as_blocked() {
                 Some(_) => {
                     let outcome = context.container.state.not_started();
-                    context.noted(outcome);
+                    context.ok_or_log(outcome);
                 }
                 // The program is being executed, and an answer to the Start would reach no caller.
                 None => context.container.is_given_up = true,
@@ -163,7 +163,7 @@ impl ContainerContext<'_> {
         let outcome = container
             .state
             .released(self.now, execution, watch, post_start);
-        let releasing = self.noted(outcome)?;
+        let releasing = self.ok_or_log(outcome)?;
         self.container.place = execution;
         let (name, number) = (&self.container.name, self.container.number);
         self.history.ran(name, number);
@@ -178,7 +178,7 @@ impl ContainerContext<'_> {
     fn not_released(&mut self, code: u32, reason: ActionError) -> Option<ExitStatus> {
         let was_killed = self.container.state.stop().is_killed();
         let outcome = self.container.state.not_released(self.now);
-        let releasing = self.noted(outcome)?;
+        let releasing = self.ok_or_log(outcome)?;
         let name = self.container.name.clone();
         match (releasing.open_start(), releasing.exit) {
             (Some(request), _) => {
@@ -290,7 +290,12 @@ impl Subject<'_> {
                 return Some(Due::Now(Decision::Hold { waits_for: missing }));
             }
         };
-        let said = self.wait_is_said(blocked.since, blocked.told, ends, "has not been started");
+        let said = self.wait_is_said(
+            blocked.since,
+            blocked.is_wait_noted,
+            ends,
+            "has not been started",
+        );
         Some(match said {
             Some(said) => said.or_sooner(then),
             None => then,
@@ -312,7 +317,7 @@ impl Subject<'_> {
             }
         };
         let ends = pod.hold_ends(held, &missing);
-        let said = self.wait_is_said(held.since, held.told, ends, "has been held");
+        let said = self.wait_is_said(held.since, held.is_wait_noted, ends, "has been held");
         said.unwrap_or_else(|| pod.due(ends, end))
     }
 
@@ -321,18 +326,19 @@ impl Subject<'_> {
     fn wait_is_said(
         &self,
         since: Time,
-        told: bool,
+        is_wait_noted: bool,
         ends: Time,
         how: &str,
     ) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
-        let at = since.after(SAID_AFTER);
+        let at = since.after(LOGGED_AFTER);
         let message = || {
             let (name, waited) = (&container.name, pod.now.since(since));
             let waits_for = pod.waits_for(container, &pod.missing(container));
             format!("usher: {name} {how} for {waited:?}: it waits for {waits_for}")
         };
-        (!told && at < ends).then(|| pod.due(at, || Decision::NoteWait { message: message() }))
+        (!is_wait_noted && at < ends)
+            .then(|| pod.due(at, || Decision::NoteWait { message: message() }))
     }
 }
 

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 
-use super::action::{Action, Cause, ContainerId, Refusal, RequestId, Why};
+use super::action::{Action, Cause, ContainerId, HeldCall, Refusal, RequestId, SignalReason};
 use super::container::Container;
 use super::effects::ContainerContext;
-use super::grace::LEAST;
+use super::grace::MIN_GRACE;
 use super::history::End;
 use super::request::StopRequest;
 use super::rules::{Decision, Due, Subject};
@@ -57,7 +57,7 @@ pub struct Kill {
 enum Wanted {
     /// The signal is delivered unchanged. It may still be a stop request that counts for the pod.
     PassedOn {
-        why: Why,
+        why: SignalReason,
         request: Option<StopRequest>,
     },
     Kill(StopRequest),
@@ -102,7 +102,7 @@ impl Pod {
         // This SIGKILL only cleans the container up, and proves nothing about its pod, because the
         // container was never started. The same holds if the caller has given up on a Start under
         // way.
-        let was_started = state.reads_running() && state.open_start().is_none();
+        let was_started = state.is_running_for_caller() && state.open_start().is_none();
         if is_kill && (!was_started || container.is_given_up) {
             fresh.disprove();
         }
@@ -113,8 +113,8 @@ impl Pod {
             let is_request = is_kill || is_stop;
             return Ok(Wanted::PassedOn {
                 why: match is_request {
-                    true => Why::PassedOn,
-                    false => Why::Other,
+                    true => SignalReason::PassedOn,
+                    false => SignalReason::Other,
                 },
                 request: (is_request && state.is_alive()).then_some(fresh),
             });
@@ -125,6 +125,9 @@ impl Pod {
         if !is_stop {
             return Err(Refusal::Held {
                 name: container.name.clone(),
+                call: HeldCall::Signal {
+                    signal: kill.signal,
+                },
                 waits_for: self.describe(&self.missing(container)),
             });
         }
@@ -136,7 +139,7 @@ impl Pod {
         let running = state.as_running();
         Ok(Wanted::Stop {
             fresh,
-            repeated: again && running.is_some_and(|running| running.stop.is_told()),
+            repeated: again && running.is_some_and(|running| running.stop.is_delivered()),
         })
     }
 }
@@ -169,7 +172,7 @@ impl ContainerContext<'_> {
             Wanted::Stop { fresh, repeated } => {
                 self.container.add_request(fresh);
                 if let Some((signal, all)) = fresh.signal().filter(|_| repeated) {
-                    self.signal(signal, all, Why::PassedOn);
+                    self.signal(signal, all, SignalReason::PassedOn);
                 }
                 return true;
             }
@@ -196,7 +199,7 @@ impl Subject<'_> {
         } else if state.is_restarting() {
             Some(Decision::ScheduleKill { at: pod.now })
         } else if self.has_a_last_chance() {
-            Some(self.last_chance(pod.now.after(LEAST)))
+            Some(self.last_chance(pod.now.after(MIN_GRACE)))
         } else {
             None
         };
@@ -227,7 +230,7 @@ impl Subject<'_> {
         let stop = self.container.state.stop();
         let is_before_its_turn = matches!(
             stop,
-            Stop::Untold
+            Stop::Undelivered
                 | Stop::Preparing { .. }
                 | Stop::KillScheduled { .. }
                 | Stop::LastChance { .. }
@@ -244,7 +247,7 @@ impl Subject<'_> {
 impl Subject<'_> {
     /// The effect that stops the container: a signal. A container that waits for its turn, or is
     /// between two executions, ends without a signal.
-    pub(super) fn told(&self, why: Why) -> Decision {
+    pub(super) fn deliver_stop(&self, why: SignalReason) -> Decision {
         let (pod, container) = (self.pod, self.container);
         if container.state.is_parked() {
             return self.left_out();
@@ -326,7 +329,7 @@ impl Pod {
                 code: status.code(),
                 has_run: true,
                 asked: container.request.is_some(),
-                told: false,
+                was_signaled: false,
                 caller_restarts: false,
             };
             Box::new((end, self.fatal_end(container, end.code)))
@@ -339,7 +342,7 @@ impl Pod {
     }
 
     /// The effect that stops a failed container, as kubelet does it.
-    pub(super) fn failed(&self, container: &Container, why: Why) -> Decision {
+    pub(super) fn failed(&self, container: &Container, why: SignalReason) -> Decision {
         let (cap, grace) = (self.cap_of(container), self.annotated_grace(container));
         Decision::Fail {
             signal: self.stop_signal(container).0,

@@ -8,7 +8,7 @@ use crate::plan::{ContainerKind, DeferTurn, Origin, Role, StartMode};
 use super::action::{Cause, ContainerId, ProbeKind, Step};
 use super::container::Container;
 use super::gate::Missing;
-use super::kept::Kept;
+use super::kept::KeptAlive;
 use super::remedy::{Lateness, Remedy};
 use super::role_policy::{ReadyWhen, RolePolicy};
 use super::state::{Blocked, Running, StateSummary};
@@ -29,7 +29,7 @@ pub struct View {
     /// Set while all known apps are done but the run is not complete yet.
     pub lateness: Option<Lateness>,
     /// The containers that keep the pod alive after its run.
-    pub kept: Option<Kept>,
+    pub kept: Option<KeptAlive>,
     /// The containers in the order of their creation.
     pub containers: Vec<ContainerView>,
 }
@@ -286,7 +286,7 @@ impl Pod {
             .kill_at()
             .unwrap_or_else(|| self.own_ends(container, ends).kill);
         Some(Wait {
-            obstacles: vec![match stop.is_told() {
+            obstacles: vec![match stop.is_delivered() {
                 true => Obstacle::Exit,
                 false => Obstacle::Work,
             }],
@@ -305,7 +305,7 @@ impl Pod {
             until: self.stop_ends(now, id, container),
             remedies: Vec::new(),
         };
-        if container.state.stop().is_told() {
+        if container.state.stop().is_delivered() {
             return Some(wait(Obstacle::Exit));
         }
         // A container of a later step waits for that step, even if the caller requests its stop

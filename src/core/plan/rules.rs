@@ -305,15 +305,15 @@ impl Unsaid {
     /// The default values, adjusted to these bounds. A default is never below the smallest valid
     /// value, even if the node's limit is.
     fn within(limits: &Limits, minimums: &Minimums) -> Unsaid {
-        const LEAST: Duration = Duration::from_millis(1);
+        const SHORTEST: Duration = Duration::from_millis(1);
         let mut unsaid = Unsaid::default();
         lower(&mut unsaid.probe_period, limits.probe_period);
         raise(
             &mut unsaid.probe_period,
-            minimums.probe_period.max(Some(LEAST)),
+            minimums.probe_period.max(Some(SHORTEST)),
         );
         lower(&mut unsaid.probe_timeout, limits.probe_timeout);
-        raise(&mut unsaid.probe_timeout, Some(LEAST));
+        raise(&mut unsaid.probe_timeout, Some(SHORTEST));
         lower(
             &mut unsaid.probe_failure_threshold,
             limits.probe_failure_threshold,

@@ -36,7 +36,7 @@ use super::case::{Case, Deletion, Fault, Member, Part, RESTARTS_ALL};
 const REQUEST_TIMEOUT: Duration = secs(120);
 
 /// Shortest grace period of a stop request.
-const LEAST: Duration = secs(2);
+const MIN_GRACE: Duration = secs(2);
 
 const FIRST_BACK_OFF: Duration = secs(10);
 const LONGEST_BACK_OFF: Duration = secs(300);

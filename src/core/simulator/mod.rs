@@ -131,7 +131,7 @@ pub enum Seen {
     /// A Start has failed. The caller has only an error text, or has lost its connection.
     StartFailed(String, String),
     KillAnswered(RequestId, Result<(), Refusal>),
-    Told(String, String),
+    MessageWritten(String, String),
     HookBegan(String, HookKind),
     HookEnded(String, HookKind),
     /// The shim repeats the Exec that it assumes to be the container's postStart handler.

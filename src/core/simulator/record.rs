@@ -63,7 +63,7 @@ impl World {
 
     pub fn told(&self, name: &str) -> Vec<String> {
         let told = self.seen.iter().filter_map(|(_, seen)| match seen {
-            Seen::Told(who, message) if who == name => Some(message.clone()),
+            Seen::MessageWritten(who, message) if who == name => Some(message.clone()),
             _ => None,
         });
         told.collect()

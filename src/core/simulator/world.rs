@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::lifecycle::{
     Action, ActionError, BundleFacts, CleanupOutcome, ContainerId, Demands, Exec, HookKind, Kill,
-    NewContainer, Obstacle, Pod, Refusal, RequestId, SignalOrder, Time, Why,
+    NewContainer, Obstacle, Pod, Refusal, RequestId, SignalOrder, SignalReason, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Signal};
 use crate::process::ExitStatus;
@@ -62,7 +62,7 @@ pub struct World {
     /// True if the pod is replaced by a copy, made from its snapshot, after every event.
     pub is_copied: bool,
     /// The signals sent, with the reasons for them.
-    pub whys: Vec<(ContainerId, Signal, Why)>,
+    pub whys: Vec<(ContainerId, Signal, SignalReason)>,
     /// The timeout of Create calls.
     pub create_timeout: Option<Duration>,
     plan: Plan,
@@ -711,7 +711,7 @@ impl World {
                 }
                 self.see(Seen::ExitReported(id.to_string(), code));
             }
-            Action::Tell {
+            Action::WriteMessage {
                 id,
                 message,
                 last_words,
@@ -719,7 +719,7 @@ impl World {
                 if last_words {
                     self.pod.handle_last_words_written(self.now, &id);
                 }
-                self.see(Seen::Told(id.to_string(), message));
+                self.see(Seen::MessageWritten(id.to_string(), message));
             }
             Action::CleanUp { id } => {
                 let done = CleanupOutcome::Done;

@@ -226,7 +226,7 @@ impl PodCgroup for SimPodCgroup {
         let met = self.engine.lock().fault(EngineCall::WritePod, &self.uid);
         met.outcome.map_err(io::Error::other)?;
         self.engine.size_pod(&self.uid, knob, value);
-        self.engine.lock().tell(Happening::PodSized { knob, value });
+        self.engine.lock().note(Happening::PodSized { knob, value });
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl PodCgroup for SimPodCgroup {
         false
     }
 
-    async fn tell_manager(&self, _: Vec<(Knob, u64)>) -> Result<(), EngineError> {
+    async fn notify_manager(&self, _: Vec<(Knob, u64)>) -> Result<(), EngineError> {
         self.engine
             .meet(EngineCall::TellManager, &self.uid, None)
             .await

@@ -24,7 +24,7 @@ use super::{Program, SimBundle, SimEngine};
 /// Time limit for the previous processes to be gone before a restart in place.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// Number of retries of a deletion that no caller would retry.
-const INSISTS: u32 = 20;
+const DELETE_RETRIES: u32 = 20;
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -86,7 +86,7 @@ impl SimContainer {
         let (serial, pid, end) = machine.spawn(&self.id, None, own, score, State::Parked);
         machine.containers.entry(self.id.clone()).or_default().init = Some(serial);
         let id = self.id.clone();
-        machine.tell(Happening::Parked { id, pid });
+        machine.note(Happening::Parked { id, pid });
         drop(machine);
         let programs = &self.bundle.programs;
         let program = programs.get(number).or(programs.last()).cloned();
@@ -111,7 +111,7 @@ impl SimContainer {
     fn check_overlap(&self, call: EngineCall, conflicting: &AtomicUsize) {
         if conflicting.load(Ordering::Relaxed) > 0 {
             let id = self.id.clone();
-            self.engine.lock().tell(Happening::Overlapped { call, id });
+            self.engine.lock().note(Happening::Overlapped { call, id });
         }
     }
 
@@ -131,7 +131,7 @@ impl SimContainer {
         let mut machine = self.engine.lock();
         if machine.containers.remove(&self.id).is_some() {
             let id = self.id.clone();
-            machine.tell(Happening::Forgotten { id });
+            machine.note(Happening::Forgotten { id });
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Container for Arc<SimContainer> {
                 Deletion::Forced => {
                     // No caller would retry this deletion, so the engine retries it.
                     let mut met = self.engine.meet(EngineCall::Delete, &self.id, None).await;
-                    for _ in 0..INSISTS {
+                    for _ in 0..DELETE_RETRIES {
                         if met.is_err() {
                             met = self.engine.meet(EngineCall::Delete, &self.id, None).await;
                         }
@@ -258,12 +258,14 @@ impl Container for Arc<SimContainer> {
     fn record_exit(&self, pid: i32, code: u32, _: SystemTime) {
         let id = self.id.clone();
         let recorded = Happening::ExitRecorded { id, pid, code };
-        self.engine.lock().tell(recorded);
+        self.engine.lock().note(recorded);
     }
 
-    fn tell(&self, _: Option<&Streams>, words: &str, _: bool) -> Option<Work<()>> {
+    fn write_message(&self, _: Option<&Streams>, words: &str, _: bool) -> Option<Work<()>> {
         let (id, words) = (self.id.clone(), words.to_owned());
-        self.engine.lock().tell(Happening::Told { id, words });
+        self.engine
+            .lock()
+            .note(Happening::MessageWritten { id, words });
         None
     }
 }

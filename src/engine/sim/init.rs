@@ -220,7 +220,7 @@ impl Init for SimInit {
         let size = Resources::parse(resources).change(Size::UNLIMITED);
         if let Limit::Of(Bytes(memory)) = size.limits.memory {
             let id = self.id().to_owned();
-            self.engine().lock().tell(Happening::Limited { id, memory });
+            self.engine().lock().note(Happening::Limited { id, memory });
         }
         self.engine().answer(EngineCall::Update, self.id()).await;
         Ok(())
@@ -293,7 +293,7 @@ impl Init for SimInit {
     ) -> Result<(), EngineError> {
         self.meet(EngineCall::PostStart, token).await?;
         let id = self.id().to_owned();
-        self.engine().lock().tell(Happening::PostStarted { id });
+        self.engine().lock().note(Happening::PostStarted { id });
         Ok(())
     }
 
@@ -323,14 +323,14 @@ impl Init for SimInit {
             return Ok(());
         }
         let id = || self.id().to_owned();
-        self.engine().lock().tell(Happening::HookBegan { id: id() });
+        self.engine().lock().note(Happening::HookBegan { id: id() });
         let run = async {
             self.meet(EngineCall::Hook, token).await?;
             sleep(self.program.hook_takes).await;
             Ok::<_, EngineError>(())
         };
         let outcome = timeout(limit, run).await;
-        self.engine().lock().tell(Happening::HookEnded { id: id() });
+        self.engine().lock().note(Happening::HookEnded { id: id() });
         match outcome {
             Ok(met) => met.map_err(ActionError::reported),
             Err(_) => Err(no_answer_within(limit)),

@@ -122,7 +122,7 @@ pub enum Happening {
         value: u64,
     },
     /// A message was written to the container's owner.
-    Told {
+    MessageWritten {
         id: String,
         words: String,
     },
@@ -268,7 +268,7 @@ impl Machine {
         self.processes.values().any(Process::is_alive)
     }
 
-    pub fn tell(&mut self, happening: Happening) {
+    pub fn note(&mut self, happening: Happening) {
         self.story.push((Instant::now(), happening));
         self.happened.notify_one();
     }
@@ -277,7 +277,7 @@ impl Machine {
         let fault = self.fault_plan.of(call, id);
         if let Err(error) = &fault.outcome {
             let (id, why) = (id.to_owned(), error.to_string());
-            self.tell(Happening::Failed { call, id, why });
+            self.note(Happening::Failed { call, id, why });
         }
         fault
     }
@@ -425,7 +425,7 @@ impl SimEngine {
                 .map(|process| process.container.clone())
         };
         if let Some(id) = container {
-            self.lock().tell(Happening::Signalled { id, signal });
+            self.lock().note(Happening::Signalled { id, signal });
         }
         let stops = [Signal::TERM, Signal::INT, Signal::QUIT, Signal::PWR];
         let state = {
@@ -468,7 +468,7 @@ impl SimEngine {
                 Some(exec_id) => Happening::ExecBegan { id, exec_id, pid },
             };
             machine.executed.extend(init);
-            machine.tell(happening);
+            machine.note(happening);
         }
         if let Some((after, status)) = ends {
             self.ends_after(serial, after, status);
@@ -528,7 +528,7 @@ impl SimEngine {
                     false => ExitStatus::Signal(Signal::KILL.number()),
                 },
             };
-            machine.tell(happening);
+            machine.note(happening);
         }
         let after = machine.fault(EngineCall::Collect, &container).after;
         drop(machine);
@@ -577,7 +577,7 @@ impl SimEngine {
             known.oom_kills += 1;
             known.killed.notify_one();
             let id = id.to_owned();
-            machine.tell(Happening::OutOfMemory { id });
+            machine.note(Happening::OutOfMemory { id });
             victim
         };
         self.dies(victim, ExitStatus::Signal(Signal::KILL.number()));

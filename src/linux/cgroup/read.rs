@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Read limit of a file, in bytes. The longest files have a line for each device and CPU of a very
 /// large machine, and are far shorter.
-const AT_MOST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Initial size of the buffer, in bytes. Most files fit into it and need only one read; for a
 /// second read the kernel would generate the text again.
@@ -20,7 +20,7 @@ pub(super) fn text(file: &Path) -> Option<String> {
 /// Reads the rest of an open file.
 pub(super) fn text_of(file: &mut File) -> Option<String> {
     let mut text = String::with_capacity(USUALLY);
-    file.take(AT_MOST).read_to_string(&mut text).ok()?;
+    file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
 }
 

@@ -34,7 +34,7 @@ pub enum MountFailure {
         map: String,
         part: String,
     },
-    #[error("the kernel refuses {option}={map}: {error}")]
+    #[error("cannot write {option}={map} to the map of a user namespace: {error}")]
     RefusedMap {
         option: &'static str,
         map: String,

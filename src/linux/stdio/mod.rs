@@ -48,7 +48,7 @@ use crate::sys;
 pub use passage::Unread;
 pub use streams::{Streams, drain, open};
 pub use terminal::Size;
-pub use words::{Rest, leave_message, tell};
+pub use words::{Rest, leave_message, write_message};
 
 /// The caller's addresses of a process's streams. An empty address means that there is no such
 /// stream.

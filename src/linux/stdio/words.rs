@@ -33,7 +33,7 @@ pub type Rest = Box<dyn FnOnce() + Send>;
 
 /// Writes a message of the shim to a container's standard error, or to its terminal. Never waits:
 /// if the stream has no reader, or is full, the line is lost.
-pub fn tell(streams: Option<&Streams>, paths: &Paths, line: &str) -> Option<Rest> {
+pub fn write_message(streams: Option<&Streams>, paths: &Paths, line: &str) -> Option<Rest> {
     let line = bounded(line, if paths.terminal { "\r\n" } else { "\n" });
     let address = match (paths.terminal, paths.stderr.as_str()) {
         (true, _) | (false, "") => &paths.stdout,
@@ -150,7 +150,7 @@ mod tests {
     fn a_line_on_a_terminal_ends_with_a_carriage_return() {
         let log = tempfile::NamedTempFile::new().unwrap();
         for (is_terminal, line) in [(false, "on a pipe"), (true, "on a terminal")] {
-            let rest = tell(None, &file(is_terminal, log.path()), line);
+            let rest = write_message(None, &file(is_terminal, log.path()), line);
             rest.expect("a disk may stall")();
         }
         let read = std::fs::read_to_string(log.path()).unwrap();

@@ -20,7 +20,7 @@ use super::maker::{self, Making, NOBODYS};
 const MADE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Maximum number of bytes that are read of the maker's output.
-const SAID_AT_MOST: u64 = 4096;
+const MESSAGE_AT_MOST: u64 = 4096;
 
 /// Time limit for a killed maker to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
@@ -90,7 +90,7 @@ impl Maker {
     /// PID of the process that holds the namespaces, as reported by the maker.
     async fn said(&mut self) -> Result<i32, EngineError> {
         let mut words = String::new();
-        let said = (&mut self.said).take(SAID_AT_MOST);
+        let said = (&mut self.said).take(MESSAGE_AT_MOST);
         let read = { said }.read_to_string(&mut words).await;
         read.map_err(failed)?;
         match (words.trim(), words.trim().parse::<i32>()) {

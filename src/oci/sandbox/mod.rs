@@ -160,7 +160,7 @@ impl Container for PodSandbox {
         exit::record(&self.bundle, &self.id, pid, code, at);
     }
 
-    fn tell(&self, _: Option<&Streams>, words: &str, _: bool) -> Option<Work<()>> {
+    fn write_message(&self, _: Option<&Streams>, words: &str, _: bool) -> Option<Work<()>> {
         tracing::info!(sandbox = self.id, "{words}");
         None
     }

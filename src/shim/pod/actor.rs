@@ -234,11 +234,11 @@ impl Actor {
                 Action::CleanUp { id } => self.clean_up(&id),
                 Action::KillParked { id } => self.kill_parked(&id),
                 Action::Delete { id, how } => self.begin_deletion(&id, how),
-                Action::Tell {
+                Action::WriteMessage {
                     id,
                     message,
                     last_words,
-                } => self.tell(&id, &message, last_words),
+                } => self.write_message(&id, &message, last_words),
                 Action::Report(report) => {
                     self.record.decided(self.now(), &report);
                     self.node.archive.decided(&report);
@@ -261,13 +261,13 @@ impl Actor {
         }
     }
 
-    fn tell(&mut self, id: &ContainerId, message: &str, last_words: bool) {
+    fn write_message(&mut self, id: &ContainerId, message: &str, last_words: bool) {
         info!(container = %id, "{message}");
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
         let streams = Some(&task.init.streams);
-        let written = task.container.tell(streams, message, last_words);
+        let written = task.container.write_message(streams, message, last_words);
         match written.filter(|_| last_words) {
             Some(written) => {
                 let written = async {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::events::timestamp;
 use crate::record::{Event, Past, What};
 use usher_api as api;
-use usher_core::lifecycle::{Cause, Kept, Lateness, Phase, RolePolicy, Time, View, Wait};
+use usher_core::lifecycle::{Cause, KeptAlive, Lateness, Phase, RolePolicy, Time, View, Wait};
 use usher_core::plan::{ContainerKind, Signal};
 
 use super::{Actor, CallError, Kind, Reply};
@@ -205,7 +205,7 @@ impl Past {
             Some(self.created),
             self.executed,
             self.became_ready,
-            self.told,
+            self.stop_delivered,
             self.exited,
         ]
         .into_iter()
@@ -269,7 +269,7 @@ impl Clock {
         MessageField(late.map(Box::new))
     }
 
-    fn kept(self, kept: Option<&Kept>) -> MessageField<api::Kept> {
+    fn kept(self, kept: Option<&KeptAlive>) -> MessageField<api::Kept> {
         let kept = kept.map(|kept| api::Kept {
             since: self.some(kept.since),
             by: kept.by.clone(),
@@ -284,13 +284,13 @@ impl Clock {
             container: name.unwrap_or_default().to_owned(),
             ..api::Event::new()
         };
-        message.what = tell(&mut message, &event.what).into();
+        message.what = describe(&mut message, &event.what).into();
         message
     }
 }
 
 /// Fills in all fields of the event, except its time and its container.
-fn tell(event: &mut api::Event, what: &What) -> api::What {
+fn describe(event: &mut api::Event, what: &What) -> api::What {
     let number = |signal: &Signal| u32::try_from(signal.number()).unwrap_or(0);
     let over_or_failed = |event: &mut api::Event, hook: api::Hook, why: &Option<Box<str>>| {
         event.hook = Some(hook.into());

@@ -259,7 +259,7 @@ impl SimulatedNode {
                 status,
                 ..
             } => Seen::Died(of(id)?, *status),
-            Happening::Told { id, words } => Seen::Told(of(id)?, words.clone()),
+            Happening::MessageWritten { id, words } => Seen::MessageWritten(of(id)?, words.clone()),
             Happening::ExitRecorded { id, code, .. } => Seen::ExitSaid(of(id)?, *code),
             Happening::PostStarted { id } => Seen::PostStarted(of(id)?),
             Happening::HookBegan { id } => Seen::HookBegan(of(id)?, hook(id)),
@@ -373,7 +373,7 @@ impl Archive for Witness {
     fn keep(&self, _: api::Pod) {}
 
     fn decided(&self, report: &Report) {
-        self.0.lock().tell(Happening::Decided(report.clone()));
+        self.0.lock().note(Happening::Decided(report.clone()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Warnings about one container.
 
-use crate::lifecycle::{LEAST, RolePolicy};
+use crate::lifecycle::{MIN_GRACE, RolePolicy};
 use crate::manifest::{Container, Handler, Json, Pod};
 use crate::plan::{ContainerPlan, ContainerSetting, Object, Plan, RestartPolicy, Role, StartMode};
 
@@ -187,9 +187,9 @@ fn of_defer(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     let mut warnings = Vec::new();
     let kubelets = pod.grace_period();
     let annotated = plan.settings().grace_period;
-    if annotated.unwrap_or(kubelets).min(kubelets) <= LEAST {
+    if annotated.unwrap_or(kubelets).min(kubelets) <= MIN_GRACE {
         warnings.push(format!(
-            "never runs when the pod is deleted: a grace period of {LEAST:?} or less counts as a \
+            "never runs when the pod is deleted: a grace period of {MIN_GRACE:?} or less counts as a \
              forced deletion; expected 3 s or more"
         ));
     }

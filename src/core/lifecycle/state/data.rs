@@ -18,7 +18,7 @@ pub(in crate::lifecycle) struct Blocked {
     /// The time when the caller gives up.
     pub deadline: Option<Time>,
     /// The wait was written to its stderr.
-    pub told: bool,
+    pub is_wait_noted: bool,
 }
 
 /// The Start was answered before the container's turn.
@@ -27,7 +27,7 @@ pub(in crate::lifecycle) struct Held {
     /// Time of the answer to its Start.
     pub since: Time,
     /// The wait was written to its stderr.
-    pub told: bool,
+    pub is_wait_noted: bool,
     pub(super) post_start: PostStart,
 }
 

@@ -168,10 +168,17 @@ impl ContainerState {
         post_start: PostStart,
     ) -> Result<RequestId, InvalidTransition> {
         match self.inner {
-            Inner::Blocked(init, Blocked { request, told, .. }) => {
+            Inner::Blocked(
+                init,
+                Blocked {
+                    request,
+                    is_wait_noted,
+                    ..
+                },
+            ) => {
                 let held = Held {
                     since: now,
-                    told,
+                    is_wait_noted,
                     post_start,
                 };
                 self.inner = Inner::Held(init, held);
@@ -182,10 +189,11 @@ impl ContainerState {
     }
 
     /// Records that the wait was written to its stderr.
-    pub fn wait_told(&mut self) -> Result<(), InvalidTransition> {
+    pub fn mark_wait_noted(&mut self) -> Result<(), InvalidTransition> {
         match &mut self.inner {
-            Inner::Blocked(_, Blocked { told, .. }) | Inner::Held(_, Held { told, .. }) => {
-                *told = true;
+            Inner::Blocked(_, Blocked { is_wait_noted, .. })
+            | Inner::Held(_, Held { is_wait_noted, .. }) => {
+                *is_wait_noted = true;
                 Ok(())
             }
             _ => self.refuse("tell of the wait of"),
@@ -224,7 +232,7 @@ impl ContainerState {
         let releasing = Releasing {
             start,
             exit: None,
-            stop: Stop::Untold,
+            stop: Stop::Undelivered,
         };
         self.inner = Inner::Releasing(init, releasing);
         Ok(since)
@@ -269,7 +277,7 @@ impl ContainerState {
             Start::Answered(post_start) => {
                 let held = Held {
                     since: now,
-                    told: false,
+                    is_wait_noted: false,
                     post_start: post_start.clone(),
                 };
                 Inner::Held(init, held)
@@ -301,7 +309,7 @@ impl ContainerState {
         let restarting = Restarting {
             status: backing_off.status,
             exit: None,
-            stop: Stop::Untold,
+            stop: Stop::Undelivered,
             post_start: backing_off.post_start.clone(),
         };
         self.inner = Inner::Restarting(None, restarting);

@@ -32,7 +32,7 @@ const TRANSITIONS: [(&str, Transition); 16] = [
             request: RequestId(1),
             since: NOW,
             deadline: None,
-            told: false,
+            is_wait_noted: false,
         };
         state.start(blocked).is_ok()
     }),

@@ -18,7 +18,7 @@ impl ContainerState {
             Inner::Running(_, Running { stop, .. }) => (*stop, None),
             Inner::Releasing(_, Releasing { stop, exit, .. })
             | Inner::Restarting(_, Restarting { stop, exit, .. }) => (*stop, *exit),
-            _ => (Stop::Untold, None),
+            _ => (Stop::Undelivered, None),
         };
         match exit {
             None => stop,
@@ -141,13 +141,13 @@ impl ContainerState {
             Inner::Ending(_, ending) => ending.start == EndedStart::Answered,
             Inner::Releasing(_, releasing) => releasing.open_start().is_none(),
             Inner::Exiting(exiting) => exiting.was_started,
-            _ => self.reads_running(),
+            _ => self.is_running_for_caller(),
         }
     }
 
     /// True if the caller sees it as running, or will soon: its turn has come or its Start was
     /// answered, and its exit was not reported.
-    pub fn reads_running(&self) -> bool {
+    pub fn is_running_for_caller(&self) -> bool {
         !matches!(
             self.inner,
             Inner::Creating
@@ -258,7 +258,7 @@ impl ContainerState {
             Inner::Blocked(..) => StateSummary::Starting,
             Inner::Held(..) => StateSummary::Held,
             Inner::Ending(..) => StateSummary::Stopping,
-            Inner::Running(_, running) if running.stop.is_told() => StateSummary::Stopping,
+            Inner::Running(_, running) if running.stop.is_delivered() => StateSummary::Stopping,
             Inner::Releasing(..) | Inner::Running(..) => StateSummary::Running,
             Inner::BackingOff(_) => StateSummary::BackingOff,
             Inner::Restarting(..) => StateSummary::Restarting,

@@ -1,13 +1,13 @@
 //! The progress of stopping a program.
 
-use crate::lifecycle::Why;
+use crate::lifecycle::SignalReason;
 use crate::lifecycle::time::Time;
 use serde::{Deserialize, Serialize};
 
 /// The progress of stopping a program.
 ///
 /// ```text
-///   Untold --> Preparing --> Told --> LastChance --> Killed --> GivenUp
+///   Undelivered --> Preparing --> Delivered --> LastChance --> Killed --> GivenUp
 ///      '--> KillScheduled ------------------------------'
 /// ```
 ///
@@ -15,30 +15,34 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) enum Stop {
     #[default]
-    Untold,
+    Undelivered,
     /// The preStop handler runs, started by the shim.
     Preparing { since: Time, is_over: bool },
     /// SIGKILL is scheduled at `at`; the program is being executed and cannot be signaled before.
     KillScheduled { since: Time, at: Time },
     /// The stop signal was delivered; SIGKILL follows at `kill_at`, if that is known.
-    Told {
+    Delivered {
         since: Time,
-        why: Why,
+        why: SignalReason,
         kill_at: Option<Time>,
     },
     /// The stop signal was delivered shortly before SIGKILL; a SIGKILL of the caller does not
     /// shorten its remaining time.
     LastChance { since: Time, kill_at: Time },
     /// SIGKILL was delivered at `at`.
-    Killed { since: Time, at: Time, why: Why },
+    Killed {
+        since: Time,
+        at: Time,
+        why: SignalReason,
+    },
     /// SIGKILL has not ended the program, and the pod no longer waits for it.
-    GivenUp { since: Time, why: Why },
+    GivenUp { since: Time, why: SignalReason },
 }
 
 impl Stop {
     /// True if a stop signal or SIGKILL was delivered.
-    pub fn is_told(self) -> bool {
-        !matches!(self, Stop::Untold | Stop::Preparing { .. })
+    pub fn is_delivered(self) -> bool {
+        !matches!(self, Stop::Undelivered | Stop::Preparing { .. })
             && !matches!(self, Stop::KillScheduled { .. })
     }
 
@@ -58,10 +62,10 @@ impl Stop {
     /// The time when this stop began.
     pub fn since(self) -> Option<Time> {
         match self {
-            Stop::Untold => None,
+            Stop::Undelivered => None,
             Stop::Preparing { since, .. }
             | Stop::KillScheduled { since, .. }
-            | Stop::Told { since, .. }
+            | Stop::Delivered { since, .. }
             | Stop::LastChance { since, .. }
             | Stop::Killed { since, .. }
             | Stop::GivenUp { since, .. } => Some(since),
@@ -72,35 +76,36 @@ impl Stop {
     pub fn kill_at(self) -> Option<Time> {
         match self {
             Stop::KillScheduled { at, .. } => Some(at),
-            Stop::Told { kill_at, .. } => kill_at,
+            Stop::Delivered { kill_at, .. } => kill_at,
             Stop::LastChance { kill_at, .. } => Some(kill_at),
-            Stop::Untold | Stop::Preparing { .. } | Stop::Killed { .. } | Stop::GivenUp { .. } => {
-                None
-            }
+            Stop::Undelivered
+            | Stop::Preparing { .. }
+            | Stop::Killed { .. }
+            | Stop::GivenUp { .. } => None,
         }
     }
 
     /// The reason for its signal, if one was delivered.
-    pub fn why(self) -> Option<Why> {
+    pub fn why(self) -> Option<SignalReason> {
         match self {
-            Stop::Told { why, .. } | Stop::Killed { why, .. } | Stop::GivenUp { why, .. } => {
+            Stop::Delivered { why, .. } | Stop::Killed { why, .. } | Stop::GivenUp { why, .. } => {
                 Some(why)
             }
-            Stop::LastChance { .. } | Stop::KillScheduled { .. } => Some(Why::TimeShort),
-            Stop::Untold | Stop::Preparing { .. } => None,
+            Stop::LastChance { .. } | Stop::KillScheduled { .. } => Some(SignalReason::TimeShort),
+            Stop::Undelivered | Stop::Preparing { .. } => None,
         }
     }
 
     /// True if the program was signaled because its container had failed. This is no stop request:
     /// the container may be restarted.
     pub fn is_for_failure(self) -> bool {
-        self.why().is_some_and(Why::is_failure)
+        self.why().is_some_and(SignalReason::is_failure)
     }
 
     /// The state after the start of its preStop handler.
     pub fn preparing(self, now: Time) -> Stop {
         match self {
-            Stop::Untold => Stop::Preparing {
+            Stop::Undelivered => Stop::Preparing {
                 since: now,
                 is_over: false,
             },
@@ -123,13 +128,15 @@ impl Stop {
     }
 
     /// The state after the delivery of the stop signal.
-    pub fn told(self, now: Time, why: Why, kill_at: Option<Time>) -> Stop {
+    pub fn delivered(self, now: Time, why: SignalReason, kill_at: Option<Time>) -> Stop {
         match self {
-            Stop::Untold | Stop::Preparing { .. } | Stop::KillScheduled { .. } => Stop::Told {
-                since: self.since().unwrap_or(now),
-                why,
-                kill_at: earliest(self.kill_at(), kill_at),
-            },
+            Stop::Undelivered | Stop::Preparing { .. } | Stop::KillScheduled { .. } => {
+                Stop::Delivered {
+                    since: self.since().unwrap_or(now),
+                    why,
+                    kill_at: earliest(self.kill_at(), kill_at),
+                }
+            }
             _ => self,
         }
     }
@@ -148,13 +155,13 @@ impl Stop {
     /// The state after SIGKILL is scheduled at `at` for a program that cannot be signaled before.
     pub fn kill_scheduled(self, now: Time, at: Time) -> Stop {
         match self {
-            Stop::Untold | Stop::Preparing { .. } | Stop::KillScheduled { .. } => {
+            Stop::Undelivered | Stop::Preparing { .. } | Stop::KillScheduled { .. } => {
                 Stop::KillScheduled {
                     since: self.since().unwrap_or(now),
                     at: self.kill_at().map_or(at, |before| before.min(at)),
                 }
             }
-            told => told,
+            delivered => delivered,
         }
     }
 
@@ -162,19 +169,19 @@ impl Stop {
     pub fn over(self) -> Stop {
         Stop::GivenUp {
             since: self.since().unwrap_or_default(),
-            why: self.why().unwrap_or(Why::GraceOver),
+            why: self.why().unwrap_or(SignalReason::GraceOver),
         }
     }
 
-    /// The state after SIGKILL. A container that was told to stop before still counts as told to
-    /// stop. A container that was stopped for a failure, and did not exit in its grace period,
+    /// The state after SIGKILL. A container whose stop signal was delivered before still counts as
+    /// stopped. A container that was stopped for a failure, and did not exit in its grace period,
     /// still counts as failed.
-    pub fn killed(self, now: Time, why: Why) -> Stop {
+    pub fn killed(self, now: Time, why: SignalReason) -> Stop {
         Stop::Killed {
             since: self.since().unwrap_or(now),
             at: now,
             why: match self.why() {
-                Some(told) if !told.is_failure() || why == Why::GraceOver => told,
+                Some(before) if !before.is_failure() || why == SignalReason::GraceOver => before,
                 _ => why,
             },
         }

@@ -30,6 +30,24 @@ pub enum StateSummary {
     Stopped,
 }
 
+impl StateSummary {
+    /// The reason why a Start is refused in this state.
+    pub fn why_not_started(self) -> &'static str {
+        match self {
+            StateSummary::Creating => "it is still being created",
+            StateSummary::Created => "its creation has only just ended; try again",
+            StateSummary::Starting => "an earlier Start of it is not answered yet",
+            StateSummary::Held
+            | StateSummary::Running
+            | StateSummary::BackingOff
+            | StateSummary::Restarting
+            | StateSummary::Completed => "it was started before",
+            StateSummary::Stopping => "it is being stopped",
+            StateSummary::Stopped => "it has exited; expected a new container",
+        }
+    }
+}
+
 /// The words of the OCI runtime specification where it has one.
 impl fmt::Display for StateSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -27,7 +27,7 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Records that the reason of the container's end is written down ([`Action::Tell`]).
+    /// Records that the reason of the container's end is written down ([`Action::WriteMessage`]).
     pub fn handle_last_words_written(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.with_container(id, |context| {
@@ -60,7 +60,7 @@ impl ContainerContext<'_> {
             self.publish_exec_exit(exec_id, code);
         }
         let outcome = self.container.state.publish();
-        if let Some(code) = self.noted(outcome) {
+        if let Some(code) = self.ok_or_log(outcome) {
             let id = self.id.clone();
             self.out.push(Action::PublishExit { id, code });
         }

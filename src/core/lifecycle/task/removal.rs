@@ -110,7 +110,7 @@ impl Pod {
         self.now = now;
         self.with_container(id, |context| {
             let outcome = context.container.state.abandon();
-            if context.noted(outcome).is_some() {
+            if context.ok_or_log(outcome).is_some() {
                 context.delete(Deletion::Forced);
             }
         });

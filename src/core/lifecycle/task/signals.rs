@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lifecycle::Pod;
-use crate::lifecycle::action::{Action, ContainerId, Refusal, RequestId, Why};
+use crate::lifecycle::action::{Action, ContainerId, Refusal, RequestId, SignalReason};
 use crate::lifecycle::effects::ContainerContext;
 use crate::lifecycle::time::Time;
 use crate::plan::Signal;
@@ -23,7 +23,7 @@ pub struct SignalOrder {
     pub all: bool,
     /// The Kill call that gets the outcome as its answer.
     pub request: Option<RequestId>,
-    pub why: Why,
+    pub why: SignalReason,
 }
 
 impl Pod {

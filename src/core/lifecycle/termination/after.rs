@@ -1,7 +1,7 @@
 //! The time after a termination: the pod starts over, or its caller recreates it.
 
 use crate::lifecycle::Pod;
-use crate::lifecycle::action::{Cause, Why};
+use crate::lifecycle::action::{Cause, SignalReason};
 use crate::lifecycle::container::Container;
 use crate::lifecycle::effects::ContainerContext;
 use crate::lifecycle::report::Report;
@@ -101,6 +101,6 @@ impl ContainerContext<'_> {
             termination.is_sandbox_killed = true;
         }
         self.out.report(Report::SandboxKilled);
-        self.signal(Signal::KILL, false, Why::StartsAnew);
+        self.signal(Signal::KILL, false, SignalReason::StartsAnew);
     }
 }

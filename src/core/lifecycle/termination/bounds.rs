@@ -6,12 +6,12 @@
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{ContainerId, Step};
 use crate::lifecycle::container::Container;
-use crate::lifecycle::grace::{LEAST, STEPS};
+use crate::lifecycle::grace::{MIN_GRACE, STEPS};
 use crate::lifecycle::rules::{Due, Subject};
 use crate::lifecycle::time::Time;
 use crate::lifecycle::view::Then;
 
-use super::{Ends, Termination, place};
+use super::{StepDeadlines, Termination, place};
 
 impl Pod {
     /// The latest time at which a running container gets a signal that stops the container, and
@@ -103,7 +103,7 @@ impl Pod {
         let members = members.filter(|container| self.is_alive_in(step, container));
         let killed_at = |container: &Container| {
             let stop = container.state.stop();
-            let cap = self.cap_of(container).filter(|_| !stop.is_told());
+            let cap = self.cap_of(container).filter(|_| !stop.is_delivered());
             stop.kill_at().or(cap.map(|cap| began.after(cap)))
         };
         let killed: Option<Vec<_>> = members.map(killed_at).collect();
@@ -135,7 +135,7 @@ impl Subject<'_> {
         let (pod, container) = (self.pod, self.container);
         let termination = pod.termination_for(container)?;
         let step = pod.step_of(container)?;
-        let is_told = container.state.stop().is_told();
+        let is_delivered = container.state.stop().is_delivered();
         let (at, kill) = match step == termination.step {
             true => (
                 pod.time(&self.stop_has_its_turn()?),
@@ -144,7 +144,7 @@ impl Subject<'_> {
             false => {
                 let began = pod.begins_by(termination, step)?;
                 let ends = pod.ends_from(step, began)?;
-                let at = match is_told {
+                let at = match is_delivered {
                     true => ends.kill,
                     false => self.told_by(step, began, ends),
                 };
@@ -152,8 +152,8 @@ impl Subject<'_> {
             }
         };
         let then = match kill.since(at) {
-            _ if is_told || kill <= at => Then::Killed,
-            left if left <= LEAST => Then::LastSignal,
+            _ if is_delivered || kill <= at => Then::Killed,
+            left if left <= MIN_GRACE => Then::LastSignal,
             _ => Then::StopSignal,
         };
         Some((at, then))
@@ -161,7 +161,7 @@ impl Subject<'_> {
 
     /// The latest time at which the container's stop signal is delivered in a step that begins at
     /// `began`.
-    fn told_by(&self, step: Step, began: Time, ends: Ends) -> Time {
+    fn told_by(&self, step: Step, began: Time, ends: StepDeadlines) -> Time {
         let is_next = self.pod.last_place() == Some(place(self.container));
         match step == Step::Sidecars && !is_next && !self.pod.is_parallel() {
             true => ends.ask_all.max(began),

@@ -30,7 +30,7 @@ use super::Pod;
 use super::action::{Cause, ContainerId, Step};
 use super::container::Container;
 use super::extension::Extension;
-use super::grace::{Budget, LEAST};
+use super::grace::{Budget, MIN_GRACE};
 use super::time::Time;
 
 /// After SIGKILL, a step waits this long at most for a process that does not end.
@@ -84,7 +84,7 @@ enum Defers {
 
 /// The deadlines of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::lifecycle) struct Ends {
+pub(in crate::lifecycle) struct StepDeadlines {
     /// Time of the stop signal for containers whose turn has not come. After it, no hook or defer
     /// container begins.
     pub ask_all: Time,
@@ -92,7 +92,7 @@ pub(in crate::lifecycle) struct Ends {
     pub kill: Time,
 }
 
-impl Ends {
+impl StepDeadlines {
     /// The time until which the step waits for a process that SIGKILL does not end.
     pub fn stuck(self) -> Time {
         self.kill.after(STUCK)
@@ -199,8 +199,8 @@ impl Termination {
 
     /// The time until which containers signaled at the end of the grace period may run.
     pub fn last_moment(&self) -> Time {
-        let told = self.deadline.max(self.shortened.unwrap_or_default());
-        told.after(LEAST)
+        let known = self.deadline.max(self.shortened.unwrap_or_default());
+        known.after(MIN_GRACE)
     }
 
     pub fn cause(&self) -> &Cause {
@@ -265,24 +265,24 @@ impl Pod {
     }
 
     /// The deadlines of the step under way, or `None` if it is skipped.
-    pub(in crate::lifecycle) fn ends(&self) -> Option<Ends> {
+    pub(in crate::lifecycle) fn ends(&self) -> Option<StepDeadlines> {
         let termination = self.termination.as_ref()?;
         self.ends_from(termination.step, termination.step_began)
     }
 
     /// The deadlines of a step that begins at `began`, or `None` if the step is skipped.
-    fn ends_from(&self, step: Step, began: Time) -> Option<Ends> {
+    fn ends_from(&self, step: Step, began: Time) -> Option<StepDeadlines> {
         let termination = self.termination.as_ref()?;
         let since = termination.since;
         let budget = self.budget()?;
         let share = budget.share(step, began.since(since));
         let mut ends = match share {
-            Some(share) => Ends {
+            Some(share) => StepDeadlines {
                 ask_all: since.after(share.ask_all),
                 kill: since.after(share.kill),
             },
             // The step had time when it began, but the caller gives less time now.
-            None if termination.is_under_way && step == termination.step => Ends {
+            None if termination.is_under_way && step == termination.step => StepDeadlines {
                 ask_all: termination.deadline,
                 kill: termination.deadline,
             },
@@ -293,7 +293,7 @@ impl Pod {
             && step != Step::Hooks
             && budget.gives_a_last_chance()
         {
-            ends.kill = ends.kill.max(shortened.after(LEAST));
+            ends.kill = ends.kill.max(shortened.after(MIN_GRACE));
         }
         match step {
             Step::PreExit | Step::PostExit => Some(self.extended(ends)),

@@ -1,11 +1,11 @@
 //! The turns in which apps and sidecars are stopped.
 
-use crate::lifecycle::action::{Cause, Step, Why};
+use crate::lifecycle::action::{Cause, SignalReason, Step};
 use crate::lifecycle::rules::{Decision, Due, Subject};
 use crate::lifecycle::state::Stop;
 use crate::lifecycle::time::Time;
 
-use super::{Ends, place};
+use super::{StepDeadlines, place};
 
 impl Subject<'_> {
     /// Rule: at the end of the grace period every container that is alive gets its stop signal
@@ -30,7 +30,7 @@ impl Subject<'_> {
         }
         Some(pod.due(deadline, || {
             match state.is_parked() || state.is_between_executions() {
-                true => self.told(Why::TimeShort),
+                true => self.deliver_stop(SignalReason::TimeShort),
                 false => self.last_chance(termination.last_moment()),
             }
         }))
@@ -50,11 +50,11 @@ impl Subject<'_> {
         if !self.can_be_told() {
             return late;
         }
-        let told = || {
+        let deliver = || {
             let at = self.told_at(step, ends).unwrap_or(ends.ask_all);
-            pod.due(at, || self.told(Why::Turn))
+            pod.due(at, || self.deliver_stop(SignalReason::Turn))
         };
-        let first = self.pre_stop(step, ends).unwrap_or_else(told);
+        let first = self.pre_stop(step, ends).unwrap_or_else(deliver);
         Some(match late {
             Some(late) => late.or_sooner(first),
             None => first,
@@ -69,14 +69,14 @@ impl Subject<'_> {
             stop => stop.kill_at().is_some_and(|at| at <= kill) || state.is_ending(),
         };
         let is_late = || match state.is_parked() || state.is_between_executions() {
-            true => self.told(Why::GraceOver),
+            true => self.deliver_stop(SignalReason::GraceOver),
             false => Decision::Kill,
         };
         (!has_it_coming).then(|| self.pod.due(kill, is_late))
     }
 
     /// The time of the container's stop signal in its step, or `None` if its turn has not come.
-    fn told_at(&self, step: Step, ends: Ends) -> Option<Time> {
+    fn told_at(&self, step: Step, ends: StepDeadlines) -> Option<Time> {
         let (pod, container) = (self.pod, self.container);
         let is_its_turn = match step {
             Step::Sidecars => {
@@ -127,16 +127,17 @@ impl Subject<'_> {
     }
 
     /// Starts the preStop handler that the shim runs before the stop signal, or waits for it.
-    fn pre_stop(&self, step: Step, ends: Ends) -> Option<Due<Decision>> {
+    fn pre_stop(&self, step: Step, ends: StepDeadlines) -> Option<Due<Decision>> {
         let due = self.told_at(step, ends)?;
         if due > self.pod.now || self.pod.now >= ends.ask_all {
             return None;
         }
         match self.container.state.stop() {
-            Stop::Preparing { is_over: false, .. } => {
-                Some(self.pod.due(ends.ask_all, || self.told(Why::Turn)))
-            }
-            Stop::Untold => {
+            Stop::Preparing { is_over: false, .. } => Some(
+                self.pod
+                    .due(ends.ask_all, || self.deliver_stop(SignalReason::Turn)),
+            ),
+            Stop::Undelivered => {
                 let decision = self.pre_stop_hook(ends.ask_all)?;
                 Some(Due::Now(decision))
             }

@@ -101,7 +101,7 @@ fn a_run_that_waits_for_apps_that_may_still_come_says_so_in_its_sidecars_logs() 
 /// The names in each report of containers that keep the pod alive.
 fn said_kept(world: &World) -> Vec<Vec<String>> {
     let said = world.seen.iter().filter_map(|(_, seen)| match seen {
-        Seen::Reported(Report::Kept { by }) => Some(by.clone()),
+        Seen::Reported(Report::KeptAlive { by }) => Some(by.clone()),
         _ => None,
     });
     said.collect()

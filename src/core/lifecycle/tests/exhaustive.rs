@@ -509,7 +509,7 @@ impl Model {
                         fork.records[slot.name].slot = Some(n);
                     }
                 }
-                Action::Tell { id, last_words, .. } => {
+                Action::WriteMessage { id, last_words, .. } => {
                     if last_words {
                         fork.pod.handle_last_words_written(fork.now, &id);
                     }

@@ -1,6 +1,6 @@
 //! The meaning of a signal from the caller, and the reason for a signal that the shim sends.
 
-use crate::lifecycle::{ContainerId, Kill, ProbeKind, Why};
+use crate::lifecycle::{ContainerId, Kill, ProbeKind, SignalReason};
 use crate::plan::Signal;
 
 use super::fixtures::{TERM, ask_all, deaf, running};
@@ -20,8 +20,8 @@ fn by_hand(signal: Signal) -> Kill {
 }
 
 /// Why a container got the signals that it got.
-fn whys(world: &World, name: &str) -> Vec<(Signal, Why)> {
-    let of_it = |(id, ..): &&(ContainerId, Signal, Why)| id.as_str() == name;
+fn whys(world: &World, name: &str) -> Vec<(Signal, SignalReason)> {
+    let of_it = |(id, ..): &&(ContainerId, Signal, SignalReason)| id.as_str() == name;
     let signals = world.whys.iter().filter(of_it);
     signals.map(|(_, signal, why)| (*signal, *why)).collect()
 }
@@ -47,12 +47,12 @@ fn a_containers_own_stop_signal_is_one_and_another_is_a_message() {
     world.call(Call::Kill("web", winch, None));
     world.run_for(ms(10));
     let expected = [
-        (signal("HUP"), Why::Other),
-        (winch, Why::Alone),
-        (winch, Why::PassedOn),
+        (signal("HUP"), SignalReason::Other),
+        (winch, SignalReason::Alone),
+        (winch, SignalReason::PassedOn),
     ];
     assert_eq!(whys(&world, "web"), expected);
-    assert!(!Why::Other.is_stop() && Why::PassedOn.is_stop());
+    assert!(!SignalReason::Other.is_stop() && SignalReason::PassedOn.is_stop());
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn a_stop_signal_to_an_unordered_container_counts_as_a_stop() {
     }
     world.run_for(secs(1));
     let expected = [
-        (signal("USR1"), Why::Other),
-        (Signal::QUIT, Why::PassedOn),
-        (Signal::KILL, Why::PassedOn),
+        (signal("USR1"), SignalReason::Other),
+        (Signal::QUIT, SignalReason::PassedOn),
+        (Signal::KILL, SignalReason::PassedOn),
     ];
     assert_eq!(whys(&world, "web"), expected);
 }
@@ -78,13 +78,16 @@ fn each_sigkill_is_reported_with_its_cause() {
     let mut world = running(world, &["proxy", "web"]);
     ask_all(&mut world, &["web", "proxy"], TERM);
     world.run_for(secs(60));
-    assert_eq!(last(&world, "web"), Some((Signal::KILL, Why::GraceOver)));
-    assert_eq!(last(&world, "proxy"), Some((TERM, Why::TimeShort)));
+    assert_eq!(
+        last(&world, "web"),
+        Some((Signal::KILL, SignalReason::GraceOver))
+    );
+    assert_eq!(last(&world, "proxy"), Some((TERM, SignalReason::TimeShort)));
     // The program is never executed.
     let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
     world.call(Call::Run("web", None));
     world.run_for(secs(301));
-    assert_eq!(whys(&world, "web"), [(Signal::KILL, Why::Held)]);
+    assert_eq!(whys(&world, "web"), [(Signal::KILL, SignalReason::Held)]);
     // The container is unhealthy, and ignores its stop signal.
     let unwell = Script {
         unwell_after: Some(secs(20)),
@@ -95,7 +98,7 @@ fn each_sigkill_is_reported_with_its_cause() {
         .script("proxy", unwell);
     let mut world = running(world, &["proxy", "web"]);
     world.run_for(secs(70));
-    let why = Why::ProbeFailed(ProbeKind::Liveness);
+    let why = SignalReason::ProbeFailed(ProbeKind::Liveness);
     assert_eq!(
         whys(&world, "proxy")[..2],
         [(TERM, why), (Signal::KILL, why)]
@@ -118,9 +121,9 @@ fn an_authors_stop_signal_replaces_that_of_cri_and_comes_once_more_before_sigkil
         }
         world.run_for(secs(20));
         let expected = [
-            (int, Why::Alone),
-            (int, Why::TimeShort),
-            (Signal::KILL, Why::GraceOver),
+            (int, SignalReason::Alone),
+            (int, SignalReason::TimeShort),
+            (Signal::KILL, SignalReason::GraceOver),
         ];
         assert_eq!(whys(&world, "web"), expected, "{image}");
         // Without an annotation the image's stop signal is used.
@@ -139,14 +142,17 @@ fn without_a_deadline_an_authors_stop_signal_replaces_sigterm_alone() {
         let mut world = running(world, &["proxy", "web"]);
         world.call(Call::Kill("web", signal(asked), None));
         world.run_for(secs(5));
-        assert_eq!(whys(&world, "web"), [(signal(delivered), Why::Alone)]);
+        assert_eq!(
+            whys(&world, "web"),
+            [(signal(delivered), SignalReason::Alone)]
+        );
     }
     for reload in ["USR1", "HUP"] {
         let world = World::new(&[("sidecars", "proxy"), ("stop-signal.usher/web", "INT")]);
         let mut world = running(world.with_sandbox(), &["proxy", "web"]);
         world.call(Call::Kill("web", signal(reload), None));
         world.run_for(secs(60));
-        assert_eq!(whys(&world, "web"), [(signal(reload), Why::Other)]);
+        assert_eq!(whys(&world, "web"), [(signal(reload), SignalReason::Other)]);
         assert!(
             !world
                 .pod

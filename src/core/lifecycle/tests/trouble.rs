@@ -61,7 +61,7 @@ fn timeline(world: &World) -> String {
             Seen::StartAnswered(id, Err(why)) => format!("    Start of {id} fails: {why}"),
             Seen::StartFailed(id, why) => format!("    Start of {id} fails: {why}"),
             Seen::ExitSaid(..) | Seen::KillAnswered(_, _) | Seen::Probed(..) => continue,
-            Seen::Told(id, message) => format!("    {id} is told: {message}"),
+            Seen::MessageWritten(id, message) => format!("    {id} is told: {message}"),
             Seen::HookBegan(id, kind) => format!("    {kind} of {id} begins"),
             Seen::HookEnded(id, kind) => format!("    {kind} of {id} is over"),
             Seen::PostStarted(id) => format!("    postStart of {id} once more"),

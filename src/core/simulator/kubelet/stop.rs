@@ -10,7 +10,7 @@ use crate::plan::Signal;
 use crate::simulator::case::{Part, PreStop};
 use crate::simulator::{Call, ms, secs};
 
-use super::{Ask, Kubelet, LEAST, REQUEST_TIMEOUT, Stage, Stop, Worker};
+use super::{Ask, Kubelet, MIN_GRACE, REQUEST_TIMEOUT, Stage, Stop, Worker};
 
 impl Kubelet<'_> {
     pub(super) fn grace(&self) -> Duration {
@@ -153,7 +153,7 @@ impl Kubelet<'_> {
 
     fn ask(&mut self, stop: &mut Stop, end: bool) {
         let now = self.world.now();
-        let grace = stop.exact.unwrap_or(stop.left.max(LEAST));
+        let grace = stop.exact.unwrap_or(stop.left.max(MIN_GRACE));
         let is_kill = grace.is_zero();
         let is_first = self.signalled.insert(stop.id);
         let (mut request, mut answered) = (None, None);

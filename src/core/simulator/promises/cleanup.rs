@@ -7,7 +7,7 @@ use crate::lifecycle::{HookKind, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::process::ExitStatus;
 use crate::simulator::case::{Part, PreStop};
-use crate::simulator::trace::{ContainerTrace, Ending, LEAST, Run, WINDOW};
+use crate::simulator::trace::{ContainerTrace, Ending, MIN_GRACE, Run, WINDOW};
 use crate::simulator::{Seen, ms, secs};
 
 use super::retries::{plain_ending, wait_after};
@@ -121,7 +121,7 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -
         is_of_end && ask.at <= turn && !ask.is_handler
     });
     let mut graces = asks.map(|ask| ask.grace).peekable();
-    let had_little = graces.peek().is_some() && graces.all(|grace| grace <= LEAST);
+    let had_little = graces.peek().is_some() && graces.all(|grace| grace <= MIN_GRACE);
     let margin = match run.case.grace_policy {
         // The last 2 s of a defer container's step are for containers that still get their stop
         // signal.
@@ -205,7 +205,7 @@ pub fn caps_of_defers_are_kept(run: &Run<'_>) -> Verdict {
         // A defer container that was restarted is stopped earlier if other defer containers still
         // have to run.
         let is_run_again = trace.executed.len() > 1;
-        let is_hindered = run.is_any_hindered(trace.sandbox, released, end.after(LEAST));
+        let is_hindered = run.is_any_hindered(trace.sandbox, released, end.after(MIN_GRACE));
         let mut taken = run.taken.iter();
         let is_none = taken.any(|it| it.sandbox == trace.sandbox && it.disproved >= Some(released));
         if is_cut || is_run_again || is_hindered || is_none || ending.is_vague || run.is_hurried() {
@@ -223,11 +223,11 @@ pub fn caps_of_defers_are_kept(run: &Run<'_>) -> Verdict {
             format!("{} is told at {told:?}, its cap ends at {end}", trace.id)
         })?;
         let mut kills = signals().filter(|(_, it)| *it == Signal::KILL);
-        let early = kills.find(|(at, _)| *at < end.after(LEAST));
+        let early = kills.find(|(at, _)| *at < end.after(MIN_GRACE));
         broken(early.is_none(), || {
             format!("{} is killed at {early:?}, its cap ends at {end}", trace.id)
         })?;
-        let lives_on = trace.runs(end.after(LEAST).after(MOMENT));
+        let lives_on = trace.runs(end.after(MIN_GRACE).after(MOMENT));
         broken(!lives_on, || format!("{} outlives its cap", trace.id))?;
     }
     Ok(())
@@ -294,7 +294,7 @@ fn least(policy: GracePolicy) -> Duration {
         GracePolicy::Shared
         | GracePolicy::Overrun
         | GracePolicy::SkipHooks
-        | GracePolicy::Strict => LEAST,
+        | GracePolicy::Strict => MIN_GRACE,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::lifecycle::{Cause, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::simulator::case::{Deletion, Fault, Part};
 use crate::simulator::kubelet::intern;
-use crate::simulator::trace::{ContainerTrace, Ending, LEAST, Run, WINDOW};
+use crate::simulator::trace::{ContainerTrace, Ending, MIN_GRACE, Run, WINDOW};
 use crate::simulator::{ms, name_of, secs};
 
 use super::{MOMENT, Verdict, broken};
@@ -121,10 +121,10 @@ pub fn grace_periods_are_kept(run: &Run<'_>) -> Verdict {
                 continue;
             }
             // If only one container gets a stop request, its time includes the termination window.
-            (None, GracePolicy::Strict | GracePolicy::Reserve) => LEAST - WINDOW,
-            (Some(_), GracePolicy::Shared) | (None, _) => LEAST,
+            (None, GracePolicy::Strict | GracePolicy::Reserve) => MIN_GRACE - WINDOW,
+            (Some(_), GracePolicy::Shared) | (None, _) => MIN_GRACE,
             // The last containers of a step share the time that is left of the step.
-            (Some(_), _) => LEAST / 2,
+            (Some(_), _) => MIN_GRACE / 2,
         };
         let had = told.map(|(at, _)| killed.since(*at));
         broken(

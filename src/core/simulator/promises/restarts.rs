@@ -4,7 +4,7 @@ use crate::lifecycle::Cause;
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 use crate::simulator::case::Part;
-use crate::simulator::trace::{ContainerTrace, LEAST, Run};
+use crate::simulator::trace::{ContainerTrace, MIN_GRACE, Run};
 use crate::simulator::{ms, secs};
 
 use super::starts::{
@@ -139,7 +139,7 @@ pub fn failed_probes_restart_sidecars(run: &Run<'_>) -> Verdict {
         let due = unwell
             .after(secs(4))
             .after(secs(run.case.grace))
-            .after(LEAST);
+            .after(MIN_GRACE);
         let ends = [
             run.ending(trace.sandbox).map(|ending| ending.from),
             run.deaths[trace.sandbox],

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::lifecycle::Time;
 use crate::simulator::case::Part;
 use crate::simulator::secs;
-use crate::simulator::trace::{ContainerTrace, Ending, LEAST, Run};
+use crate::simulator::trace::{ContainerTrace, Ending, MIN_GRACE, Run};
 
 use super::restarts::is_wanted;
 use super::{MOMENT, Verdict, broken};
@@ -67,7 +67,7 @@ fn is_needed(
         traces.any(|trace| trace.part() == Part::App && trace.runs(died) && trace.runs(by));
     let is_told = sidecar.signals.iter().any(|(at, _)| *at <= by);
     let is_alone = run.was_asked_alone(sidecar);
-    let is_in_time = by.after(LEAST) < ending.soonest;
+    let is_in_time = by.after(MIN_GRACE) < ending.soonest;
     has_app && is_in_time && !is_told && !is_alone && !sidecar.member.essential
 }
 
@@ -87,7 +87,7 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
         let end = ending.from.after(ending.grace);
         for again in trace.executed.iter().skip(1) {
             let behind = behind(run, trace, *again);
-            let needed = LEAST.saturating_mul(behind.saturating_add(1));
+            let needed = MIN_GRACE.saturating_mul(behind.saturating_add(1));
             let is_late = behind > 0 && again.after(needed) > end.after(MOMENT);
             broken(!is_late, || {
                 format!(

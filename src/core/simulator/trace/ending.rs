@@ -7,7 +7,7 @@ use crate::plan::{GracePolicy, RestartPolicy};
 use crate::simulator::kubelet::Ask;
 use crate::simulator::secs;
 
-use super::{ContainerTrace, LEAST, Run, Taken, WINDOW};
+use super::{ContainerTrace, MIN_GRACE, Run, Taken, WINDOW};
 
 /// The termination of a sandbox.
 #[derive(Clone, Debug)]
@@ -211,7 +211,7 @@ impl<'a, 'r> Begun<'a, 'r> {
         let is_decided = self
             .by_shim
             .is_some_and(|at| inferred.is_none_or(|inferred| at <= inferred));
-        let is_short = |ask: &&Ask| ask.is_kill || ask.grace <= LEAST;
+        let is_short = |ask: &&Ask| ask.is_kill || ask.grace <= MIN_GRACE;
         let is_asked = !self.asks.is_empty() && self.asks.iter().all(is_short);
         is_asked && !is_decided && !self.was_given_time()
     }
@@ -222,7 +222,7 @@ impl<'a, 'r> Begun<'a, 'r> {
         let run = self.run;
         run.log.asks.iter().any(|ask| {
             let mut traces = run.traces.iter().filter(|trace| trace.id == ask.id);
-            ask.grace > LEAST
+            ask.grace > MIN_GRACE
                 && ask.at <= at
                 && run.ask_sandbox(ask) == self.sandbox
                 && run.is_of_ours(ask)

@@ -22,7 +22,7 @@ pub use container::ContainerTrace;
 pub use ending::Ending;
 
 /// Shortest time that every container gets to exit.
-pub const LEAST: Duration = secs(2);
+pub const MIN_GRACE: Duration = secs(2);
 
 /// The default of `termination-window`.
 pub const WINDOW: Duration = secs(1);
@@ -148,7 +148,9 @@ impl<'a> Run<'a> {
             }
             Seen::PostStarted(id) => self.with(id, |trace| trace.post_starts.push(at)),
             Seen::Restarting(id) => self.with(id, |trace| trace.restarting.push(at)),
-            Seen::Told(id, what) => self.with(id, |trace| trace.told.push((at, what.clone()))),
+            Seen::MessageWritten(id, what) => {
+                self.with(id, |trace| trace.told.push((at, what.clone())))
+            }
             Seen::Released(id) => self.with(id, |trace| trace.released = Some(at)),
             Seen::Reported(Report::Terminating { because, .. }) => {
                 self.taken.push(Taken {

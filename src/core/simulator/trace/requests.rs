@@ -9,7 +9,7 @@ use crate::simulator::case::{Part, PreStop};
 use crate::simulator::kubelet::Ask;
 use crate::simulator::{ms, name_of, secs};
 
-use super::{ContainerTrace, LEAST, Run, WINDOW};
+use super::{ContainerTrace, MIN_GRACE, Run, WINDOW};
 
 impl<'a> Run<'a> {
     /// The container of a request.
@@ -54,7 +54,7 @@ impl<'a> Run<'a> {
         // delayed as long as allowed.
         let is_stop = !ask.is_handler && !ask.is_kill;
         let waited = waited.or_else(|| is_stop.then(|| self.withheld()));
-        let deadline = self.deadline(ask).max(ask.at.after(LEAST));
+        let deadline = self.deadline(ask).max(ask.at.after(MIN_GRACE));
         deadline.after(waited.unwrap_or_default())
     }
 
@@ -150,8 +150,8 @@ impl<'a> Run<'a> {
         let (one, other) = (self.deadline(first), self.deadline(second));
         // Kubelet stops a native sidecar when the grace period of all other containers is over.
         let at_most = match self.is_of_ours(second) {
-            true => LEAST,
-            false => LEAST.saturating_add(self.spread()),
+            true => MIN_GRACE,
+            false => MIN_GRACE.saturating_add(self.spread()),
         };
         let is_clock = one.max(other).since(one.min(other)) <= at_most;
         let trace = self.whose(first);
@@ -230,7 +230,7 @@ impl<'a> Run<'a> {
         let (window, deadline) = (ask.at.after(WINDOW), self.deadline(ask));
         match other.member.pre_stop {
             Some((PreStop::Sleep, takes)) => {
-                Some(window.after(ms(takes)).min(deadline.before(LEAST)))
+                Some(window.after(ms(takes)).min(deadline.before(MIN_GRACE)))
             }
             Some((PreStop::HttpGet | PreStop::TcpSocket, _)) => {
                 Some(ask.at.after(deadline.since(ask.at) / 2))

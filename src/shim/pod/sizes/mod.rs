@@ -96,7 +96,7 @@ impl Actor {
             let lowered = async move { cgroup.lower_memory(bytes).await };
             self.spawn(lowered, Actor::memory_lowered);
         }
-        self.tell_manager();
+        self.notify_manager();
         let is_lowering = self.is_lowering_memory();
         self.core.handle_memory_lowering(self.now(), is_lowering);
     }
@@ -145,7 +145,7 @@ impl Actor {
 
     /// Tells systemd the current values if it manages the cgroup. systemd would reset values that
     /// it does not know at its next daemon-reload.
-    fn tell_manager(&mut self) {
+    fn notify_manager(&mut self) {
         let Some(OwnCgroup { cgroup, sizing }) = &mut self.pod_cgroup else {
             return;
         };
@@ -153,12 +153,12 @@ impl Actor {
             return;
         };
         let cgroup = Arc::clone(cgroup);
-        let told = async move { cgroup.tell_manager(news).await };
-        self.spawn(told, |actor, outcome| {
+        let notified = async move { cgroup.notify_manager(news).await };
+        self.spawn(notified, |actor, outcome| {
             if let Some(sizing) = actor.sizing() {
-                sizing.is_telling = false;
+                sizing.is_notifying = false;
                 if let Err(error) = outcome
-                    && !std::mem::replace(&mut sizing.is_untold, true)
+                    && !std::mem::replace(&mut sizing.has_logged_refusal, true)
                 {
                     tracing::warn!(%error, "cannot tell systemd the size of the pod's cgroup");
                 }

@@ -24,7 +24,7 @@ pub(super) struct Setting {
     wanted: u64,
     pub written: u64,
     /// The value that systemd was last told.
-    pub told: u64,
+    pub notified: u64,
     /// True once a refusal was logged.
     pub is_refused: bool,
     lowering: Lowering,
@@ -63,7 +63,7 @@ impl Setting {
             overhead: cgroup.overhead(knob, found, allotment),
             wanted: found,
             written: found,
-            told: found,
+            notified: found,
             is_refused: false,
             lowering: Lowering::Idle,
         })
@@ -87,14 +87,14 @@ impl Setting {
         let Some(now) = cgroup.read(self.knob) else {
             return Outcome::Done;
         };
-        if now != self.written && now != self.told {
+        if now != self.written && now != self.notified {
             // Another program has given the pod a new value, which is the new ceiling.
             self.ceiling = now;
             self.wanted = now;
             self.written = now;
             if !cgroup.is_managed() {
                 // Without a cgroup manager, no program restores the earlier value.
-                self.told = now;
+                self.notified = now;
             }
         }
         let value = value.saturating_add(self.overhead).min(self.ceiling);

@@ -39,9 +39,9 @@ pub(super) struct Sizing {
     /// True if a retry is scheduled.
     pub is_due: bool,
     /// True while systemd is being told the values.
-    pub is_telling: bool,
+    pub is_notifying: bool,
     /// True once it was logged that systemd refuses the values.
-    pub is_untold: bool,
+    pub has_logged_refusal: bool,
     /// The bundle with the note.
     notes: Option<PathBuf>,
 }
@@ -56,8 +56,8 @@ impl Sizing {
             last: None,
             try_again_after: TRY_AGAIN_AFTER,
             is_due: false,
-            is_telling: false,
-            is_untold: false,
+            is_notifying: false,
+            has_logged_refusal: false,
             notes: None,
         }
     }
@@ -142,18 +142,18 @@ impl Sizing {
 
     /// The values to tell systemd now, because it does not know them yet.
     pub fn news(&mut self, cgroup: &dyn PodCgroup) -> Option<Vec<(Knob, u64)>> {
-        if !cgroup.is_managed() || self.is_telling {
+        if !cgroup.is_managed() || self.is_notifying {
             return None;
         }
-        let news = self.settings.iter().filter(|s| s.told != s.written);
+        let news = self.settings.iter().filter(|s| s.notified != s.written);
         let news: Vec<_> = news.map(|s| (s.knob, s.written)).collect();
         if news.is_empty() {
             return None;
         }
         for setting in &mut self.settings {
-            setting.told = setting.written;
+            setting.notified = setting.written;
         }
-        self.is_telling = true;
+        self.is_notifying = true;
         Some(news)
     }
 }
@@ -308,7 +308,7 @@ mod tests {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 1);
         fake.settle(Some(100));
-        fake.sizing.settings[0].told = 100;
+        fake.sizing.settings[0].notified = 100;
         fake.settle(Some(200));
         // At a daemon-reload systemd writes the values that it was last told.
         fake.set("memory.limit_in_bytes", 100);
