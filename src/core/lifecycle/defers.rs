@@ -46,7 +46,7 @@ impl Subject<'_> {
     }
 
     /// Rule: the defer containers of the current step run one after another, each within its time.
-    pub(super) fn defer_has_its_turn(&self) -> Option<Due<Decision>> {
+    pub(super) fn defer_is_due(&self) -> Option<Due<Decision>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
         if self.has_no_turn_left(turn) {

@@ -202,9 +202,9 @@ const RULES: [(&str, Rule); 21] = [
         subject.last_chance_is_given()
     }),
     ("hook is run", |subject| subject.hook_is_run()),
-    ("defer has its turn", |subject| subject.defer_has_its_turn()),
+    ("defer is due", |subject| subject.defer_is_due()),
     ("defer is skipped", |subject| subject.defer_is_skipped()),
-    ("stop has its turn", |subject| subject.stop_has_its_turn()),
+    ("stop is due", |subject| subject.stop_is_due()),
     ("single request is delivered", |subject| {
         subject.single_request_is_delivered()
     }),
@@ -212,7 +212,7 @@ const RULES: [(&str, Rule); 21] = [
     ("postStart wait is over", |subject| {
         subject.post_start_wait_is_over()
     }),
-    ("start has its turn", |subject| subject.start_has_its_turn()),
+    ("start is due", |subject| subject.start_is_due()),
     ("state is cleaned up", |subject| {
         subject.state_is_cleaned_up()
     }),

@@ -199,7 +199,7 @@ impl ContainerContext<'_> {
 impl Subject<'_> {
     /// Rule: a container whose turn has come is released. Any other container waits, as the start
     /// mode says, and each wait has a bound.
-    pub(super) fn start_has_its_turn(&self) -> Option<Due<Decision>> {
+    pub(super) fn start_is_due(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let state = &container.state;
         // The sandbox is gone: the next run, in which this container would start, never begins.

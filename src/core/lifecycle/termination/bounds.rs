@@ -137,10 +137,7 @@ impl Subject<'_> {
         let step = pod.step_of(container)?;
         let is_delivered = container.state.stop().is_delivered();
         let (at, kill) = match step == termination.step {
-            true => (
-                pod.time(&self.stop_has_its_turn()?),
-                self.pod_facts.ends?.kill,
-            ),
+            true => (pod.time(&self.stop_is_due()?), self.pod_facts.ends?.kill),
             false => {
                 let began = pod.begins_by(termination, step)?;
                 let ends = pod.ends_from(step, began)?;

@@ -38,7 +38,7 @@ impl Subject<'_> {
 
     /// Rule: in the steps of apps and sidecars, a container whose turn has come gets its stop
     /// signal.
-    pub(in crate::lifecycle) fn stop_has_its_turn(&self) -> Option<Due<Decision>> {
+    pub(in crate::lifecycle) fn stop_is_due(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);
         let step = pod.termination.as_ref()?.step;
         let is_member = matches!(step, Step::Apps | Step::Sidecars)
