@@ -105,7 +105,7 @@ use std::sync::Arc;
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
-use usher_core::plan::KubeletFacts;
+use usher_core::plan::termination_message_path;
 use usher_core::sizing::Size;
 use usher_linux::cgroup::{moves, scores};
 use usher_linux::offload::Threads;
@@ -179,8 +179,7 @@ impl Engine for OciEngine {
             .map_err(|error| EngineError::Precondition(error.to_string()))?;
         let reaper = self.reaper.with_own_threads();
         let runtime = OciRuntime::new(&options, &self.namespace, &order.bundle, reaper.clone());
-        let kubelet = KubeletFacts::read(&bundle.annotations);
-        let message = kubelet.termination_message_path.as_deref();
+        let message = termination_message_path(&bundle.annotations);
         let message = message.and_then(|path| bundle.mount_source(path));
         let container = OciContainer {
             id: order.id.clone(),

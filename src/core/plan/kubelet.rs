@@ -35,8 +35,6 @@ pub struct KubeletFacts {
     pub restart_count: u32,
     /// The container's named ports, 1 to 65535.
     pub ports: BTreeMap<String, u16>,
-    /// Path of the termination message in the container.
-    pub termination_message_path: Option<String>,
     /// For a sandbox: the resources of all its containers together.
     pub allotment: Allotment,
 }
@@ -73,7 +71,6 @@ impl KubeletFacts {
     /// Reads the facts that are present.
     pub fn read(annotations: &BTreeMap<String, String>) -> KubeletFacts {
         let get = |key| annotations.get(key).map(String::as_str);
-        let path = get(TERMINATION_MESSAGE_PATH).filter(|path| !path.is_empty());
         KubeletFacts {
             grace_period: get(GRACE_PERIOD)
                 .and_then(|text| text.parse().ok())
@@ -84,10 +81,16 @@ impl KubeletFacts {
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(0),
             ports: get(PORTS).and_then(parse_ports).unwrap_or_default(),
-            termination_message_path: path.map(str::to_owned),
             allotment: Allotment::read(annotations),
         }
     }
+}
+
+/// The path of the container's termination message inside of the container
+/// (`terminationMessagePath`).
+pub fn termination_message_path(annotations: &BTreeMap<String, String>) -> Option<&str> {
+    let path = annotations.get(TERMINATION_MESSAGE_PATH)?;
+    Some(path.as_str()).filter(|path| !path.is_empty())
 }
 
 impl Allotment {

@@ -47,7 +47,7 @@ pub use hook::Hook;
 pub use identity::{ContainerKind, Identity, PodIdentity};
 pub use json::Object;
 pub use key::{ContainerSetting, PodSetting, is_usher_key};
-pub use kubelet::{Allotment, KubeletFacts, PreStop};
+pub use kubelet::{Allotment, KubeletFacts, PreStop, termination_message_path};
 pub(crate) use list::{
     MAX_NAME_CHARS, MAX_NAMES, is_container_name, is_near, without_mark, words as list_words,
 };

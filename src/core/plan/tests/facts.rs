@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::annotations;
 use crate::plan::Hook;
 use crate::plan::identity::{ContainerKind, Identity, group};
-use crate::plan::kubelet::{Allotment, KubeletFacts, PreStop};
+use crate::plan::kubelet::{Allotment, KubeletFacts, PreStop, termination_message_path};
 
 fn pre_stop(json: &str) -> Option<PreStop> {
     KubeletFacts::read(&annotations(&[(
@@ -16,7 +16,7 @@ fn pre_stop(json: &str) -> Option<PreStop> {
 
 #[test]
 fn all_facts_of_kubelet_are_read() {
-    let facts = KubeletFacts::read(&annotations(&[
+    let annotations = annotations(&[
         ("io.kubernetes.pod.terminationGracePeriod", "30"),
         (
             "io.kubernetes.container.preStopHandler",
@@ -35,7 +35,7 @@ fn all_facts_of_kubelet_are_read() {
         ("io.kubernetes.cri.sandbox-cpu-quota", "20000"),
         ("io.kubernetes.cri.sandbox-cpu-period", "100000"),
         ("io.kubernetes.cri.sandbox-cpu-shares", "102"),
-    ]));
+    ]);
     let expected = KubeletFacts {
         grace_period: Some(Duration::from_secs(30)),
         pre_stop: Some(PreStop::Exec {
@@ -46,14 +46,15 @@ fn all_facts_of_kubelet_are_read() {
         }),
         restart_count: 3,
         ports: BTreeMap::from([("web".to_owned(), 8080)]),
-        termination_message_path: Some("/dev/termination-log".to_owned()),
         allotment: Allotment {
             memory: Some(64 << 20),
             quota: Some((20_000, 100_000)),
             shares: Some(102),
         },
     };
-    assert_eq!(facts, expected);
+    assert_eq!(KubeletFacts::read(&annotations), expected);
+    let path = termination_message_path(&annotations);
+    assert_eq!(path, Some("/dev/termination-log"));
 }
 
 #[test]
