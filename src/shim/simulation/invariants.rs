@@ -88,8 +88,8 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
         engine_calls_do_not_overlap,
     ),
     (
-        "a task reads paused only after a Pause",
-        only_paused_tasks_read_paused,
+        "a task reads as created, running or paused if it was started or paused",
+        states_follow_calls,
     ),
     ("a pod has room for each of its containers", pods_have_room),
 ];
@@ -440,17 +440,28 @@ fn engine_calls_do_not_overlap(account: &Account<'_>) -> Verdict {
     broken(first.is_none(), || format!("{first:?}"))
 }
 
-fn only_paused_tasks_read_paused(account: &Account<'_>) -> Verdict {
+fn states_follow_calls(account: &Account<'_>) -> Verdict {
     for (at, id, status) in &account.read {
-        // The outcome of a Pause that was cut off is unknown.
-        let mut pauses = account.called.iter().filter(|called| {
-            let is_its = called.call == "Pause" && called.id == *id && called.at <= *at;
-            is_its && (called.outcome.is_ok() || called.is_cut)
-        });
-        let is_paused = *status == Status::PAUSED;
-        broken(!is_paused || pauses.next().is_some(), || {
-            format!("{id} reads paused at {at:?}")
-        })?;
+        // The outcome of a call that was cut off is unknown.
+        let may_have_succeeded = |call: &str| {
+            account.called.iter().any(|called| {
+                let is_its = called.call == call && called.id == *id && called.exec_id.is_empty();
+                let is_known = called.outcome.is_ok() && called.at + called.took <= *at;
+                is_its && (is_known || called.is_cut && called.at <= *at)
+            })
+        };
+        let is_true = match *status {
+            // At the time of the answer to Start, State may have been answered before.
+            Status::CREATED => !account.called.iter().any(|called| {
+                let is_its = called.call == "Start" && called.id == *id;
+                let is_before = called.at + called.took < *at;
+                is_its && called.exec_id.is_empty() && called.outcome.is_ok() && is_before
+            }),
+            Status::RUNNING => may_have_succeeded("Start"),
+            Status::PAUSED => may_have_succeeded("Pause"),
+            _ => true,
+        };
+        broken(is_true, || format!("{id} reads {status:?} at {at:?}"))?;
     }
     Ok(())
 }

@@ -697,7 +697,10 @@ async fn ask(
             )
         }
         58..60 => ask!("CloseIO", close_io, CloseIORequest { stdin: true }),
-        60..65 => containerd.kill(id, "", (0, false), Some(USUAL)).await,
+        60..65 => {
+            let _ = containerd.state(id).await;
+            containerd.kill(id, "", (0, false), Some(USUAL)).await
+        }
         65..75 => {
             // The Update changes the limit to a random value. In half of the cases another Update
             // follows before the first one is answered.

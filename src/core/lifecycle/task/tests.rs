@@ -95,6 +95,8 @@ struct Fork {
     is_published: bool,
     is_killed: bool,
     is_frozen: bool,
+    /// A Start was answered with success.
+    is_started: bool,
     is_removed: bool,
     /// Kills that are neither answered nor delivered.
     kills: BTreeSet<RequestId>,
@@ -136,6 +138,7 @@ impl Fork {
             is_published: false,
             is_killed: false,
             is_frozen: false,
+            is_started: false,
             is_removed: false,
             kills: BTreeSet::new(),
             updates: BTreeMap::new(),
@@ -147,7 +150,12 @@ impl Fork {
     fn key(&self) -> u64 {
         let mut key = DefaultHasher::new();
         (&self.pod, self.now, &self.under_way, self.init, self.exec).hash(&mut key);
-        let flags = (self.is_published, self.is_killed, self.is_frozen);
+        let flags = (
+            self.is_published,
+            self.is_killed,
+            self.is_frozen,
+            self.is_started,
+        );
         (flags, self.left).hash(&mut key);
         (&self.kills, &self.updates, self.memory).hash(&mut key);
         key.finish()
@@ -312,8 +320,11 @@ impl Fork {
         if self.is_removed || !self.pod.is_known(&web()) {
             return;
         }
-        if self.pod.task_status(&web()) == Some(TaskStatus::Paused) {
-            assert!(self.is_frozen, "it reads paused and is not frozen");
+        match self.pod.task_status(&web()) {
+            Some(TaskStatus::Created) => assert!(!self.is_started, "it reads created"),
+            Some(TaskStatus::Running) => assert!(self.is_started, "it reads running"),
+            Some(TaskStatus::Paused) => assert!(self.is_frozen, "it reads paused"),
+            _ => {}
         }
         for call in [Call::Pause, Call::Checkpoint, Call::Pids, Call::KillZero] {
             let is_allowed = self.pod.allows(&web(), call.clone()).is_ok();
@@ -439,6 +450,7 @@ impl Fork {
                     self.init = Init::Dead;
                     self.pod.handle_exit(self.now, &web(), status);
                 }
+                Action::AnswerStart { answer, .. } => self.is_started |= answer.is_ok(),
                 Action::AnswerKill { request, .. } => {
                     assert!(self.kills.remove(&request), "a Kill is answered twice");
                 }
