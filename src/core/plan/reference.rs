@@ -98,7 +98,7 @@ impl PodSetting {
             ),
             PodSetting::Apps => (
                 "names".into(),
-                "every container that no other list names".into(),
+                "every container in no other list".into(),
                 "Apps do the pod's work. In a pod with this list, a container in no list is a \
                  guest (`kubectl debug`): it starts immediately, and usher leaves it alone.",
                 "usher",
