@@ -136,8 +136,8 @@ impl PodSetting {
                 word(usual.start_mode),
                 "Says when usher answers the call `Start` of a container whose turn has not come. \
                  `Block`: when the turn comes. `Hold`: immediately, before the program runs. \
-                 `Auto`: if all containers that the Start waits for exist and run, as `Block` for \
-                 some seconds; otherwise as `Hold`.",
+                 `Auto`: acts as `Block` for some seconds if all containers that the Start waits \
+                 for exist and run, and otherwise acts as `Hold`.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
@@ -341,11 +341,11 @@ impl ContainerSetting {
             ),
             ContainerSetting::Restart => (
                 one_of::<RestartPolicy>(),
-                "sidecars: `Always`. (If the pod's restart policy is `Always`, kubelet restarts \
-                 sidecars until the pod terminates.) Defer containers: `Never`"
+                "`Always` for sidecars, `Never` for defer containers"
                     .into(),
-                "Says after which exits usher restarts a sidecar in place. A defer container with \
-                 `Always` or `OnFailure` runs again until it succeeds.",
+                "Says after which exits usher restarts a sidecar in place. (If the pod's restart \
+                 policy is `Always`, kubelet restarts sidecars until the pod terminates.) A defer \
+                 container with `Always` or `OnFailure` runs again until it succeeds.",
                 "KEP-753; Defer, 2017",
                 &[SIDECARS, ("restart.usher/proxy", "OnFailure")],
             ),
