@@ -341,8 +341,7 @@ impl ContainerSetting {
             ),
             ContainerSetting::Restart => (
                 one_of::<RestartPolicy>(),
-                "`Always` for sidecars, `Never` for defer containers"
-                    .into(),
+                "`Always` for sidecars, `Never` for defer containers".into(),
                 "Says after which exits usher restarts a sidecar in place. (If the pod's restart \
                  policy is `Always`, kubelet restarts sidecars until the pod terminates.) A defer \
                  container with `Always` or `OnFailure` runs again until it succeeds.",
