@@ -226,9 +226,9 @@ impl PodSetting {
                  optionally with `maxSeconds`"
                     .into(),
                 "none; `maxSeconds` is 100".into(),
-                "A defer container that still runs at the end of the grace period gets more time. \
-                 With `probe`, the container may run as long as its liveness probe succeeds. With \
-                 `count`, the container gets N times S seconds more.",
+                "A defer container that still runs at the end of the grace period gets more time, \
+                 at most `maxSeconds` seconds. With `probe`, the container may run as long as its \
+                 liveness probe succeeds. With `count`, the container gets N times S seconds more.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -363,7 +363,7 @@ impl ContainerSetting {
                 "the caller's signal, else `TERM`".into(),
                 "The signal that stops the container. usher sends this signal in place of the \
                  signal of kubelet's stop request, and in place of SIGTERM from other callers. \
-                 usher delivers any other signal as it is.",
+                 usher delivers all other signals unchanged.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
