@@ -298,7 +298,7 @@ impl ContainerSetting {
                 ],
             ),
             ContainerSetting::CallerRestarts => (
-                "exit codes; with `!` before them, all other codes".into(),
+                "exit codes; `!` before the list means all codes that are not in it".into(),
                 "none".into(),
                 "The exit codes in the container's `restartPolicyRules`. After an exit with such a \
                  code, kubelet restarts the container, although its restart policy would not. Such \
