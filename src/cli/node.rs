@@ -154,11 +154,12 @@ impl Node {
         found.ok_or_else(|| {
             Failure::because(match silent {
                 0 if (1..LEAST_ID_PREFIX).contains(&which.len()) => format!(
-                    "no pod {which:?} runs under usher on this node, or did in the last hour; expected a name, or \
-                     at least {LEAST_ID_PREFIX} characters of an id; see usher ps --all"
+                    "no pod {which:?} runs under usher on this node, and none has run in the last hour; expected a \
+                     name, or at least {LEAST_ID_PREFIX} characters of an id; see usher ps --all"
                 ),
                 0 => format!(
-                    "no pod {which:?} runs under usher on this node, or did in the last hour; see usher ps --all"
+                    "no pod {which:?} runs under usher on this node, and none has run in the last hour; see usher \
+                     ps --all"
                 ),
                 1 => format!("no shim that answers has a pod {which:?}; one does not answer"),
                 _ => format!("no shim that answers has a pod {which:?}; {silent} do not answer"),

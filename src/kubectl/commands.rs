@@ -197,8 +197,8 @@ async fn find(options: &ClusterOptions, which: &str) -> Result<Placed, Failure> 
     let Some((pod, name)) = found else {
         return Err(Failure::because(match unanswered {
             0 => format!(
-                "no pod {full} runs under usher, or did in the last hour; see kubectl usher ps \
-                 --all"
+                "no pod {full} runs under usher, and none has run in the last hour; see kubectl \
+                 usher ps --all"
             ),
             1 => format!("no node that answers has a pod {full} under usher; one does not answer"),
             _ => {

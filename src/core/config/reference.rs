@@ -30,7 +30,7 @@ pub const TABLES: &[Table] = &[
         name: "",
         about: "All keys are optional. A change to the file applies to pods that start after the \
                 change. While the file has a mistake, no pod with usher's runtime can start. \
-                `usher check` and containerd's error message name the mistake. Write times as in \
+                `usher check` and containerd's error message show the mistake. Write times as in \
                 annotations, but in quotes: `\"300ms\"`, `\"90s\"`, `\"1h30m\"`.",
         entries: &[
             Entry {
@@ -54,8 +54,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "limits",
-        about: "usher refuses a pod if a value in its annotations is above a limit. If the file \
-                lacks a key, its setting has no limit.",
+        about: "usher refuses a pod if a value in its annotations is above a limit. A setting \
+                whose key is not in the file has no limit.",
         entries: &[
             Entry {
                 key: "grace-period",
@@ -184,7 +184,7 @@ pub const TABLES: &[Table] = &[
                 value: "names, in which `*` stands for any characters",
                 default: "none",
                 about: "A container with one of these names is a sidecar, unless a list in its \
-                        pod's annotations names the container.",
+                        pod's annotations contains the container's name.",
                 example: "[\"istio-proxy\", \"*-exporter\"]",
             },
             Entry {

@@ -98,7 +98,7 @@ impl PodSetting {
             ),
             PodSetting::Apps => (
                 "names".into(),
-                "every container that no other list names".into(),
+                "every container in no other list".into(),
                 "Apps do the pod's work. In a pod with this list, a container in no list is a \
                  guest (`kubectl debug`): it starts immediately, and usher leaves it alone.",
                 "usher",
@@ -136,8 +136,8 @@ impl PodSetting {
                 word(usual.start_mode),
                 "Says when usher answers the call `Start` of a container whose turn has not come. \
                  `Block`: when the turn comes. `Hold`: immediately, before the program runs. \
-                 `Auto`: if all containers that the Start waits for exist and run, as `Block` for \
-                 some seconds; otherwise as `Hold`.",
+                 `Auto`: acts as `Block` for some seconds if all containers that the Start waits \
+                 for exist and run, and otherwise acts as `Hold`.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
@@ -226,9 +226,9 @@ impl PodSetting {
                  optionally with `maxSeconds`"
                     .into(),
                 "none; `maxSeconds` is 100".into(),
-                "A defer container that still runs at the end of the grace period gets more time. \
-                 With `probe`, the container may run as long as its liveness probe succeeds. With \
-                 `count`, the container gets N times S seconds more.",
+                "A defer container that still runs at the end of the grace period gets more time, \
+                 at most `maxSeconds` seconds. With `probe`, the container may run as long as its \
+                 liveness probe succeeds. With `count`, the container gets N times S seconds more.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -298,7 +298,7 @@ impl ContainerSetting {
                 ],
             ),
             ContainerSetting::CallerRestarts => (
-                "exit codes; with `!` before them, all other codes".into(),
+                "exit codes; `!` before the list means all codes that are not in it".into(),
                 "none".into(),
                 "The exit codes in the container's `restartPolicyRules`. After an exit with such a \
                  code, kubelet restarts the container, although its restart policy would not. Such \
@@ -341,11 +341,10 @@ impl ContainerSetting {
             ),
             ContainerSetting::Restart => (
                 one_of::<RestartPolicy>(),
-                "sidecars: `Always`. (If the pod's restart policy is `Always`, kubelet restarts \
-                 sidecars until the pod terminates.) Defer containers: `Never`"
-                    .into(),
-                "Says after which exits usher restarts a sidecar in place. A defer container with \
-                 `Always` or `OnFailure` runs again until it succeeds.",
+                "`Always` for sidecars, `Never` for defer containers".into(),
+                "Says after which exits usher restarts a sidecar in place. (If the pod's restart \
+                 policy is `Always`, kubelet restarts sidecars until the pod terminates.) A defer \
+                 container with `Always` or `OnFailure` runs again until it succeeds.",
                 "KEP-753; Defer, 2017",
                 &[SIDECARS, ("restart.usher/proxy", "OnFailure")],
             ),
@@ -364,7 +363,7 @@ impl ContainerSetting {
                 "the caller's signal, else `TERM`".into(),
                 "The signal that stops the container. usher sends this signal in place of the \
                  signal of kubelet's stop request, and in place of SIGTERM from other callers. \
-                 usher delivers any other signal as it is.",
+                 usher delivers all other signals unchanged.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
