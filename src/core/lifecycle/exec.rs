@@ -132,7 +132,7 @@ impl Pod {
         self.on_call(
             id,
             |pod, container| {
-                container.may_exec(id, exec)?;
+                container.check_exec(id, exec)?;
                 pod.pre_stop_of(container, exec)
             },
             |context, pre_stop| context.executes(exec, pre_stop),
@@ -223,8 +223,10 @@ impl Pod {
 }
 
 impl Container {
-    /// Checks that an exec can be added to the container now.
-    fn may_exec(&self, id: &ContainerId, exec: &Exec<'_>) -> Result<(), Refusal> {
+    /// Checks that the container's state allows an exec, that its program runs or will run without a
+    /// restart in place, and that the exec's id is free. [`Pod::pre_stop_of`] checks if a probe or
+    /// the preStop handler comes too early.
+    fn check_exec(&self, id: &ContainerId, exec: &Exec<'_>) -> Result<(), Refusal> {
         let exec_id = exec.id.to_owned();
         self.allows(id, Call::Exec(exec_id.clone()))?;
         let id = id.clone();

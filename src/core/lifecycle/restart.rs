@@ -83,8 +83,9 @@ impl Pod {
     ) {
         self.now = now;
         // A container that was told to stop is not restarted.
-        let dismissed =
-            |pod: &Pod, it: &Container| it.is_being_stopped().then(|| pod.dismissed(it));
+        let dismissed = |pod: &Pod, it: &Container| {
+            it.is_being_stopped().then(|| pod.report_of_hidden_exit(it))
+        };
         let exit = self.on_event(id, dismissed, |context, dismissed| match outcome {
             _ if !context.container.state.is_restarting() => None,
             Ok(()) => context.restarted(),
@@ -170,7 +171,7 @@ impl Subject<'_> {
             // The sandbox is gone, or the defer container's termination was disproved: a restart is
             // of no use.
             return Some(match self.pod.sandbox_is_gone || self.has_lost_its_turn() {
-                true => Due::Now(self.pod.dismissed(self.container)),
+                true => Due::Now(self.pod.report_of_hidden_exit(self.container)),
                 // The OCI runtime does not restart a container while it cleans the container up.
                 false if self.container.is_cleanup_under_way() => return None,
                 false if self.is_needed_at_once() => Due::Now(Decision::Restart),
@@ -181,7 +182,10 @@ impl Subject<'_> {
             return Some(Due::Now(Decision::Kill));
         }
         let until = self.pod.withheld_until(self.container)?;
-        Some(self.pod.due(until, || self.pod.dismissed(self.container)))
+        Some(
+            self.pod
+                .due(until, || self.pod.report_of_hidden_exit(self.container)),
+        )
     }
 }
 

@@ -197,8 +197,10 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: a container whose turn has come is released. Any other container waits, as the start
-    /// mode says, and each wait has a bound.
+    /// Rule: the program of a container whose turn has come is executed. Until then its Start waits
+    /// unanswered, or is answered early and the container is held; the start mode decides. Each wait
+    /// has a bound. At the bound an unanswered Start is refused, or in mode `Auto` answered early. A
+    /// held container is ended without being executed.
     pub(super) fn start_is_due(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let state = &container.state;

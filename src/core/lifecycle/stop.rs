@@ -195,7 +195,7 @@ impl Subject<'_> {
             };
             Some(Decision::End { code, words: None })
         } else if state.is_between_executions() {
-            Some(self.pod.dismissed(self.container))
+            Some(self.pod.report_of_hidden_exit(self.container))
         } else if state.is_restarting() {
             Some(Decision::ScheduleKill { at: pod.now })
         } else if self.has_a_last_chance() {
@@ -253,7 +253,7 @@ impl Subject<'_> {
             return self.left_out();
         }
         if container.state.is_between_executions() {
-            return self.pod.dismissed(self.container);
+            return self.pod.report_of_hidden_exit(self.container);
         }
         let (signal, all) = pod.stop_signal(container);
         // A defer container's cap is for its whole turn, not for its stop.
@@ -318,8 +318,10 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// Reports the exit of a container whose process has exited some time ago.
-    pub(super) fn dismissed(&self, container: &Container) -> Decision {
+    /// The decision to report an exit that was hidden from the caller, because the container was to
+    /// be restarted in place or its success was withheld. Used when a restart is of no use any more,
+    /// or when the exit was withheld long enough.
+    pub(super) fn report_of_hidden_exit(&self, container: &Container) -> Decision {
         let last = container.state.last_status();
         // If the success of an init container was withheld, the history already has the end of the
         // container.

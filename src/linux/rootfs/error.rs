@@ -41,7 +41,7 @@ pub enum MountFailure {
         #[source]
         error: io::Error,
     },
-    #[error("cannot make a user namespace: {0}")]
+    #[error("cannot make a user namespace for its uidmap and gidmap: {0}")]
     NoUserNamespace(#[source] io::Error),
     #[error("an overlay with uidmap has no lowerdir; expected its layers")]
     NoLayers,

@@ -57,7 +57,9 @@ impl Actor {
         task.handles.watch_memory(Box::new(tell));
     }
 
-    /// Answers with the source of a task's metrics.
+    /// Answers Stats: with the cgroup to read the task's metrics from, or with the last metrics if
+    /// the task has exited. The handler reads the cgroup, so that the actor does not wait for it.
+    /// Fails if the task's cgroup is unknown.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {

@@ -224,7 +224,7 @@ impl Actor {
         self.core.handle_exec_output_read(now, id, exec_id);
     }
 
-    /// Publishes the exit of an exec.
+    /// Tells the caller that an exec has exited: answers its Waits and publishes the exit event.
     pub(super) fn publish_exec_exit(&mut self, id: &ContainerId, exec_id: &str, code: u32) {
         let now = self.node.clock.wall();
         let Some(exec) = self.exec_mut(id, exec_id) else {

@@ -16,7 +16,9 @@ use super::signals::named;
 use super::{Actor, CallError, KillCall, Kind, Reply};
 
 impl Actor {
-    /// Sends a signal to a container or one of its execs.
+    /// Handles the caller's Kill of a container or one of its execs. For a container the core decides
+    /// when a signal is delivered and when the call is answered: a stop may have to wait for its
+    /// turn. Signal 0 is not sent; it only asks if the target is alive.
     pub fn kill(&mut self, call: KillCall, reply: Reply<()>) {
         if call.signal == 0 {
             return drop(reply.send(self.is_alive(&call)));
@@ -132,7 +134,9 @@ impl Actor {
         }
     }
 
-    /// Publishes the exit of a container, unless its creation is being undone.
+    /// Tells the caller that a container has exited: publishes the exit event and answers the Waits.
+    /// If the container was a sandbox without a pause container, the sandbox ends as well. Does
+    /// nothing if the Create was not answered, because the caller does not know the container.
     pub(super) fn publish_exit(&mut self, id: &ContainerId, code: u32) {
         let (now, wall) = (self.now(), self.node.clock.wall());
         let Some(task) = self.tasks.get_mut(id).filter(|_| self.core.is_known(id)) else {

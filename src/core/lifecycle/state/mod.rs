@@ -238,8 +238,10 @@ impl ContainerState {
         Ok(since)
     }
 
-    /// Records that the program was executed; `post_start` is the state of the postStart handler if
-    /// the Start is answered now. Returns the state before.
+    /// Records that the program was executed: the container runs from now on. If its Start is still
+    /// open, the caller answers it now, and `post_start` becomes the state of the postStart handler.
+    /// If the Start was answered earlier, the handler's state stays. Returns the state before, which
+    /// has the open Start and an exit that arrived too early.
     pub fn released(
         &mut self,
         now: Time,

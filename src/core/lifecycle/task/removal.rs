@@ -125,7 +125,10 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Records the end of a cleanup ([`Action::CleanUp`]).
+    /// Records the outcome of [`Action::CleanUp`], which removes the runtime state of an exited
+    /// container before the caller deletes it. If it is done, a later deletion has only the root
+    /// file system left to remove. If it failed or timed out, the deletion does all the work. After
+    /// a timeout a Delete that waits for the cleanup fails.
     pub fn handle_cleaned_up(&mut self, now: Time, id: &ContainerId, outcome: CleanupOutcome) {
         self.now = now;
         self.with_container(id, |context| {
@@ -197,8 +200,9 @@ impl Subject<'_> {
         Some(self.pod.due(at, || Decision::CleanUp))
     }
 
-    /// Rule: a container is deleted when its exit is published, or when it never had a process. If
-    /// its program was never executed, the parked process is killed first.
+    /// Rule: a container whose deletion is wanted is deleted when its exit is published, or at once
+    /// if it never had a process. A cleanup that is under way ends first. If the program was never
+    /// executed, the parked process is killed first.
     pub(in crate::lifecycle) fn deletion_advances(&self) -> Option<Due<Decision>> {
         let (container, state) = (self.container, &self.container.state);
         let is_wanted = matches!(container.removal, Removal::Wanted | Removal::KillsParked);

@@ -159,7 +159,7 @@ impl Subject<'_> {
     /// The latest time at which the container's stop signal is delivered in a step that begins at
     /// `began`.
     fn told_by(&self, step: Step, began: Time, ends: StepDeadlines) -> Time {
-        let is_next = self.pod.last_place() == Some(place(self.container));
+        let is_next = self.pod.next_sidecar_to_stop() == Some(place(self.container));
         match step == Step::Sidecars && !is_next && !self.pod.is_parallel() {
             true => ends.ask_all.max(began),
             false => began,

@@ -371,8 +371,9 @@ impl Pod {
         settings.is_some_and(|settings| settings.sidecar_stop_order == SidecarStopOrder::Parallel)
     }
 
-    /// The place in the start order of the running sidecar that is stopped next.
-    fn last_place(&self) -> Option<u64> {
+    /// The place in the start order of the sidecar that is stopped next. Sidecars stop in the reverse
+    /// start order, so it is the highest place of a running sidecar.
+    fn next_sidecar_to_stop(&self) -> Option<u64> {
         let sidecars = self.containers.values().filter(|container| {
             self.is_to_be_stopped(container)
                 && container.state.is_alive()
@@ -389,7 +390,9 @@ impl Pod {
             .termination
             .as_ref()
             .is_some_and(|termination| termination.step >= Step::Sidecars);
-        let is_last = self.last_place().is_none_or(|last| last <= place(sidecar));
+        let is_last = self
+            .next_sidecar_to_stop()
+            .is_none_or(|last| last <= place(sidecar));
         is_time && (self.is_parallel() || is_last)
     }
 

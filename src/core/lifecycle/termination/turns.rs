@@ -8,8 +8,10 @@ use crate::lifecycle::time::Time;
 use super::{StepDeadlines, place};
 
 impl Subject<'_> {
-    /// Rule: at the end of the grace period every container that is alive gets its stop signal
-    /// shortly before SIGKILL, if the grace policy gives no step its own time.
+    /// Rule: when the grace period ends, every container that is still alive gets its stop signal,
+    /// even if it got the signal before. SIGKILL follows [`MIN_GRACE`] later. A container whose
+    /// program was not executed is ended instead. The rule applies only if the grace policy gives no
+    /// step its own time.
     pub(in crate::lifecycle) fn last_chance_is_given(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);
         let termination = pod.termination.as_ref()?;
@@ -80,7 +82,7 @@ impl Subject<'_> {
         let (pod, container) = (self.pod, self.container);
         let is_its_turn = match step {
             Step::Sidecars => {
-                let is_next = pod.last_place() == Some(place(container));
+                let is_next = pod.next_sidecar_to_stop() == Some(place(container));
                 container.state.is_unexecuted() || pod.is_parallel() || is_next
             }
             _ => true,
