@@ -233,7 +233,7 @@ fn a_configuration_file_that_is_not_there_is_named_so() {
     fs::remove_file(node.dir.path().join("config.toml")).unwrap();
     let said = node.check(&[]).out();
     assert!(
-        said.starts_with("This node is not ready for usher. First solve config-missing:\n"),
+        said.starts_with("This node is not ready for usher. First fix config-missing:\n"),
         "{said}"
     );
     assert!(!said.contains("config-refused"), "{said}");

@@ -274,7 +274,7 @@ impl Work {
             Self::Program => "the program",
             Self::Delete => "the runtime's `delete`",
             Self::ShimDelete => "the shim's `delete`",
-            Self::End => "the end",
+            Self::End => "the client exits",
         }
     }
 }

@@ -130,10 +130,7 @@ impl Report {
         }
         let code = problem.code.map(Code::word).unwrap_or_default();
         let code = styled(output::BOLD, code);
-        format!(
-            "{NOT_READY} First solve {code}:\n\n    {}\n\n",
-            problem.says
-        )
+        format!("{NOT_READY} First fix {code}:\n\n    {}\n\n", problem.says)
     }
 
     /// The text output: the headline, then the findings by group.

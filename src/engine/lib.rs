@@ -470,7 +470,7 @@ pub enum SignalProgress {
     UnderWay(Work<Result<(), EngineError>>),
 }
 
-/// Keeps a PID from being reused until it is dropped.
+/// Keeps the PID of an init process from being reused until the hold is dropped.
 pub struct PidHold {
     pid: i32,
     free: Option<Box<dyn FnOnce() + Send>>,

@@ -97,14 +97,14 @@ fn a_problem_that_no_command_solves_is_the_headline() {
     };
     let stale = SUBJECT.problem(Code::ContainerdStale, "restart containerd");
     let expected =
-        "This node is not ready for usher. First solve containerd-stale:\n\n    restart containerd";
+        "This node is not ready for usher. First fix containerd-stale:\n\n    restart containerd";
     assert_eq!(headline(vec![stale]), expected);
     let missing = SUBJECT.problem(Code::ConfigMissing, "x is not there");
     let install = SUBJECT
         .problem(Code::ShimMissing, "x")
         .cure(Cure::run("usher install --config x"));
     let expected =
-        "This node is not ready for usher. First solve config-missing:\n\n    x is not there";
+        "This node is not ready for usher. First fix config-missing:\n\n    x is not there";
     assert_eq!(headline(vec![missing, install]), expected);
     let warning = SUBJECT.warning(Code::ContainerdStopped, "x");
     assert!(!headline(vec![warning]).contains("not ready"));
@@ -116,7 +116,7 @@ fn no_install_is_advised_while_the_cri_plugin_is_off() {
     let node = Node::with("1.7.24", "disabled_plugins = ['cri']");
     let report = Report::of(&node, &Cures::with(&node, &[], true));
     let text = plain(&report.text());
-    let begin = "This node is not ready for usher. First solve cri-disabled:\n";
+    let begin = "This node is not ready for usher. First fix cri-disabled:\n";
     assert!(text.starts_with(begin), "{text}");
     assert!(text.contains("docs/docker.md"), "{text}");
     assert!(!text.contains("run: usher install"), "{text}");

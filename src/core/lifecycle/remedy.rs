@@ -175,9 +175,9 @@ impl Pod {
 }
 
 impl Pod {
-    /// Rule: if all known apps are done but more apps may still be created, the run is late, not
-    /// complete. The shim writes this once to the stderr of the run's running containers.
-    pub(super) fn late_run_is_logged(&self) -> Option<Due<PodDecision>> {
+    /// Rule: if all known apps are done but more apps may still be created, the run is incomplete.
+    /// The shim writes this once to the stderr of the run's running containers.
+    pub(super) fn incomplete_run_is_logged(&self) -> Option<Due<PodDecision>> {
         let (since, until) = self.late()?;
         let at = since.after(LOGGED_AFTER);
         let is_news = self.late_said != Some(since) && at < until;

@@ -188,7 +188,7 @@ const POD_RULES: [(&str, PodRule); 7] = [
     ("grace is over", Pod::grace_is_over),
     ("step is over", Pod::step_is_over),
     ("pod starts over", Pod::pod_starts_over),
-    ("late run is logged", Pod::late_run_is_logged),
+    ("incomplete run is logged", Pod::incomplete_run_is_logged),
     ("kept pod is logged", Pod::kept_pod_is_logged),
 ];
 

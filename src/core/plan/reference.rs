@@ -98,9 +98,10 @@ impl PodSetting {
             ),
             PodSetting::Apps => (
                 "names".into(),
-                "every container in no other list".into(),
-                "Apps do the pod's work. In a pod with this list, a container in no list is a \
-                 guest (`kubectl debug`): it starts immediately, and usher leaves it alone.",
+                "all containers that no other list names".into(),
+                "Apps do the pod's work. If you set this list, a container that no list names (for \
+                 example from `kubectl debug`) is a guest: the guest starts immediately, and usher \
+                 leaves it alone.",
                 "usher",
                 &[("usher/apps", "web")],
             ),
