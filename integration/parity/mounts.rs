@@ -298,7 +298,7 @@ fn an_impossible_id_mapping_is_refused_with_the_reason() {
         (of(&base, &["rbind", "uidmap=0:1", GIDS]), "\"0:1\""),
         (
             of(&base, &["rbind", "uidmap=0:5:9,3:50:1", GIDS]),
-            "refuses uidmap=0:5:9,3:50:1",
+            "cannot write uidmap=0:5:9,3:50:1",
         ),
         (
             of(Path::new("/sys"), &["bind", UIDS, GIDS]),
