@@ -117,7 +117,7 @@ fn a_client_that_vanishes_during_a_blocked_start_leaves_the_container_created() 
         error = shim.api().deadline(3000 * MS).start("web", "").err();
         !error
             .as_ref()
-            .is_some_and(|(_, message)| message.contains("it is starting"))
+            .is_some_and(|(_, message)| message.contains("an earlier Start"))
     });
     let error = error.expect("the container cannot have started");
     assert_eq!(error.0, Code::DEADLINE_EXCEEDED, "{error:?}");
