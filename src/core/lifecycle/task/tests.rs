@@ -76,6 +76,8 @@ enum Event {
     DeleteExec,
     /// A person stops the pod (`usher stop`).
     StopPod,
+    /// A person releases the container (`usher release`).
+    ReleaseByHand,
     Timer,
 }
 
@@ -211,6 +213,7 @@ impl Fork {
                 Event::StartExec,
                 Event::DeleteExec,
                 Event::StopPod,
+                Event::ReleaseByHand,
             ]);
         }
         events
@@ -312,6 +315,7 @@ impl Fork {
                 }
             }
             Event::StopPod => drop(self.pod.handle_stop(now, None)),
+            Event::ReleaseByHand => drop(self.pod.handle_release(now, &id)),
             Event::Timer => {
                 self.now = self.pod.poll_timeout().unwrap().max(now);
                 self.pod.handle_timeout(self.now);
@@ -649,8 +653,9 @@ fn calls_and_effects_overlap_while_a_container_is_restored() {
 }
 
 #[test]
-fn calls_and_effects_overlap_while_a_cleanup_is_held() {
-    assert!(explore(&[("post-exit", "web")], false, LIMITS) > 1_000);
+fn calls_and_effects_overlap_while_a_container_is_held() {
+    let annotations = [("init", "setup"), ("start-mode", "Hold")];
+    assert!(explore(&annotations, false, LIMITS) > 1_000);
 }
 
 #[test]
