@@ -422,6 +422,8 @@ pub enum Refusal {
         #[source]
         reason: ActionError,
     },
+    #[error("container {name} cannot be released: it is being deleted or checkpointed; try again")]
+    Busy { name: String },
     #[error("container {name} cannot be released: it is {state}, expected held")]
     NotHeld { name: String, state: StateSummary },
     #[error(

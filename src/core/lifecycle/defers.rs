@@ -65,7 +65,8 @@ impl Subject<'_> {
         if self.container.state.is_held() {
             let has_run = pod.history.was_deferred(&self.container.name);
             let may_begin = !has_run && !pod.leaves_defers_out() && pod.now < ends.ask_all;
-            return may_begin.then_some(Due::Now(Decision::RunDefer));
+            return (may_begin && !self.container.is_busy())
+                .then_some(Due::Now(Decision::RunDefer));
         }
         let own = pod.own_ends(self.container, ends);
         let late = match self.container.state.stop() {

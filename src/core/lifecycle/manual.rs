@@ -58,8 +58,8 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// If the container is neither held nor waiting in its Start, if the pod terminates, or if the
-    /// container is a defer container.
+    /// If the container is neither held nor waiting in its Start, if it is being deleted or
+    /// checkpointed, if the pod terminates, or if the container is a defer container.
     pub fn handle_release(
         &mut self,
         now: Time,
@@ -85,6 +85,9 @@ impl Pod {
         if state.as_blocked().is_none() && !state.is_held() {
             let state = state.summary();
             return Err(Refusal::NotHeld { name, state });
+        }
+        if container.is_busy() {
+            return Err(Refusal::Busy { name });
         }
         if let Some(termination) = &self.termination {
             let because = termination.cause().clone();

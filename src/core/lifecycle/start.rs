@@ -211,8 +211,7 @@ impl Subject<'_> {
                 words: None,
             }));
         }
-        // No restore begins while the container is deleted. The removal answers the Start.
-        if container.is_removal_wanted() && state.has_no_process_yet() {
+        if container.is_busy() {
             return None;
         }
         let waits = state.as_blocked().is_some() || state.is_held();

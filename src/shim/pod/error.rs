@@ -98,6 +98,7 @@ impl From<Refusal> for CallError {
             | Refusal::NeverComes { .. }
             | Refusal::EndedBeforeStart { .. }
             | Refusal::NotHeld { .. }
+            | Refusal::Busy { .. }
             | Refusal::TurnAtTheEnd { .. }
             | Refusal::Held { .. }
             | Refusal::NoProcess { .. }

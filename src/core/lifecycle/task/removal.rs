@@ -74,6 +74,12 @@ impl Container {
         self.cleanup == Cleanup::UnderWay
     }
 
+    /// True while the OCI runtime cannot release the container: it is deleted before it was restored,
+    /// or a checkpoint that ends it is made. A removal answers a Start that waits meanwhile.
+    pub fn is_busy(&self) -> bool {
+        self.is_cleanup_under_way() || self.is_removal_wanted() && self.state.has_no_process_yet()
+    }
+
     /// Forgets the cleanup of the last process, because another one begins. Returns true if it was
     /// done.
     pub fn begin_next_process(&mut self) -> bool {

@@ -64,10 +64,14 @@ impl ContainerContext<'_> {
         let (id, is_kill) = (self.id.clone(), order.signal == Signal::KILL);
         if !self.container.state.is_being_restored() {
             match order.request {
-                // Without a process to kill, the signal itself ends the container.
+                // Without a process to kill, the signal itself ends the container. A second SIGKILL
+                // may come in the same moment, when a restore has failed.
                 None if is_kill => {
                     let status = ExitStatus::Signal(order.signal.number());
-                    self.out.push(Action::ExitUnrestored { id, status });
+                    let exit = Action::ExitUnrestored { id, status };
+                    if !self.out.iter().any(|action| *action == exit) {
+                        self.out.push(exit);
+                    }
                 }
                 _ => self.refuse_signal(order, Refusal::NotRestored { id }),
             }

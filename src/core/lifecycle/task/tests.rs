@@ -41,6 +41,8 @@ enum Init {
     Parked,
     Running,
     Dead,
+    /// The container has exited without ever having had a process.
+    Unrestored,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +74,10 @@ enum Event {
     AddExec,
     StartExec,
     DeleteExec,
+    /// A person stops the pod (`usher stop`).
+    StopPod,
+    /// A person releases the container (`usher release`).
+    ReleaseByHand,
     Timer,
 }
 
@@ -206,6 +212,8 @@ impl Fork {
                 Event::AddExec,
                 Event::StartExec,
                 Event::DeleteExec,
+                Event::StopPod,
+                Event::ReleaseByHand,
             ]);
         }
         events
@@ -306,6 +314,8 @@ impl Fork {
                     self.under_way.remove(&Effect::StartExec);
                 }
             }
+            Event::StopPod => drop(self.pod.handle_stop(now, None)),
+            Event::ReleaseByHand => drop(self.pod.handle_release(now, &id)),
             Event::Timer => {
                 self.now = self.pod.poll_timeout().unwrap().max(now);
                 self.pod.handle_timeout(self.now);
@@ -447,7 +457,7 @@ impl Fork {
                 Action::Release { .. } => self.release(),
                 Action::ExitUnrestored { status, .. } => {
                     assert_eq!(self.init, Init::Absent, "its process exits by itself");
-                    self.init = Init::Dead;
+                    self.init = Init::Unrestored;
                     self.pod.handle_exit(self.now, &web(), status);
                 }
                 Action::AnswerStart { answer, .. } => self.is_started |= answer.is_ok(),
@@ -461,13 +471,15 @@ impl Fork {
                     self.begin(Effect::Restart);
                 }
                 Action::CleanUp { .. } => {
-                    assert_eq!(self.init, Init::Dead, "a cleanup beside a process");
+                    let has_exited = matches!(self.init, Init::Dead | Init::Unrestored);
+                    assert!(has_exited, "a cleanup beside a process");
                     let is_live = matches!(self.exec, ExecState::Starting | ExecState::Running);
                     assert!(!is_live, "a cleanup beside an exec");
                     self.begin(Effect::CleanUp);
                 }
                 Action::Delete { how, .. } => {
-                    let has_ended = self.is_published || self.init == Init::Absent;
+                    let had_process = !matches!(self.init, Init::Absent | Init::Unrestored);
+                    let has_ended = self.is_published || !had_process;
                     assert!(
                         how == Deletion::Forced || has_ended,
                         "deleted before its exit"
@@ -575,7 +587,7 @@ impl Fork {
         );
         let waits = self.pod.poll_timeout().is_some();
         let status = self.pod.task_status(&id);
-        if self.init == Init::Dead && !waits {
+        if matches!(self.init, Init::Dead | Init::Unrestored) && !waits {
             assert!(self.is_published, "its exit is never published: {status:?}");
         }
         assert!(
@@ -638,6 +650,12 @@ fn calls_and_effects_of_a_container_overlap_in_any_order() {
 #[test]
 fn calls_and_effects_overlap_while_a_container_is_restored() {
     assert!(explore(&[], true, LIMITS) > 1_000);
+}
+
+#[test]
+fn calls_and_effects_overlap_while_a_container_is_held() {
+    let annotations = [("init", "setup"), ("start-mode", "Hold")];
+    assert!(explore(&annotations, false, LIMITS) > 1_000);
 }
 
 #[test]
