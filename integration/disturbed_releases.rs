@@ -245,7 +245,8 @@ impl<'host> Pod<'host> {
         // The shim may take a moment to notice that the first caller has gone.
         let mut started = self.shim.api().start(id, "");
         eventually("no Start is under way", PATIENCE, || {
-            let is_under_way = matches!(&started, Err((_, why)) if why.contains("an earlier Start"));
+            let is_under_way =
+                matches!(&started, Err((_, why)) if why.contains("an earlier Start"));
             if is_under_way {
                 started = self.shim.api().start(id, "");
             }
