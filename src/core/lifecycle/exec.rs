@@ -120,8 +120,9 @@ impl Pod {
     /// # Errors
     ///
     /// [`Refusal::NotFound`], [`Refusal::IllegalCall`], [`Refusal::NoProcess`] during a restart in
-    /// place, [`Refusal::ExecExists`], and [`Refusal::Held`] for a probe or the preStop handler while the container's program has not
-    /// been executed: kubelet ignores a probe that could not be made, but counts a failed one.
+    /// place, [`Refusal::ExecExists`], and [`Refusal::Held`] for a probe or the preStop handler
+    /// while the container's program has not been executed: kubelet ignores a probe that could not
+    /// be made, but counts a failed one.
     pub fn handle_exec(
         &mut self,
         now: Time,

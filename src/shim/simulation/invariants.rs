@@ -442,23 +442,24 @@ fn engine_calls_do_not_overlap(account: &Account<'_>) -> Verdict {
 
 fn states_follow_calls(account: &Account<'_>) -> Verdict {
     for (at, id, status) in &account.read {
-        // The outcome of a call that was cut off is unknown.
-        let may_have_succeeded = |call: &str| {
-            account.called.iter().any(|called| {
-                let is_its = called.call == call && called.id == *id && called.exec_id.is_empty();
-                let is_known = called.outcome.is_ok() && called.at + called.took <= *at;
-                is_its && (is_known || called.is_cut && called.at <= *at)
+        let calls = |call: &'static str| {
+            account.called.iter().filter(move |called| {
+                called.call == call && called.id == *id && called.exec_id.is_empty()
             })
+        };
+        let ends = |called: &Called| called.at + called.took;
+        // The outcome of a call that was cut off is unknown.
+        let may_have_succeeded = |called: &Called| {
+            let has_succeeded = called.outcome.is_ok() && ends(called) <= *at;
+            has_succeeded || called.is_cut && called.at <= *at
         };
         let is_true = match *status {
             // At the time of the answer to Start, State may have been answered before.
-            Status::CREATED => !account.called.iter().any(|called| {
-                let is_its = called.call == "Start" && called.id == *id;
-                let is_before = called.at + called.took < *at;
-                is_its && called.exec_id.is_empty() && called.outcome.is_ok() && is_before
-            }),
-            Status::RUNNING => may_have_succeeded("Start"),
-            Status::PAUSED => may_have_succeeded("Pause"),
+            Status::CREATED => {
+                !calls("Start").any(|called| called.outcome.is_ok() && ends(called) < *at)
+            }
+            Status::RUNNING => calls("Start").any(may_have_succeeded),
+            Status::PAUSED => calls("Pause").any(may_have_succeeded),
             _ => true,
         };
         broken(is_true, || format!("{id} reads {status:?} at {at:?}"))?;

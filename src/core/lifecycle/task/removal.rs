@@ -253,10 +253,4 @@ impl Pod {
     pub fn is_deletion_wanted(&self, id: &ContainerId) -> bool {
         self.satisfies(id, Container::is_removal_wanted)
     }
-
-    /// True if the runtime state of the container is being cleaned up, or a checkpoint that ends it
-    /// is being made.
-    pub fn is_being_cleaned_up(&self, id: &ContainerId) -> bool {
-        self.satisfies(id, Container::is_cleanup_under_way)
-    }
 }

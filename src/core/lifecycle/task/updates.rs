@@ -98,8 +98,11 @@ impl Pod {
 
     /// Records if the pod's memory limit is being lowered, which may take long.
     pub fn handle_memory_lowering(&mut self, now: Time, is_under_way: bool) {
-        self.is_lowering_memory = is_under_way;
-        self.settle(now);
+        let was_under_way = std::mem::replace(&mut self.is_lowering_memory, is_under_way);
+        // Only the end of the lowering lets an Update begin.
+        if was_under_way && !is_under_way {
+            self.settle(now);
+        }
     }
 }
 
