@@ -211,11 +211,9 @@ impl SimulatedNode {
 
     fn hear(&mut self) {
         let now = self.now();
-        let story = self.story();
-        let news = story
-            .iter()
-            .skip(std::mem::replace(&mut self.heard, story.len()));
-        for (at, happening) in news {
+        let news = self.story_since(self.heard);
+        self.heard += news.len();
+        for (at, happening) in &news {
             if let Some(seen) = self.seen_of(happening) {
                 self.seen.push((Time::from_origin(*at), seen));
             }
@@ -290,10 +288,15 @@ impl SimulatedNode {
 
     /// The machine's events, with their times since the start of the node.
     pub fn story(&self) -> Vec<(Duration, Happening)> {
+        self.story_since(0)
+    }
+
+    /// [`story`](SimulatedNode::story) without the first `heard` events.
+    fn story_since(&self, heard: usize) -> Vec<(Duration, Happening)> {
         let machine = self.node.engine.lock();
-        let story = machine.story.iter();
-        let story = story.map(|(at, happening)| (*at - self.node.origin, happening.clone()));
-        story.collect()
+        let news = machine.story.iter().skip(heard);
+        news.map(|(at, happening)| (*at - self.node.origin, happening.clone()))
+            .collect()
     }
 
     /// Processes, containers and mounts that are left on the machine.
