@@ -12,6 +12,10 @@
 //! | [`control`] | the control socket: shows a pod to `usher`, and takes its commands |
 //! | [`events`] | sends events to containerd, in order |
 //! | [`record`] | the history of a pod |
+//! | `status` | the status of a pod for `usher`, made from the core's state and the record |
+//! | `pod_meta` | the pod's namespace, name, uid and sandbox |
+//! | `sizing` | sets the values of a pod's cgroup, and restores them |
+//! | `shim_end` | decides when the shim ends |
 //! | [`clock`] | wall-clock time and CPU time |
 //! | `simulation` | a simulated node, on which tests run pods |
 //! | `fuzz` | fuzz targets for calls and for the input of `start`, which the tests run too |
@@ -28,11 +32,15 @@ pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod pod;
+mod pod_meta;
 pub mod process;
 pub mod record;
 pub mod sandbox;
+mod shim_end;
 #[cfg(test)]
 mod simulation;
+mod sizing;
+mod status;
 pub mod task;
 
 pub use process::main;

@@ -8,7 +8,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::clock::Timebase;
+use crate::pod_meta::PodMeta;
 use crate::record::Record;
+use crate::shim_end::ShimEnd;
 use usher_core::lifecycle::{
     self, Action, ContainerId, Operations, RELEASES_WITHIN, Report, RequestId, Time, Wanted,
 };
@@ -16,12 +18,10 @@ use usher_engine::Panicked;
 use usher_engine::UpcomingCreation;
 
 use super::alarm::Alarm;
-use super::pod_meta::PodMeta;
 use super::probe_cpu::ProbeCpuMeter;
 use super::process::Task;
 use super::sandbox::SandboxEnd;
 use super::scores::ScoreLog;
-use super::shim_end::ShimEnd;
 use super::sizes::OwnCgroup;
 use super::status::Watchers;
 use super::updates::PendingUpdate;

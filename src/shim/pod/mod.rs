@@ -22,14 +22,12 @@ mod manual;
 mod messages;
 mod node;
 mod operations;
-mod pod_meta;
 mod post_start;
 mod probe_cpu;
 mod process;
 mod restart;
 mod sandbox;
 mod scores;
-mod shim_end;
 mod signals;
 #[cfg(test)]
 pub(crate) mod sim;

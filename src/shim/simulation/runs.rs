@@ -37,9 +37,9 @@ const SOUND: &str = "the simulation goes through";
 /// | a container that is to be restarted is deleted by a timer that was set before | reading | `pod::sim` |
 /// | an exec runs on although its caller had gone before the exec was answered | reading | `pod::sim` |
 /// | a Delete that comes while its task is created is answered too early | chaos | `pod::sim`, `integration/vanishing_callers.rs` |
-/// | a shim stays when containerd dies, or hangs up, between its start and its Create | chaos | `pod::shim_end`, `integration/shim_death.rs` |
+/// | a shim stays when containerd dies, or hangs up, between its start and its Create | chaos | `shim_end`, `integration/shim_death.rs` |
 /// | sockets of dead shims, and mounts of a killed create, stay | chaos | `integration/shim_death.rs` |
-/// | a shim whose Create has failed keeps the bundle for five minutes | chaos, its seed 77040 | `pod::shim_end` |
+/// | a shim whose Create has failed keeps the bundle for five minutes | chaos, its seed 77040 | `shim_end` |
 /// | a panic in an undone creation leaves its mount and its process | reading | `pod::sim`, `integration/engine.rs` |
 /// | a run counts as complete although its app is to run in the next sandbox | seed 26824 | `lifecycle/tests/found.rs` |
 /// | a SIGKILL for a container whose Start was never answered is taken for a stop request to the pod | seed 56808 | `lifecycle/tests/found.rs` |

@@ -7,7 +7,7 @@ use usher_engine::{Init, Sandbox};
 
 /// A pod's namespace, name and uid, and its sandbox.
 #[derive(Debug)]
-pub(super) struct PodMeta {
+pub(crate) struct PodMeta {
     /// containerd's namespace.
     namespace: String,
     /// Kubernetes' names of the pod, read from the first container.

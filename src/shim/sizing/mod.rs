@@ -1,5 +1,7 @@
 //! Sizes a pod's cgroup: sets its values, keeps a note with the original values, and tells systemd.
 
+mod setting;
+
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,19 +11,19 @@ use usher_core::plan::Allotment;
 use usher_core::sizing::{Bytes, Limit, Requests, Size};
 use usher_engine::{Knob, PodCgroup, UNLIMITED};
 
-use super::setting::{Outcome, Setting};
+use setting::{Outcome, Setting};
 
 /// Memory that the limit allows for each held container's parked process of the OCI runtime, in
 /// bytes; 2 MiB were measured.
 const HELD_BYTES: u64 = 4 << 20;
 
 /// Pause before the first retry; each further pause is twice as long.
-pub(super) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
-pub(super) const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
+pub(crate) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 
 /// The work that is left before a wanted size is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Unsettled {
+pub(crate) struct Unsettled {
     /// True if the size has to be settled again later.
     pub is_due: bool,
     /// The caller has to lower the memory limit to this many bytes, and then call
@@ -31,7 +33,7 @@ pub(super) struct Unsettled {
 
 /// The values of a pod's cgroup, and the work on them.
 #[derive(Debug)]
-pub(super) struct Sizing {
+pub(crate) struct Sizing {
     settings: Vec<Setting>,
     /// The size that was last applied.
     pub last: Option<Option<PodSize>>,

@@ -30,7 +30,7 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// Decides when the shim ends. An empty shim is a shim without a task; the actor passes in if the
 /// shim is empty.
-pub(super) struct ShimEnd {
+pub(crate) struct ShimEnd {
     /// True if the shim ends now, unless one of the last messages keeps it alive.
     is_now: bool,
     /// True if containerd has asked the shim to end. The shim then waits only for announced tasks
@@ -240,11 +240,19 @@ mod tests {
 
     #[test]
     fn an_announced_task_is_awaited_even_if_the_first_containerd_has_died() {
-        let late = |actor: &mut Actor| {
-            let until = Instant::now() + Duration::from_secs(25);
-            let announced = &mut actor.shim_end.announced;
-            announced.insert(ContainerId::from("web"), until);
-        };
-        assert_eq!(ends_after(0, late), 25);
+        let ends = ends_after_this(|actor, pod| {
+            actor.started_by(|| false);
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(9)).await;
+                let _ = pod
+                    .ask(|actor, reply| {
+                        actor.announce("web");
+                        drop(reply.send(Ok(())));
+                    })
+                    .await;
+            });
+        });
+        // Without the announcement the shim would end after 10 s.
+        assert_eq!(ends, 19);
     }
 }

@@ -1,9 +1,6 @@
 //! Gives the pod's cgroup the size that the core wants. A value is raised at once, and lowered when
 //! the lower value harms no container.
 
-mod setting;
-mod sizing;
-
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,9 +11,9 @@ use usher_core::lifecycle::{ContainerId, PodSize};
 use usher_engine::Panicked;
 use usher_engine::{Place, PodCgroup};
 
-use super::Actor;
+use crate::sizing::{Sizing, TRY_AGAIN_AFTER, TRY_AGAIN_AFTER_AT_MOST};
 
-use sizing::{Sizing, TRY_AGAIN_AFTER, TRY_AGAIN_AFTER_AT_MOST};
+use super::Actor;
 
 /// A cgroup that belongs to this pod alone. The shim's commands for the pod run there.
 #[derive(Debug)]
