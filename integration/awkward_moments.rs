@@ -7,11 +7,10 @@ use containerd_shim_protos::api::{CreateTaskRequest, Empty, ExecProcessRequest, 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::shim::oci::Options;
-use serde_json::Value;
 
 use crate::harness::{
-    BareShim, Containerd, PATIENCE, Reader, add_poststart_hook, eventually, move_below, run,
-    runtime_under_test, write_program,
+    BareShim, Containerd, PATIENCE, Reader, add_poststart_hook, eventually, host_pids, move_below,
+    run, runtime_under_test, write_program,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -219,16 +218,7 @@ fn killing_the_remaining_processes_spares_the_next_container_with_the_same_id() 
     ];
     // In the host's PID namespace the container's other processes survive its first process, and
     // the shim has to kill them.
-    let shim = BareShim::start(
-        &host,
-        &runtime_under_test(),
-        "a",
-        &args,
-        |config: &mut Value| {
-            let namespaces = config["linux"]["namespaces"].as_array_mut();
-            namespaces.unwrap().retain(|ns| ns["type"] != "pid");
-        },
-    );
+    let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, host_pids);
     let api = shim.api();
     let request = with_slow(&host, &shim, "kill", "1");
     api.create(&request).expect("create");

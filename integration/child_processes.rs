@@ -6,16 +6,9 @@ use std::fs;
 use serde_json::Value;
 
 use crate::harness::{
-    BareShim, Containerd, CtrEvent, Gates, PATIENCE, TaskApi, eventually, runtime_under_test,
-    zombies,
+    BareShim, Containerd, CtrEvent, Gates, PATIENCE, TaskApi, eventually, host_pids,
+    runtime_under_test, zombies,
 };
-
-/// Removes the PID namespace from the container's configuration, so that orphans of the container
-/// become children of the shim.
-fn host_pids(config: &mut Value) {
-    let namespaces = config["linux"]["namespaces"].as_array_mut();
-    namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
-}
 
 fn running<'host>(
     host: &'host Containerd,

@@ -10,8 +10,8 @@ use containerd_shim_protos::api::{Empty, PauseRequest};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, BareShim, Containerd, Gates, PATIENCE, TaskApi, eventually, processor_ticks, run,
-    runtime_under_test, zombies,
+    Answer, BareShim, Containerd, Gates, PATIENCE, TaskApi, eventually, host_pids, processor_ticks,
+    run, runtime_under_test, zombies,
 };
 
 /// Time for which the test measures the shim's CPU time. The shim may use a fifth of one CPU:
@@ -20,11 +20,6 @@ const WATCHED: Duration = Duration::from_secs(2);
 const TICKS_AT_MOST: u64 = 40;
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
-
-fn host_pids(config: &mut Value) {
-    let namespaces = config["linux"]["namespaces"].as_array_mut();
-    namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
-}
 
 /// A shim with a limited number of file descriptors.
 struct Scarce<'host> {

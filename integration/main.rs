@@ -25,6 +25,7 @@ mod jobs;
 mod leak_detection;
 mod missing_annotations;
 mod node_config;
+mod old_kernels;
 mod oom;
 mod parity;
 mod pauseless;

@@ -12,16 +12,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    BareShim, ContainerSpec, Containerd, Finished, Gates, PATIENCE, TaskApi, eventually, poll, run,
-    runtime_under_test, times,
+    BareShim, ContainerSpec, Containerd, Finished, Gates, PATIENCE, TaskApi, eventually, host_pids,
+    poll, run, runtime_under_test, times,
 };
-
-/// Removes the PID namespace from the container's configuration, so that the container's processes
-/// outlive its first process.
-fn host_pids(config: &mut Value) {
-    let namespaces = config["linux"]["namespaces"].as_array_mut();
-    namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
-}
 
 fn kill_process(pid: u32) {
     kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("kill the shim");

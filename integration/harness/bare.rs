@@ -259,6 +259,13 @@ pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
     config
 }
 
+/// Removes the PID namespace from the container's configuration: the container's processes outlive
+/// its first process, and its orphans become children of the shim.
+pub fn host_pids(config: &mut Value) {
+    let namespaces = config["linux"]["namespaces"].as_array_mut();
+    namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
+}
+
 /// Adds a user namespace whose root user is this user and group of the host.
 pub fn add_user_namespace(config: &mut Value, uid: u32, gid: u32) {
     let map = |outside: u32| json!([{"containerID": 0, "hostID": outside, "size": 65536}]);

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{PATIENCE, REFERENCE, copy_program, run, runtime_under_test};
+use super::{PATIENCE, REFERENCE, build, copy_program, run, runtime_under_test};
 
 /// Major and minor version of a containerd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +20,8 @@ pub enum Shims {
     /// Our shim, under each name by which a test may call it. Its directory comes first in the
     /// `PATH`.
     Ours,
+    /// The same, but as if on a kernel that has no system call newer than Linux 5.0.
+    OursOnOldKernel,
     /// Only containerd's own shims.
     Reference,
 }
@@ -122,16 +124,36 @@ pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
     if let Some(criu) = given_criu() {
         symlink(criu, bin.join("criu")).expect("link criu");
     }
-    if shims == Shims::Ours {
-        let built = shim_dir().join("containerd-shim-usher-v2");
-        for runtime in ["io.containerd.usher.v2", &runtime_under_test()] {
-            let name = bin.join(shim_program(runtime));
-            if !name.exists() {
-                install(&built, &name);
+    let built = shim_dir().join("containerd-shim-usher-v2");
+    for runtime in ["io.containerd.usher.v2", &runtime_under_test()] {
+        let name = shim_program(runtime);
+        match shims {
+            _ if bin.join(&name).exists() => {}
+            Shims::Ours if std::env::var_os("USHER_TEST_OLD_KERNEL").is_none() => {
+                install(&built, &bin.join(&name));
             }
+            Shims::Ours | Shims::OursOnOldKernel => wrap_for_old_kernel(&built, &bin, &name),
+            Shims::Reference => {}
         }
     }
     format!("{}:{}", bin.display(), installed_path())
+}
+
+/// Installs a program in `directory` such that it runs as if on an old kernel. Returns its path.
+pub fn on_old_kernel(program: &Path, directory: &Path) -> PathBuf {
+    let name = program.file_name().expect("a name");
+    let name = name.to_str().expect("plain text");
+    wrap_for_old_kernel(program, directory, name);
+    directory.join(name)
+}
+
+fn wrap_for_old_kernel(program: &Path, directory: &Path, name: &str) {
+    static WRAPPER: OnceLock<PathBuf> = OnceLock::new();
+    let wrapper = WRAPPER.get_or_init(|| build("old_kernel", include_str!("old_kernel.rs")));
+    install(wrapper, &directory.join(name));
+    let real = directory.join("real");
+    fs::create_dir_all(&real).expect("a directory");
+    install(program, &real.join(name));
 }
 
 /// Installs a program as a separate file. With a symbolic link, the program could find out its

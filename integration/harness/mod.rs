@@ -20,6 +20,7 @@
 //! | `USHER_TEST_CONTAINERD` | directory with `usr/bin/containerd`, `ctr` and containerd's shims | the installed one |
 //! | `USHER_TEST_OCI_RUNTIME` | OCI runtime that the shims find as `runc`: `runc`, `crun` or `youki` | `runc` |
 //! | `USHER_TEST_RUNTIME` | runtime under test; with `io.containerd.runc.v2` our shim replaces containerd's own | `io.containerd.usher.v2` |
+//! | `USHER_TEST_OLD_KERNEL` | `1` runs the shims without the system calls that are newer than Linux 5.0 | |
 //! | `USHER_TEST_TIME_SCALE` | how many times slower than usual the machine is | 1 |
 //! | `USHER_TEST_PREFIX` | prefix of the names of directories and namespaces | `usher-it-` |
 //! | `USHER_TEST_KEEP` | `1` keeps the directory of a failed test | |
@@ -51,15 +52,15 @@ mod spec;
 
 use std::time::{Duration, Instant};
 
-pub use bare::{BareShim, add_poststart_hook, add_user_namespace, default_config};
+pub use bare::{BareShim, add_poststart_hook, add_user_namespace, default_config, host_pids};
 pub use command::{Background, Finished, run};
 pub use containerd::{Containerd, Settings};
 pub use costs::{number_of, processor_ticks, processor_time, proportional_memory};
 pub use cri::{Container, Cri, CriSettings, Handler, Pod, PodSpec};
 pub use ctr::{Status, Task};
 pub use environment::{
-    Shims, Version, criu_works, installed_path, installed_program, oci_runtime, scaled, shim_dir,
-    shim_program, time_scale, words_for_missing,
+    Shims, Version, criu_works, installed_path, installed_program, oci_runtime, on_old_kernel,
+    scaled, shim_dir, shim_program, time_scale, words_for_missing,
 };
 pub use events::CtrEvent;
 pub use fifo::Reader;

@@ -6,14 +6,7 @@ use serde_json::{Value, json};
 
 use super::api::{bare, outcome};
 use super::both;
-use crate::harness::{BareShim, Containerd, PATIENCE, TaskApi, eventually, move_below};
-
-/// Puts the container into the host's PID namespace. Its process then is not process 1, so a signal
-/// without a handler kills it.
-fn host_pids(config: &mut Value) {
-    let namespaces = config["linux"]["namespaces"].as_array_mut();
-    namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
-}
+use crate::harness::{BareShim, Containerd, PATIENCE, TaskApi, eventually, host_pids, move_below};
 
 fn start<'a>(
     host: &'a Containerd,

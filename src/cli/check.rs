@@ -7,10 +7,11 @@ mod annotations;
 mod cures;
 mod daemon;
 mod finding;
+mod kernel;
 mod runtime;
 mod shim;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -20,10 +21,8 @@ use super::containerd::{self, Node};
 use super::output::{self, Failure, Output, Stdout, styled};
 use cures::Cures;
 use finding::{Code, Finding, Group, Subject};
-use usher_linux::reaper::LIST_OF_CHILDREN;
 
 const OWN_CONFIG: Subject = Subject::new(Group::Configuration, "usher's configuration");
-const KERNEL: Subject = Subject::new(Group::Node, "kernel");
 
 /// Checks whether this node is ready for usher
 ///
@@ -99,7 +98,7 @@ impl Report {
         findings.extend(runtime::findings(node, cures));
         findings.extend(annotations::findings(node, cures));
         findings.push(own_config());
-        findings.extend(kernel(Path::new(LIST_OF_CHILDREN)));
+        findings.extend(kernel::findings());
         Report {
             containerd: node.facts(),
             ok: !findings.iter().any(Finding::is_problem),
@@ -187,22 +186,6 @@ fn own_config() -> Finding {
             OWN_CONFIG.ok(format!("{} is valid{roles}", path.display()))
         }
     }
-}
-
-/// Warns if the kernel does not list the children of a thread. `list_of_children` is the path of
-/// such a list in /proc.
-fn kernel(list_of_children: &Path) -> Option<Finding> {
-    (!list_of_children.exists()).then(|| {
-        KERNEL.warning(
-            Code::Kernel,
-            format!(
-                "{} is missing: pods run, but after a container's first process exits, the pod's shim \
-                 searches all processes of the node, at most every 5 s; expected a kernel with \
-                 CONFIG_PROC_CHILDREN",
-                list_of_children.display()
-            ),
-        )
-    })
 }
 
 #[cfg(test)]

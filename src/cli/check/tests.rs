@@ -1,4 +1,4 @@
-use super::finding::{Cure, Level};
+use super::finding::Cure;
 use super::*;
 
 const SUBJECT: Subject = Subject::new(Group::Runtime, "runtime");
@@ -136,13 +136,4 @@ fn the_codes_are_exactly_the_headings_of_the_manual() {
         .map(|code| code.word())
         .collect();
     assert_eq!(headings, codes);
-}
-
-#[test]
-fn the_warning_about_a_kernel_without_lists_of_children_names_its_setting() {
-    assert_eq!(kernel(Path::new("/proc/thread-self/status")), None);
-    let finding = kernel(Path::new("/proc/thread-self/no-such-list")).unwrap();
-    assert_eq!(finding.level, Level::Warning);
-    let named = ["/proc/thread-self/no-such-list", "CONFIG_PROC_CHILDREN"];
-    assert!(named.iter().all(|name| finding.says.contains(name)));
 }
