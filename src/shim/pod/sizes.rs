@@ -43,10 +43,11 @@ impl Actor {
 
     /// Gives the pod's cgroup the size that the core wants now.
     pub(super) fn settle_size(&mut self) {
-        let wanted = self.core.pod_size();
-        let is_settled = |sizing: &mut Sizing| sizing.last.as_ref() == Some(&wanted);
-        if self.sizing().is_some_and(|sizing| !is_settled(sizing)) {
-            self.settle_size_now(true);
+        if self.sizing().is_some() {
+            let wanted = Some(self.core.pod_size());
+            if self.sizing().is_some_and(|sizing| sizing.last != wanted) {
+                self.settle_size_now(true);
+            }
         }
         self.let_go_of_pod_cgroup();
     }
