@@ -111,7 +111,11 @@ impl Pod {
             return Exit::OfOneLife(self.now.since(running.since), status);
         }
         let program = running.map(|running| (status, running.stop));
+        let is_hidden = program.is_some() && self.is_to_be_withheld(container, status);
+        // A caller that has asked for the stop waits for the exit.
+        let is_withheld = is_hidden && !container.is_being_stopped();
         let code = match (program, container.defer_turn()) {
+            (Some(_), _) if is_hidden => self.code_of_one_told_to_go(container, status),
             (Some((_, stop)), _) => self.reported_code(container, status, stop),
             (None, Some(_)) => self.code_of_defer(status),
             (None, None) => status.code(),
@@ -122,7 +126,7 @@ impl Pod {
         Exit::ForGood(Box::new(Last {
             program,
             end: self.end_of_container(container, program, code),
-            is_withheld: program.is_some() && self.is_to_be_withheld(container, status),
+            is_withheld,
             code,
             refusal: match decided.filter(|cause| cause.is_decided()).cloned() {
                 Some(because) => Refusal::Terminating { name, because },

@@ -64,8 +64,10 @@ impl Pod {
             if container.state.is_unexecuted() && !container.execs.has_live() {
                 now.held.push(id.clone());
             } else if container.state.has_process()
-                || container.state.is_creating()
                 || container.state.is_restarting()
+                // Without the sandbox, a creation that is still under way is of no use. Kubelet may
+                // have made the next sandbox of the pod, whose shim sizes the same cgroup.
+                || container.state.is_creating() && !self.sandbox_is_gone
             {
                 // In every phase, a running container may use its limits.
                 now.size = now.size.plus(container.demands.size);

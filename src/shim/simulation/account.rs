@@ -96,6 +96,7 @@ impl Account<'_> {
             without_containerd(faults),
             self.what_was_created_late(),
             self.what_came_again_late(faults),
+            self.what_was_executed_late(faults),
             self.what_was_executed_early(),
             self.what_was_frozen(),
         ];
@@ -113,8 +114,7 @@ impl Account<'_> {
             };
             let until = match call {
                 // No container waits for these calls.
-                EngineCall::Forget
-                | EngineCall::Delete
+                EngineCall::Delete
                 | EngineCall::Scores
                 | EngineCall::WritePod
                 | EngineCall::LowerMemory
@@ -187,6 +187,25 @@ impl Account<'_> {
             begun.map(move |at| excuse(Some(id), at, at + again))
         });
         excuses.collect()
+    }
+
+    /// Excuses for containers that cannot be signaled in time, because a slow engine executes their
+    /// program.
+    fn what_was_executed_late(&self, faults: &Faults) -> Vec<Excuse> {
+        if faults.slow <= SLOW {
+            return Vec::new();
+        }
+        let slow = Duration::from_millis(faults.slow);
+        let executions = self
+            .story
+            .iter()
+            .filter_map(|(at, happening)| match happening {
+                Happening::Executed { id } => Some((*at, id)),
+                _ => None,
+            });
+        executions
+            .map(|(at, id)| excuse(Some(id), at.saturating_sub(slow), at + slow + AFTERWARDS))
+            .collect()
     }
 
     /// The times at which a shim decided that the pod terminates.

@@ -2,6 +2,7 @@
 //! sees of this.
 
 use crate::lifecycle::Refusal;
+use crate::plan::Signal;
 
 use super::fixtures::{TERM, running};
 use crate::simulator::{Call, Node, Script, World, ms, secs};
@@ -137,6 +138,31 @@ fn the_success_of_an_init_container_is_kept_from_a_caller_that_would_restart_it(
         assert_eq!(world.reported("migrate"), Some(code), "under {policy}");
         assert!(world.is_executing("web"));
         world.check_end();
+    }
+}
+
+#[test]
+fn a_success_is_not_withheld_from_a_caller_that_has_asked_for_the_stop() {
+    let stops = Script {
+        stops_after: Some(ms(100)),
+        stop_code: 0,
+        ..Script::default()
+    };
+    // The program exits with 0 before the kernel has killed it.
+    let exits_first = Script {
+        survives_sigkill: true,
+        ..ends(300, 0)
+    };
+    for (script, signal) in [(stops, TERM), (exits_first, Signal::KILL)] {
+        for (policy, code) in [("Always", 0), ("OnFailure", 143)] {
+            let mut world = migrated(policy).script("migrate", script.clone());
+            world.call(Call::Run("migrate", None));
+            world.call(Call::Run("web", None));
+            world.run_for(ms(100));
+            world.call(Call::Kill("migrate", signal, None));
+            world.run_for(secs(1));
+            assert_eq!(world.reported("migrate"), Some(code), "{policy} {signal}");
+        }
     }
 }
 

@@ -148,6 +148,17 @@ fn a_container_counts_from_before_its_creation() {
 }
 
 #[test]
+fn a_container_that_is_still_created_when_the_sandbox_dies_does_not_count() {
+    let mut world = pod(&[("apps", "w")], &[("w", 7)]).with_sandbox();
+    world.call(Call::Create("w"));
+    world.run_for(ms(1));
+    assert_eq!(now(&world).counted, ids(&["w"]));
+    world.call(Call::Crash("pause", 137));
+    world.run_for(ms(1));
+    assert_eq!(world.pod.pod_size(), None);
+}
+
+#[test]
 fn an_app_that_may_come_back_has_its_place() {
     let mut world = pod(&[("sidecars", "p")], &[("p", 20), ("w", 7), ("x", 1)]);
     create(&mut world, &["p", "w", "x"]);

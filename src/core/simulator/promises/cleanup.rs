@@ -259,7 +259,7 @@ pub fn restarted_defers_leave_time(run: &Run<'_>) -> Verdict {
             let mut signals = trace.signals.iter();
             let by_itself = signals.all(|(at, _)| at > died) && *status != ExitStatus::Code(0);
             let is_due = by_itself && *died >= ending.from && again < last;
-            let is_there = trace.executed.iter().any(|at| at > died && *at <= again);
+            let is_there = trace.executed.iter().any(|at| at >= died && *at <= again);
             broken(!is_due || is_there, || {
                 format!("{} fails at {died} and is not there again", trace.id)
             })?;

@@ -31,7 +31,7 @@ pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
         let before = died.rfind(|(died, _)| *died < ending.known);
         let in_back_off = before.filter(|(died, _)| {
             let mut executed = sidecar.executed.iter();
-            let is_down = executed.all(|at| at <= died || *at > ending.known);
+            let is_down = executed.all(|at| at < died || *at > ending.known);
             is_down && sidecar.reads_running(ending.known)
         });
         // In a termination the first restart comes at once, later ones after a back-off.

@@ -76,7 +76,7 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
         // A fault may also have hindered the containers that this container waits for.
         let mut names: Vec<_> = predecessors(run, trace).map(|member| member.name).collect();
         names.push(trace.member.name);
-        if awaits_defers(run, trace, due) {
+        if awaits_defers(run, trace, ready) || awaits_defers(run, trace, due) {
             continue;
         }
         let mut waited_for = run
@@ -108,10 +108,13 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
 /// that time no app and no init container is executed.
 fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
     let failed = run.of(trace.sandbox).any(|other| {
-        let is_failure = |(died, status): &(Time, ExitStatus)| {
-            *status != ExitStatus::Code(0) && *died <= at && at <= died.after(secs(61))
-        };
-        other.member.essential && other.died.iter().any(is_failure)
+        let is_now = |failed: Time| failed <= at && at <= failed.after(secs(61));
+        let is_failure =
+            |(died, status): &(Time, ExitStatus)| *status != ExitStatus::Code(0) && is_now(*died);
+        let is_staged = matches!(other.part(), Part::Init | Part::Sidecar);
+        let is_fatal = is_staged && run.case.policy == RestartPolicy::Never;
+        let has_failed = other.died.iter().any(is_failure) || other.refused.is_some_and(is_now);
+        (other.member.essential || is_fatal) && has_failed
     });
     let is_missing = |member: &&Member| {
         let mut traces = run.of(trace.sandbox);
@@ -196,12 +199,12 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let own = run
         .of(before)
         .filter(|it| !is_asked(&it.id) && it.signals.is_empty());
-    let last = own.filter_map(|it| it.reported).map(|(at, _)| at).max();
+    let own = own.filter(|it| it.reported.is_some());
+    let last = own.map(|it| it.reported_after).max();
     // Each container that exited after the last unrequested exit was stopped, with two seconds at
     // most.
     let since = |it: &&ContainerTrace<'_>| {
-        it.reported
-            .is_some_and(|(at, _)| last.is_none_or(|last| at > last))
+        it.reported.is_some() && last.is_none_or(|last| it.reported_after > last)
     };
     let stopped: Vec<_> = run.of(before).filter(since).collect();
     let is_short = |it: &&ContainerTrace<'_>| {

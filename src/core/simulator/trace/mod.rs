@@ -96,6 +96,13 @@ impl<'a> Run<'a> {
         for (n, (at, seen)) in seen.iter().enumerate() {
             run.note(n, *at, seen);
         }
+        // A pod that is restarted as a whole keeps its sandbox, which may be dead already.
+        for restarted in &log.restarted {
+            let before = restarted
+                .checked_sub(1)
+                .and_then(|before| run.deaths[before]);
+            run.deaths[*restarted] = run.deaths[*restarted].or(before);
+        }
         run
     }
 
