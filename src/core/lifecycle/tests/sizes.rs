@@ -150,6 +150,7 @@ fn a_container_counts_from_before_its_creation() {
 #[test]
 fn a_container_that_is_still_created_when_the_sandbox_dies_does_not_count() {
     let mut world = pod(&[("apps", "w")], &[("w", 7)]).with_sandbox();
+    world.run_for(ms(100));
     world.call(Call::Create("w"));
     world.run_for(ms(1));
     assert_eq!(now(&world).counted, ids(&["w"]));
