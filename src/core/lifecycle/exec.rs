@@ -52,6 +52,8 @@ pub(super) enum PostStart {
     /// the preStop handler, because both handlers have the same command.
     Running {
         exec_id: String,
+        /// Time of the Exec.
+        since: Time,
         may_be_pre_stop: bool,
     },
     /// The Exec that was taken for the handler failed at `at`. If it was the handler, kubelet stops
@@ -264,6 +266,7 @@ impl ContainerContext<'_> {
         if let Some(post_start) = post_start {
             *post_start = PostStart::Running {
                 exec_id: exec.id.to_owned(),
+                since: self.now,
                 may_be_pre_stop: pre_stop.is_some(),
             };
             let (name, number) = (&self.container.name, self.container.number);
@@ -324,7 +327,7 @@ impl ContainerContext<'_> {
         let post_start = self.container.state.post_start_mut();
         let before = post_start.map(|known| std::mem::replace(known, PostStart::Absent));
         // While the handler was only possible, the container was already recorded as started.
-        if matches!(before, Some(PostStart::Failed { .. })) {
+        if before.is_some_and(|before| before.is_in_the_way()) {
             self.note_if_started();
         }
     }
@@ -349,8 +352,8 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: held containers wait only for a limited time for a postStart handler, and for the stop
-    /// of a container whose handler has failed.
+    /// Rule: held containers wait only for a limited time for a postStart handler, for the start of
+    /// its Exec, and for the stop of a container whose handler has failed.
     pub(super) fn post_start_wait_is_over(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         if !container.role_policy().is_helper || pod.termination.is_some() {
@@ -359,6 +362,10 @@ impl Subject<'_> {
         let at = match container.state.post_start()? {
             PostStart::Possible { answered } if pod.is_anything_parked() => {
                 answered.after(POST_START_WITHIN)
+            }
+            // Kubelet starts the Exec of a handler at once. This Exec has lost its caller.
+            PostStart::Running { exec_id, since, .. } if container.execs.is_unstarted(exec_id) => {
+                since.after(POST_START_WITHIN)
             }
             PostStart::Failed { at } if !container.is_being_stopped() => {
                 let request = container.request.as_ref();

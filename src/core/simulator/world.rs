@@ -242,12 +242,18 @@ impl World {
         self.processes.get(&ContainerId::from(id))
     }
 
+    /// Adds and starts an exec.
     pub fn exec(&mut self, name: &str, exec: &Exec<'_>) -> Result<(), Refusal> {
-        let answer = self
-            .pod
-            .handle_exec(self.now, &ContainerId::from(name), exec);
+        let answer = self.begin_exec(&ContainerId::from(name), exec);
         self.drain();
         answer
+    }
+
+    fn begin_exec(&mut self, id: &ContainerId, exec: &Exec<'_>) -> Result<(), Refusal> {
+        self.pod.handle_exec(self.now, id, exec)?;
+        self.pod.handle_exec_start(id, exec.id)?;
+        self.pod.handle_exec_started(id, exec.id);
+        Ok(())
     }
 
     /// Changes the resources of a container.
@@ -335,7 +341,7 @@ impl World {
                     has_deadline: false,
                     is_interactive: false,
                 };
-                let begun = self.pod.handle_exec(self.now, &id, &exec);
+                let begun = self.begin_exec(&id, &exec);
                 match self.processes.get_mut(&id).filter(|_| begun.is_ok()) {
                     Some(process) => {
                         process.runs_post_start = true;

@@ -131,6 +131,11 @@ impl Execs {
         execs.any(|exec| matches!(exec, Exec::Exiting(_)))
     }
 
+    /// True if the caller has added the exec and not started it.
+    pub fn is_unstarted(&self, exec_id: &str) -> bool {
+        self.0.get(exec_id) == Some(&Exec::Added)
+    }
+
     pub fn contains(&self, exec_id: &str) -> bool {
         self.0.contains_key(exec_id)
     }

@@ -159,6 +159,27 @@ fn a_create_shows_that_an_exec_is_no_post_start() {
 }
 
 #[test]
+fn an_exec_that_is_not_started_keeps_no_container_waiting() {
+    let argv = ["/bin/setup".to_owned()];
+    let exec = Exec {
+        id: "post",
+        argv: &argv,
+        has_deadline: false,
+        is_interactive: false,
+    };
+    let mut world = World::new(&[("sidecars", "proxy"), ("apps", "web")]).with_sandbox();
+    world.call(Call::Run("web", None));
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(100));
+    let now = world.now;
+    world.pod.handle_exec(now, &"proxy".into(), &exec).unwrap();
+    world.run_for(ms(900));
+    assert_eq!(world.executed("web"), None);
+    world.run_for(ms(200));
+    assert_eq!(world.executed("web"), Some(now.after(ms(1_001))));
+}
+
+#[test]
 fn a_shell_with_a_terminal_or_stdin_is_no_post_start() {
     let argv = ["/bin/sh".to_owned()];
     let shell = Exec {

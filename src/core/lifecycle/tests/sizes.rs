@@ -260,8 +260,6 @@ fn a_held_container_takes_part_in_sizing_while_an_exec_runs_in_it() {
         is_interactive: true,
     };
     world.exec("w", &shell).unwrap();
-    let id = ContainerId::from("w");
-    world.pod.handle_exec_start(&id, "shell").unwrap();
     assert_eq!(
         (now(&world).size, now(&world).counted),
         (size(7), ids(&["w"]))
