@@ -331,7 +331,8 @@ impl ContainerContext<'_> {
             if let Some((end, fatal)) = end {
                 self.history.ended(name, number, end, fatal);
             }
-            self.history.exit_reported(name, number, code, reason);
+            self.history
+                .exit_reported((name, number), self.now, code, reason);
             self.out.end_output(self.id, code);
         }
     }

@@ -281,7 +281,8 @@ impl ContainerContext<'_> {
             return;
         };
         let (name, number) = (&self.container.name, self.container.number);
-        self.history.exit_reported(name, number, last.code, reason);
+        self.history
+            .exit_reported((name, number), self.now, last.code, reason);
         if let Some(request) = start {
             self.out.answer_start(self.id, request, Err(last.refusal));
         }

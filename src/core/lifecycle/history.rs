@@ -21,6 +21,12 @@ const ASKED_COUNTS_AFTER: Duration = Duration::from_secs(30);
 /// kubelet's longest back-off of 5 min.
 const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
 
+/// Longest time between two exits while the caller restarts the whole pod. Kubelet stops each
+/// container within 2 s, as soon as the one before has exited. A container that is stopped later is
+/// stopped for another reason: 2 s may be the rest of its grace period after a preStop handler that
+/// the shim cannot see.
+pub const RESTARTS_ALL_WITHIN: Duration = Duration::from_secs(10);
+
 /// The history of all names of a pod.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct History {
@@ -67,6 +73,7 @@ pub(super) struct ReportedExit {
     pub code: u32,
     /// The exit's place in the order of all exits of the pod.
     number: u64,
+    at: Time,
     reason: ExitReason,
 }
 
@@ -142,7 +149,13 @@ impl History {
     }
 
     /// Records that the exit of container `number` with `code` was reported to the caller.
-    pub fn exit_reported(&mut self, name: &str, number: u64, code: u32, reason: ExitReason) {
+    pub fn exit_reported(
+        &mut self,
+        (name, number): (&str, u64),
+        at: Time,
+        code: u32,
+        reason: ExitReason,
+    ) {
         let Some(record) = self.names.get_mut(name) else {
             return;
         };
@@ -151,6 +164,7 @@ impl History {
             record.reported = Some(ReportedExit {
                 code,
                 number: self.exits,
+                at,
                 reason,
             });
         }
@@ -158,24 +172,28 @@ impl History {
 
     /// True if a Create of `name` restarts the whole pod in its sandbox (Kubernetes'
     /// RestartAllContainers, KEP-5532): a container has exited by itself, and the caller has
-    /// then stopped all others and left them 2 s at most. `name` must be one of these containers.
-    /// `is_ordered` tells which names count.
+    /// then stopped all others, one soon after another, and left them 2 s at most. `name` must be
+    /// one of these containers. `is_ordered` tells which names count.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
-        let exits: Vec<_> = self
+        let mut exits: Vec<_> = self
             .reported()
             .filter(|(name, _)| is_ordered(name))
             .collect();
-        let by_itself = exits
-            .iter()
-            .filter(|(_, exit)| exit.reason == ExitReason::Itself);
-        let Some(first) = by_itself.map(|(_, exit)| exit.number).max() else {
+        exits.sort_by_key(|(_, exit)| exit.number);
+        let by_itself = |(_, exit): &(&str, ReportedExit)| exit.reason == ExitReason::Itself;
+        let Some(first) = exits.iter().rposition(by_itself) else {
             return false;
         };
-        let mut stopped = exits.iter().filter(|(_, exit)| exit.number > first);
         let is_of_it = exits.iter().any(|(of, _)| *of == name);
-        is_of_it
-            && stopped.clone().next().is_some()
-            && stopped.all(|(_, exit)| exit.reason == ExitReason::StoppedShortly)
+        let of_restart = exits.get(first..).unwrap_or_default();
+        let mut stops = of_restart.windows(2).map(|pair| match pair {
+            [(_, before), (_, exit)] => {
+                let is_soon = exit.at.since(before.at) <= RESTARTS_ALL_WITHIN;
+                exit.reason == ExitReason::StoppedShortly && is_soon
+            }
+            _ => false,
+        });
+        is_of_it && of_restart.len() > 1 && stops.all(|is_of_it| is_of_it)
     }
 
     /// True if the failure of the name's last container ends the pod.

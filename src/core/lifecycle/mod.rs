@@ -122,6 +122,7 @@ pub use container::{Demands, NewContainer};
 pub use exec::Exec;
 pub use gate::Missing;
 pub use grace::{Budget, MIN_GRACE, STEPS, Share};
+pub use history::RESTARTS_ALL_WITHIN;
 pub use kept::KeptAlive;
 pub use operation::{OperationId, Operations, Wanted};
 pub use remedy::{Lateness, Remedy};

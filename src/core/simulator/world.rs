@@ -26,11 +26,14 @@ enum Event {
     Dies(ContainerId, u64, ExitStatus),
     /// A process exits that the core does not know as the process of its container.
     LeftoverDies(ContainerId, ExitStatus),
-    ExecOver(ContainerId, &'static str, u8),
+    PostStartOver(ContainerId, u8),
     PostStarted(ContainerId, u64),
     Hooked(ContainerId, HookKind, bool),
     Caller(Call),
 }
+
+/// The id of the exec of a postStart handler.
+const POST_START: &str = "post-start";
 
 pub(crate) struct Process {
     pub(crate) script: Script,
@@ -336,7 +339,7 @@ impl World {
                 let id = ContainerId::from(name);
                 let argv = ["/bin/post-start".to_owned()];
                 let exec = Exec {
-                    id: "post-start",
+                    id: POST_START,
                     argv: &argv,
                     has_deadline: false,
                     is_interactive: false,
@@ -345,7 +348,7 @@ impl World {
                 match self.processes.get_mut(&id).filter(|_| begun.is_ok()) {
                     Some(process) => {
                         process.runs_post_start = true;
-                        self.schedule(takes, Event::ExecOver(id, "post-start", code));
+                        self.schedule(takes, Event::PostStartOver(id, code));
                     }
                     None => self.see(Seen::PostStartOver(name.to_owned(), Some(false))),
                 }
@@ -469,10 +472,8 @@ impl World {
                 self.pod
                     .handle_probed(self.now, &id, execution, outcome, cost);
             }
-            Event::ExecOver(id, exec, code) => {
-                let status = Some(ExitStatus::Code(code));
-                self.end_exec(&id, exec, status);
-                self.post_start_is_over(&id, code == 0);
+            Event::PostStartOver(id, code) => {
+                self.post_start_is_over(&id, ExitStatus::Code(code));
             }
             Event::PostStarted(id, execution) => {
                 self.pod
@@ -583,18 +584,19 @@ impl World {
         };
         if std::mem::replace(&mut process.alive, false) {
             self.see(Seen::Died(id.to_string(), status));
-            self.post_start_is_over(id, false);
             self.pod.handle_exit(self.now, id, status);
+            self.post_start_is_over(id, ExitStatus::Signal(9));
         }
     }
 
-    /// Tells the caller that a container's postStart handler is over, unless the caller was told
-    /// before.
-    fn post_start_is_over(&mut self, id: &ContainerId, has_succeeded: bool) {
+    /// Ends a container's postStart handler, unless it has ended before.
+    fn post_start_is_over(&mut self, id: &ContainerId, status: ExitStatus) {
         if let Some(process) = self.processes.get_mut(id)
             && std::mem::take(&mut process.runs_post_start)
         {
+            let has_succeeded = status == ExitStatus::Code(0);
             self.see(Seen::PostStartOver(id.to_string(), Some(has_succeeded)));
+            self.end_exec(id, POST_START, Some(status));
         }
     }
 

@@ -16,6 +16,7 @@ pub fn single_stops_are_delivered(run: &Run<'_>) -> Verdict {
             run.ending(sandbox).map(|ending| ending.from),
             run.first_taken(sandbox),
             run.deaths[sandbox],
+            run.stopped_all(sandbox).map(|(at, _)| at),
         ];
         let end = first_end.into_iter().flatten().min();
         let lives_on = |at: &Time| end.is_none_or(|end| at < &end);

@@ -36,7 +36,7 @@ pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
         });
         // In a termination the first restart comes at once, later ones after a back-off.
         let mut died = sidecar.died.iter();
-        let first = died.find(|(died, _)| *died > ending.known);
+        let first = died.find(|(died, _)| *died >= ending.known);
         let first = match in_back_off {
             Some((_, status)) => Some((ending.known, *status)),
             None => first.copied(),
@@ -95,8 +95,12 @@ pub fn post_starts_are_repeated(run: &Run<'_>) -> Verdict {
                 .chain(trace.died.first().map(|(at, _)| *at));
             *is_ok && ends.min().is_none_or(|end| end > *at)
         });
+        // Kubelet stops a container whose handler has failed. If a preStop handler that the shim
+        // cannot see delays this stop, the shim forgets the failed handler.
         let is_forgotten = is_kubelet_ever_away(run)
-            && (post_start_fails(trace) || is_another_created_during_post_start(run, trace));
+            && is_another_created_during_post_start(run, trace)
+            || post_start_fails(trace)
+                && (is_kubelet_ever_away(run) || trace.member.pre_stop.is_some());
         if trace.member.post_start.is_none() || known.is_none() || is_forgotten {
             continue;
         }

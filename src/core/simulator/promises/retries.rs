@@ -29,12 +29,18 @@ pub fn restarts_back_off(run: &Run<'_>) -> Verdict {
 }
 
 fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> Verdict {
-    let deaths = trace.died.iter().filter(|(at, _)| *at > ending.known);
+    // A pod by hand may be started again in the same sandbox.
+    let mut taken = run.taken.iter().filter(|it| it.sandbox == trace.sandbox);
+    let again = taken.find_map(|it| it.followed.filter(|at| *at >= ending.known));
+    let deaths = trace
+        .died
+        .iter()
+        .filter(|(at, _)| *at >= ending.known && again.is_none_or(|again| *at < again));
     for (n, (died, status)) in deaths.enumerate() {
         let due = died.after(wait_after(n));
         let mut executed = trace.executed.iter().copied();
-        // An execution at the very time of the exit counts as the restart.
-        let again = executed.find(|at| at >= died);
+        // An execution at the very time of the exit counts as the restart if one is due at once.
+        let again = executed.find(|at| at > died || at == died && due == *died);
         let is_early = again.is_some_and(|again| again < due);
         broken(!is_early, || {
             format!("{} dies at {died} and runs again at {again:?}", trace.id)

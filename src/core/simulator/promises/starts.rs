@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::lifecycle::{Cause, Refusal, Time};
+use crate::lifecycle::{Cause, RESTARTS_ALL_WITHIN, Refusal, Time};
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 use crate::simulator::case::{Fault, Member, Part};
 use crate::simulator::trace::{ContainerTrace, Run};
-use crate::simulator::{Seen, ms, secs};
+use crate::simulator::{Seen, ms, name_of, secs};
 
 use super::{MOMENT, Verdict, broken};
 
@@ -76,7 +76,11 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
         // A fault may also have hindered the containers that this container waits for.
         let mut names: Vec<_> = predecessors(run, trace).map(|member| member.name).collect();
         names.push(trace.member.name);
-        if awaits_defers(run, trace, ready) || awaits_defers(run, trace, due) {
+        let is_left = awaits_defers(run, trace, ready)
+            || awaits_defers(run, trace, due)
+            || looks_restarted(run, trace)
+            || looks_ended(run, trace);
+        if is_left {
             continue;
         }
         let mut waited_for = run
@@ -101,6 +105,21 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
         })?;
     }
     Ok(())
+}
+
+/// True if the shim may believe that kubelet restarts the whole pod: a container was stopped after
+/// a preStop handler that the shim cannot see, and 2 s were left to it.
+fn looks_restarted(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
+    let has_handler = |id: &str| run.case.member(name_of(id)).pre_stop.is_some();
+    let mut asks = run.log.asks.iter();
+    asks.any(|ask| ask.at <= trace.created && ask.grace <= secs(2) && has_handler(ask.id))
+}
+
+/// True if the shim may believe that the pod ends: kubelet has stopped a defer container because its
+/// postStart handler had failed.
+fn looks_ended(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
+    let mut defers = run.of(trace.sandbox).filter(|it| it.part().is_defer());
+    defers.any(|it| it.member.post_start.is_some() && post_start_fails(it))
 }
 
 /// True if the shim may wait for listed defer containers that the caller has not created yet. The
@@ -187,7 +206,7 @@ pub fn was_complete(run: &Run<'_>, app: &ContainerTrace<'_>, at: Time) -> bool {
 /// True if kubelet restarts the whole pod and the shim cannot see it. The shim sees a restart by
 /// the stops before it: all containers that exited after the last unrequested exit were stopped,
 /// with at most two seconds each. A shim that has decided a termination before does not see the
-/// restart if this container is created before the init containers and sidecars.
+/// restart if an app is created first.
 pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let Some(before) = trace.sandbox.checked_sub(1) else {
         return false;
@@ -196,31 +215,35 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         return false;
     }
     let is_asked = |id: &str| run.log.asks.iter().any(|ask| ask.id == id);
-    let own = run
-        .of(before)
-        .filter(|it| !is_asked(&it.id) && it.signals.is_empty());
+    let counted = || run.of(before).filter(|trace| trace.part() != Part::Guest);
+    let own = counted().filter(|it| !is_asked(&it.id) && it.signals.is_empty());
     let own = own.filter(|it| it.reported.is_some());
-    let last = own.map(|it| it.reported_after).max();
+    let last = own.max_by_key(|it| it.reported_after);
     // Each container that exited after the last unrequested exit was stopped, with two seconds at
-    // most.
+    // most, and soon after the container before.
     let since = |it: &&ContainerTrace<'_>| {
-        it.reported.is_some() && last.is_none_or(|last| it.reported_after > last)
+        it.reported.is_some() && last.is_none_or(|last| it.reported_after > last.reported_after)
     };
-    let stopped: Vec<_> = run.of(before).filter(since).collect();
+    let mut stopped: Vec<_> = counted().filter(since).collect();
+    stopped.sort_by_key(|it| it.reported_after);
+    let exits: Vec<Time> = last
+        .iter()
+        .chain(&stopped)
+        .filter_map(|it| it.reported)
+        .map(|(at, _)| at)
+        .collect();
+    let is_soon = exits
+        .windows(2)
+        .all(|pair| pair[1].since(pair[0]) <= RESTARTS_ALL_WITHIN);
     let is_short = |it: &&ContainerTrace<'_>| {
         let mut asks = run.log.asks.iter().filter(|ask| ask.id == it.id);
         asks.all(|ask| ask.grace <= secs(2))
     };
-    let is_stopped = !stopped.is_empty() && stopped.iter().all(is_short);
+    let is_stopped = !stopped.is_empty() && is_soon && stopped.iter().all(is_short);
     let was_over = run.taken.iter().any(|taken| {
         let is_shims = taken.because.is_decided() && !taken.because.is_callers();
         taken.sandbox == before && is_shims
     });
-    let is_staged = |it: &&ContainerTrace<'_>| matches!(it.part(), Part::Init | Part::Sidecar);
-    let is_first = !run
-        .of(trace.sandbox)
-        .filter(is_staged)
-        .any(|it| it.created < trace.created);
     // A restart begins when a container with the name of an exited container is created while only
     // guests read RUNNING. The shim may not learn of a Create that is refused.
     let is_one_of_those = |begins: &ContainerTrace<'_>| {
@@ -231,11 +254,16 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     };
     let has_come = |it: &&ContainerTrace<'_>| it.refused.is_none();
     let first = run.of(trace.sandbox).position(|it| has_come(&it));
+    let mut came = run.of(trace.sandbox).filter(has_come);
+    let is_staged = |it: &ContainerTrace<'_>| matches!(it.part(), Part::Init | Part::Sidecar);
+    let begins_unstaged = came
+        .find(|it| it.part() != Part::Guest)
+        .is_some_and(|it| !is_staged(it));
     let begins = run
         .of(trace.sandbox)
         .take(first.map_or(0, |first| first + 1));
     let is_named = first.is_some() && begins.into_iter().all(is_one_of_those);
-    !is_stopped || was_over && is_first || !is_named
+    !is_stopped || was_over && begins_unstaged || !is_named
 }
 
 /// True if the shim may count a sidecar as started by this time: its startup probe has succeeded,
