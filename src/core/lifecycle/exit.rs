@@ -195,6 +195,8 @@ impl Pod {
             // A container stopped for a failure has not succeeded.
             _ if is_helper && stop.is_for_failure() && !self.turn_has_come(container) => true,
             Some(Cause::EssentialFailed { .. }) => is_helper || stop.since().is_some(),
+            // The caller may still disprove an inferred termination.
+            Some(Cause::Inferred) => is_helper && stop.since().is_none(),
             Some(cause) => cause.is_followed_by_another() && is_helper,
             // The container was asked to stop, and exited by itself before its signal was
             // delivered.

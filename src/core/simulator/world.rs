@@ -48,6 +48,8 @@ pub(crate) struct Process {
     start_when_created: Option<Option<Duration>>,
     /// True while the caller runs the postStart handler.
     runs_post_start: bool,
+    /// The execs that run. They end with their container.
+    execs: Vec<String>,
 }
 
 impl Process {
@@ -256,6 +258,9 @@ impl World {
         self.pod.handle_exec(self.now, id, exec)?;
         self.pod.handle_exec_start(id, exec.id)?;
         self.pod.handle_exec_started(id, exec.id);
+        if let Some(process) = self.processes.get_mut(id) {
+            process.execs.push(exec.id.to_owned());
+        }
         Ok(())
     }
 
@@ -276,6 +281,9 @@ impl World {
 
     /// Ends an exec. The caller reads its output and deletes it at once.
     fn end_exec(&mut self, id: &ContainerId, exec_id: &str, status: Option<ExitStatus>) {
+        if let Some(process) = self.processes.get_mut(id) {
+            process.execs.retain(|running| running != exec_id);
+        }
         self.pod.handle_exec_over(self.now, id, exec_id, status);
         self.pod.handle_exec_output_read(self.now, id, exec_id);
         // Fails if the container is gone.
@@ -408,6 +416,7 @@ impl World {
                     starts: Vec::new(),
                     start_when_created: start,
                     runs_post_start: false,
+                    execs: Vec::new(),
                 };
                 self.processes.insert(id.clone(), process);
                 self.created.push((self.now, name.to_owned()));
@@ -585,7 +594,13 @@ impl World {
         if std::mem::replace(&mut process.alive, false) {
             self.see(Seen::Died(id.to_string(), status));
             self.pod.handle_exit(self.now, id, status);
-            self.post_start_is_over(id, ExitStatus::Signal(9));
+            let killed = ExitStatus::Signal(9);
+            self.post_start_is_over(id, killed);
+            let process = self.processes.get_mut(id);
+            let execs = process.map(|process| std::mem::take(&mut process.execs));
+            for exec_id in execs.unwrap_or_default() {
+                self.end_exec(id, &exec_id, Some(killed));
+            }
         }
     }
 

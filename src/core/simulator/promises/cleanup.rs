@@ -8,7 +8,7 @@ use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::process::ExitStatus;
 use crate::simulator::case::{Part, PreStop};
 use crate::simulator::trace::{ContainerTrace, Ending, MIN_GRACE, Run, WINDOW};
-use crate::simulator::{Seen, ms, secs};
+use crate::simulator::{Seen, ms, name_of, secs};
 
 use super::retries::{plain_ending, wait_after};
 use super::starts::is_unseen_restart;
@@ -58,7 +58,15 @@ fn it_is_left_out(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) ->
     // If a fault hindered the node, a request may arrive so late that its grace period seems to be
     // over.
     let is_late = run.is_any_hindered(ending.sandbox, ending.from, ending.from);
-    broken(runs_in(ending, defer) == 0 || is_late, || {
+    // If kubelet stops native sidecars and guests first, the shim does not know yet how much time
+    // the other containers have.
+    let taken = run.first_taken(ending.sandbox);
+    let mut asks = run.log.asks.iter();
+    let is_unknown = asks.all(|ask| {
+        let is_later = taken.is_none_or(|taken| ask.at > taken);
+        is_later || !run.case.member(name_of(ask.id)).part.is_ours()
+    });
+    broken(runs_in(ending, defer) == 0 || is_late || is_unknown, || {
         format!("{} runs in a forced end", defer.id)
     })
 }

@@ -147,7 +147,10 @@ pub fn terminations_are_bounded(run: &Run<'_>) -> Verdict {
             continue;
         };
         let is_away = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Restart(_));
-        let is_interrupted = ending.forced && run.case.late.iter().any(is_away);
+        // When kubelet is back, it runs preStop handlers again, each with a grace period of its own.
+        let mut members = run.of(sandbox).map(|trace| trace.member);
+        let is_longer = ending.forced || members.any(|member| member.pre_stop.is_some());
+        let is_interrupted = is_longer && run.case.late.iter().any(is_away);
         // If the shim assumed no termination, kubelet stopped each container by itself.
         let mut taken = run.taken.iter().filter(|taken| taken.sandbox == sandbox);
         let is_none = taken.all(|taken| taken.followed.is_some_and(|at| at <= ending.from));

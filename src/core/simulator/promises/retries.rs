@@ -92,9 +92,12 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
         }
         let end = ending.from.after(ending.grace);
         for again in trace.executed.iter().skip(1) {
-            let behind = behind(run, trace, *again);
+            // The shim decides on the restart a moment before the program runs again.
+            let mut decided = trace.restarting.iter().rev();
+            let decided = decided.find(|at| *at <= again).unwrap_or(again);
+            let behind = behind(run, (trace, &ending), *decided);
             let needed = MIN_GRACE.saturating_mul(behind.saturating_add(1));
-            let is_late = behind > 0 && again.after(needed) > end.after(MOMENT);
+            let is_late = behind > 0 && decided.after(needed) > end.after(MOMENT);
             broken(!is_late, || {
                 format!(
                     "{} runs again at {again}, {behind} are behind it, the end is at {end}",
@@ -107,14 +110,19 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
 }
 
 /// The number of defer containers and steps that still follow a defer container that runs at `at`.
-fn behind(run: &Run<'_>, defer: &ContainerTrace<'_>, at: Time) -> u32 {
+/// Containers of the next run do not count, nor does one that is still being created.
+fn behind(run: &Run<'_>, (defer, ending): (&ContainerTrace<'_>, &Ending), at: Time) -> u32 {
     let place = |trace: &ContainerTrace<'_>| {
         let mut members = run.case.of(trace.part());
         members.position(|member| member.name == trace.member.name)
     };
     let traces = || {
         let others = run.of(defer.sandbox).filter(|trace| trace.id != defer.id);
-        others.filter(|trace| trace.is_alive(at) && !trace.is_killed_by(at))
+        others.filter(|trace| {
+            let is_of_run = trace.part().is_defer() || trace.created <= ending.from;
+            let is_created = trace.created.after(MOMENT) <= at;
+            is_of_run && is_created && trace.is_alive(at) && !trace.is_killed_by(at)
+        })
     };
     let is_later = |trace: &&ContainerTrace<'_>| match (defer.part(), trace.part()) {
         (Part::PreExit, Part::PreExit) | (Part::PostExit, Part::PostExit) => {

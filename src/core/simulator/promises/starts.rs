@@ -41,9 +41,13 @@ pub fn no_refusal_after_a_termination(run: &Run<'_>) -> Verdict {
             let is_of_it = taken.sandbox == sandbox && taken.disproved.is_none() && was_there;
             is_of_it && taken.because.is_callers()
         });
-        broken(ends || goes_on || is_in_it || waits_in_vain, || {
-            format!("{id} is refused at {at}: {because}")
-        })?;
+        // The termination has nothing to stop, so that it begins and ends in one moment.
+        let mut taken = run.taken.iter();
+        let begins = taken.any(|taken| taken.sandbox == sandbox && taken.at == *at);
+        broken(
+            ends || goes_on || is_in_it || begins || waits_in_vain,
+            || format!("{id} is refused at {at}: {because}"),
+        )?;
     }
     Ok(())
 }
@@ -79,7 +83,7 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
         let is_left = awaits_defers(run, trace, ready)
             || awaits_defers(run, trace, due)
             || looks_restarted(run, trace)
-            || looks_ended(run, trace);
+            || looks_ended(run, sandbox);
         if is_left {
             continue;
         }
@@ -117,8 +121,8 @@ fn looks_restarted(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
 
 /// True if the shim may believe that the pod ends: kubelet has stopped a defer container because its
 /// postStart handler had failed.
-fn looks_ended(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
-    let mut defers = run.of(trace.sandbox).filter(|it| it.part().is_defer());
+fn looks_ended(run: &Run<'_>, sandbox: usize) -> bool {
+    let mut defers = run.of(sandbox).filter(|it| it.part().is_defer());
     defers.any(|it| it.member.post_start.is_some() && post_start_fails(it))
 }
 
@@ -263,7 +267,9 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         .of(trace.sandbox)
         .take(first.map_or(0, |first| first + 1));
     let is_named = first.is_some() && begins.into_iter().all(is_one_of_those);
-    !is_stopped || was_over && begins_unstaged || !is_named
+    // The shim believed that the pod ended, and stopped containers itself.
+    let was_misled = looks_ended(run, before);
+    !is_stopped || was_over && begins_unstaged || !is_named || was_misled
 }
 
 /// True if the shim may count a sidecar as started by this time: its startup probe has succeeded,
@@ -449,7 +455,13 @@ pub fn containers_of_the_next_run_start(run: &Run<'_>) -> Verdict {
                 run.deaths[trace.sandbox],
                 run.first_asked(trace),
             ];
-            let is_stopped = ends.into_iter().flatten().any(|at| at <= due);
+            // A sidecar that kubelet stops and creates again while the run becomes complete looks like
+            // the beginning of a restart of the whole pod.
+            let mut sidecars = run
+                .of(trace.sandbox)
+                .filter(|it| it.part() == Part::Sidecar);
+            let looks_restarted = sidecars.any(|it| run.was_asked_alone(it));
+            let is_stopped = looks_restarted || ends.into_iter().flatten().any(|at| at <= due);
             let runs = trace.executed.first().is_some_and(|at| *at <= due)
                 || run.is_any_hindered(trace.sandbox, taken.at, due);
             broken(runs || is_stopped || run.was_given_up(trace), || {

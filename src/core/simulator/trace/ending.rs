@@ -341,7 +341,10 @@ impl<'a> Run<'a> {
     pub fn began(&self, sandbox: usize, end: Time) -> Time {
         let taken = self.taken.iter().filter(|taken| taken.sandbox == sandbox);
         let is_anew = self.case.by_hand && self.case.policy != RestartPolicy::Never;
-        let followed = taken.filter_map(|taken| taken.followed.filter(|_| is_anew));
+        let followed = taken.filter_map(|taken| {
+            let is_anew = is_anew || taken.is_followed_from_the_start;
+            taken.followed.filter(|_| is_anew)
+        });
         followed.filter(|at| *at <= end).max().unwrap_or_default()
     }
 

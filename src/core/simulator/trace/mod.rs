@@ -39,6 +39,8 @@ pub struct Taken {
     pub disproved: Option<Time>,
     /// The time when the termination was over and the pod started over in the same sandbox.
     pub followed: Option<Time>,
+    /// True if nothing of the earlier run counted any more then.
+    pub is_followed_from_the_start: bool,
 }
 
 /// The report of a node about a pod, when the pod has ended.
@@ -167,6 +169,7 @@ impl<'a> Run<'a> {
                     because: because.clone(),
                     disproved: None,
                     followed: None,
+                    is_followed_from_the_start: false,
                 });
             }
             Seen::Reported(Report::NotTerminating { .. }) => {
@@ -174,11 +177,12 @@ impl<'a> Run<'a> {
                     taken.disproved = Some(at);
                 }
             }
-            Seen::Reported(Report::StartsOver { .. }) => {
+            Seen::Reported(Report::StartsOver { from_the_start, .. }) => {
                 if let Some(taken) = self.taken.last_mut()
                     && taken.sandbox == sandbox
                 {
                     taken.followed = Some(at);
+                    taken.is_followed_from_the_start = *from_the_start;
                 }
             }
             _ => {}
