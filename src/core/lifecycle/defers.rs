@@ -45,7 +45,10 @@ impl Subject<'_> {
         Some(Due::Now(Decision::Hold { waits_for }))
     }
 
-    /// Rule: the defer containers of the current step run one after another, each within its time.
+    /// Rule: the defer containers of the current step run one after another. When the time of one is
+    /// over, it gets its stop signal, then SIGKILL. If SIGKILL does not end it, the termination no
+    /// longer waits for it. A defer container that still runs from a disproved termination gets its
+    /// signals even outside of its step.
     pub(super) fn defer_is_due(&self) -> Option<Due<Decision>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
@@ -329,9 +332,9 @@ impl Pod {
             && stop == Stop::Undelivered
     }
 
-    /// The exit code reported for a defer container (defer proposal: its failure never restarts a
-    /// pod). A defer container that has run is needed again in the pod's next sandbox, and in this
-    /// sandbox if the termination is disproved.
+    /// The exit code reported for a defer container that exited with `status`, by the setting
+    /// `defer-exit-code`: its own code, or the [code for no failure](Pod::code_of_no_failure). With
+    /// the second, its failure never restarts a pod (defer proposal).
     pub(super) fn code_of_defer(&self, status: ExitStatus) -> u32 {
         let policy = self
             .plan

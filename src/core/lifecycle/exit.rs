@@ -115,7 +115,7 @@ impl Pod {
         // A caller that has asked for the stop waits for the exit.
         let is_withheld = is_hidden && !container.is_being_stopped();
         let code = match (program, container.defer_turn()) {
-            (Some(_), _) if is_hidden => self.code_of_one_told_to_go(container, status),
+            (Some(_), _) if is_hidden => self.masked_code(container, status),
             (Some((_, stop)), _) => self.reported_code(container, status, stop),
             (None, Some(_)) => self.code_of_defer(status),
             (None, None) => status.code(),
@@ -176,7 +176,7 @@ impl Pod {
         match container.defer_turn() {
             Some(_) => self.code_of_defer(status),
             None if container.role_policy().is_masked && was_stopped_by_us => {
-                self.code_of_one_told_to_go(container, status)
+                self.masked_code(container, status)
             }
             // A container that is needed again in the next sandbox must not report success in this
             // sandbox.
@@ -204,8 +204,11 @@ impl Pod {
         }
     }
 
-    /// The code reported for a container that exited with `status` because it was told to stop.
-    pub(super) fn code_of_one_told_to_go(&self, container: &Container, status: ExitStatus) -> u32 {
+    /// The code reported for a container that the shim has stopped, or has ended before its program
+    /// was executed, or whose exit was hidden for a time. The setting `sidecar-exit-code` decides if
+    /// the failure of a sidecar is hidden. A hidden failure, and a 0 of any container, become the
+    /// [code for no failure](Pod::code_of_no_failure).
+    pub(super) fn masked_code(&self, container: &Container, status: ExitStatus) -> u32 {
         if container.defer_turn().is_some() {
             return self.code_of_defer(status);
         }

@@ -170,10 +170,11 @@ impl History {
         }
     }
 
-    /// True if a Create of `name` restarts the whole pod in its sandbox (Kubernetes'
-    /// RestartAllContainers, KEP-5532): a container has exited by itself, and the caller has
-    /// then stopped all others, one soon after another, and left them 2 s at most. `name` must be
-    /// one of these containers. `is_ordered` tells which names count.
+    /// True if the reported exits fit a restart of the whole pod in its sandbox (Kubernetes'
+    /// RestartAllContainers, KEP-5532), and `name` is among them. They fit if a container has exited
+    /// by itself, and the caller has stopped every container that exited since then (at least one),
+    /// one soon after another, with 2 s at most. `is_ordered` tells which names count. Does not look
+    /// at containers that are alive.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
         let mut exits: Vec<_> = self
             .reported()

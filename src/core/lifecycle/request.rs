@@ -185,14 +185,23 @@ impl StopRequest {
         self.evidence != Evidence::Disproved && now < self.closes()
     }
 
-    /// True if the request is to be dropped when another request comes at `now`.
+    /// True if the request is to be dropped when another request comes at `now`. After a preStop
+    /// handler that takes the whole grace period, kubelet still sends its stop signal.
     fn is_over(&self, now: Time) -> bool {
-        self.evidence == Evidence::Disproved || self.deadline <= now
+        let until = match self.kind {
+            RequestKind::PreStop => self.deadline.after(MIN_GRACE),
+            RequestKind::Stop(_) | RequestKind::Kill => self.deadline,
+        };
+        self.evidence == Evidence::Disproved || until <= now
     }
 
-    /// Adds a later request; the caller's deadline counts from the first.
+    /// Adds a later request. The caller's deadline counts from the first request, unless a preStop
+    /// handler has taken all of the time.
     fn followed_by(&mut self, fresh: StopRequest) {
-        self.deadline = self.deadline.min(fresh.deadline);
+        self.deadline = match self.deadline <= fresh.at {
+            true => fresh.deadline,
+            false => self.deadline.min(fresh.deadline),
+        };
         if let RequestKind::Stop(next) = fresh.kind {
             let (at, withheld) = match self.kind {
                 RequestKind::Stop(before) => (before.at, before.withheld),

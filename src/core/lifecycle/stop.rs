@@ -296,7 +296,7 @@ impl Subject<'_> {
             },
             _ => Decision::End {
                 code: match container.role_policy().is_helper && !container.is_asked() {
-                    true => pod.code_of_one_told_to_go(container, NEVER_EXECUTED),
+                    true => pod.masked_code(container, NEVER_EXECUTED),
                     false => STOPPED,
                 },
                 words: None,
@@ -338,7 +338,7 @@ impl Pod {
         });
         let status = last.unwrap_or(ExitStatus::Code(0));
         Decision::Dismiss {
-            code: self.code_of_one_told_to_go(container, status),
+            code: self.masked_code(container, status),
             end,
         }
     }

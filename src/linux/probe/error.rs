@@ -67,7 +67,7 @@ pub enum ProbeError {
         address: SocketAddr,
         answer: HealthAnswer,
     },
-    #[error("a prober cannot be started: {0}")]
+    #[error("cannot start the process that sends the request: {0}")]
     NoProber(#[source] io::Error),
     #[error("the network of the container cannot be entered: {0}")]
     NoNetwork(#[source] io::Error),

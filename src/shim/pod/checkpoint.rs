@@ -56,7 +56,8 @@ impl Actor {
         Ok((init, checkpoint(call.path.clone(), options)))
     }
 
-    /// Restores a container from its checkpoint, when the core releases the container.
+    /// Restores a container from its checkpoint, when the core releases the container for the first
+    /// time. After a failed restore, each later release fails at once.
     pub(super) fn restore(&mut self, id: &ContainerId) {
         let now = self.now();
         let is_first = self.core.handle_restore_begun(id);

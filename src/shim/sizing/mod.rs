@@ -49,7 +49,8 @@ pub(crate) struct Sizing {
 }
 
 impl Sizing {
-    /// Reads the values that the caller gave the pod, before the shim changes them.
+    /// Reads the values that the caller gave the pod, before the shim changes them. `allotment` is
+    /// the pod's resources without its overhead: the rest of each value is the overhead.
     pub fn new(cgroup: &dyn PodCgroup, allotment: &Allotment) -> Sizing {
         let knobs = [Knob::Memory, Knob::CpuQuota, Knob::CpuWeight].into_iter();
         let settings = knobs.filter_map(|knob| Setting::found(knob, cgroup, allotment));

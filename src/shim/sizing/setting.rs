@@ -122,7 +122,9 @@ impl Setting {
         }
     }
 
-    /// Handles the outcome of [lowering](Outcome::Lowers) a memory limit.
+    /// Handles the outcome of [lowering](Outcome::Lowers) a memory limit. If the memory usage has
+    /// risen too close to the new limit meanwhile, restores the former limit and returns
+    /// [`Outcome::Later`].
     pub fn lowered(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
         let Lowering::UnderWay { from, to } = mem::take(&mut self.lowering) else {
             return Outcome::Done;

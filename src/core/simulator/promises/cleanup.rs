@@ -11,7 +11,7 @@ use crate::simulator::trace::{ContainerTrace, Ending, MIN_GRACE, Run, WINDOW};
 use crate::simulator::{Seen, ms, name_of, secs};
 
 use super::retries::{plain_ending, wait_after};
-use super::starts::is_unseen_restart;
+use super::starts::{is_unseen_restart, looks_ended};
 use super::{MOMENT, Verdict, broken};
 
 pub fn every_defer_runs_once(run: &Run<'_>) -> Verdict {
@@ -60,10 +60,11 @@ fn it_is_left_out(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) ->
     let is_late = run.is_any_hindered(ending.sandbox, ending.from, ending.from);
     // If kubelet stops native sidecars and guests first, the shim does not know yet how much time
     // the other containers have.
-    let taken = run.first_taken(ending.sandbox);
+    let mut taken = run.taken.iter();
+    let taken = taken.rfind(|taken| taken.sandbox == ending.sandbox);
     let mut asks = run.log.asks.iter();
     let is_unknown = asks.all(|ask| {
-        let is_later = taken.is_none_or(|taken| ask.at > taken);
+        let is_later = taken.is_none_or(|taken| ask.after > taken.after);
         is_later || !run.case.member(name_of(ask.id)).part.is_ours()
     });
     broken(runs_in(ending, defer) == 0 || is_late || is_unknown, || {
@@ -209,7 +210,8 @@ pub fn caps_of_defers_are_kept(run: &Run<'_>) -> Verdict {
             continue;
         };
         let end = released.after(secs(cap));
-        let is_cut = end.after(least(run.case.grace_policy)).after(MOMENT) >= ending.soonest;
+        let is_cut = end.after(least(run.case.grace_policy)).after(MOMENT) >= ending.soonest
+            || looks_ended(run, trace.sandbox);
         // A defer container that was restarted is stopped earlier if other defer containers still
         // have to run.
         let is_run_again = trace.executed.len() > 1;

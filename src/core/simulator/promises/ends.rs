@@ -263,7 +263,15 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             let mut taken = run.taken.iter();
             taken.any(|taken| taken.at <= *at && taken.disproved.is_some_and(|end| *at <= end))
         });
-        let is_alone = run.was_asked_alone(sidecar) || was_told_alone || was_told_before;
+        // The sidecar is essential, and this container takes the place of one that has failed. It
+        // belongs to the run after the termination.
+        let mut namesakes = run.of(sidecar.sandbox);
+        let is_of_next_run = namesakes.any(|it| {
+            let is_before = it.member.name == sidecar.member.name && it.created < sidecar.created;
+            is_before && sidecar.member.essential
+        });
+        let is_alone =
+            run.was_asked_alone(sidecar) || was_told_alone || was_told_before || is_of_next_run;
         if ending.forced || is_alone || is_unwell || is_given_up {
             continue;
         }

@@ -87,7 +87,10 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
         // kubelet may be stopping one container when it begins to stop the pod. To the shim the
         // earlier stop looks like the first request of the termination.
         let mut traces = run.of(trace.sandbox);
-        if traces.any(|it| run.log.asked_again.contains(&it.id.as_str())) {
+        let is_stopped_before = |it: &ContainerTrace<'_>| {
+            run.log.asked_again.contains(&it.id.as_str()) || run.was_asked_alone(it)
+        };
+        if traces.any(is_stopped_before) {
             continue;
         }
         let end = ending.from.after(ending.grace);
@@ -95,6 +98,10 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
             // The shim decides on the restart a moment before the program runs again.
             let mut decided = trace.restarting.iter().rev();
             let decided = decided.find(|at| *at <= again).unwrap_or(again);
+            // The pod is deleted with less time only afterwards.
+            if *decided < ending.known {
+                continue;
+            }
             let behind = behind(run, (trace, &ending), *decided);
             let needed = MIN_GRACE.saturating_mul(behind.saturating_add(1));
             let is_late = behind > 0 && decided.after(needed) > end.after(MOMENT);
@@ -119,7 +126,7 @@ fn behind(run: &Run<'_>, (defer, ending): (&ContainerTrace<'_>, &Ending), at: Ti
     let traces = || {
         let others = run.of(defer.sandbox).filter(|trace| trace.id != defer.id);
         others.filter(|trace| {
-            let is_of_run = trace.part().is_defer() || trace.created <= ending.from;
+            let is_of_run = trace.part().is_defer() || trace.created < ending.from;
             let is_created = trace.created.after(MOMENT) <= at;
             is_of_run && is_created && trace.is_alive(at) && !trace.is_killed_by(at)
         })

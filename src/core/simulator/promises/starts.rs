@@ -121,7 +121,7 @@ fn looks_restarted(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
 
 /// True if the shim may believe that the pod ends: kubelet has stopped a defer container because its
 /// postStart handler had failed.
-fn looks_ended(run: &Run<'_>, sandbox: usize) -> bool {
+pub fn looks_ended(run: &Run<'_>, sandbox: usize) -> bool {
     let mut defers = run.of(sandbox).filter(|it| it.part().is_defer());
     defers.any(|it| it.member.post_start.is_some() && post_start_fails(it))
 }
