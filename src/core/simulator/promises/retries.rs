@@ -99,7 +99,7 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
             let mut decided = trace.restarting.iter().rev();
             let decided = decided.find(|at| *at <= again).unwrap_or(again);
             // The pod is deleted with less time only afterwards.
-            if *decided < ending.known {
+            if *decided < ending.from {
                 continue;
             }
             let behind = behind(run, (trace, &ending), *decided);

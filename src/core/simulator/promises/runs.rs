@@ -37,8 +37,11 @@ pub fn decided_terminations_wait_for_defers(run: &Run<'_>) -> Verdict {
             .map(|trace| trace.created);
         let waits_until = last_new.max().map(|at| at.after(secs(30)));
         let failed = traces().filter(|trace| !trace.executed.is_empty());
-        let failed = failed.filter_map(|trace| trace.died.last());
-        let failed = failed.map(|(at, _)| *at).max();
+        let failed = failed.filter_map(|trace| {
+            let died = trace.died.iter().map(|(at, _)| *at);
+            died.filter(|at| *at <= taken.at).max()
+        });
+        let failed = failed.max();
         let is_too_long = failed.is_none_or(|at| taken.at >= at.after(secs(60)));
         let has_waited = waits_until.is_none_or(|until| taken.at.after(MOMENT) >= until);
         broken(missing.is_empty() || has_waited || is_too_long, || {
