@@ -47,6 +47,9 @@ const SOUND: &str = "the simulation goes through";
 /// | a dead sandbox is forgotten when it is deleted as the last container of its pod | seed 51017534 | `lifecycle/tests/found.rs` |
 /// | an Update that ends after a later Update gives the pod the size from before both Updates | reading | `pod::sim` |
 /// | a defer that survives SIGKILL is given up again and again at one moment | seed 2125 | `lifecycle/tests/suspended_rules.rs` |
+/// | the success of an init container is withheld from a caller that has sent SIGKILL before | seed 27046 | `lifecycle/tests/init.rs` |
+/// | a creation that hangs keeps the pod's cgroup small after its sandbox has died | seed 77531 | `lifecycle/tests/sizes.rs` |
+/// | an exec that is never started counts as a running postStart handler | seed 77030 | `lifecycle/tests/post_start.rs` |
 /// | the end of a restarted pod does not wait for defers that are not created again | seed 376 | `lifecycle/tests/decided_ends.rs` |
 ///
 /// Bugs that the core's own simulated pods have found have their tests in
@@ -63,6 +66,18 @@ const FOUND: &[(u64, &str)] = &[
     (
         376,
         "the end of a restarted pod does not wait for defers that are not created again",
+    ),
+    (
+        27046,
+        "the success of an init container is withheld from a caller that has sent SIGKILL before",
+    ),
+    (
+        77531,
+        "a creation that hangs keeps the pod's cgroup small after its sandbox has died",
+    ),
+    (
+        77030,
+        "an exec that is never started counts as a running postStart handler",
     ),
     (102, "a creation whose caller has gone is not undone"),
     (

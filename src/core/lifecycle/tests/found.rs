@@ -572,3 +572,73 @@ fn a_closed_request_and_the_next_one_make_no_termination() {
     assert_eq!(world.executed("drain"), None, "{:#?}", world.seen);
     assert_eq!(world.pod.phase(), Phase::Running);
 }
+
+#[test]
+fn an_app_with_a_changed_image_waits_for_no_init_container() {
+    let mut world = pod(&[
+        ("init", "setup"),
+        ("apps", "web"),
+        ("restart-policy", "Never"),
+    ]);
+    world = running(world.script("setup", runs_to(0)), &["setup", "web"]);
+    world.run_for(secs(15));
+    // A preStop handler that the shim cannot see has taken the grace period, so that 2 s are left.
+    world.call(kill("web", 2));
+    world.run_for(secs(1));
+    assert!(world.reported("web").is_some());
+    world.call(Call::Run("web#2", None));
+    world.run_for(ms(100));
+    assert!(world.is_executing("web#2"), "{:#?}", world.seen);
+}
+
+#[test]
+fn a_restart_of_the_whole_pod_starts_in_order() {
+    let annotations = [
+        ("init", "setup"),
+        ("sidecars", "proxy"),
+        ("apps", "web api"),
+        ("restart-policy", "Never"),
+        ("caller-restarts.usher/web", "42"),
+    ];
+    let names = ["setup", "proxy", "web", "api"];
+    let mut world = running(pod(&annotations).script("setup", runs_to(0)), &names);
+    world.call(Call::Crash("web", 42));
+    for name in ["api", "proxy"] {
+        world.run_for(secs(1));
+        world.call(kill(name, 2));
+        world.run_for(secs(3));
+        assert!(world.reported(name).is_some(), "{name}: {:#?}", world.seen);
+    }
+    world.call(Call::Run("web#2", None));
+    world.run_for(secs(1));
+    assert!(!world.is_executing("web#2"), "{:#?}", world.seen);
+    world.call(Call::Run("setup#2", None));
+    world.call(Call::Run("proxy#2", None));
+    world.run_for(secs(3));
+    assert!(world.is_executing("web#2"), "{:#?}", world.seen);
+}
+
+#[test]
+fn a_stop_after_a_pre_stop_handler_that_took_all_the_time_is_not_forced() {
+    let argv = ["/bin/bye".to_owned()];
+    let annotations = [
+        ("sidecars", "proxy"),
+        ("post-exit", "clean"),
+        ("grace-period", "5s"),
+    ];
+    let world = pod(&annotations).facts("web", handler(&argv));
+    let mut world = running(world, &["proxy", "web", "clean"]);
+    let exec = Exec {
+        id: "exec",
+        argv: &argv,
+        has_deadline: false,
+        is_interactive: false,
+    };
+    world.exec("web", &exec).unwrap();
+    world.run_for(secs(5));
+    world.exec_over("web", "exec", None);
+    world.call(kill("web", 2));
+    world.call(kill("proxy", 2));
+    world.run_for(secs(5));
+    assert!(world.executed("clean").is_some(), "{:#?}", world.seen);
+}
