@@ -56,8 +56,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "limits",
-        about: "usher refuses a pod if a value in the pod's annotations is above a limit. A \
-                setting whose key is not in the file has no limit.",
+        about: "usher refuses a pod if a value in the pod's annotations is above a limit. If the \
+                file does not contain a key, the setting of this key has no limit.",
         entries: &[
             Entry {
                 key: "grace-period",
