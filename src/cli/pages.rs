@@ -75,10 +75,11 @@ fn annotations() -> Page {
         parts: vec![
             part(
                 "Of the pod",
-                "A setting of the pod is an annotation `usher/NAME`. If a setting takes names, write names \
-                 of containers, separated by commas or white space. If a setting takes a time, write a \
-                 duration in Go's format: `300ms`, `90s`, `1h30m`. Each entry ends with its origin: a \
-                 proposal for Kubernetes, or usher itself.",
+                "A setting of the pod is an annotation `usher/NAME`. If a setting takes names, \
+                 write names of containers, separated by commas or white space. If a setting takes \
+                 a time, write a duration in Go's format: `300ms`, `90s`, `1h30m`. The last field \
+                 of each entry shows the origin of the setting, a proposal for Kubernetes or usher \
+                 itself.",
                 |entry| entry.roles.is_empty(),
             ),
             part(

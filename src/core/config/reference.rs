@@ -30,15 +30,16 @@ pub const TABLES: &[Table] = &[
         name: "",
         about: "All keys are optional. A change to the file applies to pods that start after the \
                 change. While the file has a mistake, no pod with usher's runtime can start. \
-                `usher check` and containerd's error message show the mistake. Write times as in \
-                annotations, but in quotes: `\"300ms\"`, `\"90s\"`, `\"1h30m\"`.",
+                `usher check` and containerd's error message show the mistake. Write times in the \
+                format of annotations, but in quotes, for example `\"300ms\"`, `\"90s\"` or \
+                `\"1h30m\"`.",
         entries: &[
             Entry {
                 key: "enabled",
                 value: "`true`, `false`",
                 default: "`true`",
-                about: "With `false`, usher ignores all annotations: new pods run as under \
-                        containerd's own shim.",
+                about: "With `false`, usher ignores the annotations of all new pods, and new pods \
+                        run as under containerd's own shim.",
                 example: "true",
             },
             Entry {
@@ -46,16 +47,17 @@ pub const TABLES: &[Table] = &[
                 value: "`\"Refuse\"`, `\"Warn\"`",
                 default: "`\"Refuse\"`",
                 about: "Applies to annotations of usher that this version of usher does not know. \
-                        `\"Refuse\"` refuses the container. `\"Warn\"` ignores the annotation and \
-                        logs a warning: use it while nodes run different versions.",
+                        With `\"Refuse\"`, usher refuses the container. With `\"Warn\"`, usher \
+                        ignores the annotation and logs a warning. Use `\"Warn\"` while nodes run \
+                        different versions of usher.",
                 example: "\"Refuse\"",
             },
         ],
     },
     Table {
         name: "limits",
-        about: "usher refuses a pod if a value in its annotations is above a limit. A setting \
-                whose key is not in the file has no limit.",
+        about: "usher refuses a pod if a value in the pod's annotations is above a limit. If the \
+                file does not contain a key, the setting of this key has no limit.",
         entries: &[
             Entry {
                 key: "grace-period",
@@ -141,8 +143,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "minimums",
-        about: "usher refuses a pod if a value in its annotations is below a minimum. usher raises \
-                a default that is below a minimum.",
+        about: "usher refuses a pod if a value in the pod's annotations is below a minimum. usher \
+                raises a default that is below a minimum.",
         entries: &[
             Entry {
                 key: "grace-period",
@@ -178,23 +180,23 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "roles",
-        about: "This table gives roles to containers that an injector adds, and that the pod's \
-                annotations do not list.",
+        about: "This table gives roles to containers that the pod's annotations do not list, for \
+                example because an injector adds the containers.",
         entries: &[
             Entry {
                 key: "sidecars",
                 value: "names, in which `*` stands for any characters",
                 default: "none",
-                about: "A container with one of these names is a sidecar, unless a list in its \
-                        pod's annotations contains the container's name.",
+                about: "If a container has one of these names, and the pod's annotations do not \
+                        list the container, the container is a sidecar.",
                 example: "[\"istio-proxy\", \"*-exporter\"]",
             },
             Entry {
                 key: "everywhere",
                 value: "`true`, `false`",
                 default: "`false`",
-                about: "With `true`, the key `sidecars` also applies to pods without annotations. \
-                        `everywhere` needs the key `sidecars`.",
+                about: "With `true`, the key `sidecars` also applies to pods without annotations \
+                        of usher. Without names in `sidecars`, usher refuses `everywhere = true`.",
                 example: "false",
             },
         ],

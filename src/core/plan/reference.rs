@@ -75,48 +75,48 @@ impl PodSetting {
             PodSetting::Init => (
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Init containers run one after another. Each must exit with 0 before the next \
-                 container starts. To kubelet, the containers in this list are ordinary \
-                 containers.",
+                "Init containers run one after another. Each init container must exit with 0 \
+                 before the next container starts. kubelet treats the containers in this list as \
+                 ordinary containers.",
                 "Init, 2016",
                 &[("usher/init", "migrate, warm-up")],
             ),
             PodSetting::NativeInit => (
                 "names".into(),
                 "none".into(),
-                "The pod's own `initContainers`. kubelet runs these containers in order, so usher \
-                 starts each of them immediately and leaves it alone.",
+                "List the pod's own `initContainers` here. kubelet already runs these containers \
+                 in order, so usher starts each of these containers immediately.",
                 "usher",
                 &[("usher/native-init", "volume-permissions")],
             ),
             PodSetting::Sidecars => (
                 "names; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Sidecars start before the apps, and stop after them.",
+                "Sidecars start before the apps, and stop after the apps.",
                 "KEP-753, draft",
                 &[("usher/sidecars", "proxy, logs?")],
             ),
             PodSetting::Apps => (
                 "names".into(),
-                "all containers that no other list names".into(),
-                "Apps do the pod's work. If you set this list, a container that no list names (for \
-                 example from `kubectl debug`) is a guest: the guest starts immediately, and usher \
-                 leaves it alone.",
+                "all containers that are in no other list".into(),
+                "Apps do the pod's work. If you set this list, every container that is in no list \
+                 is a guest, for example a container from `kubectl debug`. A guest starts \
+                 immediately, and usher does not stop the guest.",
                 "usher",
                 &[("usher/apps", "web")],
             ),
             PodSetting::PreExit => (
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Defer containers that run one after another when the pod terminates, before usher \
-                 stops the apps. Until the termination, usher holds these containers.",
+                "When the pod terminates, these defer containers run one after another, before \
+                 usher stops the apps. Until the termination, usher holds these containers.",
                 "Defer, 2017",
                 &[("usher/pre-exit", "drain")],
             ),
             PodSetting::PostExit => (
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Defer containers that run one after another when the pod terminates, after the \
+                "When the pod terminates, these defer containers run one after another, after the \
                  apps have exited. Until the termination, usher holds these containers.",
                 "Defer, 2017",
                 &[("usher/post-exit", "upload-results")],
@@ -135,10 +135,11 @@ impl PodSetting {
             PodSetting::StartMode => (
                 one_of::<StartMode>(),
                 word(usual.start_mode),
-                "Says when usher answers the call `Start` of a container whose turn has not come. \
-                 `Block`: when the turn comes. `Hold`: immediately, before the program runs. \
-                 `Auto`: acts as `Block` for some seconds if all containers that the Start waits \
-                 for exist and run, and otherwise acts as `Hold`.",
+                "Decides when usher answers the call `Start` for a container whose turn has not \
+                 come. With `Block`, usher answers when the turn comes. With `Hold`, usher answers \
+                 immediately, before the container's program runs. `Auto` acts as `Block` for at \
+                 most ten seconds if all containers that this container waits for are running. \
+                 Otherwise `Auto` acts as `Hold`.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
@@ -146,22 +147,23 @@ impl PodSetting {
                 TIME.into(),
                 time(usual.startup_timeout),
                 "The longest time that an init container, sidecar or app waits for its turn. After \
-                 this time the container exits with 1.",
+                 this time, the waiting container exits with code 1.",
                 "usher",
                 &[SIDECARS, ("usher/startup-timeout", "90s")],
             ),
             PodSetting::RestartPolicy => (
                 one_of::<RestartPolicy>(),
                 word(usual.restart_policy),
-                "Repeat `spec.restartPolicy` here: the shim cannot see it.",
+                "Repeat the pod's `spec.restartPolicy` here, because the shim cannot see the pod's \
+                 spec.",
                 "usher",
                 &[SIDECARS, ("usher/restart-policy", "Never")],
             ),
             PodSetting::Essential => (
                 "names of init containers, sidecars and apps".into(),
                 "none".into(),
-                "Containers whose failure ends the pod. Under the restart policies `Always` and \
-                 `OnFailure`, kubelet then starts the whole pod again.",
+                "If one of these containers fails, usher ends the pod. Under the restart policies \
+                 `Always` and `OnFailure`, kubelet then starts the whole pod again.",
                 "KEP-753, draft",
                 &[SIDECARS, ("usher/essential", "proxy")],
             ),
@@ -172,8 +174,8 @@ impl PodSetting {
                     time(usual.usual_grace_period)
                 )
                 .into(),
-                "The time that a termination may take, from the first stop request on. Some grace \
-                 policies add a few seconds.",
+                "The longest time from the first stop request to the end of the termination. Some \
+                 grace policies add a few seconds.",
                 "Kubernetes",
                 &[SIDECARS, ("usher/grace-period", "45s")],
             ),
@@ -187,25 +189,25 @@ impl PodSetting {
             PodSetting::SidecarStopOrder => (
                 one_of::<SidecarStopOrder>(),
                 word(usual.sidecar_stop_order),
-                "`Reverse` stops the sidecars one by one, the last started first. `Parallel` stops \
-                 all of them at the same time.",
+                "`Reverse` stops the sidecars one by one, in the reverse order of their start. \
+                 `Parallel` stops all sidecars at the same time.",
                 "KEP-753",
                 &[SIDECARS, ("usher/sidecar-stop-order", "Parallel")],
             ),
             PodSetting::SidecarExitCode => (
                 one_of::<SidecarExitCode>(),
                 word(usual.sidecar_exit_code),
-                "The exit code that usher reports for a sidecar that it has stopped. `Mask`: 0. \
-                 `Signal`: 0 if a signal killed the sidecar, else the sidecar's own code. \
-                 `Propagate`: the sidecar's own code.",
+                "The exit code that usher reports for a sidecar that usher has stopped. `Mask` \
+                 reports 0. `Signal` reports 0 if a signal killed the sidecar, and otherwise the \
+                 sidecar's own code. `Propagate` reports the sidecar's own code.",
                 "usher",
                 &[SIDECARS, ("usher/sidecar-exit-code", "Signal")],
             ),
             PodSetting::DeferExitCode => (
                 one_of::<DeferExitCode>(),
                 word(usual.defer_exit_code),
-                "The exit code that usher reports for a defer container. `Mask`: always 0. \
-                 `Propagate`: the container's own code.",
+                "The exit code that usher reports for a defer container. `Mask` always reports 0. \
+                 `Propagate` reports the container's own code.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -215,10 +217,11 @@ impl PodSetting {
             PodSetting::TerminationWindow => (
                 TIME.into(),
                 time(usual.termination_window),
-                "The time for which a stop request waits for a second one. If a second request \
-                 comes, usher concludes that the pod terminates. Requests for sidecars and defer \
-                 containers wait. In a pod with defer containers or termination hooks, all \
-                 requests wait.",
+                "After a stop request, usher waits this long for a second stop request before \
+                 usher sends the stop signal. If a second request comes, usher concludes that the \
+                 whole pod terminates. usher waits after requests for sidecars and defer \
+                 containers. In a pod with defer containers or termination hooks, usher waits \
+                 after all requests.",
                 "usher",
                 &[SIDECARS, ("usher/termination-window", "2s")],
             ),
@@ -227,9 +230,10 @@ impl PodSetting {
                  optionally with `maxSeconds`"
                     .into(),
                 "none; `maxSeconds` is 100".into(),
-                "A defer container that still runs at the end of the grace period gets more time, \
-                 at most `maxSeconds` seconds. With `probe`, the container may run as long as its \
-                 liveness probe succeeds. With `count`, the container gets N times S seconds more.",
+                "If a defer container still runs at the end of the grace period, the container \
+                 gets more time, but at most `maxSeconds` seconds. With `probe`, the container may \
+                 run as long as its liveness probe succeeds. With `count`, the container gets up \
+                 to N extensions of S seconds each.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -243,15 +247,16 @@ impl PodSetting {
                 one_of::<OomScore>(),
                 word(usual.oom_score),
                 "With `Match`, usher lowers a sidecar's `oom_score_adj` to the lowest value among \
-                 the pod's apps. With `Off`, usher changes no value.",
+                 the pod's apps. With `Off`, usher does not change `oom_score_adj`.",
                 "KEP-753",
                 &[SIDECARS, ("usher/oom-score", "Off")],
             ),
             PodSetting::CgroupSizing => (
                 one_of::<CgroupSizing>(),
                 word(usual.cgroup_sizing),
-                "The CPU and memory of the pod's cgroup. `Effective`: the most that the pod needs \
-                 at any time. `Phase`: what the current phase of the pod needs. `Off`: what \
+                "Decides how much CPU and memory the pod's cgroup gets. With `Effective`, the \
+                 cgroup gets the most that the pod needs at any time. With `Phase`, the cgroup \
+                 gets what the current phase of the pod needs. With `Off`, the cgroup keeps what \
                  kubelet has set.",
                 "KEP-753; Init, 2016",
                 &[SIDECARS, ("usher/cgroup-sizing", "Phase")],
@@ -291,7 +296,8 @@ impl ContainerSetting {
             ContainerSetting::RestartPolicy => (
                 one_of::<RestartPolicy>(),
                 "the pod's".into(),
-                "The container's own `restartPolicy`, if it differs from the pod's.",
+                "Repeat the container's own `restartPolicy` here, if this policy differs from the \
+                 pod's policy.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),
@@ -299,11 +305,11 @@ impl ContainerSetting {
                 ],
             ),
             ContainerSetting::CallerRestarts => (
-                "exit codes; `!` before the list means all codes that are not in it".into(),
+                "exit codes; with `!` before the first code, all other exit codes".into(),
                 "none".into(),
-                "The exit codes in the container's `restartPolicyRules`. After an exit with such a \
-                 code, kubelet restarts the container, although its restart policy would not. Such \
-                 an exit does not complete the run.",
+                "Repeat the exit codes in the container's `restartPolicyRules` here. After an exit \
+                 with one of these codes, kubelet restarts the container under every restart \
+                 policy. Such an exit does not complete the pod's run.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),
@@ -314,9 +320,10 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `Probe`; `periodMilliseconds` may replace `periodSeconds`"
                     .into(),
                 "none".into(),
-                "If a sidecar fails this probe, usher stops the sidecar and restarts it in place, \
-                 under every restart policy. If a stop request has come for the sidecar, usher \
-                 does not restart it. For a defer container, `grace-extension` uses this probe.",
+                "If a sidecar fails this probe, usher stops the sidecar and restarts the sidecar \
+                 in place, under every restart policy of the pod. After a stop request for the \
+                 sidecar, usher does not restart the sidecar. For a defer container, the setting \
+                 `grace-extension` uses this probe.",
                 "Kubernetes; Defer, 2017",
                 &[
                     SIDECARS,
@@ -330,7 +337,7 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `LifecycleHandler`: `exec`, `httpGet`, `tcpSocket` or `sleep`"
                     .into(),
                 "none".into(),
-                "The hook runs in the first step of the pod's termination.",
+                "usher runs this hook in the first step of the pod's termination.",
                 "KEP-753, draft",
                 &[
                     SIDECARS,
@@ -343,9 +350,10 @@ impl ContainerSetting {
             ContainerSetting::Restart => (
                 one_of::<RestartPolicy>(),
                 "`Always` for sidecars, `Never` for defer containers".into(),
-                "Says after which exits usher restarts a sidecar in place. (If the pod's restart \
-                 policy is `Always`, kubelet restarts sidecars until the pod terminates.) A defer \
-                 container with `Always` or `OnFailure` runs again until it succeeds.",
+                "Decides after which exits usher restarts a sidecar in place. Without this \
+                 setting, in a pod with the restart policy `Always`, kubelet restarts sidecars \
+                 until the pod terminates. A defer container with `Always` or `OnFailure` runs \
+                 again until the container succeeds.",
                 "KEP-753; Defer, 2017",
                 &[SIDECARS, ("restart.usher/proxy", "OnFailure")],
             ),
@@ -353,26 +361,27 @@ impl ContainerSetting {
                 TIME.into(),
                 "none".into(),
                 "The longest time from the container's stop signal to SIGKILL. For a defer \
-                 container: the longest time from its release to its stop signal, with SIGKILL two \
-                 seconds later. This setting can only shorten the time that the pod's grace period \
-                 allows.",
+                 container, the longest time from the start of its program to its stop signal. \
+                 SIGKILL follows two seconds after this signal. The setting can only shorten the \
+                 time that the pod's grace period allows.",
                 "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),
             ContainerSetting::StopSignal => (
                 "a signal, such as `QUIT`, `SIGUSR1`, `15` or `SIGRTMIN+3`, but not SIGKILL".into(),
                 "the caller's signal, else `TERM`".into(),
-                "The signal that stops the container. usher sends this signal in place of the \
-                 signal of kubelet's stop request, and in place of SIGTERM from other callers. \
-                 usher delivers all other signals unchanged.",
+                "The signal that stops the container. usher sends this signal instead of the \
+                 signal in kubelet's stop request. If another caller sends SIGTERM, usher sends \
+                 this signal instead of SIGTERM. usher delivers all other signals unchanged.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
             ContainerSetting::Resources => (
                 "JSON: Kubernetes `ResourceRequirements`".into(),
                 "the CPU request that follows from the container's CPU shares".into(),
-                "The container's requests and limits. Without this setting, the shim does not see \
-                 requests for memory, and sees limits only when the container is created.",
+                "The container's requests and limits. Without this setting, the shim does not know \
+                 the container's memory request, and learns the limits only when the container is \
+                 created.",
                 "Kubernetes",
                 &[
                     SIDECARS,
