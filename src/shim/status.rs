@@ -23,7 +23,7 @@ struct Clock {
     wall: SystemTime,
 }
 
-/// What the status of a pod is made from.
+/// The sources from which the status of a pod is made.
 pub(crate) struct Status<'a> {
     core: &'a Pod,
     record: &'a Record,
