@@ -87,6 +87,21 @@ impl<'host> Pair<'host> {
         meanwhile: impl FnOnce(TaskApi),
         end: impl FnOnce(TaskApi),
     ) -> T {
+        self.beside(verb, slow, |is_over| {
+            meanwhile(self.api());
+            assert!(!is_over(), "{verb} did not wait");
+            end(self.api());
+        })
+    }
+
+    /// Runs `meanwhile` while the OCI runtime's command `verb` of the call `slow` waits. `meanwhile`
+    /// may make the call return.
+    fn beside<T: Send>(
+        &self,
+        verb: &str,
+        slow: impl FnOnce(TaskApi) -> T + Send,
+        meanwhile: impl FnOnce(&dyn Fn() -> bool),
+    ) -> T {
         self.gates.close(verb, "a");
         std::thread::scope(|scope| {
             let call = scope.spawn(|| slow(self.a.api().deadline(3 * PATIENCE)));
@@ -94,9 +109,7 @@ impl<'host> Pair<'host> {
             let _open = OpenAtTheEnd(&self.gates, verb);
             self.gates.await_waiting(verb);
             self.check_other_container();
-            meanwhile(self.api());
-            assert!(!call.is_finished(), "{verb} did not wait");
-            end(self.api());
+            meanwhile(&|| call.is_finished());
             eventually(&format!("{verb} is over"), PATIENCE, || call.is_finished());
             call.join().expect("the slow call")
         })
@@ -275,7 +288,9 @@ fn a_container_that_ended_during_a_slow_exec_takes_no_further_exec() {
         .exec(&pair.a.exec_request("slow", &SLEEP))
         .expect("Exec");
     let slow = |api: TaskApi| api.start("a", "slow").is_err();
-    let failed = pair.during("exec", slow, |api| {
+    // SIGKILL for the container also ends the OCI runtime's command.
+    let failed = pair.beside("exec", slow, |_| {
+        let api = pair.api();
         api.kill("a", "", 9, false).expect("Kill");
         eventually("no exec is added", PROMPTLY, || {
             let late = api.exec(&pair.a.exec_request("late", &SLEEP));
