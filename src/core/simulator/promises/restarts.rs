@@ -21,7 +21,10 @@ pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
         let Some(ending) = run.ending(sidecar.sandbox) else {
             continue;
         };
+        // The shim may have handled an exit before the termination that began in the same moment.
+        let is_first_unknown = sidecar.died.iter().any(|(at, _)| *at == ending.known);
         let excused = run.was_asked_alone(sidecar)
+            || is_first_unknown
             || ending.forced
             || sidecar.member.essential
             || run.deaths[sidecar.sandbox].is_some();
@@ -36,7 +39,7 @@ pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
         });
         // In a termination the first restart comes at once, later ones after a back-off.
         let mut died = sidecar.died.iter();
-        let first = died.find(|(died, _)| *died >= ending.known);
+        let first = died.find(|(died, _)| *died > ending.known);
         let first = match in_back_off {
             Some((_, status)) => Some((ending.known, *status)),
             None => first.copied(),

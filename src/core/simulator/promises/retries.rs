@@ -35,8 +35,14 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -
     let deaths = trace
         .died
         .iter()
-        .filter(|(at, _)| *at >= ending.known && again.is_none_or(|again| *at < again));
+        .filter(|(at, _)| *at > ending.known && again.is_none_or(|again| *at < again));
+    // An exit at the very moment in which the termination began may count as its first one.
+    let is_first_unknown = trace.died.iter().any(|(at, _)| *at == ending.known);
     for (n, (died, status)) in deaths.enumerate() {
+        // This exit has shown the shim that the pod terminates.
+        if run.taken.iter().any(|taken| taken.at == *died) {
+            continue;
+        }
         let due = died.after(wait_after(n));
         let mut executed = trace.executed.iter().copied();
         // An execution at the very time of the exit counts as the restart if one is due at once.
@@ -45,7 +51,8 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -
         broken(!is_early, || {
             format!("{} dies at {died} and runs again at {again:?}", trace.id)
         })?;
-        let by = due.after(MOMENT);
+        let longest = died.after(wait_after(n + usize::from(is_first_unknown)));
+        let by = due.max(longest).after(MOMENT);
         let is_owed = trace.part() == Part::Sidecar && is_needed(run, ending, trace, (*died, by));
         let is_there = again.is_some_and(|again| again <= by);
         broken(!is_owed || is_there || !is_wanted(trace, *status), || {
@@ -99,7 +106,8 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
             let mut decided = trace.restarting.iter().rev();
             let decided = decided.find(|at| *at <= again).unwrap_or(again);
             // The pod is deleted with less time only afterwards.
-            if *decided < ending.from {
+            let deleted = run.stopped_all(trace.sandbox).map(|(at, _)| at);
+            if *decided < ending.from || deleted.is_some_and(|at| at > *decided) {
                 continue;
             }
             let behind = behind(run, (trace, &ending), *decided);

@@ -83,7 +83,8 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
         let is_left = awaits_defers(run, trace, ready)
             || awaits_defers(run, trace, due)
             || looks_restarted(run, trace)
-            || looks_ended(run, sandbox);
+            || looks_ended(run, sandbox)
+            || is_unseen_restart(run, trace);
         if is_left {
             continue;
         }
@@ -130,7 +131,11 @@ pub fn looks_ended(run: &Run<'_>, sandbox: usize) -> bool {
 /// shim does so before a termination that it decides because something failed or is complete. In
 /// that time no app and no init container is executed.
 fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
-    let failed = run.of(trace.sandbox).any(|other| {
+    // The failure may have come before a restart of the whole pod that the shim has not noticed.
+    let before = trace.sandbox.checked_sub(1);
+    let before = before.filter(|_| run.log.restarted.contains(&trace.sandbox));
+    let sandboxes = before.into_iter().chain([trace.sandbox]);
+    let failed = sandboxes.flat_map(|sandbox| run.of(sandbox)).any(|other| {
         let is_now = |failed: Time| failed <= at && at <= failed.after(secs(61));
         let is_failure =
             |(died, status): &(Time, ExitStatus)| *status != ExitStatus::Code(0) && is_now(*died);
@@ -175,8 +180,15 @@ pub fn starts_follow_the_startup_order(run: &Run<'_>) -> Verdict {
         if has_run || was_complete(run, trace, first) || is_unseen_restart(run, trace) {
             continue;
         }
+        let began = run.began(trace.sandbox, first);
         for member in predecessors(run, trace).filter(|member| member.part == Part::Sidecar) {
-            let mut traces = before().filter(|it| it.member.name == member.name);
+            // Nobody waits for an optional sidecar that has not been created in this run.
+            let namesakes = || before().filter(|it| it.member.name == member.name);
+            let is_of_run = |it: &ContainerTrace<'_>| it.created >= began && it.created <= first;
+            if member.optional && !namesakes().any(is_of_run) {
+                continue;
+            }
+            let mut traces = namesakes();
             let could_be = traces.any(|it| could_be_started(run, it, first));
             // A container does not wait for an optional container that is not created by then.
             let mut there = run.of(trace.sandbox);
