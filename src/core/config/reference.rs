@@ -143,8 +143,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "minimums",
-        about: "usher refuses a pod if a value in the pod's annotations is below a minimum. usher \
-                raises a default that is below a minimum.",
+        about: "usher refuses a pod with a value below its minimum. If a default is below its minimum, \
+                usher uses the minimum instead.",
         entries: &[
             Entry {
                 key: "grace-period",
