@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use usher_core::lifecycle::{READ_WITHIN, Report, Time};
+use usher_core::process::ExitStatus;
 use usher_core::simulator::Seen;
 use usher_core::simulator::trace::{self, Excuse};
 
@@ -25,6 +26,9 @@ const CREATED_WITHIN: Duration = Duration::from_millis(30);
 /// Limit for the time of an engine call, in milliseconds. If calls take longer, a restarted
 /// container comes back late, because four calls then take longer than the promises tolerate.
 const SLOW: u64 = 25;
+
+/// Time in which kubelet stops a container whose postStart handler has failed.
+const STOPPED_WITHIN: Duration = Duration::from_secs(11);
 
 /// End of an excuse that never ends. No pod runs that long.
 const FOR_GOOD: Duration = Duration::from_secs(86_400);
@@ -227,13 +231,33 @@ impl Account<'_> {
             if !exec_id.starts_with(OTHERS) || !self.executions(id).any(is_soon) {
                 return None;
             }
-            let over = self.story.iter().find(|(_, other)| {
-                matches!(other, Happening::Died { exec_id: Some(of), .. } if of == exec_id)
+            let over = self.story.iter().find_map(|(then, other)| match other {
+                Happening::Died {
+                    exec_id: Some(of),
+                    status,
+                    ..
+                } if of == exec_id => Some((*then, *status)),
+                _ => None,
             });
-            let until = over.map_or(FOR_GOOD, |(then, _)| *then);
-            Some(excuse(Some(id), *at, until + AFTERWARDS))
+            let until = match over {
+                None => FOR_GOOD,
+                Some((then, ExitStatus::Code(0))) => then + AFTERWARDS,
+                // The shim waits until kubelet stops the container, as after a failed handler.
+                Some((then, _)) => then + STOPPED_WITHIN,
+            };
+            Some(excuse(Some(id), *at, until))
         });
-        excuses.collect()
+        // An exec that its client never starts.
+        let added = self.called.iter().filter_map(|called| {
+            let is_soon =
+                |then: Duration| then <= called.at && called.at - then < Duration::from_secs(2);
+            let is_early = called.call == "Exec"
+                && called.exec_id.starts_with(OTHERS)
+                && self.executions(&called.id).any(is_soon);
+            let until = called.at + Duration::from_secs(1) + AFTERWARDS;
+            is_early.then(|| excuse(Some(&called.id), called.at, until))
+        });
+        excuses.chain(added).collect()
     }
 
     /// Excuses for containers that a caller has paused. Without a Resume, the excuse never ends.
