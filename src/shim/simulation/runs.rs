@@ -75,10 +75,6 @@ const FOUND: &[(u64, &str)] = &[
         77531,
         "a creation that hangs keeps the pod's cgroup small after its sandbox has died",
     ),
-    (
-        77030,
-        "an exec that is never started counts as a running postStart handler",
-    ),
     (102, "a creation whose caller has gone is not undone"),
     (
         2763,
