@@ -3,17 +3,8 @@
 use crate::lifecycle::{Action, ContainerId, Exec, Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
+use super::fixtures::{TERM, ask_all, deaf, exec, running, stops_after};
 use crate::simulator::{Call, Script, Seen, World, ms, secs};
-
-fn exec<'a>(id: &'a str, argv: &'a [String]) -> Exec<'a> {
-    Exec {
-        id,
-        argv,
-        has_deadline: false,
-        is_interactive: false,
-    }
-}
 
 /// A container that exits with 0 after this many milliseconds.
 fn ends(after: u64) -> Script {

@@ -1,5 +1,6 @@
 //! Pods and containers that many tests begin with.
 
+use crate::lifecycle::Exec;
 use crate::plan::Signal;
 
 use crate::simulator::{Call, Script, World, ms, secs};
@@ -51,5 +52,15 @@ pub fn never_ready() -> Script {
     Script {
         ready_after: None,
         ..Script::default()
+    }
+}
+
+/// An exec as kubelet makes it for a handler: without a deadline, a terminal and stdin.
+pub fn exec<'a>(id: &'a str, argv: &'a [String]) -> Exec<'a> {
+    Exec {
+        id,
+        argv,
+        has_deadline: false,
+        is_interactive: false,
     }
 }

@@ -1,9 +1,9 @@
 //! Corner cases that the simulated world has found: each broke a promise once.
 
-use crate::lifecycle::{Cause, Exec, HookKind, Phase, Refusal, Report};
+use crate::lifecycle::{Cause, HookKind, Phase, Refusal, Report};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::fixtures::{TERM, ask_all, deaf, never_ready, running};
+use super::fixtures::{TERM, ask_all, deaf, exec, never_ready, running};
 use crate::simulator::{Call, Node, Script, Seen, World, ms, secs};
 
 /// A stop request of kubelet, with this many seconds of grace.
@@ -73,12 +73,7 @@ fn a_pre_stop_handler_right_after_the_start_counts_if_another_container_has_a_re
     let mut world = running(world, &["web"]);
     world.call(Call::Run("proxy", None));
     world.run_for(ms(100));
-    let exec = Exec {
-        id: "exec",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let exec = exec("exec", &argv);
     world.exec("proxy", &exec).unwrap();
     assert_eq!(world.pod.phase(), Phase::Initializing);
     world.call(kill("web", 30));
@@ -257,12 +252,7 @@ fn a_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_the_pod
     let mut world = running(world, &["web", "drain"]);
     world.call(Call::Create("api"));
     world.run_for(ms(100));
-    let exec = Exec {
-        id: "exec",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let exec = exec("exec", &argv);
     world.exec("web", &exec).unwrap();
     // The caller has given up on api, and deletes it.
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
@@ -280,12 +270,7 @@ fn a_sigkill_after_a_start_that_timed_out_is_no_evidence_about_the_pod() {
     let mut world = running(world.script("api", slow), &["web", "drain"]);
     world.call(Call::Run("api", None));
     world.run_for(secs(130));
-    let exec = Exec {
-        id: "exec",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let exec = exec("exec", &argv);
     world.exec("web", &exec).unwrap();
     // The Start was never answered: containerd gives up on it, and deletes the container.
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
@@ -555,12 +540,7 @@ fn a_closed_request_and_the_next_one_make_no_termination() {
     let world = pod(&annotations).facts("proxy", handler(&argv));
     let mut world = running(world.script("proxy", deaf()), &["proxy", "api", "drain"]);
     // The container is unhealthy, and the caller vanishes before SIGKILL.
-    let exec = Exec {
-        id: "exec",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let exec = exec("exec", &argv);
     world.exec("proxy", &exec).unwrap();
     world.run_for(ms(1_500));
     world.exec_over("proxy", "exec", Some(0));
@@ -628,12 +608,7 @@ fn a_stop_after_a_pre_stop_handler_that_took_all_the_time_is_not_forced() {
     ];
     let world = pod(&annotations).facts("web", handler(&argv));
     let mut world = running(world, &["proxy", "web", "clean"]);
-    let exec = Exec {
-        id: "exec",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let exec = exec("exec", &argv);
     world.exec("web", &exec).unwrap();
     world.run_for(secs(5));
     world.exec_over("web", "exec", None);

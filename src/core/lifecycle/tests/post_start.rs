@@ -4,19 +4,14 @@
 use crate::lifecycle::{Exec, Time};
 use crate::plan::{KubeletFacts, PreStop};
 
-use super::fixtures::TERM;
+use super::fixtures::{TERM, exec};
 use crate::simulator::{Call, Node, Seen, World, ms, secs};
 
 /// A pod whose app was created before its sidecar. The sidecar's postStart handler has just ended
 /// with `code`.
 fn post_started(code: Option<u8>, more: &[(&'static str, &'static str)]) -> (World, Time) {
     let argv = ["/bin/setup".to_owned()];
-    let exec = Exec {
-        id: "post",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let exec = exec("post", &argv);
     let lists = [&[("sidecars", "proxy"), ("apps", "web")][..], more].concat();
     let mut world = World::new(&lists).with_sandbox();
     world.call(Call::Run("web", None));
@@ -70,12 +65,7 @@ fn an_exec_that_fails_and_no_stop_follows_keeps_no_sidecar_out_for_ever() {
 #[test]
 fn a_post_start_that_ends_with_its_sidecar_has_failed_although_it_runs_again_after_the_restart() {
     let argv = ["/bin/setup".to_owned()];
-    let exec = Exec {
-        id: "post",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let exec = exec("post", &argv);
     let lists = [("sidecars", "proxy"), ("restart-policy", "OnFailure")];
     let mut world = World::new(&lists).with_sandbox();
     world.call(Call::Run("web", None));
@@ -101,12 +91,7 @@ fn a_pre_stop_handler_delays_the_stop_after_a_failed_post_start() {
             ..KubeletFacts::default()
         };
         let argv = ["/bin/setup".to_owned()];
-        let exec = Exec {
-            id: "post",
-            argv: &argv,
-            has_deadline: false,
-            is_interactive: false,
-        };
+        let exec = exec("post", &argv);
         let world = World::new(&[("sidecars", "proxy")]).with_sandbox();
         let mut world = world.facts("proxy", facts);
         world.call(Call::Run("web", None));
@@ -131,12 +116,7 @@ fn a_create_shows_that_an_exec_is_no_post_start() {
             Some(_) => post_started(code, &[]),
             None => {
                 let argv = ["/bin/top".to_owned()];
-                let exec = Exec {
-                    id: "top",
-                    argv: &argv,
-                    has_deadline: false,
-                    is_interactive: false,
-                };
+                let exec = exec("top", &argv);
                 let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
                 world.call(Call::Run("web", None));
                 world.call(Call::Run("proxy", None));
@@ -161,12 +141,7 @@ fn a_create_shows_that_an_exec_is_no_post_start() {
 #[test]
 fn an_exec_that_is_not_started_keeps_no_container_waiting() {
     let argv = ["/bin/setup".to_owned()];
-    let exec = Exec {
-        id: "post",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let exec = exec("post", &argv);
     let mut world = World::new(&[("sidecars", "proxy"), ("apps", "web")]).with_sandbox();
     world.call(Call::Run("web", None));
     world.call(Call::Run("proxy", None));

@@ -3,6 +3,7 @@
 use crate::lifecycle::{Exec, Refusal, Time};
 use crate::plan::KubeletFacts;
 
+use super::fixtures::exec;
 use crate::simulator::{Call, Script, World, ms, secs};
 
 const PROBE: (&str, &str) = (
@@ -362,12 +363,7 @@ fn a_guest_is_started_at_once() {
 #[test]
 fn post_start_belongs_to_the_start_of_a_sidecar() {
     let argv = ["/bin/setup".to_owned()];
-    let exec = Exec {
-        id: "post",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let exec = exec("post", &argv);
     let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
     world.call(Call::Run("web", None));
     world.call(Call::Run("proxy", None));
@@ -392,12 +388,7 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
     let mut world = World::new(&[("sidecars", "proxy")]).facts("web", facts);
     world.call(Call::Run("web", None));
     world.run_for(ms(100));
-    let pre_stop = Exec {
-        id: "a",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let pre_stop = exec("a", &argv);
     assert!(matches!(
         world.exec("web", &pre_stop),
         Err(Refusal::Held { .. })
@@ -413,12 +404,7 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
         world.exec("web", &probe),
         Err(Refusal::Held { .. })
     ));
-    let shell = Exec {
-        id: "c",
-        argv: &other,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let shell = exec("c", &other);
     assert_eq!(world.exec("web", &shell), Ok(()));
 }
 

@@ -1,9 +1,9 @@
 //! The signals that containers of a running pod see when they are asked to stop.
 
-use crate::lifecycle::{Exec, Phase, Refusal};
+use crate::lifecycle::{Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::fixtures::{TERM, ask_all, deaf, never_ready, running, stops_after};
+use super::fixtures::{TERM, ask_all, deaf, exec, never_ready, running, stops_after};
 use crate::simulator::{Call, Node, Seen, World, ms, secs};
 
 #[test]
@@ -214,12 +214,7 @@ fn a_gate_that_opens_after_the_termination_began_starts_nothing() {
         world.call(Call::Run(name, None));
     }
     world.run_for(ms(100));
-    let post_start = Exec {
-        id: "post",
-        argv: &argv,
-        has_deadline: false,
-        is_interactive: false,
-    };
+    let post_start = exec("post", &argv);
     world.exec("proxy", &post_start).unwrap();
     world.run_for(secs(12));
     world.call(Call::Kill("proxy", TERM, None));
@@ -299,17 +294,7 @@ fn a_pre_stop_handler_that_is_seen_counts_for_a_request() {
     let world = World::new(&[("sidecars", "proxy")]).facts("web", facts);
     let mut world = running(world, &["proxy", "web"]);
     let asked = world.now;
-    world
-        .exec(
-            "web",
-            &Exec {
-                id: "p",
-                argv: &argv,
-                has_deadline: false,
-                is_interactive: false,
-            },
-        )
-        .unwrap();
+    world.exec("web", &exec("p", &argv)).unwrap();
     world.call(Call::Kill("proxy", TERM, None));
     world.run_for(secs(3));
     assert!(world.signalled("web").is_none() && world.signalled("proxy").is_none());
