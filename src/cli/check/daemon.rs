@@ -232,7 +232,9 @@ fn capabilities(status: &str) -> Option<u64> {
 fn cgroups(mount: &Path) -> Finding {
     let version = match Layout::at(mount) {
         // With this option of the mount, the kernel moves processes into cgroups without a wait.
-        Some(Layout::V2) if has_option(mount, "favordynmods") => "version 2 with favordynmods",
+        Some(Layout::V2) if Layout::has_option(mount, "favordynmods") => {
+            "version 2 with favordynmods"
+        }
         Some(Layout::V2) => "version 2",
         Some(Layout::Hybrid) => "version 1, with a hierarchy of version 2 beside it (hybrid)",
         Some(Layout::V1) => "version 1",
@@ -247,17 +249,6 @@ fn cgroups(mount: &Path) -> Finding {
             format!("{version}; systemd runs, so both cgroup drivers work: use kubelet's")
         }
         false => format!("{version}; systemd does not run: the cgroup driver is cgroupfs"),
-    })
-}
-
-/// True if the file system at `mount` has this option, as `/proc/self/mounts` lists it.
-fn has_option(mount: &Path, option: &str) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    mounts.lines().any(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let is_here = fields.next().map(Path::new) == Some(mount);
-        let options = fields.nth(1).unwrap_or_default();
-        is_here && options.split(',').any(|given| given == option)
     })
 }
 

@@ -17,8 +17,8 @@ use super::finding::{Code, Finding, Group, Subject};
 const KERNEL: Subject = Subject::new(Group::Node, "kernel");
 
 /// A part of the kernel's interface that older kernels lack.
-pub(super) struct Feature {
-    pub name: &'static str,
+struct Feature {
+    name: &'static str,
     /// The first Linux with it.
     since: &'static str,
     is_missing: fn() -> bool,
@@ -26,7 +26,7 @@ pub(super) struct Feature {
 
 /// The features that the shim uses, and can do without. docs/troubleshooting.md says what does not
 /// work without each of them.
-pub(super) const FEATURES: [Feature; 4] = [
+const FEATURES: [Feature; 4] = [
     Feature {
         name: "pidfd_open",
         since: "5.3",

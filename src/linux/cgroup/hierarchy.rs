@@ -62,6 +62,12 @@ impl Layout {
         }
     }
 
+    /// True if the hierarchy at a mount point is mounted with this option.
+    pub fn has_option(mount: &Path, option: &str) -> bool {
+        let mut mounts = mounted().into_iter();
+        mounts.any(|found| found.point == mount && found.has(option))
+    }
+
     /// Layout of this machine.
     pub fn here() -> Option<Layout> {
         Layout::at(unified())
