@@ -43,11 +43,11 @@ impl Actor {
 
     /// Gives the pod's cgroup the size that the core wants now.
     pub(super) fn settle_size(&mut self) {
-        if self.sizing().is_some() {
-            let wanted = Some(self.core.pod_size());
-            if self.sizing().is_some_and(|sizing| sizing.last != wanted) {
-                self.settle_size_now(true);
-            }
+        if self
+            .sizing()
+            .is_some_and(|sizing| sizing.last.as_ref() != Some(&self.core.pod_size()))
+        {
+            self.settle_size_now(true);
         }
         self.let_go_of_pod_cgroup();
     }
@@ -84,7 +84,7 @@ impl Actor {
                 Ok::<_, Panicked>(())
             };
             self.spawn(wait, |actor, _| {
-                if let Some(sizing) = actor.sizing() {
+                if let Some(sizing) = actor.sizing_mut() {
                     sizing.is_due = false;
                 }
                 actor.settle_size_now(false);
@@ -110,8 +110,7 @@ impl Actor {
 
     /// True while the pod's memory limit is being lowered.
     pub(super) fn is_lowering_memory(&self) -> bool {
-        let sizing = self.pod_cgroup.as_ref().and_then(|own| own.sizing.as_ref());
-        sizing.is_some_and(Sizing::is_lowering)
+        self.sizing().is_some_and(Sizing::is_lowering)
     }
 
     /// Returns the bundle in which the original values of the pod's cgroup are recorded. If the
@@ -130,7 +129,11 @@ impl Actor {
         Some(keeper.bundle.clone())
     }
 
-    fn sizing(&mut self) -> Option<&mut Sizing> {
+    fn sizing(&self) -> Option<&Sizing> {
+        self.pod_cgroup.as_ref()?.sizing.as_ref()
+    }
+
+    fn sizing_mut(&mut self) -> Option<&mut Sizing> {
         self.pod_cgroup.as_mut()?.sizing.as_mut()
     }
 
@@ -153,7 +156,7 @@ impl Actor {
         let cgroup = Arc::clone(cgroup);
         let notified = async move { cgroup.notify_manager(news).await };
         self.spawn(notified, |actor, outcome| {
-            if let Some(sizing) = actor.sizing() {
+            if let Some(sizing) = actor.sizing_mut() {
                 sizing.is_notifying = false;
                 if let Err(error) = outcome
                     && !std::mem::replace(&mut sizing.has_logged_refusal, true)
