@@ -46,8 +46,6 @@ pub(crate) struct Process {
     execution: u64,
     starts: Vec<RequestId>,
     start_when_created: Option<Option<Duration>>,
-    /// True while the caller runs the postStart handler.
-    runs_post_start: bool,
     /// The execs that run. They end with their container.
     execs: Vec<String>,
 }
@@ -353,12 +351,9 @@ impl World {
                     is_interactive: false,
                 };
                 let begun = self.begin_exec(&id, &exec);
-                match self.processes.get_mut(&id).filter(|_| begun.is_ok()) {
-                    Some(process) => {
-                        process.runs_post_start = true;
-                        self.schedule(takes, Event::PostStartOver(id, code));
-                    }
-                    None => self.see(Seen::PostStartOver(name.to_owned(), Some(false))),
+                match begun {
+                    Ok(()) => self.schedule(takes, Event::PostStartOver(id, code)),
+                    Err(_) => self.see(Seen::PostStartOver(name.to_owned(), Some(false))),
                 }
             }
             Call::Delete(name) => {
@@ -415,7 +410,6 @@ impl World {
                     execution: self.counter,
                     starts: Vec::new(),
                     start_when_created: start,
-                    runs_post_start: false,
                     execs: Vec::new(),
                 };
                 self.processes.insert(id.clone(), process);
@@ -606,9 +600,8 @@ impl World {
 
     /// Ends a container's postStart handler, unless it has ended before.
     fn post_start_is_over(&mut self, id: &ContainerId, status: ExitStatus) {
-        if let Some(process) = self.processes.get_mut(id)
-            && std::mem::take(&mut process.runs_post_start)
-        {
+        let process = self.processes.get(id);
+        if process.is_some_and(|process| process.execs.iter().any(|it| it == POST_START)) {
             let has_succeeded = status == ExitStatus::Code(0);
             self.see(Seen::PostStartOver(id.to_string(), Some(has_succeeded)));
             self.end_exec(id, POST_START, Some(status));
