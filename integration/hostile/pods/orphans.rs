@@ -4,13 +4,12 @@
 
 use serde_json::Value;
 
+use crate::harness::host_pids;
+
 use super::{Container, Pod, Stage, sleeper};
 
 fn in_the_hosts_pid_namespace(_: &Stage, config: &mut Value) {
-    let namespaces = config["linux"]["namespaces"].as_array_mut();
-    namespaces
-        .expect("namespaces")
-        .retain(|namespace| namespace["type"] != "pid");
+    host_pids(config);
 }
 
 pub const PODS: &[Pod] = &[
