@@ -187,14 +187,14 @@ impl History {
         };
         let is_of_it = exits.iter().any(|(of, _)| *of == name);
         let of_restart = exits.get(first..).unwrap_or_default();
-        let mut stops = of_restart.windows(2).map(|pair| match pair {
-            [(_, before), (_, exit)] => {
+        let stopped = of_restart.get(1..).unwrap_or_default();
+        let mut stops = of_restart.iter().zip(stopped);
+        is_of_it
+            && !stopped.is_empty()
+            && stops.all(|((_, before), (_, exit))| {
                 let is_soon = exit.at.since(before.at) <= RESTARTS_ALL_WITHIN;
                 exit.reason == ExitReason::StoppedShortly && is_soon
-            }
-            _ => false,
-        });
-        is_of_it && of_restart.len() > 1 && stops.all(|is_of_it| is_of_it)
+            })
     }
 
     /// True if the failure of the name's last container ends the pod.

@@ -149,9 +149,9 @@ impl StopRequest {
     }
 
     /// True if the caller sent a stop signal and gave the container 2 s at most, counted from its
-    /// first signal. After a preStop handler, 2 s may be the rest of the grace period.
+    /// first signal. A stop after a preStop handler is none: 2 s may be the rest of the grace period.
     pub fn is_short_stop(&self) -> bool {
-        matches!(self.kind, RequestKind::Stop(stop) if stop.forced && stop.at == self.at)
+        matches!(self.kind, RequestKind::Stop(stop) if stop.forced)
     }
 
     /// True if the request can be part of a termination that began at `since`. A request that was
