@@ -75,17 +75,14 @@ fn annotations() -> Page {
         parts: vec![
             part(
                 "Of the pod",
-                "A setting of the pod is an annotation `usher/NAME`. If a setting takes names, \
-                 write names of containers, separated by commas or white space. If a setting takes \
-                 a time, write a duration in Go's format: `300ms`, `90s`, `1h30m`. The last field \
-                 of each entry shows the origin of the setting, a proposal for Kubernetes or usher \
-                 itself.",
+                "A setting of the pod is an annotation `usher/NAME`. Write names of containers, \
+                 separated by commas or white space, and times in Go's format: `300ms`, `90s`, \
+                 `1h30m`. The last field of each entry shows where the setting comes from.",
                 |entry| entry.roles.is_empty(),
             ),
             part(
                 "Of one container",
-                "A setting of one container is an annotation `NAME.usher/CONTAINER`. The shim refuses a \
-                 setting that the container's role does not support.",
+                "A setting of one container is an annotation `NAME.usher/CONTAINER`.",
                 |entry| !entry.roles.is_empty(),
             ),
         ],

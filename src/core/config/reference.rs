@@ -28,100 +28,96 @@ pub struct Entry {
 pub const TABLES: &[Table] = &[
     Table {
         name: "",
-        about: "All keys are optional. A change to the file applies to pods that start after the \
-                change. While the file has a mistake, no pod with usher's runtime can start. \
-                `usher check` and containerd's error message show the mistake. Write times in the \
-                format of annotations, but in quotes, for example `\"300ms\"`, `\"90s\"` or \
-                `\"1h30m\"`.",
+        about: "All keys are optional. A change applies to new pods, without a restart of any \
+                program. While the file has a mistake, no pod with usher's runtime can start. \
+                `usher check` and containerd's error message show the mistake. Write times as in \
+                annotations, but in quotes, for example `\"90s\"`.",
         entries: &[
             Entry {
                 key: "enabled",
                 value: "`true`, `false`",
                 default: "`true`",
-                about: "With `false`, usher ignores the annotations of all new pods, and new pods \
-                        run as under containerd's own shim.",
+                about: "With `false`, usher ignores the annotations of new pods, which then run as \
+                        under containerd's own shim.",
                 example: "true",
             },
             Entry {
                 key: "unknown-keys",
                 value: "`\"Refuse\"`, `\"Warn\"`",
                 default: "`\"Refuse\"`",
-                about: "Applies to annotations of usher that this version of usher does not know. \
-                        With `\"Refuse\"`, usher refuses the container. With `\"Warn\"`, usher \
-                        ignores the annotation and logs a warning. Use `\"Warn\"` while nodes run \
-                        different versions of usher.",
+                about: "If this version of usher does not know an annotation of usher, \
+                        `\"Refuse\"` refuses the container, and `\"Warn\"` only logs a warning. \
+                        Use `\"Warn\"` while nodes run different versions of usher.",
                 example: "\"Refuse\"",
             },
         ],
     },
     Table {
         name: "limits",
-        about: "usher refuses a pod if a value in the pod's annotations is above a limit. If the \
-                file does not contain a key, the setting of this key has no limit.",
+        about: "usher refuses a pod with a value above its limit.",
         entries: &[
             Entry {
                 key: "grace-period",
                 value: "time",
                 default: "none",
                 about: "The longest grace period that an annotation may give a pod or a container. \
-                        The limit does not apply to the grace period that kubelet sends.",
+                        The limit does not apply to kubelet's own grace period.",
                 example: "\"1h\"",
             },
             Entry {
                 key: "startup-timeout",
                 value: "time",
                 default: "none",
-                about: "The maximum that a pod may set as `usher/startup-timeout`.",
+                about: "The maximum of `usher/startup-timeout`.",
                 example: "\"30m\"",
             },
             Entry {
                 key: "termination-window",
                 value: "time",
                 default: "none",
-                about: "The maximum that a pod may set as `usher/termination-window`.",
+                about: "The maximum of `usher/termination-window`.",
                 example: "\"10s\"",
             },
             Entry {
                 key: "grace-extension",
                 value: "time",
                 default: "none",
-                about: "The maximum that a pod may set as `maxSeconds` of `usher/grace-extension`.",
+                about: "The maximum of `maxSeconds` in `usher/grace-extension`.",
                 example: "\"5m\"",
             },
             Entry {
                 key: "grace-extension-count",
                 value: "number",
                 default: "none",
-                about: "The maximum that a pod may set as `count` of `usher/grace-extension`.",
+                about: "The maximum of `count` in `usher/grace-extension`.",
                 example: "10",
             },
             Entry {
                 key: "probe-initial-delay",
                 value: "time",
                 default: "none",
-                about: "The maximum that a pod may set as `initialDelaySeconds` of a probe.",
+                about: "The maximum of a probe's `initialDelaySeconds`.",
                 example: "\"5m\"",
             },
             Entry {
                 key: "probe-period",
                 value: "time",
                 default: "none",
-                about: "The maximum that a pod may set as `periodSeconds` or \
-                        `periodMilliseconds` of a probe.",
+                about: "The maximum of a probe's `periodSeconds` or `periodMilliseconds`.",
                 example: "\"1m\"",
             },
             Entry {
                 key: "probe-timeout",
                 value: "time",
                 default: "none",
-                about: "The maximum that a pod may set as `timeoutSeconds` of a probe.",
+                about: "The maximum of a probe's `timeoutSeconds`.",
                 example: "\"10s\"",
             },
             Entry {
                 key: "probe-failure-threshold",
                 value: "number",
                 default: "none",
-                about: "The maximum that a pod may set as `failureThreshold` of a probe.",
+                about: "The maximum of a probe's `failureThreshold`.",
                 example: "1000",
             },
             Entry {
@@ -135,16 +131,15 @@ pub const TABLES: &[Table] = &[
                 key: "names",
                 value: "number",
                 default: "none",
-                about: "The highest number of names in one list. Even without this key, a list has \
-                        at most 256 names.",
+                about: "The highest number of names in a list. Without this key, a list has at \
+                        most 256 names.",
                 example: "32",
             },
         ],
     },
     Table {
         name: "minimums",
-        about: "usher refuses a pod with a value below its minimum. If a default is below its minimum, \
-                usher uses the minimum instead.",
+        about: "usher refuses a pod with a value below its minimum.",
         entries: &[
             Entry {
                 key: "grace-period",
@@ -158,45 +153,44 @@ pub const TABLES: &[Table] = &[
                 key: "startup-timeout",
                 value: "time",
                 default: "none",
-                about: "The minimum that a pod may set as `usher/startup-timeout`.",
+                about: "The minimum of `usher/startup-timeout`.",
                 example: "\"10s\"",
             },
             Entry {
                 key: "termination-window",
                 value: "time",
                 default: "none",
-                about: "The minimum that a pod may set as `usher/termination-window`.",
+                about: "The minimum of `usher/termination-window`.",
                 example: "\"100ms\"",
             },
             Entry {
                 key: "probe-period",
                 value: "time",
                 default: "none",
-                about: "The minimum that a pod may set as `periodSeconds` or \
-                        `periodMilliseconds` of a probe.",
+                about: "The minimum of a probe's `periodSeconds` or `periodMilliseconds`.",
                 example: "\"100ms\"",
             },
         ],
     },
     Table {
         name: "roles",
-        about: "This table gives roles to containers that the pod's annotations do not list, for \
-                example because an injector adds the containers.",
+        about: "This table gives roles to containers that the pod's annotations do not list, such \
+                as injected proxies.",
         entries: &[
             Entry {
                 key: "sidecars",
                 value: "names, in which `*` stands for any characters",
                 default: "none",
-                about: "If a container has one of these names, and the pod's annotations do not \
-                        list the container, the container is a sidecar.",
+                about: "A container with one of these names is a sidecar, unless the pod's \
+                        annotations list the container.",
                 example: "[\"istio-proxy\", \"*-exporter\"]",
             },
             Entry {
                 key: "everywhere",
                 value: "`true`, `false`",
                 default: "`false`",
-                about: "With `true`, the key `sidecars` also applies to pods without annotations \
-                        of usher. Without names in `sidecars`, usher refuses `everywhere = true`.",
+                about: "With `true`, `sidecars` also applies to pods without annotations of usher. \
+                        `true` needs names in `sidecars`.",
                 example: "false",
             },
         ],

@@ -75,9 +75,8 @@ impl PodSetting {
             PodSetting::Init => (
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Init containers run one after another. Each init container must exit with 0 \
-                 before the next container starts. kubelet treats the containers in this list as \
-                 ordinary containers.",
+                "Init containers run one after another. Each must exit with 0 before the next one \
+                 starts. List ordinary containers here, not the pod's `initContainers`.",
                 "Init, 2016",
                 &[("usher/init", "migrate, warm-up")],
             ),
@@ -85,23 +84,23 @@ impl PodSetting {
                 "names".into(),
                 "none".into(),
                 "List the pod's own `initContainers` here. kubelet already runs these containers \
-                 in order, so usher starts each of these containers immediately.",
+                 in order, so usher starts them immediately.",
                 "usher",
                 &[("usher/native-init", "volume-permissions")],
             ),
             PodSetting::Sidecars => (
                 "names; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Sidecars start before the apps, and stop after the apps.",
+                "Sidecars start before the apps, and stop after them.",
                 "KEP-753, draft",
                 &[("usher/sidecars", "proxy, logs?")],
             ),
             PodSetting::Apps => (
                 "names".into(),
                 "all containers that are in no other list".into(),
-                "Apps do the pod's work. If you set this list, every container that is in no list \
-                 is a guest, for example a container from `kubectl debug`. A guest starts \
-                 immediately, and usher does not stop the guest.",
+                "Apps do the pod's work. If you set this list, a container in no list is a guest, \
+                 for example one from `kubectl debug`. usher starts a guest immediately, and does \
+                 not stop it.",
                 "usher",
                 &[("usher/apps", "web")],
             ),
@@ -109,7 +108,7 @@ impl PodSetting {
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
                 "When the pod terminates, these defer containers run one after another, before \
-                 usher stops the apps. Until the termination, usher holds these containers.",
+                 usher stops the apps.",
                 "Defer, 2017",
                 &[("usher/pre-exit", "drain")],
             ),
@@ -117,7 +116,7 @@ impl PodSetting {
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
                 "When the pod terminates, these defer containers run one after another, after the \
-                 apps have exited. Until the termination, usher holds these containers.",
+                 apps have exited.",
                 "Defer, 2017",
                 &[("usher/post-exit", "upload-results")],
             ),
@@ -136,34 +135,32 @@ impl PodSetting {
                 one_of::<StartMode>(),
                 word(usual.start_mode),
                 "Decides when usher answers the call `Start` for a container whose turn has not \
-                 come. With `Block`, usher answers when the turn comes. With `Hold`, usher answers \
-                 immediately, before the container's program runs. `Auto` acts as `Block` for at \
-                 most ten seconds if all containers that this container waits for are running. \
-                 Otherwise `Auto` acts as `Hold`.",
+                 come. `Block` answers when the turn comes. `Hold` answers immediately, before the \
+                 program runs. `Auto` acts as `Block` for at most ten seconds if all containers \
+                 that this container waits for are running, and otherwise as `Hold`.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
             PodSetting::StartupTimeout => (
                 TIME.into(),
                 time(usual.startup_timeout),
-                "The longest time that an init container, sidecar or app waits for its turn. After \
-                 this time, the waiting container exits with code 1.",
+                "The longest time that an init container, sidecar or app waits for its turn. Then \
+                 the container exits with code 1.",
                 "usher",
                 &[SIDECARS, ("usher/startup-timeout", "90s")],
             ),
             PodSetting::RestartPolicy => (
                 one_of::<RestartPolicy>(),
                 word(usual.restart_policy),
-                "Repeat the pod's `spec.restartPolicy` here, because the shim cannot see the pod's \
-                 spec.",
+                "Repeat the pod's `spec.restartPolicy` here, because the shim cannot see it.",
                 "usher",
                 &[SIDECARS, ("usher/restart-policy", "Never")],
             ),
             PodSetting::Essential => (
                 "names of init containers, sidecars and apps".into(),
                 "none".into(),
-                "If one of these containers fails, usher ends the pod. Under the restart policies \
-                 `Always` and `OnFailure`, kubelet then starts the whole pod again.",
+                "If one of these containers fails, usher ends the pod. kubelet then starts the \
+                 whole pod again, except under the restart policy `Never`.",
                 "KEP-753, draft",
                 &[SIDECARS, ("usher/essential", "proxy")],
             ),
@@ -182,15 +179,15 @@ impl PodSetting {
             PodSetting::GracePolicy => (
                 one_of::<GracePolicy>(),
                 word(usual.grace_policy),
-                "The rule by which the termination steps share the grace period.",
+                "Decides how the termination steps share the grace period.",
                 "KEP-753, draft",
                 &[SIDECARS, ("usher/grace-policy", "Reserve")],
             ),
             PodSetting::SidecarStopOrder => (
                 one_of::<SidecarStopOrder>(),
                 word(usual.sidecar_stop_order),
-                "`Reverse` stops the sidecars one by one, in the reverse order of their start. \
-                 `Parallel` stops all sidecars at the same time.",
+                "`Reverse` stops the sidecars one by one, in reverse order of their start. \
+                 `Parallel` stops all at the same time.",
                 "KEP-753",
                 &[SIDECARS, ("usher/sidecar-stop-order", "Parallel")],
             ),
@@ -206,7 +203,7 @@ impl PodSetting {
             PodSetting::DeferExitCode => (
                 one_of::<DeferExitCode>(),
                 word(usual.defer_exit_code),
-                "The exit code that usher reports for a defer container. `Mask` always reports 0. \
+                "The exit code that usher reports for a defer container. `Mask` reports 0. \
                  `Propagate` reports the container's own code.",
                 "Defer, 2017",
                 &[
@@ -217,11 +214,9 @@ impl PodSetting {
             PodSetting::TerminationWindow => (
                 TIME.into(),
                 time(usual.termination_window),
-                "After a stop request, usher waits this long for a second stop request before \
-                 usher sends the stop signal. If a second request comes, usher concludes that the \
-                 whole pod terminates. usher waits after requests for sidecars and defer \
-                 containers. In a pod with defer containers or termination hooks, usher waits \
-                 after all requests.",
+                "After a stop request for a sidecar or defer container, usher waits this long for \
+                 a second request, which shows that the whole pod terminates. In a pod with defer \
+                 containers or termination hooks, usher waits after every request.",
                 "usher",
                 &[SIDECARS, ("usher/termination-window", "2s")],
             ),
@@ -230,10 +225,10 @@ impl PodSetting {
                  optionally with `maxSeconds`"
                     .into(),
                 "none; `maxSeconds` is 100".into(),
-                "If a defer container still runs at the end of the grace period, the container \
-                 gets more time, but at most `maxSeconds` seconds. With `probe`, the container may \
-                 run as long as its liveness probe succeeds. With `count`, the container gets up \
-                 to N extensions of S seconds each.",
+                "A defer container that still runs at the end of the grace period gets up to \
+                 `maxSeconds` more seconds. With `probe`, the container may run as long as its \
+                 liveness probe succeeds. With `count`, the container gets at most N extensions of \
+                 S seconds.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -246,18 +241,17 @@ impl PodSetting {
             PodSetting::OomScore => (
                 one_of::<OomScore>(),
                 word(usual.oom_score),
-                "With `Match`, usher lowers a sidecar's `oom_score_adj` to the lowest value among \
-                 the pod's apps. With `Off`, usher does not change `oom_score_adj`.",
+                "`Match` lowers a sidecar's `oom_score_adj` to the lowest value among the pod's \
+                 apps. `Off` does not change `oom_score_adj`.",
                 "KEP-753",
                 &[SIDECARS, ("usher/oom-score", "Off")],
             ),
             PodSetting::CgroupSizing => (
                 one_of::<CgroupSizing>(),
                 word(usual.cgroup_sizing),
-                "Decides how much CPU and memory the pod's cgroup gets. With `Effective`, the \
-                 cgroup gets the most that the pod needs at any time. With `Phase`, the cgroup \
-                 gets what the current phase of the pod needs. With `Off`, the cgroup keeps what \
-                 kubelet has set.",
+                "Decides how much CPU and memory the pod's cgroup gets. `Effective` gives the most \
+                 that the pod needs at any time. `Phase` gives what the current phase of the pod \
+                 needs. `Off` keeps what kubelet has set.",
                 "KEP-753; Init, 2016",
                 &[SIDECARS, ("usher/cgroup-sizing", "Phase")],
             ),
@@ -282,8 +276,8 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `Probe`; `periodMilliseconds` may replace `periodSeconds`"
                     .into(),
                 "none".into(),
-                "A sidecar with this probe counts as started when the probe has succeeded. A \
-                 sidecar without a startup probe counts as started when its program runs.",
+                "A sidecar counts as started when this probe has succeeded, or, without a startup \
+                 probe, when its program runs.",
                 "KEP-753",
                 &[
                     SIDECARS,
@@ -296,8 +290,7 @@ impl ContainerSetting {
             ContainerSetting::RestartPolicy => (
                 one_of::<RestartPolicy>(),
                 "the pod's".into(),
-                "Repeat the container's own `restartPolicy` here, if this policy differs from the \
-                 pod's policy.",
+                "Repeat the container's own `restartPolicy` here, if it differs from the pod's.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),
@@ -307,9 +300,9 @@ impl ContainerSetting {
             ContainerSetting::CallerRestarts => (
                 "exit codes; with `!` before the first code, all other exit codes".into(),
                 "none".into(),
-                "Repeat the exit codes in the container's `restartPolicyRules` here. After an exit \
-                 with one of these codes, kubelet restarts the container under every restart \
-                 policy. Such an exit does not complete the pod's run.",
+                "Repeat the exit codes in the container's `restartPolicyRules` here. kubelet \
+                 restarts the container after these codes, so such an exit does not complete the \
+                 pod's run.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),
@@ -320,10 +313,9 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `Probe`; `periodMilliseconds` may replace `periodSeconds`"
                     .into(),
                 "none".into(),
-                "If a sidecar fails this probe, usher stops the sidecar and restarts the sidecar \
-                 in place, under every restart policy of the pod. After a stop request for the \
-                 sidecar, usher does not restart the sidecar. For a defer container, the setting \
-                 `grace-extension` uses this probe.",
+                "If a sidecar fails this probe, usher restarts the sidecar in place, under every \
+                 restart policy of the pod. For a defer container, the setting `grace-extension` \
+                 uses this probe.",
                 "Kubernetes; Defer, 2017",
                 &[
                     SIDECARS,
@@ -351,9 +343,8 @@ impl ContainerSetting {
                 one_of::<RestartPolicy>(),
                 "`Always` for sidecars, `Never` for defer containers".into(),
                 "Decides after which exits usher restarts a sidecar in place. Without this \
-                 setting, in a pod with the restart policy `Always`, kubelet restarts sidecars \
-                 until the pod terminates. A defer container with `Always` or `OnFailure` runs \
-                 again until the container succeeds.",
+                 setting, kubelet restarts the sidecars of a pod with the restart policy `Always`. \
+                 A defer container with `Always` or `OnFailure` runs again until it succeeds.",
                 "KEP-753; Defer, 2017",
                 &[SIDECARS, ("restart.usher/proxy", "OnFailure")],
             ),
@@ -361,18 +352,18 @@ impl ContainerSetting {
                 TIME.into(),
                 "none".into(),
                 "The longest time from the container's stop signal to SIGKILL. For a defer \
-                 container, the longest time from the start of its program to its stop signal. \
-                 SIGKILL follows two seconds after this signal. The setting can only shorten the \
-                 time that the pod's grace period allows.",
+                 container, the longest time from its start to its stop signal, with SIGKILL two \
+                 seconds later. The setting can only shorten the time that the pod's grace period \
+                 allows.",
                 "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),
             ContainerSetting::StopSignal => (
                 "a signal, such as `QUIT`, `SIGUSR1`, `15` or `SIGRTMIN+3`, but not SIGKILL".into(),
                 "the caller's signal, else `TERM`".into(),
-                "The signal that stops the container. usher sends this signal instead of the \
-                 signal in kubelet's stop request. If another caller sends SIGTERM, usher sends \
-                 this signal instead of SIGTERM. usher delivers all other signals unchanged.",
+                "usher sends this signal instead of the signal in kubelet's stop request, and \
+                 instead of SIGTERM from another caller. usher delivers all other signals \
+                 unchanged.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
@@ -380,8 +371,7 @@ impl ContainerSetting {
                 "JSON: Kubernetes `ResourceRequirements`".into(),
                 "the CPU request that follows from the container's CPU shares".into(),
                 "The container's requests and limits. Without this setting, the shim does not know \
-                 the container's memory request, and learns the limits only when the container is \
-                 created.",
+                 the memory request, and learns the limits only when the container is created.",
                 "Kubernetes",
                 &[
                     SIDECARS,
