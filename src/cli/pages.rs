@@ -75,9 +75,9 @@ fn annotations() -> Page {
         parts: vec![
             part(
                 "Of the pod",
-                "A setting of the pod is an annotation `usher/NAME`. Write names of containers, \
-                 separated by commas or white space, and times in Go's format: `300ms`, `90s`, \
-                 `1h30m`. The last field of each entry shows where the setting comes from.",
+                "A setting of the pod is an annotation `usher/NAME`. Separate names of containers \
+                 by commas or white space. Write times in Go's format, for example `300ms`, `90s` \
+                 or `1h30m`. The last field of each entry shows the source of the setting.",
                 |entry| entry.roles.is_empty(),
             ),
             part(

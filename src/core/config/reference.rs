@@ -28,10 +28,10 @@ pub struct Entry {
 pub const TABLES: &[Table] = &[
     Table {
         name: "",
-        about: "All keys are optional. A change applies to new pods, without a restart of any \
-                program. While the file has a mistake, no pod with usher's runtime can start. \
-                `usher check` and containerd's error message show the mistake. Write times as in \
-                annotations, but in quotes, for example `\"90s\"`.",
+        about: "All keys are optional. A changed file applies to new pods, without a restart of \
+                any program. While `config.toml` has a mistake, no new pod with usher's runtime \
+                can start. `usher check` and containerd's error message show mistakes in the file. \
+                Write times as in annotations, but in quotes, for example `\"90s\"`.",
         entries: &[
             Entry {
                 key: "enabled",
@@ -45,7 +45,7 @@ pub const TABLES: &[Table] = &[
                 key: "unknown-keys",
                 value: "`\"Refuse\"`, `\"Warn\"`",
                 default: "`\"Refuse\"`",
-                about: "If this version of usher does not know an annotation of usher, \
+                about: "If a container has an annotation of usher that this version does not know, \
                         `\"Refuse\"` refuses the container, and `\"Warn\"` only logs a warning. \
                         Use `\"Warn\"` while nodes run different versions of usher.",
                 example: "\"Refuse\"",
@@ -54,7 +54,7 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "limits",
-        about: "usher refuses a pod with a value above its limit.",
+        about: "usher refuses a pod if the value of an annotation is above the limit.",
         entries: &[
             Entry {
                 key: "grace-period",
@@ -131,15 +131,15 @@ pub const TABLES: &[Table] = &[
                 key: "names",
                 value: "number",
                 default: "none",
-                about: "The highest number of names in a list. Without this key, a list has at \
-                        most 256 names.",
+                about: "The maximum number of names in a list. Without this key, the maximum is \
+                        256.",
                 example: "32",
             },
         ],
     },
     Table {
         name: "minimums",
-        about: "usher refuses a pod with a value below its minimum.",
+        about: "usher refuses a pod if the value of an annotation is below the minimum.",
         entries: &[
             Entry {
                 key: "grace-period",
@@ -174,8 +174,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "roles",
-        about: "This table gives roles to containers that the pod's annotations do not list, such \
-                as injected proxies.",
+        about: "`[roles]` gives roles to containers, such as injected proxies, that the pod's \
+                annotations do not list.",
         entries: &[
             Entry {
                 key: "sidecars",
@@ -189,8 +189,8 @@ pub const TABLES: &[Table] = &[
                 key: "everywhere",
                 value: "`true`, `false`",
                 default: "`false`",
-                about: "With `true`, `sidecars` also applies to pods without annotations of usher. \
-                        `true` needs names in `sidecars`.",
+                about: "With `true`, the names in `sidecars` also apply to pods without \
+                        annotations of usher. `true` is invalid without names in `sidecars`.",
                 example: "false",
             },
         ],

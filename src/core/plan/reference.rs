@@ -135,17 +135,18 @@ impl PodSetting {
                 one_of::<StartMode>(),
                 word(usual.start_mode),
                 "Decides when usher answers the call `Start` for a container whose turn has not \
-                 come. `Block` answers when the turn comes. `Hold` answers immediately, before the \
-                 program runs. `Auto` acts as `Block` for at most ten seconds if all containers \
-                 that this container waits for are running, and otherwise as `Hold`.",
+                 come. With `Block`, usher answers when the turn comes. With `Hold`, usher answers \
+                 immediately, before the program runs. If all containers before this container are \
+                 running, `Auto` acts like `Block` for at most ten seconds. Otherwise, `Auto` acts \
+                 like `Hold`.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
             PodSetting::StartupTimeout => (
                 TIME.into(),
                 time(usual.startup_timeout),
-                "The longest time that an init container, sidecar or app waits for its turn. Then \
-                 the container exits with code 1.",
+                "An init container, sidecar or app that has waited this long for its turn exits \
+                 with code 1.",
                 "usher",
                 &[SIDECARS, ("usher/startup-timeout", "90s")],
             ),
@@ -172,7 +173,7 @@ impl PodSetting {
                 )
                 .into(),
                 "The longest time from the first stop request to the end of the termination. Some \
-                 grace policies add a few seconds.",
+                 grace policies allow a few seconds more.",
                 "Kubernetes",
                 &[SIDECARS, ("usher/grace-period", "45s")],
             ),
@@ -187,7 +188,7 @@ impl PodSetting {
                 one_of::<SidecarStopOrder>(),
                 word(usual.sidecar_stop_order),
                 "`Reverse` stops the sidecars one by one, in reverse order of their start. \
-                 `Parallel` stops all at the same time.",
+                 `Parallel` stops all sidecars at the same time.",
                 "KEP-753",
                 &[SIDECARS, ("usher/sidecar-stop-order", "Parallel")],
             ),
@@ -215,8 +216,9 @@ impl PodSetting {
                 TIME.into(),
                 time(usual.termination_window),
                 "After a stop request for a sidecar or defer container, usher waits this long for \
-                 a second request, which shows that the whole pod terminates. In a pod with defer \
-                 containers or termination hooks, usher waits after every request.",
+                 a second stop request, which would show that the whole pod terminates. In a pod \
+                 with defer containers or termination hooks, usher also waits after a stop request \
+                 for an app.",
                 "usher",
                 &[SIDECARS, ("usher/termination-window", "2s")],
             ),
@@ -226,9 +228,9 @@ impl PodSetting {
                     .into(),
                 "none; `maxSeconds` is 100".into(),
                 "A defer container that still runs at the end of the grace period gets up to \
-                 `maxSeconds` more seconds. With `probe`, the container may run as long as its \
-                 liveness probe succeeds. With `count`, the container gets at most N extensions of \
-                 S seconds.",
+                 `maxSeconds` more seconds. With `probe`, the container goes on running as long as \
+                 its liveness probe succeeds. With `count`, the container gets at most N \
+                 extensions of S seconds.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),
@@ -276,8 +278,8 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `Probe`; `periodMilliseconds` may replace `periodSeconds`"
                     .into(),
                 "none".into(),
-                "A sidecar counts as started when this probe has succeeded, or, without a startup \
-                 probe, when its program runs.",
+                "A sidecar counts as started when this probe has succeeded. A sidecar without a \
+                 startup probe counts as started when its program runs.",
                 "KEP-753",
                 &[
                     SIDECARS,
@@ -298,11 +300,11 @@ impl ContainerSetting {
                 ],
             ),
             ContainerSetting::CallerRestarts => (
-                "exit codes; with `!` before the first code, all other exit codes".into(),
+                "exit codes; `!` before the first code means all exit codes except these".into(),
                 "none".into(),
-                "Repeat the exit codes in the container's `restartPolicyRules` here. kubelet \
-                 restarts the container after these codes, so such an exit does not complete the \
-                 pod's run.",
+                "Repeat the exit codes from the container's `restartPolicyRules` here. kubelet \
+                 restarts the container after an exit with one of these codes, so the exit does \
+                 not complete the pod's run.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),
@@ -343,8 +345,9 @@ impl ContainerSetting {
                 one_of::<RestartPolicy>(),
                 "`Always` for sidecars, `Never` for defer containers".into(),
                 "Decides after which exits usher restarts a sidecar in place. Without this \
-                 setting, kubelet restarts the sidecars of a pod with the restart policy `Always`. \
-                 A defer container with `Always` or `OnFailure` runs again until it succeeds.",
+                 setting, usher does not restart sidecars under the pod's restart policy `Always`, \
+                 because kubelet does. A defer container with `Always` or `OnFailure` runs again \
+                 until it succeeds.",
                 "KEP-753; Defer, 2017",
                 &[SIDECARS, ("restart.usher/proxy", "OnFailure")],
             ),
@@ -352,18 +355,18 @@ impl ContainerSetting {
                 TIME.into(),
                 "none".into(),
                 "The longest time from the container's stop signal to SIGKILL. For a defer \
-                 container, the longest time from its start to its stop signal, with SIGKILL two \
-                 seconds later. The setting can only shorten the time that the pod's grace period \
-                 allows.",
+                 container, the longest time from its start to its stop signal. SIGKILL follows \
+                 two seconds later. The setting can only shorten the time that the pod's grace \
+                 period allows.",
                 "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),
             ContainerSetting::StopSignal => (
-                "a signal, such as `QUIT`, `SIGUSR1`, `15` or `SIGRTMIN+3`, but not SIGKILL".into(),
+                "a signal except SIGKILL, for example `QUIT`, `SIGUSR1`, `15` or `SIGRTMIN+3`"
+                    .into(),
                 "the caller's signal, else `TERM`".into(),
-                "usher sends this signal instead of the signal in kubelet's stop request, and \
-                 instead of SIGTERM from another caller. usher delivers all other signals \
-                 unchanged.",
+                "usher sends this signal when kubelet stops the container, and when another caller \
+                 sends SIGTERM. usher delivers all other signals unchanged.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
