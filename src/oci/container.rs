@@ -1,5 +1,10 @@
 //! A container: created, restarted in place and deleted.
 
+#![allow(
+    clippy::large_futures,
+    reason = "the futures of these calls are freed when the call ends, unlike those of an idle pod"
+)]
+
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};

@@ -3,6 +3,11 @@
 //! The request is like kubelet's, but redirects are treated differently. kubelet follows a redirect
 //! to the same host; the shim does not, and takes the redirect itself as a success.
 
+#![allow(
+    clippy::large_futures,
+    reason = "the prober is a separate process, which ends with the attempt"
+)]
+
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;

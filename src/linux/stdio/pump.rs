@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -84,7 +84,7 @@ pub(super) fn spawn_output(
                 _ => copy(&from, &mut to, over(&mut phase_of_process), passage).await,
             }
         };
-        report(until_deleted(moved, keep, &mut phase).await);
+        report(until_deleted(pin!(moved), keep, &mut phase).await);
         drop(from);
         to.finish().await;
         if let Some(passage) = passage {
@@ -134,7 +134,7 @@ pub(super) fn spawn_terminal_output(
             drop(peer);
         };
         let copied = copy(&master, &mut to, last, passage);
-        report(until_deleted(copied, keep, &mut phase).await);
+        report(until_deleted(pin!(copied), keep, &mut phase).await);
         drop(master);
         to.finish().await;
         if let Some(passage) = passage {
@@ -203,12 +203,14 @@ fn report(moved: io::Result<()>) {
 
 /// Runs `work`. When the process is deleted, closes the shim's own reading end of the FIFO: a
 /// client that deletes the process has read all output that it needs.
+///
+/// `work` is pinned by the caller, because a future that is moved into another one takes its memory
+/// twice.
 async fn until_deleted<T>(
-    work: impl Future<Output = T>,
+    mut work: Pin<&mut impl Future<Output = T>>,
     keep: Option<Arc<File>>,
     phase: &mut Phases,
 ) -> T {
-    let mut work = pin!(work);
     tokio::select! {
         biased;
         done = &mut work => return done,
@@ -232,11 +234,9 @@ async fn keep_back(
             wanted = &mut begin => return Ok(wanted.ok().map(|()| kept_back)),
             readable = from.readable() => readable?,
         };
-        let mut piece = [0; PIECE];
-        match read(from.get_ref(), &mut piece) {
+        match append_piece(from.get_ref(), &mut kept_back) {
             Ok(0) => return Ok(begin.await.ok().map(|()| kept_back)),
-            Ok(length) => {
-                kept_back.extend(piece.iter().take(length));
+            Ok(_) => {
                 if let Some(passage) = passage {
                     passage.keep_back(kept_back.len());
                 }
@@ -247,6 +247,15 @@ async fn keep_back(
         }
     }
     Ok(Some(kept_back))
+}
+
+/// Reads a piece, appends it, and returns its length. The buffer is on the stack: in a future, it
+/// would take memory as long as the process runs.
+fn append_piece(from: &OwnedFd, to: &mut Vec<u8>) -> nix::Result<usize> {
+    let mut piece = [0; PIECE];
+    let length = read(from, &mut piece)?;
+    to.extend(piece.iter().take(length));
+    Ok(length)
 }
 
 async fn move_all(
