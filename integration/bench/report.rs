@@ -129,8 +129,13 @@ pub fn print_commands(runtimes: [&str; 2], runs: &[Figures; 2], execs: &[Figures
     }
 }
 
+/// Prints a row. If the second value is 0, there is no ratio.
 pub fn row(what: &str, [ours, theirs]: [String; 2], ratio: f64) {
-    println!("| {what} | {ours} | {theirs} | {ratio:.2} |");
+    let ratio = match ratio.is_finite() {
+        true => format!("{ratio:.2}"),
+        false => String::new(),
+    };
+    println!("| {what} | {ours} | {theirs} | {ratio} |");
 }
 
 /// The machine, its programs and the date.
