@@ -173,7 +173,8 @@ impl PodSetting {
                 )
                 .into(),
                 "The longest time from the first stop request to the end of the termination. Some \
-                 grace policies allow a few seconds more.",
+                 grace policies allow a few seconds more. If kubelet stops the pod, kubelet's own \
+                 grace period is the maximum.",
                 "Kubernetes",
                 &[SIDECARS, ("usher/grace-period", "45s")],
             ),
