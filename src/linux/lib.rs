@@ -19,6 +19,8 @@
 //! | [`sys`] | system calls without a safe wrapper; the only unsafe code of usher |
 //! | `fuzz` | fuzz targets for untrusted input, which the tests run too |
 
+// clippy.toml has the limit. Tests may exceed it.
+#![cfg_attr(not(test), deny(clippy::large_futures))]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
 // Tests may block; only the serving thread must not.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]

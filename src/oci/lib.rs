@@ -17,6 +17,8 @@
 //! | `kind.rs`, `leftovers.rs` | the engine's part of the program's commands |
 //! | `sandbox` | a pod's shared resources without a pause container |
 
+// clippy.toml has the limit. Tests may exceed it.
+#![cfg_attr(not(test), deny(clippy::large_futures))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
 // Tests may block; only the serving thread must not.

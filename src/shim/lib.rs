@@ -20,6 +20,8 @@
 //! | `simulation` | a simulated node, on which tests run pods |
 //! | `fuzz` | fuzz targets for calls and for the input of `start`, which the tests run too |
 
+// clippy.toml has the limit. Tests may exceed it.
+#![cfg_attr(not(test), deny(clippy::large_futures))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
 // Only the thread that serves a pod must not block, so tests may use blocking calls.
