@@ -54,7 +54,12 @@ pub fn import(cluster: &Cluster) {
             json!({ "Env": path, "StopSignal": "SIGUSR1" }),
         ),
     ];
-    let archive = make_archive(&cluster.path("tmp/images"), &rootfs, &images);
+    import_rootfs(cluster, "images", &rootfs, &images);
+}
+
+/// Imports images of a root file system. `name` is the name of a new directory for the archive.
+pub fn import_rootfs(cluster: &Cluster, name: &str, rootfs: &Path, images: &[Image]) {
+    let archive = make_archive(&cluster.path("tmp").join(name), rootfs, images);
     let archive = archive.display().to_string();
     let words = cluster.ctr(&["images", "import", &archive]);
     let finished = run(cluster.on_node(&words), PATIENCE);
@@ -62,7 +67,7 @@ pub fn import(cluster: &Cluster) {
 }
 
 /// Links all applets of busybox, because the examples use more of them than the other tests.
-fn link_applets(rootfs: &Path) {
+pub fn link_applets(rootfs: &Path) {
     let mut command = Command::new(rootfs.join("bin/busybox"));
     command.arg("--list");
     for applet in run(command, PATIENCE).out().lines() {

@@ -36,6 +36,7 @@ mod restarts;
 mod settings;
 mod starting;
 mod stopping;
+mod third_parties;
 mod traffic;
 mod upstream;
 
@@ -204,6 +205,13 @@ const INSTALLER_CASES: &[Named] = cases![
     installer::a_process_that_pretends_to_be_kubelet_is_not_trusted,
 ];
 
+/// Cases with programs of other projects, which `--third-parties` runs.
+const THIRD_PARTIES: &[Named] = cases![
+    third_parties::certificates_are_issued_and_renewed_while_pods_are_created,
+    third_parties::jobs_with_containers_injected_by_vault_complete,
+    third_parties::jobs_with_a_container_injected_by_opentelemetry_complete,
+];
+
 /// Default number of cases that run at a time.
 const THREADS: usize = 3;
 
@@ -228,6 +236,11 @@ fn main() -> ExitCode {
         figures::print(&cluster);
         load::print(&cluster);
         return ExitCode::SUCCESS;
+    }
+    if let [option, words @ ..] = &words[..]
+        && option == "--third-parties"
+    {
+        return run_third_parties(words);
     }
     let (threads, words) = match &words[..] {
         [option, number, words @ ..] if option == "--test-threads" => {
@@ -265,6 +278,30 @@ fn main() -> ExitCode {
     }
     println!("failed:\n    {}", failed.join("\n    "));
     ExitCode::FAILURE
+}
+
+/// Runs the cases with programs of other projects, and prints the figures. With words, runs only
+/// cases whose names contain one of them; the word `rollout` prints the figures.
+fn run_third_parties(words: &[String]) -> ExitCode {
+    let is_chosen =
+        |name: &str| words.is_empty() || words.iter().any(|word| name.contains(&**word));
+    let cluster = start(Node::WithUsher);
+    let chosen = THIRD_PARTIES.iter().filter(|case| is_chosen(case.name));
+    let chosen: Vec<&Named> = chosen.collect();
+    if !chosen.is_empty() {
+        third_parties::import_programs(&cluster);
+    }
+    let mut passed = true;
+    for case in chosen {
+        passed &= passes(&cluster, case);
+    }
+    if is_chosen("rollout") {
+        third_parties::print(&cluster);
+    }
+    match passed {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
 }
 
 /// Runs cases in parallel. Returns the names of the cases that failed.

@@ -151,7 +151,7 @@ fn certificate_of_secret(webhook: &Webhook, name: &str) -> Value {
 }
 
 /// The number of certificates that each replica has begun to serve since its start.
-fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
+pub fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
     let mut taken = BTreeMap::new();
     for line in webhook.log().lines() {
         if line.contains("serving a new certificate") {
@@ -163,7 +163,7 @@ fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
 }
 
 /// Waits until each replica serves a new certificate. Meanwhile every request must be answered.
-fn await_renewal(webhook: &Webhook, before: &BTreeMap<String, usize>) {
+pub fn await_renewal(webhook: &Webhook, before: &BTreeMap<String, usize>) {
     let is_renewed = || {
         assert!(webhook.refuses(&wrong()), "{}", webhook.diagnosis());
         let now = taken(webhook);
@@ -244,8 +244,8 @@ fn inject_authority(webhook: &Webhook, wanted: &Wanted) {
     }
 }
 
-/// Applies the kustomization by the commands at its head. Leaves out the objects for cert-manager.
-fn apply_kustomization(webhook: &Webhook) -> Wanted {
+/// Prints the kustomization, made by the commands at its head.
+pub fn kustomized(webhook: &Webhook) -> String {
     let directory = webhook.cluster.path("tmp/cert-manager");
     fs::create_dir_all(&directory).expect("a directory");
     for entry in fs::read_dir(CERT_MANAGER).expect("the kustomization") {
@@ -255,7 +255,12 @@ fn apply_kustomization(webhook: &Webhook) -> Wanted {
     let manifest = webhook.cluster.path("tmp/webhook.yaml");
     fs::copy(manifest, directory.join("webhook.yaml")).expect("a copy");
     let directory = directory.display().to_string();
-    let text = webhook.cluster.must(&["kustomize", &directory]);
+    webhook.cluster.must(&["kustomize", &directory])
+}
+
+/// Applies the kustomization without the objects for cert-manager.
+fn apply_kustomization(webhook: &Webhook) -> Wanted {
+    let text = kustomized(webhook);
     let (theirs, ours): (Vec<&str>, Vec<&str>) = text
         .split("\n---\n")
         .partition(|document| document.contains("apiVersion: cert-manager.io/"));

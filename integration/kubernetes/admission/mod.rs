@@ -12,7 +12,8 @@ use crate::pod::{Case, Pod, exit_code, with, witness};
 
 pub use failures::*;
 pub use proxies::*;
-use webhook::{NAME, Webhook, dry_run, wrong};
+pub use webhook::{NAME, Webhook};
+use webhook::{dry_run, wrong};
 
 /// A Job's pod. Its author has written only the annotation that is required.
 fn job() -> Pod {
