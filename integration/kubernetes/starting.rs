@@ -1,6 +1,8 @@
 //! Cases from the creation of a pod until the pod is ready. They are from the test plans of KEP-753
 //! and of the draft KEP.
 
+use crate::cluster::PATIENCE;
+use crate::harness::poll;
 use crate::pod::{Case, Pod, exit_code, ready_probe, restarts, script, status_of, with, witness};
 
 /// Two sidecars that take a while to become ready, and an app.
@@ -357,13 +359,15 @@ pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
     let map = in_app(&["cat", "/proc/self/uid_map"]);
     let map: Vec<&str> = map.split_whitespace().collect();
     assert!(map[0] == "0" && map[1] != "0", "{map:?}");
-    // The records are in a volume of the pod, so they are copied to the case's shared directory.
-    std::fs::write(
-        case.shared_dir().join("record"),
-        in_app(&["cat", "/shared/record"]),
-    )
-    .expect("a record");
-    let record = case.record();
+    // The records are in a volume of the pod, so they are copied to the case's shared directory. The
+    // app reads Ready while it is held, so its record may come later.
+    let record = || {
+        let text = in_app(&["cat", "/shared/record"]);
+        std::fs::write(case.shared_dir().join("record"), text).expect("a record");
+        Some(case.record()).filter(|record| record.has("app", "start"))
+    };
+    let record = poll(PATIENCE, record);
+    let record = record.unwrap_or_else(|| panic!("{}", case.diagnosis()));
     record.assert_before(("proxy", "ready"), ("app", "start"));
     case.delete("pod", &[]);
     case.await_gone("pod");
