@@ -210,7 +210,8 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     assert!(by_id.contains(id), "{by_id}");
     let none = usher(cluster, &["inspect", "-n", here, "bank"]);
     assert!(!none.ok() && none.out().is_empty(), "{none:?}");
-    assert!(none.err().contains("there is no pod"), "{none:?}");
+    let expected = format!("no pod {here}/bank runs under usher");
+    assert!(none.err().contains(&expected), "{none:?}");
 
     let explained = says(cluster, &["explain", "-n", here, "shop"]);
     assert!(explained.contains("/shop  in the cluster"), "{explained}");
