@@ -249,10 +249,8 @@ fn main() -> ExitCode {
         words => (THREADS, words),
     };
     let choose = |cases: &'static [Named]| -> Vec<&Named> {
-        let is_chosen = |case: &&Named| {
-            case.needs.are_met_by(&programs)
-                && (words.is_empty() || words.iter().any(|word| case.name.contains(&**word)))
-        };
+        let is_chosen =
+            |case: &&Named| case.needs.are_met_by(&programs) && is_chosen(words, case.name);
         cases.iter().filter(is_chosen).collect()
     };
     let mut failed = Vec::new();
@@ -280,13 +278,18 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// True if a name contains one of the words, or if there are no words.
+fn is_chosen(words: &[String], name: &str) -> bool {
+    words.is_empty() || words.iter().any(|word| name.contains(&**word))
+}
+
 /// Runs the cases with programs of other projects, and prints the figures. With words, runs only
 /// cases whose names contain one of them; the word `rollout` prints the figures.
 fn run_third_parties(words: &[String]) -> ExitCode {
-    let is_chosen =
-        |name: &str| words.is_empty() || words.iter().any(|word| name.contains(&**word));
     let cluster = start(Node::WithUsher);
-    let chosen = THIRD_PARTIES.iter().filter(|case| is_chosen(case.name));
+    let chosen = THIRD_PARTIES
+        .iter()
+        .filter(|case| is_chosen(words, case.name));
     let chosen: Vec<&Named> = chosen.collect();
     if !chosen.is_empty() {
         third_parties::import_programs(&cluster);
@@ -295,7 +298,7 @@ fn run_third_parties(words: &[String]) -> ExitCode {
     for case in chosen {
         passed &= passes(&cluster, case);
     }
-    if is_chosen("rollout") {
+    if is_chosen(words, "rollout") {
         third_parties::print(&cluster);
     }
     match passed {

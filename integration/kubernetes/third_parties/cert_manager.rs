@@ -13,8 +13,8 @@ const NAMESPACE: &str = "cert-manager";
 
 /// cert-manager on the cluster. Removed on drop.
 ///
-/// Its project publishes the other manifests as a Helm chart. In its place, these objects have all
-/// rights, because the rights are not what the tests are about.
+/// The project publishes all manifests but the definitions as a Helm chart. In place of the chart,
+/// these objects have all rights, because the tests are not about rights.
 pub struct CertManager<'a> {
     cluster: &'a Cluster,
 }
@@ -134,7 +134,7 @@ fn renew(webhook: &Webhook, certificate: &str) {
 pub fn certificates_are_issued_and_renewed_while_pods_are_created(case: &Case) {
     let _cert_manager = CertManager::install(case.cluster);
     let webhook = Webhook::prepare(case.cluster);
-    apply(case.cluster, "kustomized", &kustomized(&webhook));
+    apply(case.cluster, "kustomized", &kustomized(&webhook), &[]);
     webhook.await_rollout();
     webhook.await_answers();
     let before = taken(&webhook);

@@ -71,16 +71,12 @@ fn install_vault<'a>(cluster: &'a Cluster, configuration: &str) -> Installed<'a>
             Some((before, _)) => format!("{before}{PROGRAMS}\n"),
             None => format!("{line}\n"),
         });
-    let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: vault}\n---\n";
-    // Objects without a namespace belong to the namespace `vault`, as the Service does.
     let text: String = lines.collect();
-    let file = cluster.path("tmp/namespace.yaml");
-    std::fs::write(&file, namespace).expect("a manifest");
-    cluster.must(&["apply", "--filename", &file.display().to_string()]);
-    let file = cluster.path("tmp/vault.yaml");
-    std::fs::write(&file, text).expect("a manifest");
-    let file = file.display().to_string();
-    cluster.must(&["apply", "--namespace", "vault", "--filename", &file]);
+    cluster.apply(&[json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "vault" },
+    })]);
+    // The manifest's objects, except its Service, do not name their namespace.
+    let file = apply(cluster, "vault", &text, &["--namespace", "vault"]);
     let installed = Installed { cluster, file };
     await_rollout(cluster, "vault", "vault-injector");
     await_authority(cluster, configuration);
@@ -140,7 +136,7 @@ pub fn jobs_with_a_container_injected_by_opentelemetry_complete(case: &Case) {
     let _webhook = Webhook::install(cluster);
     let default = directory("opentelemetry-operator").join("manifests/default");
     let text = manifest(cluster, &default, OPERATOR);
-    let file = apply(cluster, "opentelemetry", &text);
+    let file = apply(cluster, "opentelemetry", &text, &[]);
     let _installed = Installed { cluster, file };
     await_rollout(
         cluster,

@@ -107,12 +107,14 @@ fn manifest(cluster: &Cluster, kustomization: &Path, image: &str) -> String {
     lines.collect()
 }
 
-/// Applies a manifest, and returns its file. Server-side apply is needed for large definitions.
-fn apply(cluster: &Cluster, name: &str, text: &str) -> String {
+/// Applies a manifest with further options, and returns its file. Server-side apply is needed for
+/// large definitions.
+fn apply(cluster: &Cluster, name: &str, text: &str, options: &[&str]) -> String {
     let file = cluster.path(&format!("tmp/{name}.yaml"));
     fs::write(&file, text).expect("a manifest");
     let file = file.display().to_string();
-    cluster.must(&["apply", "--server-side", "--filename", &file]);
+    let words = ["apply", "--server-side", "--filename", &file];
+    cluster.must(&[&words, options].concat());
     file
 }
 

@@ -42,14 +42,6 @@ impl Order {
             Self::Usher => "usher",
         }
     }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Native => "native",
-            Self::Usher => "usher",
-        }
-    }
 }
 
 struct Proxy {
@@ -186,7 +178,8 @@ pub fn print(cluster: &Cluster) {
         let mut all = Order::ALL.map(|order| (order, Counts::default()));
         for round in 0..ROUNDS {
             for (order, counts) in &mut all {
-                let name = format!("rollout-{}-{}-{round}", proxy.name, order.name());
+                let order_name = order.title().replace(' ', "-");
+                let name = format!("rollout-{}-{order_name}-{round}", proxy.name);
                 roll(&Case::new(cluster, &name), proxy, *order, counts);
             }
         }
