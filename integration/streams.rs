@@ -70,6 +70,54 @@ fn a_missing_reader_delays_no_call() {
 }
 
 #[test]
+fn readers_of_an_added_exec_do_not_wait_for_its_start() {
+    let host = Containerd::start();
+    let shim = shell(&host, "sleep 1000");
+    let api = shim.api();
+    start(&api, &shim.create_request());
+    let exec = ExecProcessRequest {
+        stdout: shim.fifo("exec-stdout"),
+        stderr: shim.fifo("exec-stderr"),
+        ..shim.exec_request("one", &["/bin/sh", "-c", "echo out; echo err >&2"])
+    };
+    let readers = [&exec.stdout, &exec.stderr].map(|path| Reader::of(path));
+    api.exec(&exec).expect("Exec");
+    readers.iter().for_each(Reader::await_open);
+    api.start("a", "one").expect("Start of the exec");
+    assert_eq!(api.wait("a", "one").expect("Wait").exit_status, 0);
+    assert_eq!(readers.map(Reader::finish), ["out\n", "err\n"]);
+}
+
+#[test]
+fn an_exec_that_is_deleted_before_its_start_ends_its_output() {
+    let host = Containerd::start();
+    let shim = shell(&host, "sleep 1000");
+    let api = shim.api();
+    start(&api, &shim.create_request());
+    // More execs than the shim opens FIFOs for.
+    let execs: Vec<_> = (0..20)
+        .map(|n| ExecProcessRequest {
+            stdout: shim.fifo(&format!("stdout-{n}")),
+            ..shim.exec_request(&format!("exec-{n}"), &["/bin/echo", "words"])
+        })
+        .collect();
+    for exec in &execs {
+        api.exec(exec).expect("Exec");
+    }
+    let reader = Reader::of(&execs[0].stdout);
+    reader.await_open();
+    api.delete("a", "exec-0").expect("Delete");
+    assert_eq!(reader.finish(), "");
+    // The first exec and the last one work in the same way.
+    for exec in [&execs[1], &execs[19]] {
+        let reader = Reader::of(&exec.stdout);
+        api.start("a", &exec.exec_id).expect("Start of an exec");
+        api.wait("a", &exec.exec_id).expect("Wait");
+        assert_eq!(reader.finish(), "words\n");
+    }
+}
+
+#[test]
 fn a_new_reader_continues_after_one_that_vanished() {
     let host = Containerd::start();
     let script = "echo one; read go; seq 1 5000; read go; echo two; exit 3";

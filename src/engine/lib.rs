@@ -54,7 +54,7 @@ use usher_core::lifecycle::ActionError;
 use usher_core::plan::{Allotment, Hook, Probe, Signal};
 use usher_core::process::ExitStatus;
 use usher_core::sizing::{Limits, Requests, Size};
-use usher_linux::stdio::{self, Paths, Streams};
+use usher_linux::stdio::{self, EarlyFifos, Paths, Streams};
 
 pub use cancel::CancelToken;
 pub use catch_panic::{Panicked, catch_panic};
@@ -97,16 +97,9 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// lower scores cannot go below that score.
     fn allowed_score(&self, wanted: i32, instead_of: i32) -> i32;
 
-    /// Prepares for a creation that is likely to follow. Never waits. Does no harm if no creation
-    /// follows.
-    fn get_ready(&self, _coming: UpcomingCreation) {}
-}
-
-/// The kind of creation that is likely to follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpcomingCreation {
-    Container,
-    Exec,
+    /// Prepares for the creation of a container that is likely to follow. Never waits. Does no harm
+    /// if no creation follows.
+    fn prepare_for_container(&self) {}
 }
 
 /// The request to create a container, as in the caller's Create.
@@ -421,6 +414,12 @@ pub trait Init: fmt::Debug + Send + Sync {
         token: &CancelToken,
     ) -> Result<(), EngineError>;
 
+    /// Prepares for an exec that the caller has added, and whose output goes to `paths`. Never
+    /// waits. Does no harm if the exec is never started.
+    fn prepare_for_exec(&self, _paths: &Paths) -> EarlyFifos {
+        EarlyFifos::default()
+    }
+
     /// Executes a process in the container.
     ///
     /// Law: a failure leaves no process.
@@ -489,7 +488,7 @@ pub trait Process: fmt::Debug + Send + Sync {
 }
 
 /// The request to execute a process in a container.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct ExecOrder {
     pub exec_id: String,
     /// The OCI specification's process as JSON.
@@ -499,6 +498,8 @@ pub struct ExecOrder {
     /// Upper limit of the process's OOM score.
     pub oom_score: Option<i32>,
     pub paths: Paths,
+    /// FIFOs of the output at `paths`, as far as they were [opened](Init::prepare_for_exec) before.
+    pub fifos: EarlyFifos,
 }
 
 /// A new exec.

@@ -21,7 +21,9 @@ use usher_engine::{
 use usher_linux::cgroup::cleanup;
 use usher_linux::reaper::{Child, Reaper};
 use usher_linux::rootfs;
-use usher_linux::stdio::{self, Owner, Paths, ProcessStdio, Setting, Streams};
+use usher_linux::stdio::{
+    self, EarlyFifos, EarlyOpener, Owner, Paths, ProcessStdio, Setting, Streams,
+};
 
 use super::checkpoint::Restore;
 use super::error::RuntimeError;
@@ -63,6 +65,7 @@ pub(super) struct OciContainer {
     pub owner: Owner,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
+    pub early: EarlyOpener,
     pub words: Words,
     /// Namespaces that each init process of the container has to be in.
     pub joins: Namespaces,
@@ -268,7 +271,7 @@ impl OciContainer {
         is_shared: bool,
     ) -> Result<Created, EngineError> {
         let setting = self.setting(&self.id, is_shared);
-        let opened = stdio::open(&self.paths, &setting).await;
+        let opened = stdio::open(&self.paths, &setting, EarlyFifos::default()).await;
         let (stdio, mut streams) = opened.map_err(EngineError::invalid)?;
         if let Some(restore) = restore {
             streams.pass_on();

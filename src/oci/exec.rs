@@ -1,6 +1,7 @@
 //! Execs of a container.
 
 use std::borrow::Cow;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,11 +35,12 @@ struct OciProcess {
 }
 
 impl Execution<'_> {
-    pub async fn run(self) -> Result<NewExec, EngineError> {
+    pub async fn run(mut self) -> Result<NewExec, EngineError> {
+        let early = mem::take(&mut self.order.fifos);
         let spec = self.spec();
         let spec = spec.map_err(EngineError::invalid)?;
         let setting = self.container.setting(&self.order.exec_id, false);
-        let opened = stdio::open(&self.order.paths, &setting).await;
+        let opened = stdio::open(&self.order.paths, &setting, early).await;
         let (stdio, mut streams) = opened.map_err(EngineError::invalid)?;
         let (id, score) = (&self.container.id, self.order.oom_score);
         let executed = match self.runtime.exec(id, &spec, score, stdio).await {

@@ -16,9 +16,10 @@ use usher_engine::{
     Attempted, CancelToken, Cgroup, Checkpoint, EngineError, ExecOrder, ExitFuture, Init,
     Namespaces, NewExec, NewInit, PidHold, PodCgroup, ProbeEnvironment, Sandbox, SignalProgress,
 };
-use usher_linux::cgroup::{Cgroup as ContainerCgroup, CgroupError, PodCgroup as PodsCgroup};
+use usher_linux::cgroup::{Cgroup as ContainerCgroup, CgroupError, PodCgroup as PodsCgroup, moves};
 use usher_linux::probe::{self, Target};
 use usher_linux::reaper::{Child, Reaper};
+use usher_linux::stdio::{EarlyFifos, Paths};
 
 use super::cgroup::OciCgroup;
 use super::container::OciContainer;
@@ -242,6 +243,11 @@ impl Init for OciInit {
     ) -> Result<(), EngineError> {
         // criu freezes the container, so the container is thawed if criu was cut short.
         self.thaw_after(self.runtime(token).checkpoint(self.id(), checkpoint).await)
+    }
+
+    fn prepare_for_exec(&self, paths: &Paths) -> EarlyFifos {
+        moves::prepare_for_exec();
+        self.container.early.open(paths)
     }
 
     async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<NewExec, EngineError> {

@@ -112,10 +112,9 @@ use usher_core::sizing::Size;
 use usher_linux::cgroup::{moves, scores};
 use usher_linux::offload::Threads;
 use usher_linux::reaper::Reaper;
+use usher_linux::stdio::EarlyOpener;
 
-use usher_engine::{
-    Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, UpcomingCreation, Work,
-};
+use usher_engine::{Container, Engine, EngineError, Facts, Namespaces, Order, Sandbox, Work};
 
 pub use bundle::{Bundle, BundleError};
 pub use cgroup::{OciPodCgroup, restore_pod_cgroup};
@@ -191,6 +190,7 @@ impl Engine for OciEngine {
             owner: options.owner(&bundle),
             options,
             runtime,
+            early: EarlyOpener::new(reaper.threads()),
             reaper,
             words: Words::default(),
             joins,
@@ -214,10 +214,7 @@ impl Engine for OciEngine {
         scores::allowed(wanted, instead_of)
     }
 
-    fn get_ready(&self, upcoming: UpcomingCreation) {
-        match upcoming {
-            UpcomingCreation::Container => moves::prepare_for_container(),
-            UpcomingCreation::Exec => moves::prepare_for_exec(),
-        }
+    fn prepare_for_container(&self) {
+        moves::prepare_for_container();
     }
 }

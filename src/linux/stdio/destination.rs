@@ -81,12 +81,8 @@ impl Destination {
             }
         };
         let opened = threads.run(move || Opened::at(&path, create)).await;
-        match opened.and_then(|opened| opened).map_err(failed)? {
-            Opened::File(file) => Ok((Destination::File(Log::new(file)), None)),
-            Opened::Fifo { keep, to } => {
-                Ok((Destination::pipe(to.into()).map_err(failed)?, Some(keep)))
-            }
-        }
+        let opened = opened.and_then(|opened| opened);
+        opened.and_then(Opened::watched).map_err(failed)
     }
 
     /// Makes a destination of the writing end of a pipe.
@@ -184,7 +180,8 @@ impl Destination {
 }
 
 /// An opened destination, before it is watched.
-enum Opened {
+#[derive(Debug)]
+pub(super) enum Opened {
     File(File),
     Fifo { keep: File, to: File },
 }
@@ -199,9 +196,7 @@ impl Opened {
             true => Ok(false),
             false => Err(error),
         })? {
-            let keep = fifo::open(path, End::Read)?;
-            let to = fifo::open(path, End::Write)?;
-            return Ok(Opened::Fifo { keep, to });
+            return Opened::fifo(path);
         }
         let file = OpenOptions::new()
             .append(true)
@@ -211,6 +206,29 @@ impl Opened {
             .custom_flags(libc::O_NONBLOCK)
             .open(path)?;
         Ok(Opened::File(file))
+    }
+
+    /// Opens both ends of a FIFO, without waiting for a reader. A disk with the path may stall.
+    ///
+    /// # Errors
+    ///
+    /// If the FIFO cannot be opened, or the path is no FIFO.
+    pub fn fifo(path: &Path) -> io::Result<Opened> {
+        let keep = fifo::open(path, End::Read)?;
+        let to = fifo::open(path, End::Write)?;
+        Ok(Opened::Fifo { keep, to })
+    }
+
+    /// Starts to watch the destination.
+    ///
+    /// # Errors
+    ///
+    /// If a FIFO cannot be watched.
+    pub fn watched(self) -> io::Result<(Destination, Keep)> {
+        match self {
+            Opened::File(file) => Ok((Destination::File(Log::new(file)), None)),
+            Opened::Fifo { keep, to } => Ok((Destination::pipe(to.into())?, Some(keep))),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod binary;
 mod console;
 mod copy;
 mod destination;
+mod early;
 #[expect(
     clippy::disallowed_methods,
     reason = "the caller's FIFOs are in containerd's own directory, in memory; other files are opened on a thread"
@@ -45,6 +46,7 @@ use tokio::sync::watch as state;
 use crate::reaper::Reaper;
 use crate::sys;
 
+pub use early::{EarlyFifos, EarlyOpener};
 pub use passage::Unread;
 pub use streams::{Streams, drain, open};
 pub use terminal::Size;

@@ -16,7 +16,8 @@ use tokio::task::JoinHandle;
 use super::address::Address;
 use super::binary::{self, Logger};
 use super::console::ConsoleSocket;
-use super::destination::{Destination, Keep};
+use super::destination::{Destination, Keep, Opened};
+use super::early::{EarlyFifos, Fifos};
 use super::fifo::{self, End};
 use super::passage::Unread;
 use super::terminal::{Size, Terminal};
@@ -89,8 +90,8 @@ enum Inlet {
     },
 }
 
-/// Opens the streams: returns the process's ends and the shim's. Waits only until a logging program
-/// is ready.
+/// Opens the streams: returns the process's ends and the shim's. Uses the output's FIFOs in `early`.
+/// Waits only until these are open, or a logging program is ready.
 ///
 /// # Errors
 ///
@@ -98,7 +99,9 @@ enum Inlet {
 pub async fn open(
     paths: &Paths,
     setting: &Setting<'_>,
+    early: EarlyFifos,
 ) -> Result<(ProcessStdio, Streams), StdioError> {
+    let early = early.opened().await;
     if !paths.stdin.is_empty() {
         // Check the FIFO now, while an error can still be returned. Do not open the FIFO yet,
         // because a client starts to write as soon as it is open.
@@ -109,8 +112,8 @@ pub async fn open(
         }
     }
     let (process, mut streams) = match paths.terminal {
-        true => open_terminal(paths, setting).await?,
-        false => open_pipes(paths, setting).await?,
+        true => open_terminal(paths, setting, early).await?,
+        false => open_pipes(paths, setting, early).await?,
     };
     if setting.is_shared {
         streams.keep_for_another(paths, setting, &process).await?;
@@ -122,6 +125,7 @@ pub async fn open(
 async fn open_terminal(
     paths: &Paths,
     setting: &Setting<'_>,
+    early: Fifos,
 ) -> Result<(ProcessStdio, Streams), StdioError> {
     let mut streams = Streams::default();
     let socket = ConsoleSocket::bind(setting.bundle).map_err(StdioError::Terminal)?;
@@ -137,8 +141,7 @@ async fn open_terminal(
             (destination.map_err(failed)?, None)
         }
         _ => {
-            let threads = setting.reaper.threads();
-            let opened = Destination::open("stdout", &paths.stdout, threads).await?;
+            let opened = open_output("stdout", &paths.stdout, early.stdout, setting).await?;
             streams.messages = opened.0.message_writer();
             opened
         }
@@ -154,6 +157,7 @@ async fn open_terminal(
 async fn open_pipes(
     paths: &Paths,
     setting: &Setting<'_>,
+    early: Fifos,
 ) -> Result<(ProcessStdio, Streams), StdioError> {
     let mut streams = Streams::default();
     let mut process = ProcessStdio::default();
@@ -174,15 +178,14 @@ async fn open_pipes(
         process.stderr = Some(ready.stderr);
         return Ok((process, streams));
     }
-    for (stream, path, slot) in [
-        ("stdout", &paths.stdout, &mut process.stdout),
-        ("stderr", &paths.stderr, &mut process.stderr),
+    for (stream, path, early, slot) in [
+        ("stdout", &paths.stdout, early.stdout, &mut process.stdout),
+        ("stderr", &paths.stderr, early.stderr, &mut process.stderr),
     ] {
         if path.is_empty() {
             continue;
         }
-        let threads = setting.reaper.threads();
-        let (destination, keep) = Destination::open(stream, path, threads).await?;
+        let (destination, keep) = open_output(stream, path, early, setting).await?;
         // stderr is the last stream of this loop. So messages go to stderr.
         streams.messages = destination.message_writer();
         let failed = |source| StdioError::stream(stream, path, source);
@@ -195,6 +198,22 @@ async fn open_pipes(
         streams.silent.push(begin);
     }
     Ok((process, streams))
+}
+
+/// Opens the destination at the address of an output, unless it was opened early.
+async fn open_output(
+    stream: &'static str,
+    path: &str,
+    early: Option<Opened>,
+    setting: &Setting<'_>,
+) -> Result<(Destination, Keep), StdioError> {
+    match early {
+        Some(opened) => {
+            let failed = |source| StdioError::stream(stream, path, source);
+            opened.watched().map_err(failed)
+        }
+        None => Destination::open(stream, path, setting.reaper.threads()).await,
+    }
 }
 
 impl Streams {
@@ -256,7 +275,7 @@ impl Streams {
                 console_socket: None,
             });
         }
-        let (process, mut streams) = open(paths, setting).await?;
+        let (process, mut streams) = open(paths, setting, EarlyFifos::default()).await?;
         streams.size = self.size;
         streams.is_closed = self.is_closed;
         drain([mem::replace(self, streams)]).await;

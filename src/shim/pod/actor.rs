@@ -15,7 +15,6 @@ use usher_core::lifecycle::{
     self, Action, ContainerId, Operations, RELEASES_WITHIN, Report, RequestId, Time, Wanted,
 };
 use usher_engine::Panicked;
-use usher_engine::UpcomingCreation;
 
 use super::alarm::Alarm;
 use super::probe_cpu::ProbeCpuMeter;
@@ -167,7 +166,7 @@ impl Actor {
     pub fn announce(&mut self, id: &str) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
-            self.node.engine.get_ready(UpcomingCreation::Container);
+            self.node.engine.prepare_for_container();
             self.shim_end.announce(id);
         }
     }

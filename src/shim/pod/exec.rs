@@ -10,9 +10,7 @@ use usher_core::lifecycle::{self, ContainerId, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
 use usher_engine::Panicked;
-use usher_engine::{
-    CancelToken, ExecOrder, Init, NewExec, Process as Executable, SignalProgress, UpcomingCreation,
-};
+use usher_engine::{CancelToken, ExecOrder, Init, NewExec, Process as Executable, SignalProgress};
 use usher_linux::stdio::Unread;
 
 use super::operations::Caller;
@@ -50,15 +48,17 @@ impl Actor {
             is_interactive: call.paths.terminal || !call.paths.stdin.is_empty(),
         };
         self.core.handle_exec(now, &id, &exec)?;
-        // Prepare for the caller's Start of this exec, which comes next.
-        self.node.engine.get_ready(UpcomingCreation::Exec);
         let is_post_start = self.core.is_post_start(&id, &call.exec_id);
         let task = self.task_mut(&call.id)?;
         if is_post_start {
             task.carryover.keep_post_start(call.spec.clone());
         }
+        // Prepare for the caller's Start of this exec, which comes next.
+        let init = task.handles.init();
+        let fifos = init.map(|init| init.prepare_for_exec(&call.paths));
         let exec = Exec {
             spec: call.spec,
+            fifos: fifos.unwrap_or_default(),
             starting: None,
             handle: None,
             exited_at: None,
@@ -134,6 +134,7 @@ impl Actor {
             size: exec.process.streams.size(),
             oom_score: score,
             paths: exec.process.paths.clone(),
+            fifos: std::mem::take(&mut exec.fifos),
         };
         let execution = Execution {
             id: id.to_owned(),

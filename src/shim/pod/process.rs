@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use usher_core::lifecycle::OperationId;
 use usher_core::plan::Allotment;
 use usher_engine::{CancelToken, Container, Process as Executed};
-use usher_linux::stdio::{Paths, Streams, Unread};
+use usher_linux::stdio::{EarlyFifos, Paths, Streams, Unread};
 
 use super::carryover::RestartCarryover;
 use super::handles::Handles;
@@ -65,6 +65,8 @@ pub(super) struct Facts {
 pub(super) struct Exec {
     /// The JSON of a process in the OCI specification. Empty after the Start has taken it.
     pub spec: Vec<u8>,
+    /// FIFOs of the output, until the Start has taken them.
+    pub fifos: EarlyFifos,
     /// The operation that starts the exec, and its cancellation token.
     pub starting: Option<(OperationId, CancelToken)>,
     /// The process once it is executed.

@@ -1,0 +1,167 @@
+//! FIFOs of an exec's output that the shim opens before the exec starts.
+//!
+//! A client opens its ends of the FIFOs before it calls Exec, with calls of `open(2)` that block
+//! until the shim has opened the other ends. A blocked thread of a Go program can keep one of the
+//! program's processors for 10 ms and more (`retake` in Go's `runtime/proc.go`). On a machine with
+//! two processors, the threads for stdout and stderr keep both, so that containerd or its client
+//! cannot even read the answer to Exec. So the shim opens the FIFOs when it receives Exec.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+
+use super::Paths;
+use super::address::Address;
+use super::destination::Opened;
+use crate::offload::Threads;
+
+/// Maximum number of a container's execs whose FIFOs are open although the execs have not started.
+/// The FIFOs of further execs are opened when these start.
+const EXECS_AT_MOST: usize = 8;
+
+/// Opens FIFOs for the execs of one container.
+#[derive(Debug)]
+pub struct EarlyOpener {
+    room: Arc<Semaphore>,
+    threads: Threads,
+}
+
+/// The FIFOs of one exec, which are being opened. On drop, they are closed.
+#[derive(Debug, Default)]
+pub struct EarlyFifos(Option<JoinHandle<Fifos>>);
+
+/// The open FIFOs of one exec. A FIFO that cannot be opened is `None`.
+#[derive(Debug, Default)]
+pub(super) struct Fifos {
+    pub stdout: Option<Opened>,
+    pub stderr: Option<Opened>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl EarlyOpener {
+    pub fn new(threads: &Threads) -> EarlyOpener {
+        EarlyOpener {
+            room: Arc::new(Semaphore::new(EXECS_AT_MOST)),
+            threads: threads.clone(),
+        }
+    }
+
+    /// Starts to open the FIFOs of an exec's output. Leaves out addresses that are no FIFOs, and
+    /// reports no error, because the start of the exec opens what is missing.
+    pub fn open(&self, paths: &Paths) -> EarlyFifos {
+        let is_path = |text: &&String| matches!(Address::parse(text), Address::Path(_));
+        let path = |text: &String| Some(text).filter(is_path).map(PathBuf::from);
+        let (stdout, stderr) = (path(&paths.stdout), path(&paths.stderr));
+        // A terminal has one output.
+        let stderr = stderr.filter(|_| !paths.terminal);
+        let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else {
+            return EarlyFifos::default();
+        };
+        let threads = self.threads.clone();
+        let open = |path: Option<PathBuf>| Opened::fifo(path.as_deref()?).ok();
+        EarlyFifos(Some(tokio::spawn(async move {
+            let opened = threads.run(move || Fifos {
+                stdout: open(stdout),
+                stderr: open(stderr),
+                _place: Some(place),
+            });
+            opened.await.unwrap_or_default()
+        })))
+    }
+}
+
+impl EarlyFifos {
+    /// Waits until the FIFOs are open.
+    pub(super) async fn opened(self) -> Fifos {
+        match self.0 {
+            Some(opening) => opening.await.unwrap_or_default(),
+            None => Fifos::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::path::Path;
+
+    use nix::libc;
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    fn fifo(directory: &Path, name: &str) -> String {
+        let path = directory.join(name);
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn on_runtime<F: Future>(test: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(test)
+    }
+
+    #[test]
+    fn only_fifos_are_opened_early() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        let file = directory.path().join("file");
+        File::create(&file).unwrap();
+        let opener = EarlyOpener::new(&Threads::default());
+        on_runtime(async {
+            let paths = Paths {
+                stdout: fifo(directory.path(), "stdout"),
+                stderr: file.to_str().unwrap().to_owned(),
+                ..Paths::default()
+            };
+            let fifos = opener.open(&paths).opened().await;
+            assert!(matches!(fifos.stdout, Some(Opened::Fifo { .. })));
+            assert!(fifos.stderr.is_none());
+            let paths = Paths {
+                stdout: format!("file://{}", log.display()),
+                stderr: "/no/such/fifo".to_owned(),
+                ..Paths::default()
+            };
+            let fifos = opener.open(&paths).opened().await;
+            assert!(fifos.stdout.is_none() && fifos.stderr.is_none());
+            assert!(!log.exists());
+        });
+    }
+
+    #[test]
+    fn dropped_fifos_are_closed_and_make_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = fifo(directory.path(), "stdout");
+        let opener = EarlyOpener::new(&Threads::default());
+        let paths = Paths {
+            stdout: path.clone(),
+            ..Paths::default()
+        };
+        on_runtime(async {
+            let mut all = Vec::new();
+            for _ in 0..EXECS_AT_MOST {
+                all.push(opener.open(&paths).opened().await);
+            }
+            assert!(all.iter().all(|fifos| fifos.stdout.is_some()));
+            let more = opener.open(&paths).opened().await;
+            assert!(more.stdout.is_none());
+            let mut options = File::options();
+            let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+            let mut reader = options.open(&path).unwrap();
+            let mut bytes = [0; 1];
+            let error = reader.read(&mut bytes).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+            drop(all);
+            assert_eq!(reader.read(&mut bytes).unwrap(), 0);
+            assert!(opener.open(&paths).opened().await.stdout.is_some());
+        });
+    }
+}
