@@ -115,6 +115,7 @@ impl Container for Handle {
                 .map_err(EngineError::failed)?
                 .map_err(EngineError::failed)?;
         }
+        let fifos = self.early.open(&self.paths);
         self.write_score(options.oom_score);
         exit::forget(&self.bundle);
         if let Err(error) = shim_path::hand_on(Path::new(HOME), &self.bundle) {
@@ -126,7 +127,8 @@ impl Container for Handle {
         let mounted = rootfs::mount(&order.rootfs, &self.bundle, &self.reaper).await;
         mounted.map_err(EngineError::failed)?;
         let restore = self.restore(&order.checkpoint);
-        let created = catch_panic(self.create_in(&runtime, restore, options.may_restart)).await;
+        let created =
+            catch_panic(self.create_in(&runtime, restore, options.may_restart, fifos)).await;
         if created.is_err() {
             rootfs::unmount(&self.bundle, self.reaper.threads()).await;
         }
@@ -269,9 +271,10 @@ impl OciContainer {
         runtime: &OciRuntime,
         restore: Option<Restore>,
         is_shared: bool,
+        fifos: EarlyFifos,
     ) -> Result<Created, EngineError> {
         let setting = self.setting(&self.id, is_shared);
-        let opened = stdio::open(&self.paths, &setting, EarlyFifos::default()).await;
+        let opened = stdio::open(&self.paths, &setting, fifos).await;
         let (stdio, mut streams) = opened.map_err(EngineError::invalid)?;
         if let Some(restore) = restore {
             streams.pass_on();

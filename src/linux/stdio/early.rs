@@ -1,10 +1,11 @@
-//! FIFOs of an exec's output that the shim opens before the exec starts.
+//! FIFOs of a process's output that the shim opens before it sets up the process's streams.
 //!
 //! A client opens its ends of the FIFOs before it calls Exec, with calls of `open(2)` that block
 //! until the shim has opened the other ends. A blocked thread of a Go program can keep one of the
 //! program's processors for 10 ms and more (`retake` in Go's `runtime/proc.go`). On a machine with
 //! two processors, the threads for stdout and stderr keep both, so that containerd or its client
-//! cannot even read the answer to Exec. So the shim opens the FIFOs when it receives Exec.
+//! cannot even read the answer to Exec. So the shim opens the FIFOs of an exec when it receives Exec,
+//! and those of a container while it mounts the root file system.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,22 +18,22 @@ use super::address::Address;
 use super::destination::Opened;
 use crate::offload::Threads;
 
-/// Maximum number of a container's execs whose FIFOs are open although the execs have not started.
-/// The FIFOs of further execs are opened when these start.
-const EXECS_AT_MOST: usize = 8;
+/// Maximum number of a container's processes whose FIFOs are open although the processes have not
+/// started. The FIFOs of further processes are opened when these start.
+const PROCESSES_AT_MOST: usize = 8;
 
-/// Opens FIFOs for the execs of one container.
+/// Opens FIFOs for the processes of one container.
 #[derive(Debug)]
 pub struct EarlyOpener {
     room: Arc<Semaphore>,
     threads: Threads,
 }
 
-/// The FIFOs of one exec, which are being opened. On drop, they are closed.
+/// The FIFOs of one process, which are being opened. On drop, they are closed.
 #[derive(Debug, Default)]
 pub struct EarlyFifos(Option<JoinHandle<Fifos>>);
 
-/// The open FIFOs of one exec. A FIFO that cannot be opened is `None`.
+/// The open FIFOs of one process. A FIFO that cannot be opened is `None`.
 #[derive(Debug, Default)]
 pub(super) struct Fifos {
     pub stdout: Option<Opened>,
@@ -43,13 +44,13 @@ pub(super) struct Fifos {
 impl EarlyOpener {
     pub fn new(threads: &Threads) -> EarlyOpener {
         EarlyOpener {
-            room: Arc::new(Semaphore::new(EXECS_AT_MOST)),
+            room: Arc::new(Semaphore::new(PROCESSES_AT_MOST)),
             threads: threads.clone(),
         }
     }
 
-    /// Starts to open the FIFOs of an exec's output. Leaves out addresses that are no FIFOs, and
-    /// reports no error, because the start of the exec opens what is missing.
+    /// Starts to open the FIFOs of a process's output. Leaves out addresses that are no FIFOs, and
+    /// reports no error, because [`open`](super::open) opens what is missing.
     pub fn open(&self, paths: &Paths) -> EarlyFifos {
         let is_path = |text: &&String| matches!(Address::parse(text), Address::Path(_));
         let path = |text: &String| Some(text).filter(is_path).map(PathBuf::from);
@@ -147,7 +148,7 @@ mod tests {
         };
         on_runtime(async {
             let mut all = Vec::new();
-            for _ in 0..EXECS_AT_MOST {
+            for _ in 0..PROCESSES_AT_MOST {
                 all.push(opener.open(&paths).opened().await);
             }
             assert!(all.iter().all(|fifos| fifos.stdout.is_some()));
