@@ -135,7 +135,12 @@ pub fn jobs_with_a_container_injected_by_opentelemetry_complete(case: &Case) {
     let _cert_manager = CertManager::install(cluster);
     let _webhook = Webhook::install(cluster);
     let default = directory("opentelemetry-operator").join("manifests/default");
-    let text = manifest(cluster, &default, OPERATOR);
+    // The operator would make network policies, for which it needs the API server's EndpointSlice.
+    // The API server of the test cluster makes none (`--endpoint-reconciler-type`).
+    let text = manifest(cluster, &default, OPERATOR).replace(
+        "--zap-log-level=info",
+        "--feature-gates=-operator.networkpolicy,-operand.networkpolicy",
+    );
     let file = apply(cluster, "opentelemetry", &text, &[]);
     let _installed = Installed { cluster, file };
     await_rollout(
