@@ -29,7 +29,7 @@ pub enum ConfigFileError {
     Missing(PathBuf),
     #[error(transparent)]
     Unread(#[from] PathError),
-    #[error("{} is longer than {MAX_BYTES} bytes", .0.display())]
+    #[error("configuration file {} is longer than {MAX_BYTES} bytes", .0.display())]
     TooLong(PathBuf),
     #[error("{}: {error}", path.display())]
     Invalid {

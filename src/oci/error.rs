@@ -26,7 +26,7 @@ pub enum RuntimeError {
     NoPid { verb: Verb, written: String },
     #[error("OCI runtime {verb} did not end within {limit:?} and was killed")]
     Late { verb: Verb, limit: Duration },
-    #[error("OCI runtime {verb} canceled: its caller is gone")]
+    #[error("OCI runtime {verb} canceled: the caller has gone, or the container has to end")]
     Canceled { verb: Verb },
     #[error("cannot wait for the OCI runtime: {0}")]
     Unseen(String),

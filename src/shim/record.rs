@@ -212,7 +212,8 @@ impl Record {
         self.note(now, id, what);
     }
 
-    /// Records a decision of the core.
+    /// Records a decision that the core reports. Some reports are only for the log: they change
+    /// nothing here.
     pub fn decided(&mut self, now: Time, report: &Report) {
         match report {
             Report::Held { name, .. } => self.note_of_name(now, name, What::Held),
@@ -302,9 +303,9 @@ impl Record {
         }
     }
 
-    /// Records the progress of the pod's start. Each item of `stages` has the name of the stage's
-    /// first container, and true if the stage is done. `is_ready` is true if all stages are done. A
-    /// later call may have further stages, at any position.
+    /// Records when each stage of the pod's start is first done, and when the pod is first ready.
+    /// An item of `stages` has the name of the stage's first container, which identifies the stage,
+    /// and true if the stage is done. `is_ready` is true if all sidecars and apps are ready.
     pub fn progress<'a>(
         &mut self,
         now: Time,

@@ -73,7 +73,7 @@ impl Judgement {
         let also_refused = refusals.split_off(refusals.len().min(1));
         let refused = refusals.pop();
         let plan = plan.map(|mut plan| {
-            plan.come(pod.all().map(|it| it.name.as_str()));
+            plan.mark_all_present(pod.all().map(|it| it.name.as_str()));
             plan
         });
         let plan = plan.filter(|plan| !plan.is_empty());

@@ -1,4 +1,5 @@
-//! Creation: which annotations apply, and which role and run a container belongs to.
+//! Creation: which annotations apply, and which role and run a container belongs to. A
+//! [run](super::run) of a pod ends with a termination; another run may follow in the same sandbox.
 
 use std::time::Duration;
 
@@ -19,11 +20,13 @@ use super::task::{Cleanup, Execs, Removal, Updates};
 use super::time::Time;
 
 /// The relation of a just-created container to the termination under way.
-pub(super) enum Comes {
+pub(super) enum Arrival {
+    /// The container stays in the run that its Create has assigned to it.
     InTime,
-    /// The container was created after the termination was over, and belongs to the next run.
+    /// The termination is over, and the pod has no sandbox container: the container belongs to the
+    /// next run.
     ForTheNextRun,
-    /// The container was created while a person stops the pod.
+    /// The container was created while a person stops the pod: it is ended at once.
     TooLate,
 }
 
@@ -136,15 +139,15 @@ impl Pod {
         Ok(())
     }
 
-    /// Returns if a just-created container belongs to this run, belongs to the next one, or comes
-    /// too late. Without a termination it is always in time.
-    pub(super) fn comes(&self, container: &Container) -> Comes {
+    /// The relation of `container` to the termination under way, when the engine reports that the
+    /// container is created. Always [`Arrival::InTime`] without a termination.
+    pub(super) fn arrival(&self, container: &Container) -> Arrival {
         // A defer container is in time: it still runs if its step is not past.
         let is_late = container.kind == ContainerKind::Workload
             && container.defer_turn().is_none()
             && !container.is_of_next_run;
         match self.termination.as_ref().filter(|_| is_late) {
-            Some(termination) if termination.is_by_hand() => Comes::TooLate,
+            Some(termination) if termination.is_by_hand() => Arrival::TooLate,
             // Without a sandbox container the pod has no fixed lifetime, so a late container begins
             // the next run.
             Some(termination)
@@ -152,9 +155,9 @@ impl Pod {
                     && !self.has_sandbox()
                     && *termination.cause() != Cause::Completed =>
             {
-                Comes::ForTheNextRun
+                Arrival::ForTheNextRun
             }
-            _ => Comes::InTime,
+            _ => Arrival::InTime,
         }
     }
 
@@ -237,7 +240,7 @@ impl Pod {
     pub(super) fn came(&mut self, name: &str, number: u64) {
         self.history.created(name, number);
         if let Some(plan) = &mut self.plan {
-            plan.comes(name);
+            plan.mark_present(name);
         }
     }
 
@@ -264,17 +267,17 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    pub(super) fn created(&mut self, outcome: Result<(), InvalidTransition>, comes: Comes) {
+    pub(super) fn created(&mut self, outcome: Result<(), InvalidTransition>, arrival: Arrival) {
         if self.ok_or_log(outcome).is_none() {
             return;
         }
-        match comes {
-            Comes::InTime if self.container.kind == ContainerKind::Sandbox => {
+        match arrival {
+            Arrival::InTime if self.container.kind == ContainerKind::Sandbox => {
                 *self.sandbox_is_gone = false;
             }
-            Comes::InTime => {}
-            Comes::ForTheNextRun => self.container.is_of_next_run = true,
-            Comes::TooLate => self.end(STOPPED, None),
+            Arrival::InTime => {}
+            Arrival::ForTheNextRun => self.container.is_of_next_run = true,
+            Arrival::TooLate => self.end(STOPPED, None),
         }
     }
 }

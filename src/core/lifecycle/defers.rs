@@ -2,8 +2,9 @@
 //!
 //! The source is the defer proposal ("Defer Containers", 2017). Defer containers are created and
 //! held from the start, so that their images are present and their configuration is proven before
-//! they are needed. Each defer container runs once in a sandbox, whatever the cause of the
-//! termination. In a forced termination no defer container runs.
+//! they are needed. Each defer container gets its turn once in a sandbox, whatever the cause of the
+//! termination. If it fails, its restart policy may run it again within its turn. In a forced
+//! termination no defer container runs.
 
 use crate::plan::{DeferExitCode, DeferTurn};
 use crate::process::ExitStatus;
@@ -114,7 +115,9 @@ impl Subject<'_> {
         is_undelivered && is_skipped && !self.container.is_of_next_run
     }
 
-    /// Rule: a held defer container ends without having run if its turn will not come.
+    /// Rule: a held defer container whose turn will not come ends: its name had its turn, its step
+    /// is past, the termination leaves defers out, or no time is left. Reports the [code for no
+    /// failure](Pod::code_of_no_failure); 143 if `defer-exit-code` propagates and it had no turn.
     pub(super) fn defer_is_skipped(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let turn = container
@@ -198,7 +201,7 @@ impl Pod {
     /// The latest time at which the defer containers of a turn have ended. Their step begins at
     /// `began` and has the deadlines `ends`. If `ahead_of` names a defer container, only those that
     /// run before it count.
-    pub(super) fn defers_over_by(
+    pub(super) fn latest_end_of_defers(
         &self,
         turn: DeferTurn,
         began: Time,
@@ -286,9 +289,9 @@ impl Pod {
         }
     }
 
-    /// The latest time at which a failed defer container may run again. After that, two seconds
-    /// each are left for its own stop, for each later defer container, and for each later step.
-    /// `None` if nothing comes later.
+    /// The end of all retries of a failed defer container: the end of the grace period, less two
+    /// seconds for the stop of this container, and less two for each later defer container and each
+    /// later step. `None` if nothing comes later: then only the step's deadlines limit retries.
     fn last_retry(&self, container: &Container) -> Option<Time> {
         let step = self.step_of(container)?;
         let is_behind = |other: &&Container| {

@@ -96,7 +96,9 @@ impl ContainerContext<'_> {
             }
             Decision::GiveUp => self.give_up(),
             Decision::Restart => self.restart(),
-            Decision::Dismiss { code, end } => self.dismiss(code, end.map(|end| *end)),
+            Decision::ReportHiddenExit { code, end } => {
+                self.report_hidden_exit(code, end.map(|end| *end))
+            }
             Decision::Fail {
                 signal,
                 why,
@@ -321,18 +323,21 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Reports the exit of a container whose process has exited some time ago.
-    fn dismiss(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
+    /// Reports an exit that was hidden from the caller, because the program was to be restarted in
+    /// place or its success was withheld. The caller gets `code`, and the time of the real exit.
+    /// `end` is the entry for the history. `None` if the history has it already, or if the
+    /// container belongs to the next run.
+    fn report_hidden_exit(&mut self, code: u32, end: Option<(End, Option<Cause>)>) {
         let reason = self.container.exit_reason(self.termination.as_deref());
         let exit = self.final_exit(code);
-        let outcome = self.container.state.dismiss(exit);
+        let outcome = self.container.state.report_hidden_exit(exit);
         if self.ok_or_log(outcome).is_some() {
             let (name, number) = (&self.container.name, self.container.number);
             if let Some((end, fatal)) = end {
                 self.history.ended(name, number, end, fatal);
             }
             self.history
-                .exit_reported((name, number), self.now, code, reason);
+                .record_exit((name, number), self.now, code, reason);
             self.out.end_output(self.id, code);
         }
     }
@@ -368,7 +373,9 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Records in the history that the container is started, if it is.
+    /// Records and logs that a sidecar is started in the sense of KEP-753: its program runs, its
+    /// startup probe has succeeded, and no postStart handler runs or has failed. Otherwise, and for
+    /// other containers, does nothing.
     pub fn note_if_started(&mut self) {
         if !self.container.role_policy().is_helper || !self.container.state.is_started() {
             return;

@@ -159,7 +159,7 @@ impl Pod {
             return Ok(None);
         }
         if container.state.is_unexecuted() {
-            let waits_for = self.describe(&self.missing(container));
+            let waits_for = self.describe(&self.awaited_names(container));
             return Err(Refusal::Held {
                 name: container.name.clone(),
                 call: HeldCall::Exec {

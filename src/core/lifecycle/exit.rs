@@ -287,7 +287,7 @@ impl ContainerContext<'_> {
         };
         let (name, number) = (&self.container.name, self.container.number);
         self.history
-            .exit_reported((name, number), self.now, last.code, reason);
+            .record_exit((name, number), self.now, last.code, reason);
         if let Some(request) = start {
             self.out.answer_start(self.id, request, Err(last.refusal));
         }

@@ -46,9 +46,10 @@ impl Extension {
 }
 
 impl Subject<'_> {
-    /// Rule: a defer container whose time is over gets more time if the settings allow it;
-    /// otherwise it is stopped.
-    pub(super) fn defer_is_extended(&self) -> Option<Due<Decision>> {
+    /// Rule: a defer container whose time is over gets one more interval, or its liveness probe is
+    /// attempted: success gives it one more probe period. If it may get no more time, the rule
+    /// refuses more, and the rule `defer_is_due` then delivers its stop signal. `None` earlier.
+    pub(super) fn extension_is_decided(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let extension = pod.extension()?;
         let termination = pod.termination.as_ref()?;
@@ -204,8 +205,10 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Records the result of an attempt of the liveness probe.
-    pub(super) fn answered_for_more(&mut self, execution: u64, succeeded: bool) {
+    /// Records the result of a probe of the container's program; `execution` is the number of the
+    /// program's execution. Only a probe that [`Decision::AskForMore`] began counts: a success
+    /// grants time for one more probe period, a failure ends the extension.
+    pub(super) fn record_extension_probe(&mut self, execution: u64, succeeded: bool) {
         let (Some(termination), Some(plan)) = (&mut self.termination, self.plan) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! Gates: the names that a container still waits for.
+//! Gates: the names that a container still waits for before its program is executed.
 //!
 //! The order comes from the stages of the plan (KEP-753, "Proposal": init containers and sidecars
 //! in their order, then the apps). The order applies only to the start and the end of a pod: a name
@@ -45,8 +45,10 @@ impl fmt::Display for Missing {
 }
 
 impl Pod {
-    /// The names that `container` waits for, in the order of the plan.
-    pub(super) fn missing(&self, container: &Container) -> Vec<String> {
+    /// The names that `container` waits for before its program is executed, in the order of the
+    /// plan: init containers and sidecars of earlier stages. Empty for a defer container, which
+    /// waits for the termination.
+    pub(super) fn awaited_names(&self, container: &Container) -> Vec<String> {
         let Some(plan) = &self.plan else {
             return Vec::new();
         };
@@ -198,7 +200,7 @@ impl Subject<'_> {
             // The pod terminates as soon as the awaited defer containers exist. In a termination
             // only sidecars are of use, so no other container is started.
             _ if self.pod_facts.awaits_defers && !policy.is_helper => false,
-            _ => pod.termination.is_none() && pod.missing(self.container).is_empty(),
+            _ => pod.termination.is_none() && pod.awaited_names(self.container).is_empty(),
         }
     }
 }

@@ -77,7 +77,8 @@ pub(super) struct ReportedExit {
     reason: ExitReason,
 }
 
-/// The cause of an exit. From these causes the shim detects that the caller restarts the whole pod.
+/// The reason for an exit. From these reasons the shim detects that the caller restarts the whole
+/// pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum ExitReason {
     /// The container has exited by itself.
@@ -148,8 +149,10 @@ impl History {
         }
     }
 
-    /// Records that the exit of container `number` with `code` was reported to the caller.
-    pub fn exit_reported(
+    /// Records at `at` that container `number` has exited for its caller: no restart in place
+    /// follows, and the exit is not withheld. The exit event with `code` comes later. The record
+    /// serves to detect [a restart of the whole pod](History::is_restart_of_all).
+    pub fn record_exit(
         &mut self,
         (name, number): (&str, u64),
         at: Time,
@@ -171,10 +174,11 @@ impl History {
     }
 
     /// True if the reported exits fit a restart of the whole pod in its sandbox (Kubernetes'
-    /// RestartAllContainers, KEP-5532), and `name` is among them. They fit if a container has exited
-    /// by itself, and the caller has stopped every container that exited since then (at least one),
-    /// one soon after another, with 2 s at most. `is_ordered` tells which names count. Does not look
-    /// at containers that are alive.
+    /// RestartAllContainers, KEP-5532): a container exited by itself, and kubelet stopped all
+    /// containers that exited later, at least one. Kubelet gave each of these 2 s at most, and each
+    /// exited within [`RESTARTS_ALL_WITHIN`] after the exit before. `name` must have a reported
+    /// exit, of either kind. Only names that usher orders (`is_ordered`) count. Ignores living
+    /// containers.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
         let mut exits: Vec<_> = self
             .reported()

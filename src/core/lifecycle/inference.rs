@@ -32,7 +32,7 @@ impl Pod {
         let open: Vec<_> = self.open_requests().collect();
         let known = match open.as_slice() {
             [] => return None,
-            [lone] => self.lone_end(lone)?,
+            [lone] => self.lone_request_ends_pod_at(lone)?,
             _ => self.now,
         };
         // A container that was stopped alone, long before, has its own deadline and does not count.
@@ -79,8 +79,11 @@ impl Pod {
         })
     }
 
-    /// The time when a single stop request counts as the end of the pod, or `None`.
-    fn lone_end(&self, lone: &OpenRequest<'_>) -> Option<Time> {
+    /// The time when `lone`, the only open stop request, counts as the termination of the pod: the
+    /// time of the request or, for a held defer container, one termination window later. `None` if
+    /// the request concerns only its container: for example, a second request can still come, no
+    /// hook or defer container is left to run, or the request is a SIGKILL.
+    fn lone_request_ends_pod_at(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
             && !container.is_hardly_asked()

@@ -54,12 +54,14 @@ impl Pod {
         Some((names, deadline.unwrap_or(now)))
     }
 
-    /// Executes a container's program before its turn. Returns the obstacles that it waited for.
+    /// Orders the execution of a container's program before its turn. Returns the obstacles that
+    /// the container waited for.
     ///
     /// # Errors
     ///
-    /// If the container is neither held nor waiting in its Start, if it is being deleted or
-    /// checkpointed, if the pod terminates, or if the container is a defer container.
+    /// If the container is unknown, is neither held nor waiting in its Start, is being deleted or
+    /// checkpointed, or is a defer container, which runs only in a termination. Also if the pod
+    /// terminates.
     pub fn handle_release(
         &mut self,
         now: Time,
@@ -93,6 +95,6 @@ impl Pod {
             let because = termination.cause().clone();
             return Err(Refusal::Terminating { name, because });
         }
-        Ok((self.missing(container), self.obstacles(container)))
+        Ok((self.awaited_names(container), self.obstacles(container)))
     }
 }

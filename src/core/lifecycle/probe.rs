@@ -123,7 +123,7 @@ impl Pod {
         let expected = self.allowance.over(now, execution, cost, known);
         self.with_container(id, |context| {
             context.container.probe_cost = expected.or(known);
-            context.answered_for_more(execution, outcome.is_ok());
+            context.record_extension_probe(execution, outcome.is_ok());
             context.watched(execution, outcome);
         });
         self.settle(now);
@@ -168,8 +168,9 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: the container that has waited longest is probed next, as soon as there is CPU time for
-    /// its attempt. The cost of the other containers' attempts does not matter.
+    /// Rule: the container whose probe is due first is probed next, as soon as the limit on the CPU
+    /// time of the pod's probes (`allowance.rs`) allows the attempt. `None` for every other
+    /// container, and in a termination.
     pub(super) fn probe_is_due(&self) -> Option<Due<Decision>> {
         let (next, number) = self.pod_facts.next_probe?;
         // In a termination no container is started, so readiness does not matter.

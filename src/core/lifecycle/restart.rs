@@ -83,14 +83,14 @@ impl Pod {
     ) {
         self.now = now;
         // A container that was told to stop is not restarted.
-        let dismissed = |pod: &Pod, it: &Container| {
+        let hidden_exit = |pod: &Pod, it: &Container| {
             it.is_being_stopped().then(|| pod.report_of_hidden_exit(it))
         };
-        let exit = self.on_event(id, dismissed, |context, dismissed| match outcome {
+        let exit = self.on_event(id, hidden_exit, |context, hidden_exit| match outcome {
             _ if !context.container.state.is_restarting() => None,
             Ok(()) => context.restarted(),
             Err(reason) => {
-                context.not_restarted(reason, dismissed);
+                context.not_restarted(reason, hidden_exit);
                 None
             }
         });
@@ -114,12 +114,12 @@ impl ContainerContext<'_> {
         exit
     }
 
-    fn not_restarted(&mut self, reason: ActionError, dismissed: Option<Decision>) {
+    fn not_restarted(&mut self, reason: ActionError, hidden_exit: Option<Decision>) {
         let status = self.container.state.last_status();
         let name = self.container.name.clone();
         self.out.report(Report::NotRestarted { name, reason });
         self.back_off(Duration::ZERO, status.unwrap_or(ExitStatus::Signal(9)));
-        if let Some(decision) = dismissed {
+        if let Some(decision) = hidden_exit {
             self.carry_out(decision);
         }
     }

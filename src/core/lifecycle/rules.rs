@@ -125,7 +125,7 @@ pub(super) enum Decision {
     /// Restart the container's program in place.
     Restart,
     /// Report the exit of a container whose process has exited some time ago.
-    Dismiss {
+    ReportHiddenExit {
         code: u32,
         /// The entry for the history, and the reason for the pod's end if this exit ends the pod.
         end: Option<Box<(End, Option<Cause>)>>,
@@ -195,7 +195,9 @@ const POD_RULES: [(&str, PodRule); 7] = [
 const RULES: [(&str, Rule); 21] = [
     ("sandbox is killed", |subject| subject.sandbox_is_killed()),
     ("probe is due", |subject| subject.probe_is_due()),
-    ("defer is extended", |subject| subject.defer_is_extended()),
+    ("extension is decided", |subject| {
+        subject.extension_is_decided()
+    }),
     ("SIGKILL is handled", |subject| subject.sigkill_is_handled()),
     ("defer is held", |subject| subject.defer_is_held()),
     ("last chance is given", |subject| {

@@ -109,7 +109,7 @@ impl Pod {
         match &mut self.termination {
             Some(termination) => termination.follow_from_the_start(),
             None => {
-                self.begin_from_the_start();
+                self.forget_last_run();
                 self.was_restarted = true;
                 self.out.report(Report::StartsOver {
                     with: name.to_owned(),
@@ -119,9 +119,9 @@ impl Pod {
         }
     }
 
-    /// Forgets what the containers of this pod have done: order, defers and completion start as in
-    /// a new sandbox.
-    pub(super) fn begin_from_the_start(&mut self) {
+    /// Forgets the results of all containers, for a run in which the caller creates the whole pod
+    /// again. Containers that still exist and have not exited count as created in this run.
+    pub(super) fn forget_last_run(&mut self) {
         self.history.start_over(true);
         self.has_released = false;
         if let Some(plan) = &mut self.plan {
@@ -168,7 +168,9 @@ impl Pod {
 }
 
 impl Container {
-    /// The cause of the container's exit, in the pod's termination if there is one.
+    /// Classifies the container's exit before it is recorded, so that the shim can detect a restart
+    /// of the whole pod. If the pod's `termination` was inferred from stop requests that left 2 s
+    /// at most, a container that it stopped without a request counts as `StoppedShortly`.
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.state.stop();
         // The termination was inferred from stop requests that left 2 s at most, so this container

@@ -188,7 +188,7 @@ impl Pod {
 
     fn moment(&self) -> Option<Moment> {
         Some(match self.phase() {
-            Phase::Initializing => Moment::Starting(self.starting()),
+            Phase::Initializing => Moment::Starting(self.last_starting_index()),
             Phase::Running => Moment::Running,
             Phase::Terminating(step) => match step {
                 Step::Hooks | Step::Apps => Moment::Running,
@@ -201,8 +201,9 @@ impl Pod {
         })
     }
 
-    /// The index of the last container that starts now, in the order of [`Containers::starting`].
-    fn starting(&self) -> usize {
+    /// The index, in [`Containers::starting`], of the last container of the stage that starts now:
+    /// the first stage that is not done. Returns 0 without a plan.
+    fn last_starting_index(&self) -> usize {
         let Some(plan) = &self.plan else { return 0 };
         let closed = self.closed_stage(usize::MAX).unwrap_or_default();
         let until = plan.stages().iter().take(closed.saturating_add(1));

@@ -16,7 +16,7 @@ pub const SNAPSHOT_VERSION: u32 = 1;
 pub enum SnapshotError {
     #[error("the state of a pod is not written: an action is still to be carried out")]
     ActionPending,
-    #[error("the state of a pod has version {found}, expected {SNAPSHOT_VERSION}")]
+    #[error("the state of a pod has format version {found}; usher reads only {SNAPSHOT_VERSION}")]
     OtherVersion { found: u32 },
     #[error("the state of a pod is malformed")]
     Malformed(#[from] serde_json::Error),

@@ -103,8 +103,8 @@ impl Pod {
         }
     }
 
-    /// Handles a caller that has given up on its Start. A container whose Start was not answered
-    /// goes back to Created.
+    /// Handles a caller that has given up on its Start. A blocked container goes back to Created.
+    /// If its program is being executed already, the execution goes on.
     pub fn handle_start_abandoned(&mut self, now: Time, id: &ContainerId, request: RequestId) {
         self.now = now;
         self.with_container(id, |context| {
@@ -228,7 +228,7 @@ impl Subject<'_> {
     fn start_waits(&self, blocked: &Blocked) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let name = || container.name.clone();
-        let missing = pod.missing(container);
+        let missing = pod.awaited_names(container);
         let waits_in_vain = || {
             pod.waits_in_vain_from(&missing)
                 .is_some_and(|vain| vain <= pod.now)
@@ -305,7 +305,7 @@ impl Subject<'_> {
 
     fn hold_lasts(&self, held: &Held) -> Due<Decision> {
         let (pod, container) = (self.pod, self.container);
-        let missing = pod.missing(container);
+        let missing = pod.awaited_names(container);
         let waited = pod.now.since(held.since);
         let end = || {
             let (name, waits_for) = (&container.name, pod.waits_for(container, &missing));
@@ -335,7 +335,7 @@ impl Subject<'_> {
         let at = since.after(LOGGED_AFTER);
         let message = || {
             let (name, waited) = (&container.name, pod.now.since(since));
-            let waits_for = pod.waits_for(container, &pod.missing(container));
+            let waits_for = pod.waits_for(container, &pod.awaited_names(container));
             format!("usher: {name} {how} for {waited:?}: it waits for {waits_for}")
         };
         (!is_wait_noted && at < ends)

@@ -128,7 +128,7 @@ impl Pod {
                 call: HeldCall::Signal {
                     signal: kill.signal,
                 },
-                waits_for: self.describe(&self.missing(container)),
+                waits_for: self.describe(&self.awaited_names(container)),
             });
         }
         // If the caller repeats a signal, the signal is delivered again, even if the first request
@@ -337,7 +337,7 @@ impl Pod {
             Box::new((end, self.fatal_end(container, end.code)))
         });
         let status = last.unwrap_or(ExitStatus::Code(0));
-        Decision::Dismiss {
+        Decision::ReportHiddenExit {
             code: self.masked_code(container, status),
             end,
         }

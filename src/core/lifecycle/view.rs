@@ -235,11 +235,11 @@ impl Pod {
                 obstacles: self.obstacles(container),
                 since: Some(blocked.since),
                 until: Some(self.start_is_over(container, blocked)),
-                remedies: self.remedies(container, &self.missing(container)),
+                remedies: self.remedies(container, &self.awaited_names(container)),
             });
         }
         if let Some(held) = state.as_held() {
-            let missing = self.missing(container);
+            let missing = self.awaited_names(container);
             let is_defer = container.defer_turn().is_some();
             let until = match is_defer {
                 true => self.turn_comes(container),
@@ -271,7 +271,7 @@ impl Pod {
     fn start_is_over(&self, container: &Container, blocked: &Blocked) -> (Time, Then) {
         match self.start_mode() {
             StartMode::Block => {
-                let ends = self.block_ends(blocked, &self.missing(container));
+                let ends = self.block_ends(blocked, &self.awaited_names(container));
                 (ends, Then::StartFails)
             }
             StartMode::Auto | StartMode::Hold => (self.auto_ends(blocked), Then::Held),
@@ -334,7 +334,7 @@ impl Pod {
             let defer = step.and_then(|_| self.name_of_running_defer());
             return vec![Obstacle::TurnAtTheEnd { step, defer }];
         }
-        let names = self.missing(container).into_iter();
+        let names = self.awaited_names(container).into_iter();
         let obstacles = names.map(|name| Obstacle::Container {
             role: self.role(&name),
             missing: self.how_far(&name),

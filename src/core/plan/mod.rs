@@ -72,7 +72,7 @@ use role_assignment::RoleAssignment;
 /// its role has a use for.
 ///
 /// A list below contains an optional name only after a container of that name has
-/// [appeared](Plan::comes). A sidecar that only the node's rules ([`Roles`]) name is optional, too.
+/// [appeared](Plan::mark_present). A sidecar that only the node's rules ([`Roles`]) name is optional, too.
 ///
 /// Two plans are equal if they have the same content and the same optional containers have
 /// appeared. The annotations may be written in different ways.
@@ -144,17 +144,17 @@ impl Plan {
     /// let annotations = BTreeMap::from([("usher/sidecars".to_owned(), "proxy?, logs".to_owned())]);
     /// let mut plan = Plan::parse(&annotations).unwrap();
     /// assert_eq!(plan.sidecars(), ["logs"]);
-    /// plan.comes("proxy");
+    /// plan.mark_present("proxy");
     /// assert_eq!(plan.sidecars(), ["proxy", "logs"]);
     /// ```
-    pub fn comes(&mut self, name: &str) {
-        self.come(std::iter::once(name));
+    pub fn mark_present(&mut self, name: &str) {
+        self.mark_all_present(std::iter::once(name));
     }
 
-    /// Records that containers of these names are present, as [`Plan::comes`].
-    pub fn come<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+    /// Records that containers of these names are present, as [`Plan::mark_present`].
+    pub fn mark_all_present<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         if self.given || self.assignment.is_for_all_pods() {
-            self.assignment.come(names);
+            self.assignment.mark_all_present(names);
         }
     }
 

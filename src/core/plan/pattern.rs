@@ -39,7 +39,10 @@ pub enum RolesError {
     Repeated { entry: String },
     #[error("sidecars: {entry} is one of more than {MAX_NAMES}; expected at most {MAX_NAMES}")]
     TooMany { entry: String },
-    #[error("everywhere: true needs at least one entry in sidecars")]
+    #[error(
+        "everywhere: true applies sidecars to pods without annotations; \
+         expected at least one entry in sidecars"
+    )]
     NoSidecars,
 }
 

@@ -215,7 +215,7 @@ impl RoleAssignment {
     }
 
     /// Records that containers of these names are present.
-    pub(super) fn come<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+    pub(super) fn mark_all_present<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         let mut is_new = false;
         for name in names {
             is_new |= self.note(name);

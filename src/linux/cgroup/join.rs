@@ -12,7 +12,7 @@ use crate::PathError;
 /// is the cgroup.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    #[error("does not exist; expected the path of a cgroup")]
+    #[error("does not exist; expected a path below the root cgroup, such as /system.slice")]
     NoCgroup,
     #[error("cannot be joined: {0}")]
     Refused(#[from] PathError),

@@ -45,7 +45,10 @@ pub enum MountFailure {
     NoUserNamespace(#[source] io::Error),
     #[error("an overlay with uidmap has no lowerdir; expected its layers")]
     NoLayers,
-    #[error("the kernel or file system cannot map the owners of {}: {error}", path.display())]
+    #[error(
+        "the kernel or file system cannot map the owners of {} (ID-mapped mount): {error}",
+        path.display()
+    )]
     UnmappedOwners {
         path: PathBuf,
         #[source]

@@ -104,8 +104,8 @@ pub enum StdioError {
         source: io::Error,
     },
     #[error(
-        "{stream} {path:?}: unknown STDIO scheme {scheme}; expected a path, file://, binary:// or \
-         binary-v2://"
+        "{stream} {path:?}: unknown STDIO scheme {scheme}; expected the path of a FIFO or file, a \
+         log file as file://, or a logging program as binary:// or binary-v2://"
     )]
     UnknownScheme {
         stream: &'static str,

@@ -5,8 +5,8 @@
 //! capabilities, as in the container through which `kubectl usher` asks a node. That container has
 //! another group than root's, and a process without capabilities cannot change its group. So a
 //! client with another group is read-only. Read-only clients have their own slots, and never take
-//! the slot of a client of root. The shim accepts and serves them as long as their share of a core
-//! lasts.
+//! the slot of a client of root. The shim accepts and serves them as long as their share of a CPU
+//! core lasts.
 
 use std::io;
 use std::net::Shutdown;
@@ -98,9 +98,11 @@ struct LastActivity {
 }
 
 impl<C> Clients<C> {
-    /// Turns the connections to both sockets into clients. A connection whose peer has root's group
-    /// becomes a client of root. Any other connection becomes a read-only client, whose CPU time is
-    /// charged to `meter`.
+    /// Turns the connections to both sockets into clients. `roots` is the socket for root alone,
+    /// where root does not wait behind read-only clients; `None` if it could not be made. `anyone`
+    /// is the socket for all processes with UID 0. On both, a peer with root's group becomes a
+    /// client of root, and any other peer a read-only client. `meter` is charged for the CPU time
+    /// of read-only clients.
     ///
     /// Neither stream of clients ends before its server is shut down: with ttrpc 0.10, a server
     /// whose listener has ended panics in `stop_listen`.
@@ -118,8 +120,9 @@ impl<C> Clients<C> {
         (clients, ReadOnlyClients(others))
     }
 
-    /// Gives a connection a slot. Returns the client if `is_root` is set. Otherwise sends the
-    /// client to [`ReadOnlyClients`].
+    /// Gives a connection a slot. If all slots are taken, [evicts a client](Slots::take) or closes
+    /// the connection. Returns the client if its peer has root's group (`is_root`). Otherwise sends
+    /// the client to [`ReadOnlyClients`]. `None` if there is no client of root to serve.
     fn admit(&mut self, stream: UnixStream, is_root: bool) -> Option<Client> {
         let (slots, metered) = match is_root {
             true => (&mut self.slots, None),

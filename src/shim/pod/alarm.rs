@@ -19,8 +19,9 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// Returns the time at which to wake the core: `at`, which the core asks for. If the core was
-    /// already woken at `at`, returns a later time.
+    /// Returns the time until which the actor sleeps before it wakes the core: `at`, which the core
+    /// asks for. If the core was already woken at `at` or later, returns a time 1 s after that
+    /// wake-up. The pause doubles each time, up to 60 s.
     pub fn set(&mut self, at: Time) -> Time {
         let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
             self.pause = Duration::ZERO;

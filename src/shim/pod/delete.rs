@@ -79,7 +79,9 @@ impl Actor {
         self.core.handle_cleaned_up(self.now(), id, outcome);
     }
 
-    /// Has the engine pass on all output of a container, and then delete the container.
+    /// Begins the deletion of a container. The engine removes the container, and passes on the rest
+    /// of the output of the container and its execs. [`Deletion::Forced`] undoes a creation; the
+    /// other deletions answer the callers of Delete.
     pub(super) fn begin_deletion(&mut self, id: &ContainerId, how: Deletion) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;

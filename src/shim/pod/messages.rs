@@ -1,4 +1,4 @@
-//! Calls that only read the actor's tables or run one command of the OCI runtime.
+//! The calls State, Wait, Connect, CloseIO, ResizePty, Pause and Resume.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// The state of a task or one of its execs as the caller reads it.
+    /// The state that the caller reads of a task, or of an exec if `exec_id` is not empty. The core
+    /// knows the state; `process`, the entry in the actor's table, has the exit.
     pub(super) fn status_of(&self, id: &ContainerId, exec_id: &str, process: &Process) -> Status {
         let status = match exec_id {
             "" => self.core.task_status(id),

@@ -24,7 +24,9 @@ pub(super) struct OwnCgroup {
 }
 
 impl Actor {
-    /// Finds the pod's cgroup and its values through the first container of the pod.
+    /// Finds the pod's cgroup, and reads its values, through the init process of container `id`.
+    /// Called for each new init process. Does nothing if the cgroup is known, or if usher orders no
+    /// container of the pod.
     pub(super) fn find_pod_cgroup(&mut self, id: &ContainerId) {
         if self.pod_cgroup.is_some() || !self.core.has_orders() {
             return;

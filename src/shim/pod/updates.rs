@@ -43,8 +43,9 @@ impl Actor {
         });
     }
 
-    /// Carries out an Update. If the container has no process just now, only keeps the change for
-    /// the next process.
+    /// Carries out the waiting Update `request`, which has the resources, and answers its caller.
+    /// The core sets `for_next_process` if the container is between two processes: then the
+    /// resources are only kept for the next process.
     pub(super) fn begin_update(
         &mut self,
         id: &ContainerId,

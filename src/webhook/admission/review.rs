@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{Outcome, Response, Verdict};
 
-const META_KIND: &str = "AdmissionReview";
-const META_API_VERSION_V1: &str = "admission.k8s.io/v1";
+const REVIEW_KIND: &str = "AdmissionReview";
+const REVIEW_API_VERSION: &str = "admission.k8s.io/v1";
 
 /// Maximum number of warnings in a response. An API server passes on at most 4 KiB of warnings.
 const MAX_WARNINGS: usize = 100;
@@ -58,7 +58,10 @@ impl Request<'_> {
 pub enum Malformed {
     #[error("the body cannot be read as an AdmissionReview: {0}")]
     Unreadable(String),
-    #[error("the body is a {0:?} of {1:?}; expected {META_KIND:?} of {META_API_VERSION_V1:?}")]
+    #[error(
+        "the request body has kind {0:?} and apiVersion {1:?}; expected kind {REVIEW_KIND:?} and \
+         apiVersion {REVIEW_API_VERSION:?}"
+    )]
     Other(String, String),
     #[error("the AdmissionReview has no request")]
     WithoutRequest,
@@ -74,7 +77,7 @@ pub(super) fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
     // The whole body is checked for UTF-8 once, instead of each string by itself.
     let text = std::str::from_utf8(body).map_err(|error| unreadable(&error))?;
     let review: Review<'_> = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
-    if review.kind != META_KIND || review.api_version != META_API_VERSION_V1 {
+    if review.kind != REVIEW_KIND || review.api_version != REVIEW_API_VERSION {
         return Err(Malformed::Other(review.kind, review.api_version));
     }
     review.request.ok_or(Malformed::WithoutRequest)
@@ -107,8 +110,8 @@ pub(super) fn write(uid: &str, verdict: Verdict) -> Result<Response, Malformed> 
         put("warnings", warnings.into());
     }
     let review = json!({
-        "apiVersion": META_API_VERSION_V1,
-        "kind": META_KIND,
+        "apiVersion": REVIEW_API_VERSION,
+        "kind": REVIEW_KIND,
         "response": response,
     });
     let body = review.to_string().into_bytes();

@@ -97,7 +97,7 @@ fn plan_of_shim(pod: &Pod, rules: &Rules) -> Plan {
         .expect("a valid plan")
         .plan;
     for container in pod.all() {
-        plan.comes(&container.name);
+        plan.mark_present(&container.name);
     }
     plan
 }

@@ -37,7 +37,7 @@ pub(in crate::lifecycle) struct Ending {
     /// The code reported to the caller.
     pub code: u32,
     pub(super) start: EndedStart,
-    pub(super) last_words: Option<Time>,
+    pub(super) reason_deadline: Option<Time>,
 }
 
 /// The Start of a container that is ended before its program is executed.
@@ -115,7 +115,7 @@ pub(in crate::lifecycle) struct Exiting {
     pub(super) was_started: bool,
     /// Latest time until which the exit waits for the reason of the container's end to be written
     /// down. The caller reads the reason when it hears of the exit.
-    pub last_words: Option<Time>,
+    pub reason_deadline: Option<Time>,
 }
 
 /// The exit that the shim reports for a container.
@@ -147,13 +147,13 @@ impl EndedStart {
 }
 
 impl FinalExit {
-    pub(super) fn of(self, was_started: bool, last_words: Option<Time>) -> Exiting {
+    pub(super) fn of(self, was_started: bool, reason_deadline: Option<Time>) -> Exiting {
         Exiting {
             code: self.code,
             is_output_read: false,
             until: self.until,
             was_started,
-            last_words,
+            reason_deadline,
         }
     }
 }

@@ -22,7 +22,8 @@
 //!      |                 v   |                   |   Restarting ---------------'
 //!      |           Withheld  |                   |      | restarted
 //!      |                 |   |                   |      '--> Running
-//!      | exit    dismiss |   | exit      dismiss |
+//!      | exit      report |   | exit       report |
+//!      |     hidden exit |   |       hidden exit |
 //!      v                 v   v                   v
 //!   Exiting <--------------------------------------'      its exit is to be published
 //!      | publish
@@ -30,9 +31,10 @@
 //!   Exited                                                the caller knows
 //! ```
 //!
-//! A parked container that exits by itself, or that cannot be created, goes to `Exiting` as well.
-//! While a program is executed, by a release or a restart, its exit can arrive before the report of
-//! the execution: the state keeps the exit until then.
+//! The arrow `end` leads to `Ending` from `Blocked` and `Held`, too. A parked container that exits
+//! by itself, or that cannot be created, goes to `Exiting` as well. While a program is executed, by
+//! a release or a restart, its exit can arrive before the report of the execution: the state keeps
+//! the exit until then.
 
 mod data;
 #[cfg(test)]
@@ -160,8 +162,9 @@ impl ContainerState {
         }
     }
 
-    /// Holds the container because its Start is answered before its turn; `post_start` is the state
-    /// of the postStart handler after the answer. Returns the Start.
+    /// Holds a blocked container, because the shim answers the Start before the container's turn.
+    /// `post_start` becomes the state of the postStart handler, which kubelet may run after the
+    /// answer. Returns the request to be answered.
     pub fn hold(
         &mut self,
         now: Time,
@@ -200,10 +203,15 @@ impl ContainerState {
         }
     }
 
-    /// Ends the container without executing its program: its parked process is killed, and it
-    /// reports `code`. Its exit waits until `last_words` for the reason to be written down, if a
-    /// reason is written.
-    pub fn end(&mut self, code: u32, last_words: Option<Time>) -> Result<(), InvalidTransition> {
+    /// Ends a parked container (Created, Blocked or Held) without executing its program. The
+    /// caller of this method kills the parked process. The reported exit code is `code`. The exit
+    /// waits until the shim has written the reason to stderr and the termination message, but not
+    /// longer than until `reason_deadline`; `None` if no reason is written.
+    pub fn end(
+        &mut self,
+        code: u32,
+        reason_deadline: Option<Time>,
+    ) -> Result<(), InvalidTransition> {
         let (init, start) = match self.inner {
             Inner::Created(init) => (init, EndedStart::None),
             Inner::Blocked(init, Blocked { request, .. }) => (init, EndedStart::Open(request)),
@@ -213,7 +221,7 @@ impl ContainerState {
         let ending = Ending {
             code,
             start,
-            last_words,
+            reason_deadline,
         };
         self.inner = Inner::Ending(init, ending);
         Ok(())
@@ -238,10 +246,11 @@ impl ContainerState {
         Ok(since)
     }
 
-    /// Records that the program was executed: the container runs from now on. If its Start is still
-    /// open, the caller answers it now, and `post_start` becomes the state of the postStart handler.
-    /// If the Start was answered earlier, the handler's state stays. Returns the state before, which
-    /// has the open Start and an exit that arrived too early.
+    /// Moves to Running, because the program was executed. `execution` is the number of this
+    /// execution in the pod, and `watch` the probe in use. If the Start is still open, `post_start`
+    /// becomes the state of the postStart handler; otherwise the handler's state stays. Returns the
+    /// state before: its open Start is to be answered now, and then an exit that came before this
+    /// report is to be handled.
     pub fn released(
         &mut self,
         now: Time,
@@ -359,13 +368,13 @@ impl ContainerState {
 
     /// Reports an exit that was hidden from the caller, because the container was to be restarted in
     /// place or its success was withheld. The exit is reported as `exit` says.
-    pub fn dismiss(&mut self, exit: FinalExit) -> Result<(), InvalidTransition> {
+    pub fn report_hidden_exit(&mut self, exit: FinalExit) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::BackingOff(_) | Inner::Withheld { .. } => {
                 self.inner = Inner::Exiting(exit.of(true, None));
                 Ok(())
             }
-            _ => self.refuse("dismiss"),
+            _ => self.refuse("report hidden exit"),
         }
     }
 
@@ -373,15 +382,15 @@ impl ContainerState {
     /// that is being executed [exits early](ContainerState::exits_early); one between two
     /// executions has no process.
     pub fn exited(&mut self, exit: FinalExit) -> Result<Option<RequestId>, InvalidTransition> {
-        let (start, last_words) = match self.inner {
+        let (start, reason_deadline) = match self.inner {
             Inner::Created(_) => (EndedStart::None, None),
             Inner::Blocked(_, Blocked { request, .. }) => (EndedStart::Open(request), None),
-            Inner::Ending(_, ending) => (ending.start, ending.last_words),
+            Inner::Ending(_, ending) => (ending.start, ending.reason_deadline),
             Inner::Held(..) | Inner::Running(..) => (EndedStart::Answered, None),
             _ => return self.refuse("take the exit of"),
         };
         let was_started = start == EndedStart::Answered;
-        self.inner = Inner::Exiting(exit.of(was_started, last_words));
+        self.inner = Inner::Exiting(exit.of(was_started, reason_deadline));
         Ok(start.open())
     }
 
@@ -395,8 +404,15 @@ impl ContainerState {
     /// Records that the reason of the container's end is written down.
     pub fn mark_last_words_written(&mut self) {
         match &mut self.inner {
-            Inner::Ending(_, Ending { last_words, .. })
-            | Inner::Exiting(Exiting { last_words, .. }) => *last_words = None,
+            Inner::Ending(
+                _,
+                Ending {
+                    reason_deadline, ..
+                },
+            )
+            | Inner::Exiting(Exiting {
+                reason_deadline, ..
+            }) => *reason_deadline = None,
             _ => {}
         }
     }

@@ -52,7 +52,9 @@ const TRANSITIONS: [(&str, Transition); 16] = [
         state.restarted(NOW, 2, Watch::Nothing).is_ok()
     }),
     ("withhold", |state| state.withhold(NOW).is_ok()),
-    ("dismiss", |state| state.dismiss(EXIT).is_ok()),
+    ("report hidden exit", |state| {
+        state.report_hidden_exit(EXIT).is_ok()
+    }),
     // An exit that arrives while the program is still being executed is held back until then.
     ("exit", |state| {
         state.exits_early(FAILED).is_err() && state.exited(EXIT).is_ok()

@@ -173,9 +173,9 @@ impl Stop {
         }
     }
 
-    /// The state after SIGKILL. A container whose stop signal was delivered before still counts as
-    /// stopped. A container that was stopped for a failure, and did not exit in its grace period,
-    /// still counts as failed.
+    /// The state after SIGKILL for the reason `why`. If the container got a signal before, the
+    /// reason for that signal stays. One exception: if the container was stopped for a failure, and
+    /// the caller sends this SIGKILL, `why` replaces the failure.
     pub fn killed(self, now: Time, why: SignalReason) -> Stop {
         Stop::Killed {
             since: self.since().unwrap_or(now),

@@ -71,9 +71,9 @@ impl Pod {
         transition: fn(&mut ContainerState) -> Result<(), InvalidTransition>,
     ) {
         self.now = now;
-        self.on_event(id, Pod::comes, |context, comes| {
+        self.on_event(id, Pod::arrival, |context, arrival| {
             let outcome = transition(&mut context.container.state);
-            context.created(outcome, comes);
+            context.created(outcome, arrival);
         });
         self.settle(now);
     }

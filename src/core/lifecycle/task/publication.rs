@@ -49,7 +49,7 @@ impl Subject<'_> {
             false => execs.has_exiting() || execs.has_live() || !exiting.is_output_read,
         };
         let read = waits.then_some(exiting.until);
-        let at = read.max(exiting.last_words).unwrap_or(self.pod.now);
+        let at = read.max(exiting.reason_deadline).unwrap_or(self.pod.now);
         Some(self.pod.due(at, || Decision::PublishExit))
     }
 }

@@ -40,7 +40,7 @@ impl Pod {
         let is_anew = by_hand || restarts_all || !is_complete && self.is_restarted_by_its_caller();
         match is_anew {
             true => {
-                self.begin_from_the_start();
+                self.forget_last_run();
                 // Containers created during the termination belong to the run that begins.
                 self.last_new_name = self.last_creation;
             }

@@ -45,11 +45,11 @@ impl Pod {
         let termination = self.termination_for(container)?;
         let turn = container.defer_turn()?;
         let step = Step::of(turn);
-        let began = self.begins_by(termination, step)?;
+        let began = self.latest_start(termination, step)?;
         let Some(ends) = self.ends_from(step, began) else {
             return Some((began, Then::LeftOut));
         };
-        let at = self.defers_over_by(turn, began, ends, Some(container));
+        let at = self.latest_end_of_defers(turn, began, ends, Some(container));
         let is_left_out = self.leaves_defers_out()
             || self.history.was_deferred(&container.name)
             || at >= ends.ask_all;
@@ -71,8 +71,9 @@ impl Pod {
         is_for_it.then_some(termination)
     }
 
-    /// The latest start of a step, or `None` if the step is over.
-    fn begins_by(&self, termination: &Termination, step: Step) -> Option<Time> {
+    /// The latest time at which a step begins. For the step under way, the time at which it began.
+    /// `None` if the step is over.
+    fn latest_start(&self, termination: &Termination, step: Step) -> Option<Time> {
         if step <= termination.step {
             return (step == termination.step).then_some(termination.step_began);
         }
@@ -83,21 +84,22 @@ impl Pod {
         let before = STEPS
             .into_iter()
             .filter(|it| *it > termination.step && *it < step);
-        let under_way = self.over_by(termination.step, termination.step_began);
+        let under_way = self.latest_end(termination.step, termination.step_began);
         Some(
             before
                 .filter(has_members)
-                .fold(under_way, |at, it| self.over_by(it, at)),
+                .fold(under_way, |at, it| self.latest_end(it, at)),
         )
     }
 
-    /// The latest end of a step that begins at `began`.
-    fn over_by(&self, step: Step, began: Time) -> Time {
+    /// The latest end of a step that begins at `began`, or `began` if the step is skipped. More
+    /// time that defer containers may be granted later does not count.
+    fn latest_end(&self, step: Step, began: Time) -> Time {
         let Some(ends) = self.ends_from(step, began) else {
             return began;
         };
         if let Some(turn) = step.defer_turn() {
-            return self.defers_over_by(turn, began, ends, None);
+            return self.latest_end_of_defers(turn, began, ends, None);
         }
         let members = self.containers.values();
         let members = members.filter(|container| self.is_alive_in(step, container));
@@ -139,7 +141,7 @@ impl Subject<'_> {
         let (at, kill) = match step == termination.step {
             true => (pod.time(&self.stop_is_due()?), self.pod_facts.ends?.kill),
             false => {
-                let began = pod.begins_by(termination, step)?;
+                let began = pod.latest_start(termination, step)?;
                 let ends = pod.ends_from(step, began)?;
                 let at = match is_delivered {
                     true => ends.kill,

@@ -56,7 +56,7 @@ impl Subject<'_> {
             let at = self.told_at(step, ends).unwrap_or(ends.ask_all);
             pod.due(at, || self.deliver_stop(SignalReason::Turn))
         };
-        let first = self.pre_stop(step, ends).unwrap_or_else(deliver);
+        let first = self.pre_stop_wait(step, ends).unwrap_or_else(deliver);
         Some(match late {
             Some(late) => late.or_sooner(first),
             None => first,
@@ -128,8 +128,10 @@ impl Subject<'_> {
         }
     }
 
-    /// Starts the preStop handler that the shim runs before the stop signal, or waits for it.
-    fn pre_stop(&self, step: Step, ends: StepDeadlines) -> Option<Due<Decision>> {
+    /// Decides if the stop signal waits for the preStop handler, which the shim runs if the caller
+    /// does not know of the termination. Returns the decision to run the handler or, while it runs,
+    /// the latest time of the signal. Returns `None` if the signal does not wait.
+    fn pre_stop_wait(&self, step: Step, ends: StepDeadlines) -> Option<Due<Decision>> {
         let due = self.told_at(step, ends)?;
         if due > self.pod.now || self.pod.now >= ends.ask_all {
             return None;

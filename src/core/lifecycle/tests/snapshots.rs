@@ -89,7 +89,7 @@ fn a_snapshot_of_another_version_is_refused() {
     assert!(matches!(refused, SnapshotError::OtherVersion { found: 2 }));
     assert_eq!(
         refused.to_string(),
-        "the state of a pod has version 2, expected 1"
+        "the state of a pod has format version 2; usher reads only 1"
     );
     assert!(Pod::from_snapshot(&text[..text.len() - 1]).is_err());
 }

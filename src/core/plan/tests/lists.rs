@@ -90,9 +90,9 @@ fn an_optional_name_is_in_its_list_once_its_container_is_created() {
         assert_eq!(list(&plan), ["b"]);
         assert!(plan.is_optional("a") && !plan.is_optional("b"));
         assert_eq!(plan.role("a"), plan.role("b"));
-        plan.comes("c");
+        plan.mark_present("c");
         assert_eq!(list(&plan), ["b", "c"]);
-        plan.comes("a");
+        plan.mark_present("a");
         assert!(!plan.is_written_as(&self::plan(&[(&key, "a b c")])));
         assert_eq!(list(&plan), ["a", "b", "c"]);
         plan.forget_who_came();
@@ -110,10 +110,10 @@ fn stages_contain_the_created_optional_names() {
     };
     let mut parallel = plan(&[("usher/init", "a? b"), ("usher/sidecars", "c? d?")]);
     assert_eq!(stages(&parallel), ["b"]);
-    parallel.comes("d");
+    parallel.mark_present("d");
     assert_eq!(stages(&parallel), ["b", "d"]);
-    parallel.comes("c");
-    parallel.comes("a");
+    parallel.mark_present("c");
+    parallel.mark_present("a");
     assert_eq!(stages(&parallel), ["a", "b", "c d"]);
     assert_eq!(parallel.position("d"), Some(2));
     let mut serial = plan(&[
@@ -122,7 +122,7 @@ fn stages_contain_the_created_optional_names() {
         ("usher/startup-order", "c b a"),
     ]);
     assert_eq!(stages(&serial), ["a"]);
-    serial.comes("c");
+    serial.mark_present("c");
     assert_eq!(stages(&serial), ["c", "a"]);
 }
 

@@ -25,9 +25,9 @@ fn a_container_with_a_role_of_the_node_only_is_an_optional_sidecar() {
     assert_eq!(plan.origin("debugger"), Origin::Nobody);
     assert!(plan.is_optional("istio-proxy"));
     assert!(plan.sidecars().is_empty());
-    plan.comes("istio-proxy");
-    plan.comes("node-exporter");
-    plan.comes("debugger");
+    plan.mark_present("istio-proxy");
+    plan.mark_present("node-exporter");
+    plan.mark_present("debugger");
     assert_eq!(plan.sidecars(), ["istio-proxy", "node-exporter"]);
     let stage = Stage(vec!["istio-proxy".into(), "node-exporter".into()]);
     assert_eq!(plan.stages().last(), Some(&stage));
@@ -39,7 +39,7 @@ fn a_container_with_a_role_of_the_node_only_is_an_optional_sidecar() {
 fn it_starts_beside_the_sidecars_or_after_all_that_are_in_order() {
     let last = |annotations: &[(&str, &str)]| {
         let mut plan = under(false, annotations);
-        plan.comes("istio-proxy");
+        plan.mark_present("istio-proxy");
         plan.stages().last().unwrap().0.join(" ")
     };
     assert_eq!(last(&[("usher/sidecars", "logs")]), "logs istio-proxy");
@@ -59,14 +59,14 @@ fn a_list_of_the_pod_comes_first() {
 #[test]
 fn a_pod_without_annotations_is_left_alone_unless_the_node_has_a_role_for_one_of_its_containers() {
     let mut plan = under(false, &[]);
-    plan.comes("istio-proxy");
+    plan.mark_present("istio-proxy");
     assert!(plan.is_empty());
     assert_eq!(plan.role("istio-proxy"), Role::Guest);
     let mut plan = under(true, &[]);
-    plan.comes("web");
+    plan.mark_present("web");
     assert!(plan.is_empty());
     assert_eq!(plan.role("web"), Role::App);
-    plan.comes("istio-proxy");
+    plan.mark_present("istio-proxy");
     assert!(!plan.is_empty());
     assert_eq!(plan.role("istio-proxy"), Role::Sidecar);
 }
@@ -108,7 +108,7 @@ fn an_invalid_pattern_is_refused() {
 fn optional_names_beyond_the_limit_of_a_list_are_left_out() {
     let mut plan = under(true, &[]);
     for number in 0..1000 {
-        plan.comes(&format!("{number}-exporter"));
+        plan.mark_present(&format!("{number}-exporter"));
     }
     assert_eq!(plan.sidecars().len(), 256);
 }
