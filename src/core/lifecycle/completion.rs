@@ -63,11 +63,18 @@ impl Pod {
     /// created yet. Kubelet creates containers one after another, so a container may fail before
     /// the defer containers exist.
     pub(super) fn awaits_defers(&self) -> bool {
-        self.termination.is_none()
-            && self.has_orders()
-            && self
-                .decided_end()
-                .is_some_and(|end| end.known <= self.now && self.now < end.begins)
+        self.defers_awaited_from()
+            .is_some_and(|from| from <= self.now)
+    }
+
+    /// The time from which the pod [awaits defer containers](Pod::awaits_defers), which may be in
+    /// the future. `None` if nothing that has happened so far makes it wait.
+    pub(super) fn defers_awaited_from(&self) -> Option<Time> {
+        if self.termination.is_some() || !self.has_orders() {
+            return None;
+        }
+        let end = self.decided_end()?;
+        (self.now.max(end.known) < end.begins).then_some(end.known)
     }
 
     /// The decided termination that follows from the exits so far, or `None` if there is nothing to

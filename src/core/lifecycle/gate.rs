@@ -188,6 +188,12 @@ impl Pod {
 }
 
 impl Subject<'_> {
+    /// True while a decided termination waits for its defer containers.
+    pub(super) fn awaits_defers(&self) -> bool {
+        let from = self.pod_facts.defers_awaited_from;
+        from.is_some_and(|from| from <= self.pod.now)
+    }
+
     /// True if the container may be executed now.
     pub(super) fn may_run(&self) -> bool {
         let (pod, policy) = (self.pod, self.container.role_policy());
@@ -199,7 +205,7 @@ impl Subject<'_> {
             StartCondition::AtTheEnd(_) => false,
             // The pod terminates as soon as the awaited defer containers exist. In a termination
             // only sidecars are of use, so no other container is started.
-            _ if self.pod_facts.awaits_defers && !policy.is_helper => false,
+            _ if self.awaits_defers() && !policy.is_helper => false,
             _ => pod.termination.is_none() && pod.awaited_names(self.container).is_empty(),
         }
     }

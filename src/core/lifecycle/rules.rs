@@ -175,8 +175,9 @@ pub(super) struct PodFacts {
     pub ends: Option<StepDeadlines>,
     /// A termination has hooks or defer containers to run.
     pub has_an_ending: bool,
-    /// A decided termination waits for listed defer containers that the caller has not created yet.
-    pub awaits_defers: bool,
+    /// The time from which a decided termination waits for listed defer containers that the caller
+    /// has not created yet.
+    pub defers_awaited_from: Option<Time>,
     /// The time of the next probe, and the creation number of its container.
     pub next_probe: Option<(Time, u64)>,
 }
@@ -373,7 +374,7 @@ impl Pod {
             budget: self.budget(),
             ends: self.ends(),
             has_an_ending: self.has_an_ending(),
-            awaits_defers: self.awaits_defers(),
+            defers_awaited_from: self.defers_awaited_from(),
             next_probe: self.next_to_be_probed(),
         }
     }

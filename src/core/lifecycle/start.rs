@@ -253,7 +253,7 @@ impl Subject<'_> {
         }
         let waits_for = || pod.waits_for(container, &missing);
         // Kubelet creates the awaited defer containers only after this Start is answered.
-        if self.pod_facts.awaits_defers {
+        if self.awaits_defers() {
             let refusal = || Refusal::NeverComes {
                 name: name(),
                 waits_for: waits_for(),
@@ -297,10 +297,9 @@ impl Subject<'_> {
             ends,
             "has not been started",
         );
-        Some(match said {
-            Some(said) => said.or_sooner(then),
-            None => then,
-        })
+        let defers_awaited = self.pod_facts.defers_awaited_from.map(Due::At);
+        let others = [said, defers_awaited].into_iter().flatten();
+        Some(others.fold(then, |then, other| other.or_sooner(then)))
     }
 
     fn hold_lasts(&self, held: &Held) -> Due<Decision> {

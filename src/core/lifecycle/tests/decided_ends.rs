@@ -300,6 +300,28 @@ fn no_start_is_refused_because_an_essential_container_has_failed() {
 }
 
 #[test]
+fn a_blocked_start_is_answered_once_an_essential_container_that_was_stopped_counts_as_failed() {
+    let lists = [
+        ("essential", "web"),
+        ("apps", "web api"),
+        ("post-exit", "report"),
+        ("start-mode", "Block"),
+        ("startup-timeout", "5m"),
+    ];
+    let mut world = pod("Always", &lists);
+    world.call(Call::Run("web", None));
+    world.run_for(secs(1));
+    world.call(Call::Kill("web", Signal::KILL, None));
+    world.run_for(secs(20));
+    world.call(Call::Run("api", None));
+    world.run_for(secs(60));
+    // Kubelet creates the defer container only after this answer. The exit of a container that was
+    // stopped counts after 30 s, because its caller may create the container again.
+    let at = world.start_answer("api").map(|(at, _)| at.since_origin());
+    assert_eq!(at.map(|at| at.as_secs()), Some(31), "{:#?}", world.seen);
+}
+
+#[test]
 fn a_pod_whose_containers_are_all_restarted_starts_in_order_again() {
     for policy in ["Always", "OnFailure", "Never"] {
         for order in [["proxy#2", "web#2"], ["web#2", "proxy#2"]] {
