@@ -223,7 +223,8 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// [`EngineError`], with the engine's message; [`EngineError::CutShort`] if it took too long.
     async fn forget(&self) -> Result<(), EngineError>;
 
-    /// Removes all that is left of the container, after all output of `streams` has been passed on.
+    /// Removes all that is left of the container. Returns once the clients have all output of
+    /// `streams`.
     ///
     /// Laws: idempotent; succeeds for a container that the engine does not know. Even if the
     /// deletion fails, nothing stays mounted, and no output is lost.
