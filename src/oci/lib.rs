@@ -190,7 +190,7 @@ impl Engine for OciEngine {
             owner: options.owner(&bundle),
             options,
             runtime,
-            early: EarlyOpener::new(reaper.threads()),
+            early: EarlyOpener::default(),
             reaper,
             words: Words::default(),
             joins,

@@ -7,22 +7,29 @@
 //! cannot even read the answer to Exec. So the shim opens the FIFOs of an exec when it receives Exec,
 //! and those of a container while it mounts the root file system.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::timeout;
 
 use super::Paths;
 use super::address::Address;
 use super::destination::Opened;
+use super::fifo;
 use crate::offload::Threads;
 
 /// Maximum number of a container's processes whose FIFOs are open although the processes have not
 /// started. The FIFOs of further processes are opened when these start.
 const PROCESSES_AT_MOST: usize = 8;
 
-/// Opens FIFOs for the processes of one container.
+/// Time after which the FIFOs of a process that has not started are closed again. If containerd dies
+/// between Exec and Start, the Start never comes, and Docker waits for the end of the output.
+const STARTS_WITHIN: Duration = Duration::from_secs(120);
+
+/// Opens FIFOs for the processes of one container. Its limit on threads is its own, so that a path
+/// that stalls delays nothing but early openings.
 #[derive(Debug)]
 pub struct EarlyOpener {
     room: Arc<Semaphore>,
@@ -31,7 +38,7 @@ pub struct EarlyOpener {
 
 /// The FIFOs of one process, which are being opened. On drop, they are closed.
 #[derive(Debug, Default)]
-pub struct EarlyFifos(Option<JoinHandle<Fifos>>);
+pub struct EarlyFifos(Option<oneshot::Sender<oneshot::Sender<Fifos>>>);
 
 /// The open FIFOs of one process. A FIFO that cannot be opened is `None`.
 #[derive(Debug, Default)]
@@ -42,43 +49,70 @@ pub(super) struct Fifos {
 }
 
 impl EarlyOpener {
-    pub fn new(threads: &Threads) -> EarlyOpener {
-        EarlyOpener {
-            room: Arc::new(Semaphore::new(PROCESSES_AT_MOST)),
-            threads: threads.clone(),
-        }
-    }
-
     /// Starts to open the FIFOs of a process's output. Leaves out addresses that are no FIFOs, and
     /// reports no error, because [`open`](super::open) opens what is missing.
     pub fn open(&self, paths: &Paths) -> EarlyFifos {
-        let is_path = |text: &&String| matches!(Address::parse(text), Address::Path(_));
-        let path = |text: &String| Some(text).filter(is_path).map(PathBuf::from);
         let (stdout, stderr) = (path(&paths.stdout), path(&paths.stderr));
         // A terminal has one output.
         let stderr = stderr.filter(|_| !paths.terminal);
+        if stdout.is_none() && stderr.is_none() {
+            return EarlyFifos::default();
+        }
         let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else {
             return EarlyFifos::default();
         };
         let threads = self.threads.clone();
-        let open = |path: Option<PathBuf>| Opened::fifo(path.as_deref()?).ok();
-        EarlyFifos(Some(tokio::spawn(async move {
+        let (request, requested) = oneshot::channel::<oneshot::Sender<Fifos>>();
+        tokio::spawn(async move {
             let opened = threads.run(move || Fifos {
-                stdout: open(stdout),
-                stderr: open(stderr),
+                stdout: opened(stdout.as_deref()),
+                stderr: opened(stderr.as_deref()),
                 _place: Some(place),
             });
-            opened.await.unwrap_or_default()
-        })))
+            let opened = opened.await.unwrap_or_default();
+            if opened.stdout.is_none() && opened.stderr.is_none() {
+                return;
+            }
+            // Otherwise the process was deleted, or has not started in time.
+            if let Ok(Ok(reply)) = timeout(STARTS_WITHIN, requested).await {
+                let _ = reply.send(opened);
+            }
+        });
+        EarlyFifos(Some(request))
     }
+}
+
+impl Default for EarlyOpener {
+    fn default() -> EarlyOpener {
+        EarlyOpener {
+            room: Arc::new(Semaphore::new(PROCESSES_AT_MOST)),
+            threads: Threads::default(),
+        }
+    }
+}
+
+/// The path of a FIFO, unless the address is empty or a URI.
+fn path(text: &str) -> Option<PathBuf> {
+    match Address::parse(text) {
+        Address::Path(path) if !path.is_empty() => Some(PathBuf::from(path)),
+        _ => None,
+    }
+}
+
+/// Opens a FIFO, and no other kind of file: to open a device can change the device.
+fn opened(path: Option<&Path>) -> Option<Opened> {
+    let path = path.filter(|path| matches!(fifo::is_fifo(path), Ok(true)));
+    Opened::fifo(path?).ok()
 }
 
 impl EarlyFifos {
     /// Waits until the FIFOs are open.
     pub(super) async fn opened(self) -> Fifos {
-        match self.0 {
-            Some(opening) => opening.await.unwrap_or_default(),
-            None => Fifos::default(),
+        let (reply, fifos) = oneshot::channel();
+        match self.0.map(|request| request.send(reply)) {
+            Some(Ok(())) => fifos.await.unwrap_or_default(),
+            // Nothing was opened, or the FIFOs are closed again.
+            Some(Err(_)) | None => Fifos::default(),
         }
     }
 }
@@ -88,7 +122,6 @@ mod tests {
     use std::fs::File;
     use std::io::Read;
     use std::os::unix::fs::OpenOptionsExt;
-    use std::path::Path;
 
     use nix::libc;
     use nix::sys::stat::Mode;
@@ -116,7 +149,7 @@ mod tests {
         let log = directory.path().join("log");
         let file = directory.path().join("file");
         File::create(&file).unwrap();
-        let opener = EarlyOpener::new(&Threads::default());
+        let opener = EarlyOpener::default();
         on_runtime(async {
             let paths = Paths {
                 stdout: fifo(directory.path(), "stdout"),
@@ -141,7 +174,7 @@ mod tests {
     fn dropped_fifos_are_closed_and_make_room() {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "stdout");
-        let opener = EarlyOpener::new(&Threads::default());
+        let opener = EarlyOpener::default();
         let paths = Paths {
             stdout: path.clone(),
             ..Paths::default()
@@ -163,6 +196,27 @@ mod tests {
             drop(all);
             assert_eq!(reader.read(&mut bytes).unwrap(), 0);
             assert!(opener.open(&paths).opened().await.stdout.is_some());
+        });
+    }
+
+    #[test]
+    fn the_fifos_of_a_process_that_never_starts_are_closed_after_a_while() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = fifo(directory.path(), "stdout");
+        let opener = EarlyOpener::default();
+        let paths = Paths {
+            stdout: path.clone(),
+            ..Paths::default()
+        };
+        on_runtime(async {
+            let early = opener.open(&paths);
+            let mut reader = tokio::task::spawn_blocking(move || File::open(path).unwrap())
+                .await
+                .unwrap();
+            tokio::time::pause();
+            tokio::time::sleep(STARTS_WITHIN + Duration::from_secs(1)).await;
+            assert_eq!(reader.read(&mut [0; 1]).unwrap(), 0);
+            assert!(early.opened().await.stdout.is_none());
         });
     }
 }
