@@ -27,7 +27,8 @@ fn main() {
 fn from_git() -> Option<String> {
     // The sources may be inside another project's repository, whose commit says nothing about them.
     let top = git(&["rev-parse", "--show-toplevel"])?;
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().ok()?;
+    let here = std::env::var("CARGO_MANIFEST_DIR").ok()?;
+    let here = Path::new(&here).canonicalize().ok()?;
     if Path::new(&top).canonicalize().ok()? != here {
         return None;
     }
