@@ -72,7 +72,8 @@ use role_assignment::RoleAssignment;
 /// its role has a use for.
 ///
 /// A list below contains an optional name only after a container of that name has
-/// [appeared](Plan::mark_present). A sidecar that only the node's rules ([`Roles`]) name is optional, too.
+/// [appeared](Plan::mark_present). A sidecar that only the node's rules ([`Roles`]) name is
+/// optional, too.
 ///
 /// Two plans are equal if they have the same content and the same optional containers have
 /// appeared. The annotations may be written in different ways.

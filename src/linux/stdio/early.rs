@@ -4,8 +4,8 @@
 //! until the shim has opened the other ends. A blocked thread of a Go program can keep one of the
 //! program's processors for 10 ms and more (`retake` in Go's `runtime/proc.go`). On a machine with
 //! two processors, the threads for stdout and stderr keep both, so that containerd or its client
-//! cannot even read the answer to Exec. So the shim opens the FIFOs of an exec when it receives Exec,
-//! and those of a container while it mounts the root file system.
+//! cannot even read the answer to Exec. So the shim opens the FIFOs of an exec when it receives
+//! Exec, and those of a container while it mounts the root file system.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -135,88 +135,73 @@ mod tests {
         path.to_str().unwrap().to_owned()
     }
 
-    fn on_runtime<F: Future>(test: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(test)
+    fn on_stdout(path: &str) -> Paths {
+        Paths {
+            stdout: path.to_owned(),
+            ..Paths::default()
+        }
     }
 
-    #[test]
-    fn only_fifos_are_opened_early() {
+    #[tokio::test]
+    async fn only_fifos_are_opened_early() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
         let file = directory.path().join("file");
         File::create(&file).unwrap();
         let opener = EarlyOpener::default();
-        on_runtime(async {
-            let paths = Paths {
-                stdout: fifo(directory.path(), "stdout"),
-                stderr: file.to_str().unwrap().to_owned(),
-                ..Paths::default()
-            };
-            let fifos = opener.open(&paths).opened().await;
-            assert!(matches!(fifos.stdout, Some(Opened::Fifo { .. })));
-            assert!(fifos.stderr.is_none());
-            let paths = Paths {
-                stdout: format!("file://{}", log.display()),
-                stderr: "/no/such/fifo".to_owned(),
-                ..Paths::default()
-            };
-            let fifos = opener.open(&paths).opened().await;
-            assert!(fifos.stdout.is_none() && fifos.stderr.is_none());
-            assert!(!log.exists());
-        });
+        let paths = Paths {
+            stderr: file.to_str().unwrap().to_owned(),
+            ..on_stdout(&fifo(directory.path(), "stdout"))
+        };
+        let fifos = opener.open(&paths).opened().await;
+        assert!(matches!(fifos.stdout, Some(Opened::Fifo { .. })));
+        assert!(fifos.stderr.is_none());
+        let paths = Paths {
+            stderr: "/no/such/fifo".to_owned(),
+            ..on_stdout(&format!("file://{}", log.display()))
+        };
+        let fifos = opener.open(&paths).opened().await;
+        assert!(fifos.stdout.is_none() && fifos.stderr.is_none());
+        assert!(!log.exists());
     }
 
-    #[test]
-    fn dropped_fifos_are_closed_and_make_room() {
+    #[tokio::test]
+    async fn dropped_fifos_are_closed_and_make_room() {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "stdout");
-        let opener = EarlyOpener::default();
-        let paths = Paths {
-            stdout: path.clone(),
-            ..Paths::default()
-        };
-        on_runtime(async {
-            let mut all = Vec::new();
-            for _ in 0..PROCESSES_AT_MOST {
-                all.push(opener.open(&paths).opened().await);
-            }
-            assert!(all.iter().all(|fifos| fifos.stdout.is_some()));
-            let more = opener.open(&paths).opened().await;
-            assert!(more.stdout.is_none());
-            let mut options = File::options();
-            let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-            let mut reader = options.open(&path).unwrap();
-            let mut bytes = [0; 1];
-            let error = reader.read(&mut bytes).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
-            drop(all);
-            assert_eq!(reader.read(&mut bytes).unwrap(), 0);
-            assert!(opener.open(&paths).opened().await.stdout.is_some());
-        });
+        let (opener, paths) = (EarlyOpener::default(), on_stdout(&path));
+        let mut all = Vec::new();
+        for _ in 0..PROCESSES_AT_MOST {
+            all.push(opener.open(&paths).opened().await);
+        }
+        assert!(all.iter().all(|fifos| fifos.stdout.is_some()));
+        let more = opener.open(&paths).opened().await;
+        assert!(more.stdout.is_none());
+        let mut options = File::options();
+        let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+        let mut reader = options.open(&path).unwrap();
+        let mut bytes = [0; 1];
+        let error = reader.read(&mut bytes).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+        drop(all);
+        assert_eq!(reader.read(&mut bytes).unwrap(), 0);
+        assert!(opener.open(&paths).opened().await.stdout.is_some());
     }
 
-    #[test]
-    fn the_fifos_of_a_process_that_never_starts_are_closed_after_a_while() {
+    #[tokio::test(start_paused = true)]
+    async fn the_fifos_of_a_process_that_never_starts_are_closed_after_a_while() {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "stdout");
-        let opener = EarlyOpener::default();
-        let paths = Paths {
-            stdout: path.clone(),
-            ..Paths::default()
-        };
-        on_runtime(async {
-            let early = opener.open(&paths);
-            let mut reader = tokio::task::spawn_blocking(move || File::open(path).unwrap())
-                .await
-                .unwrap();
-            tokio::time::pause();
-            tokio::time::sleep(STARTS_WITHIN + Duration::from_secs(1)).await;
-            assert_eq!(reader.read(&mut [0; 1]).unwrap(), 0);
-            assert!(early.opened().await.stdout.is_none());
-        });
+        let early = EarlyOpener::default().open(&on_stdout(&path));
+        let read = move || File::open(path).unwrap().read(&mut [0; 1]).unwrap();
+        let reader = tokio::task::spawn_blocking(read);
+        let begun = std::time::Instant::now();
+        // The time limit begins when the FIFO is open, at an unknown moment.
+        while !reader.is_finished() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "still open");
+            tokio::time::advance(STARTS_WITHIN).await;
+        }
+        assert_eq!(reader.await.unwrap(), 0);
+        assert!(early.opened().await.stdout.is_none());
     }
 }
