@@ -69,14 +69,7 @@ impl EarlyOpener {
                 stderr: opened(stderr.as_deref()),
                 _place: Some(place),
             });
-            let opened = opened.await.unwrap_or_default();
-            if opened.stdout.is_none() && opened.stderr.is_none() {
-                return;
-            }
-            // Otherwise the process was deleted, or has not started in time.
-            if let Ok(Ok(reply)) = timeout(STARTS_WITHIN, requested).await {
-                let _ = reply.send(opened);
-            }
+            keep(opened.await.unwrap_or_default(), requested).await;
         });
         EarlyFifos(Some(request))
     }
@@ -88,6 +81,16 @@ impl Default for EarlyOpener {
             room: Arc::new(Semaphore::new(PROCESSES_AT_MOST)),
             threads: Threads::default(),
         }
+    }
+}
+
+/// Keeps FIFOs open until they are requested, or the process is deleted, or has not started in time.
+async fn keep(opened: Fifos, requested: oneshot::Receiver<oneshot::Sender<Fifos>>) {
+    if opened.stdout.is_none() && opened.stderr.is_none() {
+        return;
+    }
+    if let Ok(Ok(reply)) = timeout(STARTS_WITHIN, requested).await {
+        let _ = reply.send(opened);
     }
 }
 
@@ -192,16 +195,14 @@ mod tests {
     async fn the_fifos_of_a_process_that_never_starts_are_closed_after_a_while() {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "stdout");
-        let early = EarlyOpener::default().open(&on_stdout(&path));
-        let read = move || File::open(path).unwrap().read(&mut [0; 1]).unwrap();
-        let reader = tokio::task::spawn_blocking(read);
-        let begun = std::time::Instant::now();
-        // The time limit begins when the FIFO is open, at an unknown moment.
-        while !reader.is_finished() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "still open");
-            tokio::time::advance(STARTS_WITHIN).await;
-        }
-        assert_eq!(reader.await.unwrap(), 0);
-        assert!(early.opened().await.stdout.is_none());
+        let fifos = EarlyOpener::default().open(&on_stdout(&path));
+        let fifos = fifos.opened().await;
+        let mut reader = File::open(path).unwrap();
+        let (request, requested) = oneshot::channel();
+        tokio::spawn(keep(fifos, requested));
+        tokio::time::sleep(STARTS_WITHIN + Duration::from_secs(1)).await;
+        assert!(request.is_closed());
+        assert_eq!(reader.read(&mut [0; 1]).unwrap(), 0);
+        assert!(EarlyFifos(Some(request)).opened().await.stdout.is_none());
     }
 }
