@@ -5,10 +5,11 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use usher_core::lifecycle::ActionError;
 
-use crate::EngineError;
+use crate::{Attempted, EngineError};
 
 /// A job panicked, which is a bug of the shim; the log says where. Each job's error type can be
 /// made from this error. So the code that handles a job's outcome runs even if the job panicked.
@@ -31,6 +32,15 @@ impl From<Panicked> for io::Error {
 impl From<Panicked> for ActionError {
     fn from(panicked: Panicked) -> ActionError {
         ActionError::reported(panicked)
+    }
+}
+
+impl From<Panicked> for Attempted {
+    fn from(panicked: Panicked) -> Attempted {
+        Attempted {
+            outcome: Err(panicked.into()),
+            cost: Duration::ZERO,
+        }
     }
 }
 

@@ -284,6 +284,16 @@ pub enum InitialState {
     ToRestore(Box<dyn Restoration>),
 }
 
+impl InitialState {
+    /// Process id of the init process; zero if there is none yet.
+    pub fn pid(&self) -> i32 {
+        match self {
+            InitialState::Parked(new_init) => new_init.init.pid(),
+            InitialState::ToRestore(_) => 0,
+        }
+    }
+}
+
 /// A new init process.
 #[derive(Debug)]
 pub struct NewInit {

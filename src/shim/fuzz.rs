@@ -7,7 +7,7 @@ pub fn bootstrap(input: &[u8]) {
 
 /// JSON and messages inside calls of the Task service.
 pub fn calls(input: &[u8]) {
-    crate::pod::fuzz::calls(input);
+    crate::task::fuzz::calls(input);
 }
 
 /// ttrpc on the control socket.

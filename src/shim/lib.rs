@@ -7,6 +7,10 @@
 //! |---|---|
 //! | [`process`] | the process: arguments, bootstrap, serving, `delete` |
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
+//! | `task_table` | the actor's table of tasks: processes, handles, waiting callers |
+//! | [`calls`] | parameters, answers and errors of the calls that the actor answers |
+//! | `bundle` | converts OCI specifications to the terms of the core |
+//! | [`node`] | the parts of the shim and the machine that the actor uses |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container |
 //! | [`control`] | the control socket: shows a pod to `usher`, and takes its commands |
@@ -16,7 +20,7 @@
 //! | `pod_meta` | the pod's namespace, name, uid and sandbox |
 //! | `sizing` | sets the values of a pod's cgroup, and restores them |
 //! | `shim_end` | decides when the shim ends |
-//! | [`clock`] | wall-clock time and CPU time |
+//! | [`clock`] | wall-clock time, CPU time, and the timer of the core |
 //! | `simulation` | a simulated node, on which tests run pods |
 //! | `fuzz` | fuzz targets for calls and for the input of `start`, which the tests run too |
 
@@ -27,12 +31,15 @@
 // Only the thread that serves a pod must not block, so tests may use blocking calls.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
+mod bundle;
+pub mod calls;
 pub mod clock;
 #[expect(clippy::disallowed_methods, reason = "/proc, and sockets below /run")]
 pub mod control;
 pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod node;
 pub mod pod;
 mod pod_meta;
 pub mod process;
@@ -44,5 +51,6 @@ mod simulation;
 mod sizing;
 mod status;
 pub mod task;
+mod task_table;
 
 pub use process::main;

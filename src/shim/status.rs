@@ -6,15 +6,42 @@ use std::time::{Duration, SystemTime};
 use protobuf::MessageField;
 use protobuf::well_known_types::duration::Duration as DurationMessage;
 use protobuf::well_known_types::timestamp::Timestamp;
+use tokio::sync::watch;
 
 use crate::events::timestamp;
 use crate::pod_meta::PodMeta;
 use crate::record::{Event, Past, Record, What};
 use usher_api as api;
 use usher_core::lifecycle::{
-    Cause, ContainerId, KeptAlive, Lateness, Pod, RolePolicy, Time, View, Wait,
+    Cause, ContainerId, KeptAlive, Lateness, Phase, Pod, RolePolicy, Time, View, Wait,
 };
 use usher_core::plan::{ContainerKind, Signal};
+
+/// The clients that watch the pod. They receive the number of changes in the pod's record.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers(watch::Sender<u64>);
+
+impl Watchers {
+    /// Adds a client.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+
+    /// Notifies the clients if the record has changed, and updates the progress in the record.
+    pub fn notify(&mut self, core: &Pod, record: &mut Record, now: Time) {
+        let changes = record.changes();
+        if *self.0.borrow() == changes {
+            return;
+        }
+        let view = core.view(now);
+        let is_ready = view.phase == Phase::Running && view.ready.0 == view.ready.1;
+        let stages = view.stages.iter();
+        let stages =
+            stages.filter_map(|stage| Some((stage.names.first()?.as_str(), stage.is_done)));
+        record.progress(now, stages, is_ready);
+        self.0.send_replace(changes);
+    }
+}
 
 /// A moment in the core's time and on the wall clock.
 #[derive(Clone, Copy)]

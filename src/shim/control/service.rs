@@ -10,7 +10,8 @@ use tokio::time::timeout;
 use ttrpc::r#async::{ServerStreamSender, TtrpcContext};
 use ttrpc::{Code, get_status};
 
-use crate::pod::{CallError, Kind, Pod};
+use crate::calls::{CallError, Kind};
+use crate::pod::Pod;
 use crate::task;
 use usher_api::Control;
 use usher_api::{

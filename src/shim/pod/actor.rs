@@ -4,27 +4,25 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
-use tracing::{debug, error, info, warn};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, error, info};
 
+use crate::calls::{CallError, Callers, Reply};
 use crate::clock::Timebase;
+use crate::clock::alarm::Alarm;
+use crate::clock::probe_cpu::ProbeCpuMeter;
+use crate::node::Node;
 use crate::pod_meta::PodMeta;
-use crate::record::Record;
+use crate::record::{self, Record};
+use crate::sandbox::SandboxEnd;
 use crate::shim_end::ShimEnd;
-use usher_core::lifecycle::{
-    self, Action, ContainerId, Operations, RELEASES_WITHIN, Report, RequestId, Time, Wanted,
-};
-use usher_engine::Panicked;
+use crate::status::Watchers;
+use crate::task_table::{ScoreLog, Task};
+use usher_core::lifecycle::{self, Action, ContainerId, Operations, Time, Wanted};
 
-use super::alarm::Alarm;
-use super::probe_cpu::ProbeCpuMeter;
-use super::process::Task;
-use super::sandbox::SandboxEnd;
-use super::scores::ScoreLog;
-use super::sizes::OwnCgroup;
-use super::status::Watchers;
-use super::updates::PendingUpdate;
-use super::{CallError, MAILBOX, Message, Node, Pod, Reply};
+use super::operations::infallible;
+use super::{MAILBOX, Message, Pod};
+use crate::sizing::OwnCgroup;
 
 /// The actor that owns a pod.
 pub struct Actor {
@@ -46,23 +44,6 @@ pub struct Actor {
     /// The cgroup of the pod. `None` until the cgroup is known, and if other pods share the cgroup.
     pub(super) pod_cgroup: Option<OwnCgroup>,
     alarm: Alarm,
-}
-
-/// Callers that wait for the core: it decides their answers, or when their calls are carried out.
-#[derive(Debug, Default)]
-pub(super) struct Callers {
-    pub starts: BTreeMap<RequestId, Reply<i32>>,
-    pub kills: BTreeMap<RequestId, Reply<()>>,
-    pub updates: BTreeMap<RequestId, PendingUpdate>,
-    requests: u64,
-}
-
-impl Callers {
-    /// Assigns the next request number.
-    pub fn next(&mut self) -> RequestId {
-        self.requests = self.requests.wrapping_add(1);
-        RequestId(self.requests)
-    }
 }
 
 impl Actor {
@@ -101,7 +82,7 @@ impl Actor {
                 false => self
                     .core
                     .poll_timeout()
-                    .and_then(|at| self.time.instant(self.alarm.set(at))),
+                    .and_then(|at| self.time.instant(self.alarm.wake_time(at))),
             };
             tokio::select! {
                 // Timers come first: a timer that has expired precedes later messages, and a stream
@@ -203,7 +184,8 @@ impl Actor {
                     self.answer_start(&id, request, answer.map_err(CallError::from));
                 }
                 Action::AnswerKill { request, answer } => {
-                    self.answer_kill(request, answer.map_err(CallError::from));
+                    let answer = answer.map_err(CallError::from);
+                    self.callers.answer_kill(request, answer);
                 }
                 Action::Signal { id, order } => self.signal(&id, order),
                 Action::CancelWork { id } => self.cancel_work(&id),
@@ -245,19 +227,7 @@ impl Actor {
                 }
             }
         }
-        if !reports.is_empty() {
-            // Log only after the jobs have begun. A log line wakes containerd, and on a small
-            // machine containerd would take CPU time from a program that was just released.
-            let released = reports
-                .iter()
-                .any(|report| matches!(report, Report::Released { .. }));
-            tokio::spawn(async move {
-                if released {
-                    sleep(RELEASES_WITHIN).await;
-                }
-                reports.iter().for_each(log);
-            });
-        }
+        record::log(reports);
     }
 
     fn write_message(&mut self, id: &ContainerId, message: &str, last_words: bool) {
@@ -269,10 +239,7 @@ impl Actor {
         let written = task.container.write_message(streams, message, last_words);
         match written.filter(|_| last_words) {
             Some(written) => {
-                let written = async {
-                    written.await;
-                    Ok::<_, Panicked>(())
-                };
+                let written = infallible(written);
                 self.operate(id, Wanted::UntilDeleted, written, |actor, id, _| {
                     let now = actor.now();
                     actor.core.handle_last_words_written(now, id);
@@ -289,19 +256,5 @@ async fn reach(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-fn log(report: &Report) {
-    match report {
-        Report::OtherPlan { .. }
-        | Report::GraceOver { .. }
-        | Report::Stretched { .. }
-        | Report::InvalidTransition { .. } => {
-            warn!("{report}")
-        }
-        Report::RuleSuspended { .. } => error!("{report}"),
-        Report::ProbeFailed { .. } | Report::TooLate { .. } => debug!("{report}"),
-        _ => info!("{report}"),
     }
 }

@@ -7,11 +7,11 @@ use tracing::debug;
 
 use usher_core::lifecycle::{ActionError, ContainerId, HookKind, Wanted};
 use usher_core::plan::Hook;
-use usher_engine::Panicked;
-use usher_engine::{Attempted, CancelToken, Init, ProbeEnvironment};
+use usher_engine::{Attempted, CancelToken, Init, Panicked, ProbeEnvironment};
 
 use super::Actor;
-use super::sizes::OwnCgroup;
+use super::operations::infallible;
+use crate::sizing::OwnCgroup;
 
 impl Actor {
     pub(super) fn probe(&mut self, id: ContainerId, execution: u64) {
@@ -19,24 +19,19 @@ impl Actor {
         let target = self.target(&id);
         let (Some((init, from, token)), Some(probe)) = (target, self.core.probe(now, &id)) else {
             let gone = Err(ActionError::ContainerGone);
-            return self
-                .core
-                .handle_probed(now, &id, execution, gone, Duration::ZERO);
+            let none = Duration::ZERO;
+            return self.core.handle_probed(now, &id, execution, gone, none);
         };
         self.probe_cpu.charge_to_probe();
-        let attempt = async move { Ok::<_, Panicked>(init.probe(&probe, &from, &token).await) };
-        let then =
-            move |actor: &mut Actor, id: &ContainerId, attempted: Result<Attempted, Panicked>| {
-                let (outcome, cost) = match attempted {
-                    Ok(attempted) => (attempted.outcome, attempted.cost),
-                    Err(panicked) => (Err(ActionError::reported(panicked)), Duration::ZERO),
-                };
-                actor.probe_cpu.charge_to_probe();
-                let cost = actor.probe_cpu.take_charge(cost);
-                debug!(container = %id, ?outcome, ?cost, "probed");
-                let now = actor.now();
-                actor.core.handle_probed(now, id, execution, outcome, cost);
-            };
+        let attempt = infallible(async move { init.probe(&probe, &from, &token).await });
+        let then = move |actor: &mut Actor, id: &ContainerId, attempted: Result<_, Panicked>| {
+            let Attempted { outcome, cost } = attempted.unwrap_or_else(Attempted::from);
+            actor.probe_cpu.charge_to_probe();
+            let cost = actor.probe_cpu.take_charge(cost);
+            debug!(container = %id, ?outcome, ?cost, "probed");
+            let now = actor.now();
+            actor.core.handle_probed(now, id, execution, outcome, cost);
+        };
         self.operate(&id, Wanted::UntilDeleted, attempt, then);
     }
 

@@ -1,35 +1,11 @@
 //! The actor's calls about the cgroups of containers.
 
-use std::sync::Arc;
-
-use containerd_shim_protos::events::task::TaskOOM;
-use containerd_shim_protos::protobuf::well_known_types::any::Any;
-
+use crate::calls::{Figures, Members, Reply};
+use crate::events;
 use crate::record::What;
 use usher_core::lifecycle::{Call, ContainerId};
-use usher_engine::Cgroup;
 
-use super::{Actor, CallError, Kind, Message, Reply};
-
-/// The processes of a task.
-#[derive(Debug)]
-pub enum Members {
-    /// The cgroup with the processes, and the process ids and names of the execs.
-    Of(Arc<dyn Cgroup>, Vec<(i32, String)>),
-    /// No process runs: the task is being restarted in place, or its exit is about to be published.
-    /// The value is the id of the process that exited. The shim lists this id, because a restarted
-    /// containerd (1.7 and later) would delete a task that lists no process.
-    Ended(Option<i32>),
-}
-
-/// The source of a task's metrics.
-#[derive(Debug)]
-pub enum Figures {
-    /// A cgroup to read.
-    Of(Arc<dyn Cgroup>),
-    /// The last metrics of a task that has exited.
-    Last(Any),
-}
+use super::{Actor, Message};
 
 impl Actor {
     /// Reports OOM kills in a container that was just created, until it exits.
@@ -41,10 +17,7 @@ impl Actor {
         let mailbox = self.mailbox.clone();
         let tell = move || {
             tracing::info!(container = %id, "out of memory: the kernel killed a process");
-            node.publish(TaskOOM {
-                container_id: id.to_string(),
-                ..TaskOOM::new()
-            });
+            node.publish(events::task::oom(&id));
             let killed = id.clone();
             let note: Message = Box::new(move |actor| {
                 let now = actor.now();
@@ -62,12 +35,7 @@ impl Actor {
     /// Fails if the task's cgroup is unknown.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
         self.find_cgroup(id);
-        let answer = self.task(id).and_then(|task| {
-            task.handles.figures().ok_or_else(|| {
-                let message = format!("task {id} has no metrics: its cgroup is unknown");
-                CallError::new(Kind::NotFound, message)
-            })
-        });
+        let answer = self.task(id).and_then(|task| task.figures(id));
         let _ = reply.send(answer);
     }
 
@@ -93,13 +61,7 @@ impl Actor {
             if self.core.is_between_processes(&key) {
                 return Ok(Members::Ended(task.carryover.first_pid()));
             }
-            let cgroup = task.handles.cgroup().cloned().ok_or_else(|| {
-                let message = format!("cannot list processes of task {id}: its cgroup is unknown");
-                CallError::new(Kind::FailedPrecondition, message)
-            })?;
-            let execs = task.execs.iter();
-            let execs = execs.map(|(id, exec)| (exec.process.pid, id.clone()));
-            Ok(Members::Of(cgroup, execs.collect()))
+            task.members(id)
         });
         let _ = reply.send(answer);
     }

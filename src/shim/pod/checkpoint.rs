@@ -2,19 +2,15 @@
 //! files instead of executing its program.
 
 use std::mem;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use containerd_shim_protos::protobuf::Message;
-use containerd_shim_protos::protobuf::well_known_types::any::Any;
-use containerd_shim_protos::shim::oci::CheckpointOptions;
-
+use crate::calls::{CallError, CheckpointCall, Reply};
 use crate::record::What;
 use usher_core::lifecycle::{ActionError, Call, ContainerId, Wanted};
-use usher_engine::{Checkpoint, EngineError, Init, NewInit};
+use usher_engine::{EngineError, Init, NewInit};
 use usher_linux::stdio::Streams;
 
-use super::{Actor, CallError, CheckpointCall, Kind, Reply};
+use super::Actor;
 
 /// The init process of a restored container, and its streams if the container has a terminal.
 type Restored = (NewInit, Option<Streams>);
@@ -22,11 +18,12 @@ type Restored = (NewInit, Option<Streams>);
 impl Actor {
     /// Writes a running container to files, and stops the container if the options say so.
     pub fn checkpoint(&mut self, call: CheckpointCall, reply: Reply<()>) {
-        let (init, checkpoint) = match self.begin_checkpoint(&call) {
-            Ok(begun) => begun,
+        let init = match self.begin_checkpoint(&call) {
+            Ok(init) => init,
             Err(error) => return drop(reply.send(Err(error))),
         };
-        let id = ContainerId::from(call.id.as_str());
+        let CheckpointCall { id, checkpoint } = call;
+        let id = ContainerId::from(id.as_str());
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
@@ -43,17 +40,13 @@ impl Actor {
         self.operate_for(&id, Wanted::UntilDeleted, reply.into(), work, then);
     }
 
-    fn begin_checkpoint(
-        &mut self,
-        call: &CheckpointCall,
-    ) -> Result<(Arc<dyn Init>, Checkpoint), CallError> {
+    fn begin_checkpoint(&mut self, call: &CheckpointCall) -> Result<Arc<dyn Init>, CallError> {
         let task = self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows(&id, Call::Checkpoint)?;
         let (init, _) = task.handles.init_and_cancel_token()?;
-        let options = options(call.options.as_ref())?;
-        self.core.handle_checkpoint(&id, options.exit)?;
-        Ok((init, checkpoint(call.path.clone(), options)))
+        self.core.handle_checkpoint(&id, call.checkpoint.exit)?;
+        Ok(init)
     }
 
     /// Restores a container from its checkpoint, when the core releases the container for the first
@@ -104,37 +97,5 @@ impl Actor {
                     .handle_released(now, id, Err(ActionError::reported(error)));
             }
         }
-    }
-}
-
-pub(super) fn options(options: Option<&Any>) -> Result<CheckpointOptions, CallError> {
-    let invalid = |message: String| CallError::new(Kind::InvalidArgument, message);
-    let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
-        return Ok(CheckpointOptions::default());
-    };
-    if any.type_url.rsplit('/').next() != Some("containerd.runc.v1.CheckpointOptions") {
-        return Err(invalid(format!(
-            "checkpoint options are of type {:?}, expected containerd.runc.v1.CheckpointOptions",
-            any.type_url
-        )));
-    }
-    CheckpointOptions::parse_from_bytes(&any.value)
-        .map_err(|error| invalid(format!("checkpoint options cannot be decoded: {error}")))
-}
-
-/// Converts the options of a Checkpoint. `path` comes from the call's own field: containerd has
-/// copied the path from the options into that field.
-fn checkpoint(path: String, options: CheckpointOptions) -> Checkpoint {
-    let given = |path: String| (!path.is_empty()).then(|| PathBuf::from(path));
-    Checkpoint {
-        image: PathBuf::from(path),
-        work: given(options.work_path),
-        exit: options.exit,
-        open_tcp: options.open_tcp,
-        external_unix_sockets: options.external_unix_sockets,
-        terminal: options.terminal,
-        file_locks: options.file_locks,
-        empty_namespaces: options.empty_namespaces,
-        cgroups_mode: options.cgroups_mode,
     }
 }

@@ -1,28 +1,23 @@
 //! The Create call: makes a container from a bundle. The container's init process is parked, which
 //! means that its program does not run yet.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use containerd_shim_protos::events::task::{TaskCreate, TaskIO};
-use containerd_shim_protos::protobuf::MessageField;
+use containerd_shim_protos::events::task::TaskCreate;
 
+use crate::bundle;
+use crate::calls::{CallError, CreateCall, Reply};
+use crate::events;
 use crate::record::What;
-use usher_core::lifecycle::{BundleFacts, ContainerId, Demands, NewContainer, Wanted};
-use usher_core::plan::identity::group;
-use usher_core::plan::{Identity, KubeletFacts, Plan};
+use crate::task_table::outcome::known_end;
+use crate::task_table::{Facts, Score, Task};
+use usher_core::lifecycle::{ContainerId, Wanted};
 use usher_engine::{
-    CancelToken, Container, CreateOptions, Created, EngineError, ExitFuture, Facts as Read, Init,
-    InitialState, NewInit, Order,
+    CancelToken, Container, CreateOptions, Created, EngineError, InitialState, NewInit,
 };
 
-use super::carryover::RestartCarryover;
-use super::handles::Handles;
+use super::Actor;
 use super::operations::Caller;
-use super::process::{Facts, Process, Task};
-use super::scores::Score;
-use super::stop::known_end;
-use super::{Actor, CallError, CreateCall, Kind, Reply};
 
 impl Actor {
     /// Creates a container; answers with the process id of its init.
@@ -55,7 +50,8 @@ impl Actor {
         let (order, under) = (call.order, token.clone());
         let work = async move {
             let created = container.create(&order, options, &under).await?;
-            let event = event(&order, &created.initial_state);
+            let pid = created.initial_state.pid();
+            let event = events::task::created(&order, pid);
             Ok::<_, EngineError>((created, event))
         };
         let caller = Caller {
@@ -72,7 +68,8 @@ impl Actor {
     ) -> Result<(Arc<dyn Container>, CancelToken), CallError> {
         let CreateCall { order, patience } = call;
         if order.sandbox.is_some() {
-            self.refuse_second_sandbox(&order.id)?;
+            let living = self.tasks.keys().find(|id| self.core.is_sandbox(id));
+            self.sandbox_end.refuse_second(&order.id, living)?;
         }
         let (container, read) = self.node.engine.read(order, self.meta.sandbox())?;
         // In a pod without a pause container, the sandbox has received the pod's annotations. The
@@ -80,65 +77,28 @@ impl Actor {
         // containers.
         let plan = match self.meta.has_own_sandbox() {
             true => None,
-            false => Some(self.plan(order, &read)?),
-        };
-        let identity = Identity::read(&order.id, &read.annotations);
-        let kubelet = KubeletFacts::read(&read.annotations);
-        let facts = Facts {
-            ports: kubelet.ports.clone(),
-            allotment: kubelet.allotment,
+            false => Some(bundle::plan(&order.id, &read, &self.node.rules)?),
         };
         let id = ContainerId::from(order.id.as_str());
-        let name = identity.name;
-        let new = NewContainer {
-            name: name.clone(),
-            kind: identity.kind,
-            facts: kubelet,
-            demands: Demands {
-                oom_score: read.oom_score,
-                size: read.size,
-            },
-            is_ungrouped: group(&read.annotations).is_none(),
-            bundle: BundleFacts {
-                has_own_pid_namespace: read.has_own_pid_namespace,
-                has_poststop_hooks: read.has_poststop_hooks,
-            },
+        let new = bundle::new_container(&order.id, &read);
+        let (name, kind) = (new.name.clone(), new.kind);
+        let facts = Facts {
+            ports: new.facts.ports.clone(),
+            allotment: new.facts.allotment,
         };
         let now = self.now();
         self.core.handle_create(now, &id, new, plan, *patience)?;
         self.meta
             .learn(&order.id, &read.annotations, self.tasks.is_empty());
         let role = self.core.role_of(&id);
-        let who = (name.as_str(), identity.kind, role);
-        self.record.creates(now, &id, who);
+        self.record.creates(now, &id, (name.as_str(), kind, role));
         self.shim_end.mark_created(&id);
-        let handles = Handles::default();
-        let token = handles.cancel_token().clone();
-        self.tasks.insert(
-            id,
-            Task {
-                bundle: order.bundle.clone(),
-                created_at: self.node.clock.wall(),
-                container: Arc::clone(&container),
-                facts,
-                init: Process::new(order.paths.clone()),
-                execs: BTreeMap::new(),
-                handles,
-                score: Score::new(read.oom_score),
-                carryover: RestartCarryover::default(),
-                deleters: Vec::new(),
-            },
-        );
+        let created_at = self.node.clock.wall();
+        let score = Score::new(read.oom_score);
+        let task = Task::new(order, Arc::clone(&container), created_at, facts, score);
+        let token = task.handles.cancel_token().clone();
+        self.tasks.insert(id, task);
         Ok((container, token))
-    }
-
-    fn plan(&self, order: &Order, read: &Read) -> Result<Plan, CallError> {
-        let reading = Plan::parse_under(&read.annotations, &self.node.rules)
-            .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
-        for unknown in &reading.ignored {
-            tracing::warn!(container = order.id, "ignored: {unknown}");
-        }
-        Ok(reading.plan)
     }
 
     fn created(
@@ -205,19 +165,11 @@ impl Actor {
         if self.core.is_sandbox(id) {
             self.meta.set_sandbox(&*init);
         }
-        self.watch_init(id, init, exit_future);
-    }
-
-    fn watch_init(&mut self, id: &ContainerId, init: Arc<dyn Init>, exit_future: ExitFuture) {
-        self.operate(
-            id,
-            Wanted::UntilReplaced,
-            exit_future.0,
-            move |actor, id, outcome| {
-                let status = known_end(outcome, || init.end());
-                actor.init_ended(id, status);
-            },
-        );
+        let exited = move |actor: &mut Actor, id: &ContainerId, outcome| {
+            let status = known_end(outcome, || init.end());
+            actor.init_ended(id, status);
+        };
+        self.operate(id, Wanted::UntilReplaced, exit_future.0, exited);
     }
 
     /// Removes a container whose creation was undone.
@@ -230,12 +182,7 @@ impl Actor {
     pub(super) fn forget(&mut self, id: &ContainerId) {
         self.operations.cancel_all(id);
         if let Some(mut task) = self.tasks.remove(id) {
-            let why = CallError::not_found(id.as_str(), "");
-            task.init.answer_waits(Err(why.clone()));
-            task.answer_deleters(&Err(why.clone()));
-            for exec in task.execs.values_mut() {
-                exec.process.answer_waits(Err(why.clone()));
-            }
+            task.answer_all(&CallError::not_found(id.as_str(), ""));
         }
         let now = self.now();
         self.record.note(now, id, What::Gone);
@@ -243,26 +190,5 @@ impl Actor {
             self.keep_record();
         }
         self.core.handle_removed(now, id);
-    }
-}
-
-fn event(order: &Order, initial_state: &InitialState) -> TaskCreate {
-    let pid = match initial_state {
-        InitialState::Parked(new_init) => new_init.init.pid(),
-        InitialState::ToRestore(_) => 0,
-    };
-    let mut io = TaskIO::new();
-    io.set_stdin(order.paths.stdin.clone());
-    io.set_stdout(order.paths.stdout.clone());
-    io.set_stderr(order.paths.stderr.clone());
-    io.set_terminal(order.paths.terminal);
-    TaskCreate {
-        container_id: order.id.clone(),
-        bundle: order.bundle.display().to_string(),
-        rootfs: order.rootfs.clone(),
-        io: MessageField::some(io),
-        checkpoint: order.checkpoint.clone(),
-        pid: u32::try_from(pid).unwrap_or_default(),
-        ..TaskCreate::new()
     }
 }

@@ -1,23 +1,14 @@
 //! The Delete call: removes a container or an exec.
 
-use std::{iter, mem};
-
-use containerd_shim_protos::events::task::TaskDelete;
-use containerd_shim_protos::protobuf::MessageField;
-
+use crate::calls::{CallError, Deleted, Exit, Reply};
+use crate::events;
+use crate::task_table::Exec;
 use usher_core::lifecycle::{CleanupOutcome, ContainerId, Deletion, Wanted};
 use usher_engine::EngineError;
-use usher_engine::Panicked;
 use usher_linux::stdio;
 
-use super::process::{Deleted, Exec, Exit};
-use super::{Actor, CallError, Reply};
-
-/// The exit that is reported for a process that never ran. containerd takes this exit as unknown.
-const NO_EXIT: Exit = Exit {
-    code: 0,
-    at: std::time::UNIX_EPOCH,
-};
+use super::Actor;
+use super::operations::infallible;
 
 impl Actor {
     /// Deletes an exec, or a task that has exited or was never started. If a deletion of the task
@@ -87,21 +78,13 @@ impl Actor {
             return;
         };
         task.handles.cancel_token().cancel();
-        let execs = task.execs.values_mut().map(|exec| &mut exec.process);
-        let processes = iter::once(&mut task.init).chain(execs);
-        let streams = processes.map(|process| mem::take(&mut process.streams));
-        let streams: Vec<_> = streams.collect();
-        let container = task.container.clone();
+        let (container, streams) = (task.container.clone(), task.take_streams());
         let delete = async move { container.delete(how, streams).await };
-        self.operate(
-            id,
-            Wanted::UntilDeleted,
-            delete,
-            move |actor, id, outcome| match how {
-                Deletion::Forced => actor.create_undone(id, outcome),
-                Deletion::Usual | Deletion::RootfsOnly => actor.deleted(id, outcome),
-            },
-        );
+        let then = move |actor: &mut Actor, id: &ContainerId, outcome| match how {
+            Deletion::Forced => actor.create_undone(id, outcome),
+            Deletion::Usual | Deletion::RootfsOnly => actor.deleted(id, outcome),
+        };
+        self.operate(id, Wanted::UntilDeleted, delete, then);
     }
 
     fn create_undone(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
@@ -123,16 +106,10 @@ impl Actor {
             task.answer_deleters(&Err(error.into()));
             return self.core.handle_not_deleted(self.now(), id);
         }
-        let (pid, exit) = (task.init.pid, task.init.exit().unwrap_or(NO_EXIT));
-        let deleters = mem::take(&mut task.deleters);
+        let (pid, exit) = (task.init.pid, task.init.exit().unwrap_or(Exit::UNKNOWN));
+        let deleters = task.take_deleters();
         self.forget(id);
-        self.node.publish(TaskDelete {
-            container_id: id.to_string(),
-            pid: u32::try_from(pid).unwrap_or_default(),
-            exit_status: exit.code,
-            exited_at: MessageField::some(crate::events::timestamp(exit.at)),
-            ..TaskDelete::new()
-        });
+        self.node.publish(events::task::deleted(id, pid, exit));
         for deleter in deleters {
             let _ = deleter.send(Ok(Deleted { pid, exit }));
         }
@@ -143,7 +120,7 @@ impl Actor {
             Ok(exec) => exec,
             Err(error) => return drop(reply.send(Err(error))),
         };
-        let exit = exec.process.exit().unwrap_or(NO_EXIT);
+        let exit = exec.process.exit().unwrap_or(Exit::UNKNOWN);
         let deleted = Deleted {
             pid: exec.process.pid,
             exit,
@@ -157,10 +134,7 @@ impl Actor {
             None => Ok(exit),
         };
         exec.process.answer_waits(answer);
-        let drain = async move {
-            stdio::drain([exec.process.streams]).await;
-            Ok::<_, Panicked>(())
-        };
+        let drain = infallible(stdio::drain([exec.process.streams]));
         self.spawn(drain, move |_, _| {
             let _ = reply.send(Ok(deleted));
         });

@@ -2,28 +2,17 @@
 
 use std::sync::Arc;
 
-use containerd_shim_protos::events::task::{TaskExecAdded, TaskExecStarted, TaskExit};
-use containerd_shim_protos::protobuf::MessageField;
-use serde::Deserialize;
-
+use crate::calls::{CallError, ExecCall, Reply};
+use crate::events;
+use crate::task_table::outcome::{kill_executed, known_end};
+use crate::task_table::{Exec, Execution};
 use usher_core::lifecycle::{self, ContainerId, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
-use usher_engine::Panicked;
-use usher_engine::{CancelToken, ExecOrder, Init, NewExec, Process as Executable, SignalProgress};
-use usher_linux::stdio::Unread;
+use usher_engine::NewExec;
 
-use super::operations::Caller;
-use super::process::{Exec, Exit, Process};
-use super::stop::known_end;
-use super::{Actor, CallError, ExecCall, Kind, Reply};
-
-/// The fields that the shim needs of a process in the OCI specification.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Spec {
-    args: Vec<String>,
-}
+use super::Actor;
+use super::operations::{Caller, infallible};
 
 impl Actor {
     /// Adds a process to a container. A later Start executes the process.
@@ -32,18 +21,11 @@ impl Actor {
     }
 
     fn add_exec(&mut self, call: ExecCall) -> Result<(), CallError> {
-        let invalid = |error: String| CallError::new(Kind::InvalidArgument, error);
-        let spec: Spec = serde_json::from_slice(&call.spec).map_err(|error| {
-            invalid(format!(
-                "exec {:?}: its spec is not an OCI process: {error}",
-                call.exec_id
-            ))
-        })?;
         self.task(&call.id)?;
         let (now, id) = (self.now(), ContainerId::from(call.id.as_str()));
         let exec = lifecycle::Exec {
             id: &call.exec_id,
-            argv: &spec.args,
+            argv: &call.argv,
             has_deadline: call.has_deadline,
             is_interactive: call.paths.terminal || !call.paths.stdin.is_empty(),
         };
@@ -56,69 +38,45 @@ impl Actor {
         // Prepare for the caller's Start of this exec, which comes next.
         let init = task.handles.init();
         let fifos = init.map(|init| init.prepare_for_exec(&call.paths));
-        let exec = Exec {
-            spec: call.spec,
-            fifos: fifos.unwrap_or_default(),
-            starting: None,
-            handle: None,
-            exited_at: None,
-            process: Process::new(call.paths),
-        };
+        let exec = Exec::new(call.spec, fifos.unwrap_or_default(), call.paths);
         task.execs.insert(call.exec_id.clone(), exec);
-        self.node.publish(TaskExecAdded {
-            container_id: call.id,
-            exec_id: call.exec_id,
-            ..TaskExecAdded::new()
-        });
+        self.node
+            .publish(events::task::exec_added(&id, &call.exec_id));
         Ok(())
     }
 
     /// Executes a process that an Exec call has added; answers with its process id.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
-        let (token, execution) = match self.begin_exec(id, exec_id) {
-            Ok(begun) => begun,
+        let execution = match self.begin_exec(id, exec_id) {
+            Ok(execution) => execution,
             Err(error) => return drop(reply.send(Err(error))),
         };
         let (id, key) = (ContainerId::from(id), exec_id.to_owned());
+        let token = execution.token.clone();
         let caller = Caller {
             reply,
             cancels: Some(token.clone()),
         };
-        let work = execution.run(token.clone());
-        let wanted = Wanted::UntilDeleted;
-        let operation = self.operate_for(
-            &id,
-            wanted,
-            caller,
-            work,
-            move |actor, id, outcome, reply| {
-                let answer = match outcome {
-                    Ok(executed) => {
-                        if reply.is_closed() {
-                            // Kill the process: its caller no longer waits, so nothing else would
-                            // end it.
-                            kill_executed(&executed.process);
-                        }
-                        actor.exec_started(id, &key, executed)
-                    }
-                    Err(error) => {
-                        actor.exec_not_started(id, &key, &error);
-                        Err(error)
-                    }
-                };
-                let _ = reply.send(answer);
-            },
-        );
+        let then = move |actor: &mut Actor, id: &ContainerId, outcome, reply: Reply<i32>| {
+            if reply.is_closed()
+                && let Ok(NewExec { process, .. }) = &outcome
+            {
+                // Kill the process: its caller no longer waits, so nothing else would end it.
+                kill_executed(process);
+            }
+            let answer = match outcome {
+                Ok(executed) => actor.exec_started(id, &key, executed),
+                Err(error) => Err(actor.exec_not_started(id, &key, error)),
+            };
+            let _ = reply.send(answer);
+        };
+        let operation = self.operate_for(&id, Wanted::UntilDeleted, caller, execution.run(), then);
         if let Some(exec) = self.exec_mut(&id, exec_id) {
             exec.starting = Some((operation, token));
         }
     }
 
-    fn begin_exec(
-        &mut self,
-        id: &str,
-        exec_id: &str,
-    ) -> Result<(CancelToken, Execution), CallError> {
+    fn begin_exec(&mut self, id: &str, exec_id: &str) -> Result<Execution, CallError> {
         let key = ContainerId::from(id);
         self.task(id)?;
         self.core.handle_exec_start(&key, exec_id)?;
@@ -127,21 +85,12 @@ impl Actor {
         let task = self.task_mut(id)?;
         let exec = task.execs.get_mut(exec_id);
         let exec = exec.ok_or_else(|| CallError::not_found(id, exec_id))?;
-        let token = task.handles.cancel_token().child();
-        let order = ExecOrder {
-            exec_id: exec_id.to_owned(),
-            spec: std::mem::take(&mut exec.spec),
-            size: exec.process.streams.size(),
-            oom_score: score,
-            paths: exec.process.paths.clone(),
-            fifos: std::mem::take(&mut exec.fifos),
-        };
-        let execution = Execution {
-            id: id.to_owned(),
-            order,
+        Ok(Execution {
+            id: key,
+            order: exec.take_order(exec_id, score),
             init: task.handles.init().filter(|_| !has_exited).cloned(),
-        };
-        Ok((token, execution))
+            token: task.handles.cancel_token().child(),
+        })
     }
 
     fn exec_mut(&mut self, id: &ContainerId, exec_id: &str) -> Option<&mut Exec> {
@@ -164,41 +113,30 @@ impl Actor {
             kill_executed(&process);
             return Err(CallError::not_found(id.as_str(), exec_id));
         };
-        exec.starting = None;
-        exec.handle = Some(Arc::clone(&process));
-        exec.process.pid = pid;
-        exec.process.take_streams(streams);
-        exec.process.connect_stdin();
+        exec.set_started(Arc::clone(&process), streams);
         self.core.handle_exec_started(id, exec_id);
         if let Some(task) = self.tasks.get_mut(id) {
-            task.score.has_newcomers = true;
+            task.score.note_newcomer();
         }
-        self.node.publish(TaskExecStarted {
-            container_id: id.to_string(),
-            exec_id: exec_id.to_owned(),
-            pid: u32::try_from(pid).unwrap_or_default(),
-            ..TaskExecStarted::new()
-        });
+        self.node
+            .publish(events::task::exec_started(id, exec_id, pid));
         let exec_id = exec_id.to_owned();
-        self.operate(
-            id,
-            Wanted::UntilDeleted,
-            exit_future.0,
-            move |actor, id, outcome| {
-                let status = known_end(outcome, || kill_executed(&process));
-                actor.exec_ended(id, &exec_id, status);
-            },
-        );
+        let exited = move |actor: &mut Actor, id: &ContainerId, outcome| {
+            let status = known_end(outcome, || kill_executed(&process));
+            actor.exec_ended(id, &exec_id, status);
+        };
+        self.operate(id, Wanted::UntilDeleted, exit_future.0, exited);
         Ok(pid)
     }
 
-    fn exec_not_started(&mut self, id: &ContainerId, exec_id: &str, error: &CallError) {
+    fn exec_not_started(&mut self, id: &ContainerId, exec_id: &str, error: CallError) -> CallError {
         if let Some(exec) = self.exec_mut(id, exec_id) {
             exec.starting = None;
             exec.process.answer_waits(Err(error.clone()));
             let now = self.now();
             self.core.handle_exec_over(now, id, exec_id, None);
         }
+        error
     }
 
     fn exec_ended(&mut self, id: &ContainerId, exec_id: &str, status: ExitStatus) {
@@ -211,14 +149,13 @@ impl Actor {
             if status == ExitStatus::Signal(Signal::KILL.number()) {
                 task.handles.look_at_memory();
             }
-            exec.exited_at = Some(at);
-            if let Some(unread) = exec.process.end_streams() {
+            if let Some(unread) = exec.set_exited(at) {
                 let exec_id = exec_id.to_owned();
                 let then = move |actor: &mut Actor, id: &ContainerId, _| {
                     let now = actor.now();
                     actor.core.handle_exec_output_read(now, id, &exec_id);
                 };
-                self.operate(id, Wanted::UntilDeleted, read(unread), then);
+                self.operate(id, Wanted::UntilDeleted, infallible(unread.is_read()), then);
                 return;
             }
         }
@@ -231,62 +168,9 @@ impl Actor {
         let Some(exec) = self.exec_mut(id, exec_id) else {
             return;
         };
-        let at = exec.exited_at.unwrap_or(now);
-        let (exit, pid) = (Exit { code, at }, exec.process.pid);
+        let (exit, pid) = (exec.exit(code, now), exec.process.pid);
         exec.process.answer_waits(Ok(exit));
-        self.node.publish(exit_event(id, exec_id, pid, exit));
-    }
-}
-
-/// Waits until the caller has read all output of a process.
-pub(super) async fn read(unread: Unread) -> Result<(), Panicked> {
-    unread.is_read().await;
-    Ok(())
-}
-
-fn stopped(exec_id: &str, id: &str) -> CallError {
-    let message = format!("exec {exec_id:?}: task {id} is stopped");
-    CallError::new(Kind::FailedPrecondition, message)
-}
-
-/// A process that is to be executed.
-struct Execution {
-    id: String,
-    order: ExecOrder,
-    /// The container's init. `None` if the container has exited.
-    init: Option<Arc<dyn Init>>,
-}
-
-impl Execution {
-    async fn run(self, token: CancelToken) -> Result<NewExec, CallError> {
-        match self.init {
-            Some(init) => Ok(init.exec(self.order, &token).await?),
-            None => Err(stopped(&self.order.exec_id, &self.id)),
-        }
-    }
-}
-
-/// Kills an executed process, which may have exited already.
-pub(super) fn kill_executed(process: &Arc<dyn Executable>) {
-    let outcome = match process.kill(Signal::KILL) {
-        SignalProgress::Done(outcome) => outcome,
-        // The engine delivers SIGKILL at once.
-        SignalProgress::UnderWay(_) => Ok(()),
-    };
-    if let Err(error) = outcome {
-        tracing::debug!(?process, %error, "the process has exited already");
-    }
-}
-
-/// Builds the TaskExit of an exec or, if `process` is the container's own id, of the container's
-/// init.
-pub(super) fn exit_event(id: &ContainerId, process: &str, pid: i32, exit: Exit) -> TaskExit {
-    TaskExit {
-        container_id: id.to_string(),
-        id: process.to_owned(),
-        pid: u32::try_from(pid).unwrap_or_default(),
-        exit_status: exit.code,
-        exited_at: MessageField::some(crate::events::timestamp(exit.at)),
-        ..TaskExit::new()
+        self.node
+            .publish(events::task::exited(id, exec_id, pid, exit));
     }
 }

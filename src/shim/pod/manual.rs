@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use crate::calls::{CallError, Kind, Reply};
 use crate::events::timestamp;
 use usher_api as api;
 use usher_core::lifecycle::ContainerId;
 
-use super::{Actor, CallError, Kind, Reply};
+use super::Actor;
 
 impl Actor {
     /// Begins the termination of the pod, within the grace period `grace` if given.
@@ -26,11 +27,7 @@ impl Actor {
         let by_id = ContainerId::from(container);
         let id = match self.tasks.contains_key(&by_id) {
             true => Some(by_id),
-            false => {
-                let mut names = self.record.names().iter();
-                let past = names.find(|past| past.name == container && !past.is_gone);
-                past.map(|past| past.id.clone())
-            }
+            false => self.record.container_named(container).cloned(),
         };
         let now = self.now();
         let answer = match id {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use containerd_shim_protos::events::task::{TaskPaused, TaskResumed};
-
-use usher_core::lifecycle::{Call, ContainerId, TaskStatus, Wanted};
+use crate::calls::{CallError, Exit, Reply, StateAnswer, Status};
+use crate::events;
+use crate::task_table::{Process, Task};
+use usher_core::lifecycle::{Call, ContainerId, Wanted};
 use usher_engine::{CancelToken, Init};
 use usher_linux::stdio;
 
-use super::process::{Exit, Process, StateAnswer, Status, Task};
-use super::{Actor, CallError, Reply};
+use super::Actor;
 
 impl Actor {
     /// Answers with the state of a task or one of its execs.
@@ -33,13 +33,7 @@ impl Actor {
             "" => self.core.task_status(id),
             exec_id => self.core.exec_status(id, exec_id),
         };
-        match status {
-            Some(TaskStatus::Stopped) => process.exit().map_or(Status::Running, Status::Stopped),
-            Some(TaskStatus::Pausing) => Status::Pausing,
-            Some(TaskStatus::Paused) => Status::Paused,
-            Some(TaskStatus::Running) => Status::Running,
-            Some(TaskStatus::Created) | None => Status::Created,
-        }
+        Status::new(status, process.exit())
     }
 
     /// Answers when the process has exited.
@@ -77,12 +71,11 @@ impl Actor {
     /// is remembered. The call succeeds for a process that has exited: clients call this as soon as
     /// a program runs, however short it is.
     pub fn resize(&mut self, id: &str, exec_id: &str, size: stdio::Size, reply: Reply<()>) {
-        let _ = reply.send(self.resized(id, exec_id, size));
-    }
-
-    fn resized(&mut self, id: &str, exec_id: &str, size: stdio::Size) -> Result<(), CallError> {
-        let process = self.process_mut(id, exec_id)?;
-        process.streams.resize(size).map_err(CallError::unknown)
+        let resized = self.process_mut(id, exec_id).and_then(|process| {
+            let resized = process.streams.resize(size);
+            resized.map_err(CallError::unknown)
+        });
+        let _ = reply.send(resized);
     }
 
     /// Freezes a container. A held container can be frozen too, because the caller sees a held
@@ -121,17 +114,12 @@ impl Actor {
                 false => init.resume(&token).await,
             }
         };
+        let then = move |actor: &mut Actor, id: &ContainerId, outcome: Result<_, _>, reply| {
+            actor.frozen(id, freeze, outcome.is_ok());
+            let _ = Reply::send(reply, outcome.map_err(CallError::unknown));
+        };
         let id = ContainerId::from(id);
-        self.operate_for(
-            &id,
-            Wanted::UntilExit,
-            reply.into(),
-            work,
-            move |actor, id, outcome, reply| {
-                actor.frozen(id, freeze, outcome.is_ok());
-                let _ = reply.send(outcome.map_err(CallError::unknown));
-            },
-        );
+        self.operate_for(&id, Wanted::UntilExit, reply.into(), work, then);
     }
 
     fn frozen(&mut self, id: &ContainerId, paused: bool, is_done: bool) {
@@ -142,16 +130,9 @@ impl Actor {
         if !is_done {
             return;
         }
-        let container_id = id.to_string();
         match paused {
-            true => self.node.publish(TaskPaused {
-                container_id,
-                ..TaskPaused::new()
-            }),
-            false => self.node.publish(TaskResumed {
-                container_id,
-                ..TaskResumed::new()
-            }),
+            true => self.node.publish(events::task::paused(id)),
+            false => self.node.publish(events::task::resumed(id)),
         }
     }
 
@@ -170,20 +151,14 @@ impl Actor {
 
     pub(super) fn process(&self, id: &str, exec_id: &str) -> Result<(&Task, &Process), CallError> {
         let task = self.task(id)?;
-        let process = match exec_id {
-            "" => Some(&task.init),
-            exec_id => task.execs.get(exec_id).map(|exec| &exec.process),
-        };
+        let process = task.process(exec_id);
         let process = process.ok_or_else(|| CallError::not_found(id, exec_id))?;
         Ok((task, process))
     }
 
     fn process_mut(&mut self, id: &str, exec_id: &str) -> Result<&mut Process, CallError> {
         let task = self.task_mut(id)?;
-        let process = match exec_id {
-            "" => Some(&mut task.init),
-            exec_id => task.execs.get_mut(exec_id).map(|exec| &mut exec.process),
-        };
+        let process = task.process_mut(exec_id);
         process.ok_or_else(|| CallError::not_found(id, exec_id))
     }
 }

@@ -8,28 +8,12 @@
 
 use std::pin::pin;
 
-use containerd_shim_protos::events::task::TaskCreate;
-
+use crate::calls::{CallError, Reply};
+use crate::task_table::outcome::Outcome;
 use usher_core::lifecycle::{ContainerId, OperationId, Wanted};
-use usher_core::process::ExitStatus;
-use usher_engine::{Attempted, CancelToken, Created, InitialState, NewExec, NewInit, ScoreOutcome};
-use usher_engine::{Panicked, catch_panic};
-use usher_linux::stdio::Streams;
+use usher_engine::{CancelToken, Panicked, catch_panic};
 
-use super::exec::kill_executed;
-use super::handles::kill_init;
-use super::{Actor, CallError, Message, Reply};
-
-/// The result of an operation.
-pub(super) trait Outcome: Send + 'static {
-    /// Drops a stale result. If a process came with the result, the process is killed, because its
-    /// container no longer needs it.
-    fn discard(self)
-    where
-        Self: Sized,
-    {
-    }
-}
+use super::{Actor, Message};
 
 /// A caller that awaits the answer of an operation.
 pub(super) struct Caller<R> {
@@ -101,14 +85,14 @@ impl Actor {
                 None => catch_panic(work).await,
                 Some(token) => canceled_with(&mut reply, &token, work).await,
             };
-            Ok::<_, Panicked>((outcome, reply))
+            (outcome, reply)
         };
         let then = move |actor: &mut Actor, id: &ContainerId, done: Result<(_, _), Panicked>| {
             if let Ok((outcome, reply)) = done {
                 then(actor, id, outcome, reply);
             }
         };
-        self.operate_or(id, wanted, work, then, |actor, id, done| {
+        self.operate_or(id, wanted, infallible(work), then, |actor, id, done| {
             if let Ok((outcome, reply)) = done {
                 let gone = match actor.tasks.contains_key(id) {
                     true => CallError::finished(id.as_str()),
@@ -144,6 +128,11 @@ impl Actor {
     }
 }
 
+/// Converts work that cannot fail, except in a panic, to the work of an operation.
+pub(super) async fn infallible<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
+    Ok(work.await)
+}
+
 /// Awaits `work`. If the caller stops waiting before, cancels the token.
 async fn canceled_with<T, E: From<Panicked>, R>(
     reply: &mut Reply<R>,
@@ -161,63 +150,10 @@ async fn canceled_with<T, E: From<Panicked>, R>(
     }
 }
 
-impl Outcome for () {}
-impl Outcome for ExitStatus {}
-impl Outcome for Attempted {}
-impl Outcome for ScoreOutcome {}
-impl Outcome for Vec<u8> {}
-
-impl Outcome for NewInit {
-    fn discard(self) {
-        kill_init(&*self.init);
-    }
-}
-
-impl Outcome for Created {
-    fn discard(self) {
-        if let InitialState::Parked(new_init) = self.initial_state {
-            new_init.discard();
-        }
-    }
-}
-
-impl Outcome for NewExec {
-    fn discard(self) {
-        kill_executed(&self.process);
-    }
-}
-
-impl Outcome for (Created, TaskCreate) {
-    fn discard(self) {
-        self.0.discard();
-    }
-}
-
-impl<T: Outcome> Outcome for (T, Streams) {
-    fn discard(self) {
-        self.0.discard();
-    }
-}
-
-impl<T: Outcome> Outcome for (T, Option<Streams>) {
-    fn discard(self) {
-        self.0.discard();
-    }
-}
-
-impl<T: Outcome, E: Send + 'static> Outcome for Result<T, E> {
-    fn discard(self) {
-        if let Ok(outcome) = self {
-            outcome.discard();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::events::Publisher;
-    use crate::pod::CallError;
     use crate::process::serve::this_node;
     use usher_engine::EngineKind;
     use usher_linux::reaper::Reaper;

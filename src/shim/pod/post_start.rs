@@ -17,21 +17,16 @@ impl Actor {
             // The shim has not kept the exec of the handler. The container must not fail for this
             // reason.
             tracing::warn!(container = %id, "postStart handler unknown; not run again");
-            return self
-                .core
-                .handle_post_started(self.now(), &id, execution, Ok(()));
+            let now = self.now();
+            return self.core.handle_post_started(now, &id, execution, Ok(()));
         };
         let score = self.core.oom_score(&id);
         let run = async move { init.post_start(process, score, &token).await };
-        self.operate(
-            &id,
-            Wanted::UntilReplaced,
-            run,
-            move |actor, id, outcome| {
-                let now = actor.now();
-                let outcome = outcome.map_err(ActionError::reported);
-                actor.core.handle_post_started(now, id, execution, outcome);
-            },
-        );
+        let then = move |actor: &mut Actor, id: &ContainerId, outcome: Result<_, _>| {
+            let now = actor.now();
+            let outcome = outcome.map_err(ActionError::reported);
+            actor.core.handle_post_started(now, id, execution, outcome);
+        };
+        self.operate(&id, Wanted::UntilReplaced, run, then);
     }
 }

@@ -7,12 +7,13 @@
 use std::mem;
 use std::sync::Arc;
 
+use crate::task_table::outcome::kill_init;
 use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
-use usher_engine::Panicked;
-use usher_engine::{NewInit, PreviousInit};
+use usher_engine::{EngineError, NewInit, Panicked, PreviousInit};
+use usher_linux::stdio::Streams;
 
 use super::Actor;
-use super::handles::kill_init;
+use super::operations::infallible;
 
 impl Actor {
     /// Begins the restart in place of a container whose process has exited.
@@ -32,43 +33,44 @@ impl Actor {
         let mut streams = mem::take(&mut task.init.streams);
         let work = async move {
             let created = container.create_again(last, &mut streams, &token).await;
-            Ok::<_, Panicked>((created, streams))
+            (created, streams)
         };
         // Cancel the work for the process that has exited, because the next process replaces it.
         self.operations.cancel_at_replacement(id);
-        self.operate(
-            id,
-            Wanted::UntilReplaced,
-            work,
-            |actor, id, outcome| match outcome {
-                Ok((created, streams)) => {
-                    if let Some(task) = actor.tasks.get_mut(id) {
-                        task.init.take_streams(streams);
-                    }
-                    actor.created_again(id, created.map_err(ActionError::reported));
-                }
-                Err(panicked) => actor.created_again(id, Err(ActionError::reported(panicked))),
-            },
-        );
+        let then =
+            |actor: &mut Actor, id: &ContainerId, outcome: Result<(_, Streams), Panicked>| {
+                let created = outcome
+                    .map_err(EngineError::from)
+                    .and_then(|(created, streams)| {
+                        if let Some(task) = actor.tasks.get_mut(id) {
+                            task.init.take_streams(streams);
+                        }
+                        created
+                    });
+                actor.created_again(id, created);
+            };
+        self.operate(id, Wanted::UntilReplaced, infallible(work), then);
     }
 
     /// Cancels a restart in place: cancels its operations, and ends the new process if it exists.
     pub(super) fn cancel_restart(&mut self, id: &ContainerId) {
-        let Some(task) = self.tasks.get_mut(id) else {
-            return;
-        };
-        task.handles.cancel_token().cancel();
-        if task.handles.is_releasing() {
-            task.handles.kill_init();
+        if let Some(task) = self.tasks.get(id) {
+            task.handles.cancel_token().cancel();
+            if task.handles.is_releasing() {
+                task.handles.kill_init();
+            }
         }
     }
 
     /// Handles the outcome of a creation for a restart in place: the next init process is parked,
     /// or the creation failed.
-    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, ActionError>) {
+    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, EngineError>) {
         let new_init = match created {
             Ok(new_init) => new_init,
-            Err(error) => return self.restarted(id, Err(error)),
+            Err(error) => {
+                let error = ActionError::reported(error);
+                return self.core.handle_restarted(self.now(), id, Err(error));
+            }
         };
         let init = Arc::clone(&new_init.init);
         self.take_init(id, new_init);
@@ -79,11 +81,7 @@ impl Actor {
                 // Kill the new process: it is parked, and nothing will release it.
                 kill_init(&*init);
             }
-            actor.restarted(id, outcome);
+            actor.core.handle_restarted(actor.now(), id, outcome);
         });
-    }
-
-    fn restarted(&mut self, id: &ContainerId, outcome: Result<(), ActionError>) {
-        self.core.handle_restarted(self.now(), id, outcome);
     }
 }

@@ -2,59 +2,27 @@
 //!
 //! The shim deletes the sandbox's task as soon as its exit is published, just as containerd deletes
 //! the task of a pause container. But containerd asks for the sandbox's state until the pod is
-//! removed, so this module remembers the exit.
-
-use std::time::SystemTime;
+//! removed, so the actor keeps the exit.
 
 use tokio::sync::oneshot;
 
+use crate::calls::{Exit, Kind, Reply, SandboxState};
+use crate::sandbox::EndedSandbox;
 use usher_core::lifecycle::{ContainerId, TaskStatus};
-use usher_engine::Panicked;
-use usher_engine::Sandbox;
+use usher_engine::{Panicked, Sandbox};
 
-use super::process::{Exit, Status, Task};
-use super::{Actor, CallError, Kind, Reply};
-
-/// The state of a sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SandboxState {
-    pub status: Status,
-    /// PID of the sandbox's process; zero if there is none.
-    pub pid: i32,
-    pub created_at: SystemTime,
-}
-
-/// The exit of the pod's sandbox.
-#[derive(Debug, Default)]
-pub(super) struct SandboxEnd {
-    /// The last sandbox that exited.
-    last: Option<Ended>,
-    /// Callers that wait until the sandbox is deleted.
-    waiting: Vec<Reply<()>>,
-}
-
-#[derive(Debug)]
-struct Ended {
-    id: ContainerId,
-    created_at: SystemTime,
-    exit: Exit,
-}
+use super::Actor;
 
 impl Actor {
     /// Answers with the state of a sandbox, or with its exit.
     pub fn sandbox_state(&mut self, id: &str, reply: Reply<SandboxState>) {
-        let state = |task: &Task| SandboxState {
-            status: self.status_of(&ContainerId::from(id), "", &task.init),
-            pid: task.init.pid,
-            created_at: task.created_at,
-        };
         let answer = match (self.task(id), self.ended_sandbox(id)) {
-            (Ok(task), _) => Ok(state(task)),
-            (Err(_), Some(ended)) => Ok(SandboxState {
-                status: Status::Stopped(ended.exit),
-                pid: 0,
-                created_at: ended.created_at,
+            (Ok(task), _) => Ok(SandboxState {
+                status: self.status_of(&ContainerId::from(id), "", &task.init),
+                pid: task.init.pid,
+                created_at: task.created_at,
             }),
+            (Err(_), Some(ended)) => Ok(ended.state()),
             (Err(error), None) => Err(error),
         };
         let _ = reply.send(answer);
@@ -78,10 +46,7 @@ impl Actor {
         // A sandbox that still runs is deleted when its exit is published.
         let status = self.core.task_status(&id);
         let can_go = status == Some(TaskStatus::Stopped) || !self.core.is_known(&id);
-        let waiting = &mut self.sandbox_end.waiting;
-        // Drop the callers that no longer wait.
-        waiting.retain(|waiting| !waiting.is_closed());
-        waiting.push(reply);
+        self.sandbox_end.add_waiting(reply);
         if can_go && !is_going {
             self.delete_sandbox(&id);
         }
@@ -95,26 +60,9 @@ impl Actor {
         };
         if answer.is_ok() {
             tracing::info!(sandbox = id, "the pod was resized");
-            self.settle_size_now(true);
+            self.settle_new_size();
         }
         let _ = reply.send(answer);
-    }
-
-    /// Refuses a second sandbox. A shim has only one sandbox, even after that sandbox has exited.
-    ///
-    /// # Errors
-    ///
-    /// [`Kind::AlreadyExists`], with the name of the first sandbox.
-    pub(super) fn refuse_second_sandbox(&self, id: &str) -> Result<(), CallError> {
-        let living = self.tasks.keys().find(|id| self.core.is_sandbox(id));
-        let ended = self.sandbox_end.last.as_ref().map(|ended| &ended.id);
-        match living.or(ended) {
-            None => Ok(()),
-            Some(first) => Err(CallError::new(
-                Kind::AlreadyExists,
-                format!("cannot create sandbox {id}: this shim has sandbox {first}, expected one"),
-            )),
-        }
     }
 
     /// Answers with the sandbox, whose namespaces the pod's containers share.
@@ -130,7 +78,7 @@ impl Actor {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
-        self.sandbox_end.last = Some(Ended {
+        self.sandbox_end.set(EndedSandbox {
             id: id.clone(),
             created_at: task.created_at,
             exit,
@@ -152,15 +100,12 @@ impl Actor {
                 }
                 _ => Ok(()),
             };
-            for reply in actor.sandbox_end.waiting.drain(..) {
-                // This fails if the caller no longer waits.
-                let _ = reply.send(outcome.clone());
-            }
+            actor.sandbox_end.answer(&outcome);
         });
     }
 
-    fn ended_sandbox(&self, id: &str) -> Option<&Ended> {
-        let last = self.sandbox_end.last.as_ref();
+    fn ended_sandbox(&self, id: &str) -> Option<&EndedSandbox> {
+        let last = self.sandbox_end.last();
         last.filter(|ended| ended.id.as_str() == id)
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::events::{Event, Publish};
-use crate::pod::Node;
+use crate::node::Node;
 use usher_api as api;
 use usher_core::plan::Rules;
 use usher_engine::sim::SimEngine;

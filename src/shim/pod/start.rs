@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use containerd_shim_protos::events::task::TaskStart;
 use tokio::sync::oneshot;
 
+use crate::calls::{CallError, Reply};
+use crate::events;
 use crate::record::What;
 use usher_core::lifecycle::{ActionError, ContainerId, RequestId, Wanted};
-use usher_engine::Panicked;
 
-use super::{Actor, CallError, Reply};
+use super::Actor;
+use super::operations::infallible;
 
 impl Actor {
     /// Starts a container, or holds it until the core releases it; answers with the process id of
@@ -27,17 +28,12 @@ impl Actor {
             Err(error) => return drop(reply.send(Err(error))),
         }
         let id = ContainerId::from(id);
-        let request = self.callers.next();
-        self.callers.starts.insert(request, reply);
+        let request = self.callers.add_start(reply);
         let now = self.now();
         self.core.handle_start(now, &id, request, patience);
-        let watch = async move {
-            // No value is ever sent: the receiver ends when the sender is dropped.
-            let _ = gone.await;
-            Ok::<_, Panicked>(())
-        };
-        self.spawn(watch, move |actor, _| {
-            actor.callers.starts.remove(&request);
+        // No value is ever sent: the receiver ends when the sender is dropped.
+        self.spawn(infallible(gone), move |actor, _| {
+            actor.callers.remove_start(request);
             let now = actor.now();
             actor.core.handle_start_abandoned(now, &id, request);
         });
@@ -49,23 +45,16 @@ impl Actor {
         request: RequestId,
         answer: Result<(), CallError>,
     ) {
-        let reply = self.callers.starts.remove(&request);
         let answer = match (answer, self.tasks.get_mut(id)) {
             (Err(error), _) => Err(error),
             (Ok(()), None) => Err(CallError::not_found(id.as_str(), "")),
             (Ok(()), Some(task)) => {
                 let pid = task.init.pid;
-                self.node.publish(TaskStart {
-                    container_id: id.to_string(),
-                    pid: u32::try_from(pid).unwrap_or_default(),
-                    ..TaskStart::new()
-                });
+                self.node.publish(events::task::started(id, pid));
                 Ok(pid)
             }
         };
-        if let Some(reply) = reply {
-            let _ = reply.send(answer);
-        }
+        self.callers.answer_start(request, answer);
     }
 
     pub(super) fn release(&mut self, id: &ContainerId) {
@@ -95,19 +84,15 @@ impl Actor {
             task.handles.cancel_token().clone(),
         );
         let release = async move { init.release(gone, &token).await };
-        self.operate(
-            id,
-            Wanted::UntilReplaced,
-            release,
-            move |actor, id, outcome| {
-                if let Some(task) = actor.tasks.get_mut(id) {
-                    task.handles.end_release();
-                }
-                if outcome.is_ok() {
-                    actor.record.note(actor.now(), id, What::Executed);
-                }
-                then(actor, id, outcome.map_err(ActionError::reported));
-            },
-        );
+        let released = move |actor: &mut Actor, id: &ContainerId, outcome: Result<_, _>| {
+            if let Some(task) = actor.tasks.get_mut(id) {
+                task.handles.end_release();
+            }
+            if outcome.is_ok() {
+                actor.record.note(actor.now(), id, What::Executed);
+            }
+            then(actor, id, outcome.map_err(ActionError::reported));
+        };
+        self.operate(id, Wanted::UntilReplaced, release, released);
     }
 }

@@ -3,38 +3,23 @@
 use protobuf::MessageField;
 use tokio::sync::watch;
 
+use crate::calls::{CallError, Kind, Reply};
 use crate::events::timestamp;
-use crate::record::What;
 use crate::status::Status;
 use usher_api as api;
-use usher_core::lifecycle::Phase;
 
-use super::{Actor, CallError, Kind, Reply};
-
-/// The clients that watch the pod. They receive the number of changes in the pod's record.
-#[derive(Debug, Default)]
-pub(super) struct Watchers(watch::Sender<u64>);
+use super::Actor;
 
 impl Actor {
     /// Subscribes to changes of the pod.
     pub fn watch(&self) -> watch::Receiver<u64> {
-        self.watchers.0.subscribe()
+        self.watchers.subscribe()
     }
 
     /// Notifies the watching clients if the record has changed.
     pub(super) fn tell_watchers(&mut self) {
-        let changes = self.record.changes();
-        if *self.watchers.0.borrow() == changes {
-            return;
-        }
         let now = self.now();
-        let view = self.core.view(now);
-        let is_ready = view.phase == Phase::Running && view.ready.0 == view.ready.1;
-        let stages = view.stages.iter();
-        let stages =
-            stages.filter_map(|stage| Some((stage.names.first()?.as_str(), stage.is_done)));
-        self.record.progress(now, stages, is_ready);
-        self.watchers.0.send_replace(changes);
+        self.watchers.notify(&self.core, &mut self.record, now);
     }
 
     /// Answers with the status of the pod. The answer has the pod's events if `events` is true.
@@ -48,12 +33,7 @@ impl Actor {
 
     /// Archives the record of a pod whose last container is gone, and begins a new one.
     pub(super) fn keep_record(&mut self) {
-        // The record of a long-lived pod may have dropped the Created event already.
-        let has_been = self.record.forgotten() > 0
-            || self
-                .record
-                .events()
-                .any(|(_, event)| event.what == What::Created);
+        let has_been = self.record.has_created();
         let mut pod = self.pod(true);
         self.record.begin_anew();
         if has_been {

@@ -1,19 +1,17 @@
 //! The Kill call, and the exit of a container's init process.
 
-use std::io;
 use std::sync::Arc;
 
+use crate::calls::{CallError, Exit, KillCall, Kind, Reply, signal_answer};
+use crate::events;
 use crate::record::What;
 use usher_core::lifecycle::{Call, ContainerId, ExecCall, Kill, Wanted};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
-use usher_engine::Panicked;
 use usher_engine::{Process, SignalProgress};
 
-use super::exec::{exit_event, read};
-use super::process::Exit;
-use super::signals::named;
-use super::{Actor, CallError, KillCall, Kind, Reply};
+use super::Actor;
+use super::operations::infallible;
 
 impl Actor {
     /// Handles the caller's Kill of a container or one of its execs. For a container the core decides
@@ -33,8 +31,7 @@ impl Actor {
         if let Err(error) = self.task(&call.id) {
             return drop(reply.send(Err(error)));
         }
-        let request = self.callers.next();
-        self.callers.kills.insert(request, reply);
+        let request = self.callers.add_kill(reply);
         let kill = Kill {
             signal,
             all: call.all,
@@ -64,9 +61,9 @@ impl Actor {
         };
         let name = call.exec_id;
         match process.kill(signal) {
-            SignalProgress::Done(killed) => drop(reply.send(named(killed, &name))),
+            SignalProgress::Done(killed) => drop(reply.send(signal_answer(killed, &name))),
             SignalProgress::UnderWay(work) => self.spawn(work, move |_, killed| {
-                let _ = reply.send(named(killed, &name));
+                let _ = reply.send(signal_answer(killed, &name));
             }),
         }
     }
@@ -102,9 +99,9 @@ impl Actor {
             if let Some(init) = init {
                 init.end_the_rest().await;
             }
-            Ok::<_, Panicked>(())
         };
-        self.operate(id, Wanted::UntilDeleted, kill_rest, move |actor, id, _| {
+        let work = infallible(kill_rest);
+        self.operate(id, Wanted::UntilDeleted, work, move |actor, id, _| {
             let now = actor.now();
             actor.core.handle_exit(now, id, status);
         });
@@ -125,7 +122,8 @@ impl Actor {
         }
         match unread {
             Some(unread) => {
-                self.operate(id, Wanted::UntilDeleted, read(unread), |actor, id, _| {
+                let read = infallible(unread.is_read());
+                self.operate(id, Wanted::UntilDeleted, read, |actor, id, _| {
                     let now = actor.now();
                     actor.core.handle_output_read(now, id);
                 });
@@ -144,7 +142,8 @@ impl Actor {
         };
         let at = task.handles.exited_at(wall);
         let (exit, pid) = (Exit { code, at }, task.init.pid);
-        self.node.publish(exit_event(id, id.as_str(), pid, exit));
+        self.node
+            .publish(events::task::exited(id, id.as_str(), pid, exit));
         task.init.answer_waits(Ok(exit));
         task.carryover.release_pid(pid);
         tracing::info!(container = %id, code, "exited");
@@ -153,14 +152,4 @@ impl Actor {
             self.sandbox_ended(id, exit);
         }
     }
-}
-
-/// Returns the exit status of a process. If waiting for the process has failed, kills the process,
-/// because it must not run on unobserved.
-pub(super) fn known_end<T>(outcome: io::Result<ExitStatus>, end: impl FnOnce() -> T) -> ExitStatus {
-    outcome.unwrap_or_else(|error| {
-        tracing::error!(%error, "cannot wait for a process; killing it");
-        end();
-        ExitStatus::Signal(Signal::KILL.number())
-    })
 }

@@ -1,17 +1,10 @@
 //! The Update call: changes a container's resources. The core decides when each Update begins.
 
+use crate::calls::{CallError, PendingUpdate, Reply};
 use usher_core::lifecycle::{ContainerId, Refusal, RequestId, Wanted};
 use usher_engine::{EngineError, Resources};
 
-use super::{Actor, CallError, Reply};
-
-/// An Update that waits for its turn.
-#[derive(Debug)]
-pub(super) struct PendingUpdate {
-    /// The OCI specification's `LinuxResources` as JSON.
-    resources: Vec<u8>,
-    reply: Reply<()>,
-}
+use super::Actor;
 
 impl Actor {
     /// Changes a container's resources: the OCI specification's `LinuxResources` as JSON.
@@ -19,28 +12,18 @@ impl Actor {
         if let Err(error) = self.task(id) {
             return drop(reply.send(Err(error)));
         }
-        self.drop_abandoned_updates();
+        let core = &mut self.core;
+        self.callers
+            .drop_abandoned_updates(|request| core.handle_update_abandoned(request));
         let (now, id, request) = (self.now(), ContainerId::from(id), self.callers.next());
         let change = Resources::parse(&resources).size_change();
         match self.core.handle_update(now, &id, request, change) {
             Err(refusal) => drop(reply.send(Err(refusal.into()))),
             Ok(()) => {
                 let update = PendingUpdate { resources, reply };
-                self.callers.updates.insert(request, update);
+                self.callers.add_update(request, update);
             }
         }
-    }
-
-    /// Drops the Updates whose callers no longer wait.
-    fn drop_abandoned_updates(&mut self) {
-        let core = &mut self.core;
-        self.callers.updates.retain(|request, update| {
-            let is_abandoned = update.reply.is_closed();
-            if is_abandoned {
-                core.handle_update_abandoned(*request);
-            }
-            !is_abandoned
-        });
     }
 
     /// Carries out the waiting Update `request`, which has the resources, and answers its caller.
@@ -54,7 +37,7 @@ impl Actor {
     ) {
         // Raise the pod's limits before the container's.
         self.settle_size();
-        let update = self.callers.updates.remove(&request);
+        let update = self.callers.take_update(request);
         let (Some(task), Some(update)) = (self.tasks.get_mut(id), update) else {
             return self.core.handle_updated(self.now(), id, false);
         };
@@ -90,13 +73,13 @@ impl Actor {
             task.carryover.keep_resources(resources);
         }
         self.core.handle_updated(self.now(), id, outcome.is_ok());
-        self.settle_size_now(true);
+        self.settle_new_size();
         let _ = reply.send(outcome.map(drop).map_err(CallError::unknown));
     }
 
     /// Answers an Update that cannot be carried out.
     pub(super) fn refuse_update(&mut self, request: RequestId, refusal: Refusal) {
-        if let Some(update) = self.callers.updates.remove(&request) {
+        if let Some(update) = self.callers.take_update(request) {
             let _ = update.reply.send(Err(refusal.into()));
         }
     }

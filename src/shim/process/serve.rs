@@ -15,7 +15,8 @@ use ttrpc::r#async::transport::Listener;
 
 use crate::clock::SystemClock;
 use crate::events::Publisher;
-use crate::pod::{Actor, Node};
+use crate::node::Node;
+use crate::pod::Actor;
 use crate::sandbox;
 use crate::task::Service;
 use usher_api::NodeArchive;

@@ -7,6 +7,7 @@
 //! [`task`](crate::task) does. ttrpc drops a handler's future when its caller goes away, so no
 //! handler does any work itself.
 
+mod end;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -33,14 +34,18 @@ use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 
 use self::spec::spec;
+use crate::calls::{CallError, CreateCall, Figures, KillCall, Kind, SandboxState, Status};
+use crate::events::message_pid;
 use crate::events::timestamp;
-use crate::pod::{CallError, CreateCall, Figures, KillCall, Kind, Pod, SandboxState, Status};
-use crate::task::{patience, pid, status};
+use crate::pod::Pod;
+use crate::task::{patience, status};
 use usher_api::cri::{
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
     PodSandboxConfig,
 };
 use usher_engine::{Order, SandboxOrder};
+
+pub(crate) use end::{EndedSandbox, SandboxEnd};
 
 pub use update::services;
 
@@ -269,7 +274,7 @@ impl Sandbox for Sandboxes {
             ..Any::new()
         });
         Ok(StartSandboxResponse {
-            pid: pid(started),
+            pid: message_pid(started),
             created_at: MessageField::some(timestamp(created_at)),
             spec: spec.into(),
             ..StartSandboxResponse::new()
@@ -331,7 +336,7 @@ impl Sandbox for Sandboxes {
         let word = match state.status {
             Status::Running => {
                 READY.clone_into(&mut said.state);
-                said.pid = pid(state.pid);
+                said.pid = message_pid(state.pid);
                 "running"
             }
             Status::Stopped(exit) => {

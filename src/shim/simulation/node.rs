@@ -21,8 +21,9 @@ use usher_core::simulator::case::Case;
 use usher_core::simulator::chance::Dice;
 use usher_core::simulator::{Call, Node, Script, Seen, name_of};
 
+use crate::node;
+use crate::pod::Actor;
 use crate::pod::sim::SimNode;
-use crate::pod::{self, Actor};
 use crate::task::Service;
 use usher_api::{self as api, Archive};
 use usher_core::plan::Signal;
@@ -151,7 +152,7 @@ impl SimulatedNode {
 
     /// Starts a shim, as containerd would.
     fn boot(&mut self) {
-        let node = pod::Node {
+        let node = node::Node {
             publisher: Arc::new(self.containerd.clone()),
             archive: Arc::new(Witness(self.node.engine.clone())),
             ..self.node.node()

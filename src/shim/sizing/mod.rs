@@ -1,10 +1,10 @@
 //! Sizes a pod's cgroup: sets its values, keeps a note with the original values, and tells systemd.
 
+mod own_cgroup;
 mod setting;
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use usher_core::lifecycle::PodSize;
 use usher_core::plan::Allotment;
@@ -13,17 +13,15 @@ use usher_engine::{Knob, PodCgroup, UNLIMITED};
 
 use setting::{Outcome, Setting};
 
+pub(crate) use own_cgroup::{OwnCgroup, SizeWork};
+
 /// Memory that the limit allows for each held container's parked process of the OCI runtime, in
 /// bytes; 2 MiB were measured.
 const HELD_BYTES: u64 = 4 << 20;
 
-/// Pause before the first retry; each further pause is twice as long.
-pub(crate) const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
-pub(crate) const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
-
 /// The work that is left before a wanted size is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unsettled {
+struct Unsettled {
     /// True if the size has to be settled again later.
     pub is_due: bool,
     /// The caller has to lower the memory limit to this many bytes, and then call
@@ -33,17 +31,10 @@ pub(crate) struct Unsettled {
 
 /// The values of a pod's cgroup, and the work on them.
 #[derive(Debug)]
-pub(crate) struct Sizing {
+struct Sizing {
     settings: Vec<Setting>,
-    /// The size that was last applied.
-    pub last: Option<Option<PodSize>>,
-    pub try_again_after: Duration,
-    /// True if a retry is scheduled.
-    pub is_due: bool,
     /// True while systemd is being told the values.
-    pub is_notifying: bool,
-    /// True once it was logged that systemd refuses the values.
-    pub has_logged_refusal: bool,
+    is_notifying: bool,
     /// The bundle with the note.
     notes: Option<PathBuf>,
 }
@@ -56,11 +47,7 @@ impl Sizing {
         let settings = knobs.filter_map(|knob| Setting::found(knob, cgroup, allotment));
         Sizing {
             settings: settings.collect(),
-            last: None,
-            try_again_after: TRY_AGAIN_AFTER,
-            is_due: false,
             is_notifying: false,
-            has_logged_refusal: false,
             notes: None,
         }
     }

@@ -4,6 +4,10 @@
 //! ttrpc drops a handler's future when the deadline of the request passes, or when the client goes
 //! away. So no handler does any work itself.
 
+mod checkpoint;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,11 +27,13 @@ use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
-use crate::events;
-use crate::pod::{
-    CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members, Pod,
+use crate::bundle;
+use crate::calls::{
+    CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members,
     Status as TaskStatus,
 };
+use crate::events::{self, message_pid};
+use crate::pod::Pod;
 use usher_engine::Order;
 use usher_linux::any::Pack;
 use usher_linux::stdio::{Paths, Size};
@@ -74,10 +80,6 @@ pub(crate) fn status(error: CallError) -> ttrpc::Error {
     ttrpc::Error::RpcStatus(get_status(code, message))
 }
 
-pub(crate) fn pid(pid: i32) -> u32 {
-    u32::try_from(pid).unwrap_or_default()
-}
-
 fn exited(exit: Exit) -> (u32, MessageField<Timestamp>) {
     (exit.code, MessageField::some(events::timestamp(exit.at)))
 }
@@ -111,7 +113,7 @@ impl Task for Service {
             .ask(move |actor, reply| actor.create(call, reply))
             .await;
         Ok(CreateTaskResponse {
-            pid: pid(created.map_err(status)?),
+            pid: message_pid(created.map_err(status)?),
             ..CreateTaskResponse::new()
         })
     }
@@ -127,7 +129,7 @@ impl Task for Service {
                 exec_id => actor.start_exec(&req.id, exec_id, reply),
             });
         Ok(StartResponse {
-            pid: pid(started.await.map_err(status)?),
+            pid: message_pid(started.await.map_err(status)?),
             ..StartResponse::new()
         })
     }
@@ -140,7 +142,7 @@ impl Task for Service {
         let deleted = deleted.map_err(status)?;
         let (exit_status, exited_at) = exited(deleted.exit);
         Ok(DeleteResponse {
-            pid: pid(deleted.pid),
+            pid: message_pid(deleted.pid),
             exit_status,
             exited_at,
             ..DeleteResponse::new()
@@ -148,8 +150,11 @@ impl Task for Service {
     }
 
     async fn exec(&self, ctx: &TtrpcContext, req: ExecProcessRequest) -> ttrpc::Result<Empty> {
+        let spec = req.spec.into_option();
+        let spec = spec.map(|any| any.value).unwrap_or_default();
         let call = ExecCall {
             id: req.id,
+            argv: bundle::argv(&req.exec_id, &spec).map_err(status)?,
             exec_id: req.exec_id,
             paths: Paths {
                 stdin: req.stdin,
@@ -157,11 +162,7 @@ impl Task for Service {
                 stderr: req.stderr,
                 terminal: req.terminal,
             },
-            spec: req
-                .spec
-                .into_option()
-                .map(|any| any.value)
-                .unwrap_or_default(),
+            spec,
             has_deadline: patience(ctx).is_some(),
         };
         let added = self
@@ -205,7 +206,7 @@ impl Task for Service {
         Ok(StateResponse {
             id,
             bundle: state.bundle.display().to_string(),
-            pid: pid(state.pid),
+            pid: message_pid(state.pid),
             status: word.into(),
             stdin: state.paths.stdin,
             stdout: state.paths.stdout,
@@ -240,10 +241,10 @@ impl Task for Service {
                 let processes = cgroup.processes().map_err(CallError::unknown);
                 (processes.map_err(status)?, execs)
             }
-            Members::Ended(process) => (process.map(pid).into_iter().collect(), Vec::new()),
+            Members::Ended(process) => (process.map(message_pid).into_iter().collect(), Vec::new()),
         };
         let processes = processes.into_iter().map(|process| {
-            let exec = execs.iter().find(|(exec, _)| pid(*exec) == process);
+            let exec = execs.iter().find(|(exec, _)| message_pid(*exec) == process);
             // containerd's clients show these details beside the process id.
             let details = exec.and_then(|(_, exec_id)| {
                 let details = ProcessDetails {
@@ -302,10 +303,10 @@ impl Task for Service {
         _: &TtrpcContext,
         req: CheckpointTaskRequest,
     ) -> ttrpc::Result<Empty> {
+        let options = req.options.into_option();
         let call = CheckpointCall {
             id: req.id,
-            path: req.path,
-            options: req.options.into_option(),
+            checkpoint: checkpoint::checkpoint(req.path, options.as_ref()).map_err(status)?,
         };
         let written = self
             .pod
@@ -364,7 +365,7 @@ impl Task for Service {
             .await;
         Ok(ConnectResponse {
             shim_pid: std::process::id(),
-            task_pid: pid(task.map_err(status)?),
+            task_pid: message_pid(task.map_err(status)?),
             version: usher_api::VERSION.to_owned(),
             ..ConnectResponse::new()
         })

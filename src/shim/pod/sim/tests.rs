@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::pod::{Actor, CallError, CreateCall, Deleted, ExecCall, KillCall, Kind, Pod, Status};
+use crate::calls::{CallError, CreateCall, Deleted, ExecCall, KillCall, Kind, Status};
+use crate::pod::{Actor, Pod};
 use usher_core::process::ExitStatus;
 use usher_core::sizing::{Bytes, Millicores, Size};
 use usher_engine::sim::{EngineCall, Fault, FaultPlan, Left, OnStop, Program, SimBundle};
@@ -218,6 +219,7 @@ async fn exec(pod: &Pod, id: &str, exec_id: &str) -> Result<(), CallError> {
         exec_id: exec_id.to_owned(),
         paths: Paths::default(),
         spec: b"{}".to_vec(),
+        argv: Vec::new(),
         has_deadline: false,
     };
     pod.ask(move |actor, reply| actor.exec(call, reply)).await

@@ -1,7 +1,8 @@
 //! Tests of calls that overlap with other calls for the same container.
 
 use super::*;
-use crate::pod::CheckpointCall;
+use crate::calls::CheckpointCall;
+use usher_engine::Checkpoint;
 
 /// A fault plan that decides by the calls that have begun, and records them.
 #[derive(Clone)]
@@ -188,8 +189,10 @@ fn a_failed_checkpoint_does_not_hurry_the_next_life_of_a_container() {
             let checkpoint = pod.ask(|actor, reply| {
                 let call = CheckpointCall {
                     id: "proxy".to_owned(),
-                    path: "/checkpoint".to_owned(),
-                    options: None,
+                    checkpoint: Checkpoint {
+                        image: PathBuf::from("/checkpoint"),
+                        ..Checkpoint::default()
+                    },
                 };
                 actor.checkpoint(call, reply);
             });

@@ -21,7 +21,8 @@ pub struct Node {
 }
 
 impl Node {
-    pub(super) fn publish(&self, event: impl Event + 'static) {
+    /// Sends an event to containerd.
+    pub fn publish(&self, event: impl Event + 'static) {
         self.publisher.publish(Box::new(event));
     }
 }

@@ -54,6 +54,19 @@ impl CallError {
     }
 }
 
+/// Converts the outcome of a signal to an answer for the caller, who knows the process by `name`.
+///
+/// # Errors
+///
+/// [`CallError::finished`] if the process has exited; the engine's error if the signal could not be
+/// sent.
+pub fn signal_answer(sent: Result<(), EngineError>, name: &str) -> Result<(), CallError> {
+    sent.map_err(|error| match error {
+        EngineError::Gone(_) => CallError::finished(name),
+        error => CallError::unknown(error),
+    })
+}
+
 impl From<Panicked> for CallError {
     fn from(panicked: Panicked) -> CallError {
         CallError::unknown(panicked)

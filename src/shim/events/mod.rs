@@ -3,6 +3,8 @@
 //! One task sends the events one at a time: it sends the next event only when containerd has
 //! acknowledged the previous one. While containerd is down, events wait in a queue.
 
+pub mod task;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,11 @@ pub fn timestamp(at: SystemTime) -> Timestamp {
         nanos: i32::try_from(since.subsec_nanos()).unwrap_or_default(),
         ..Timestamp::new()
     }
+}
+
+/// Converts a process id to the type of the messages. A process id is never negative.
+pub fn message_pid(pid: i32) -> u32 {
+    u32::try_from(pid).unwrap_or_default()
 }
 
 /// Maximum number of events that wait; beyond it, the oldest is dropped. containerd learns of exits

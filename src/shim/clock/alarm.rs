@@ -10,7 +10,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// The timer of the core. If the timer is due again right after it was handled, the core has a bug.
 /// The timer is then postponed, so that the actor still handles messages.
 #[derive(Debug, Default)]
-pub(super) struct Alarm {
+pub struct Alarm {
     /// Time at which the core was last woken.
     rang: Option<Time>,
     pause: Duration,
@@ -22,7 +22,7 @@ impl Alarm {
     /// Returns the time until which the actor sleeps before it wakes the core: `at`, which the core
     /// asks for. If the core was already woken at `at` or later, returns a time 1 s after that
     /// wake-up. The pause doubles each time, up to 60 s.
-    pub fn set(&mut self, at: Time) -> Time {
+    pub fn wake_time(&mut self, at: Time) -> Time {
         let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
             self.pause = Duration::ZERO;
             self.until = None;
@@ -57,17 +57,20 @@ mod tests {
     #[test]
     fn a_timer_that_is_due_again_is_postponed_for_longer_each_time() {
         let mut alarm = Alarm::default();
-        assert_eq!(alarm.set(at(0)), at(0));
+        assert_eq!(alarm.wake_time(at(0)), at(0));
         let mut now = at(0);
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
             alarm.ring(now);
-            let then = alarm.set(now);
+            let then = alarm.wake_time(now);
             assert_eq!(then.since(now), Duration::from_secs(pause));
-            assert_eq!(alarm.set(now), then, "no message moves it");
+            assert_eq!(alarm.wake_time(now), then, "no message moves it");
             now = then;
         }
         alarm.ring(now);
-        assert_eq!(alarm.set(now.after(FIRST_PAUSE)), now.after(FIRST_PAUSE));
-        assert_eq!(alarm.set(now).since(now), FIRST_PAUSE);
+        assert_eq!(
+            alarm.wake_time(now.after(FIRST_PAUSE)),
+            now.after(FIRST_PAUSE)
+        );
+        assert_eq!(alarm.wake_time(now).since(now), FIRST_PAUSE);
     }
 }

@@ -1,6 +1,4 @@
 //! The engine's handles of a container, and the state of engine calls that are under way.
-//!
-//! No decision depends on this module: the core knows the state of the container.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,12 +8,13 @@ use tokio::sync::oneshot;
 
 use usher_engine::{CancelToken, Cgroup, Init, OomWatch, Restoration};
 
-use super::cgroup::Figures;
-use super::{CallError, Kind};
+use crate::calls::{CallError, Figures, Kind};
+
+use super::outcome::kill_init;
 
 /// The engine's handles of a container.
 #[derive(Debug, Default)]
-pub(super) struct Handles {
+pub struct Handles {
     /// The init process, which may have exited.
     init: Option<Arc<dyn Init>>,
     /// The cgroup of the container's processes. `None` if the cgroup was not found.
@@ -171,13 +170,6 @@ impl Handles {
         if let Some(init) = &self.init {
             kill_init(&**init);
         }
-    }
-}
-
-/// Kills an init process, which may have exited already.
-pub(super) fn kill_init(init: &dyn Init) {
-    if let Err(error) = init.end() {
-        tracing::debug!(?init, %error, "the process has exited already");
     }
 }
 

@@ -4,7 +4,9 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use usher_fuzz::cost::assert_bounded;
 
-use super::{carryover, checkpoint};
+use crate::task_table::carryover;
+
+use super::checkpoint;
 
 /// Bytes that may be allocated at once: `EACH` for every byte of input, plus `ANYWAY`. In a list,
 /// the JSON text `0,` becomes 32 bytes, and a list's capacity exceeds its length.
@@ -24,7 +26,7 @@ pub(crate) fn calls(input: &[u8]) {
         value: input.to_vec(),
         ..Any::new()
     };
-    if let Err(error) = checkpoint::options(Some(&any)) {
+    if let Err(error) = checkpoint::checkpoint(String::new(), Some(&any)) {
         assert!(!error.message.contains('\n'), "{error:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Meters the CPU time that iterations of the actor's loop use for probes. An iteration handles one
 /// message and its effects.
 #[derive(Debug, Default)]
-pub(super) struct ProbeCpuMeter {
+pub struct ProbeCpuMeter {
     iteration: Iteration,
     /// CPU time that the loop has used for probes and that is not charged to an attempt yet. The
     /// time that an attempt itself uses is metered elsewhere.

@@ -6,7 +6,7 @@ use usher_engine::{Init, PidHold};
 
 /// The part of a task that outlives each of its init processes.
 #[derive(Debug, Default)]
-pub(super) struct RestartCarryover {
+pub struct RestartCarryover {
     /// The process id of the first init process, which is the id that the caller knows. The id is
     /// reserved if the caller may see the task as running while it has no process.
     first: Option<PidHold>,
@@ -60,7 +60,7 @@ impl RestartCarryover {
 
 /// Merges a change of a container's resources (`LinuxResources` of the OCI specification) into the
 /// earlier changes. The recursion is bounded by the depth limit of the JSON parser.
-pub(super) fn merge(changed: &mut Option<Value>, change: &[u8]) {
+pub fn merge(changed: &mut Option<Value>, change: &[u8]) {
     match serde_json::from_slice(change) {
         Ok(change) => merge_value(changed.get_or_insert(Value::Null), change),
         Err(error) => {

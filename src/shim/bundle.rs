@@ -1,0 +1,61 @@
+//! Converts OCI specifications, of containers and of execs, to the terms of the core.
+
+use serde::Deserialize;
+
+use crate::calls::{CallError, Kind};
+use usher_core::lifecycle::{BundleFacts, Demands, NewContainer};
+use usher_core::plan::identity::group;
+use usher_core::plan::{Identity, KubeletFacts, Plan, Rules};
+use usher_engine::Facts;
+
+/// Reads the plan of the pod, under the administrator's rules, and logs annotations that have no
+/// effect. `id` is the container's id.
+///
+/// # Errors
+///
+/// [`Kind::InvalidArgument`] if an annotation is invalid.
+pub(crate) fn plan(id: &str, facts: &Facts, rules: &Rules) -> Result<Plan, CallError> {
+    let reading = Plan::parse_under(&facts.annotations, rules)
+        .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;
+    for unknown in &reading.ignored {
+        tracing::warn!(container = id, "ignored: {unknown}");
+    }
+    Ok(reading.plan)
+}
+
+/// Describes the container with this id to the core.
+pub(crate) fn new_container(id: &str, facts: &Facts) -> NewContainer {
+    let identity = Identity::read(id, &facts.annotations);
+    NewContainer {
+        name: identity.name,
+        kind: identity.kind,
+        facts: KubeletFacts::read(&facts.annotations),
+        demands: Demands {
+            oom_score: facts.oom_score,
+            size: facts.size,
+        },
+        is_ungrouped: group(&facts.annotations).is_none(),
+        bundle: BundleFacts {
+            has_own_pid_namespace: facts.has_own_pid_namespace,
+            has_poststop_hooks: facts.has_poststop_hooks,
+        },
+    }
+}
+
+/// Reads the arguments of an exec. `spec` is the JSON of a process in the OCI specification.
+///
+/// # Errors
+///
+/// [`Kind::InvalidArgument`] if `spec` is not such a process.
+pub(crate) fn argv(exec_id: &str, spec: &[u8]) -> Result<Vec<String>, CallError> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Process {
+        args: Vec<String>,
+    }
+    let process: Process = serde_json::from_slice(spec).map_err(|error| {
+        let message = format!("exec {exec_id:?}: its spec is not an OCI process: {error}");
+        CallError::new(Kind::InvalidArgument, message)
+    })?;
+    Ok(process.args)
+}

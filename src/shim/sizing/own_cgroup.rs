@@ -1,0 +1,138 @@
+//! The cgroup of a pod, and the work that brings its values to the size that the core wants.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use usher_core::lifecycle::PodSize;
+use usher_core::plan::Allotment;
+use usher_engine::{EngineError, Knob, Place, PodCgroup};
+
+use super::Sizing;
+
+/// Pause before the first retry; each further pause is twice as long.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
+
+/// A cgroup that belongs to this pod alone. The shim's commands for the pod run there.
+#[derive(Debug)]
+pub(crate) struct OwnCgroup {
+    cgroup: Arc<dyn PodCgroup>,
+    /// The cgroup's values; `None` if the shim may not size the cgroup.
+    sizing: Option<Sizing>,
+    /// The size that was last applied.
+    last: Option<Option<PodSize>>,
+    /// Pause before the next retry.
+    try_again_after: Duration,
+    /// True if a retry is scheduled.
+    is_retry_scheduled: bool,
+    /// True once it was logged that systemd refuses the values.
+    has_logged_refusal: bool,
+}
+
+/// The work that takes time before a size is in force. The caller does it, and reports its end.
+#[derive(Debug)]
+pub(crate) struct SizeWork {
+    pub cgroup: Arc<dyn PodCgroup>,
+    /// After this pause, the caller calls [`OwnCgroup::begin_retry`].
+    pub retry_after: Option<Duration>,
+    /// The memory limit in bytes that is to be set, and then reported to
+    /// [`OwnCgroup::note_lowered`].
+    pub memory: Option<u64>,
+    /// The values that systemd is to be told. The outcome goes to [`OwnCgroup::note_notified`].
+    pub news: Option<Vec<(Knob, u64)>>,
+    /// True while the memory limit is being lowered.
+    pub is_lowering_memory: bool,
+}
+
+impl OwnCgroup {
+    /// Reads the cgroup's values, before the shim changes them. `allotment` is the pod's resources
+    /// without its overhead; `None` if the shim may not size the cgroup.
+    pub fn new(cgroup: Arc<dyn PodCgroup>, allotment: Option<&Allotment>) -> OwnCgroup {
+        OwnCgroup {
+            sizing: allotment.map(|allotment| Sizing::new(&*cgroup, allotment)),
+            cgroup,
+            last: None,
+            try_again_after: TRY_AGAIN_AFTER,
+            is_retry_scheduled: false,
+            has_logged_refusal: false,
+        }
+    }
+
+    /// The cgroup in which the shim's commands for the pod run.
+    pub fn place(&self) -> Option<Place> {
+        self.cgroup.place()
+    }
+
+    /// True if the shim sizes the cgroup, and the size that was last applied is not `wanted`.
+    pub fn is_outdated(&self, wanted: impl FnOnce() -> Option<PodSize>) -> bool {
+        self.sizing.is_some() && self.last.as_ref() != Some(&wanted())
+    }
+
+    /// True while the memory limit is being lowered.
+    pub fn is_lowering_memory(&self) -> bool {
+        self.sizing.as_ref().is_some_and(Sizing::is_lowering)
+    }
+
+    /// Puts the size `wanted` in force; `None` restores the original values. `charged` is the memory
+    /// in bytes that is charged to the containers of the size. The original values are recorded in
+    /// the bundle `keeper`. Returns the work that is left; `None` if the shim may not size the
+    /// cgroup.
+    pub fn settle(
+        &mut self,
+        wanted: Option<PodSize>,
+        charged: u64,
+        keeper: Option<PathBuf>,
+    ) -> Option<SizeWork> {
+        let sizing = self.sizing.as_mut()?;
+        let left = sizing.settle(&*self.cgroup, wanted.as_ref(), charged);
+        sizing.take_notes(&*self.cgroup, keeper);
+        let news = sizing.news(&*self.cgroup);
+        self.last = Some(wanted);
+        let retries = left.is_due && !self.is_retry_scheduled;
+        Some(SizeWork {
+            cgroup: Arc::clone(&self.cgroup),
+            retry_after: retries.then(|| self.schedule_retry()),
+            memory: left.memory,
+            news,
+            is_lowering_memory: self.is_lowering_memory(),
+        })
+    }
+
+    /// Makes the pause before the next retry short again, because the wanted size has changed.
+    pub fn reset_pause(&mut self) {
+        self.try_again_after = TRY_AGAIN_AFTER;
+    }
+
+    fn schedule_retry(&mut self) -> Duration {
+        self.is_retry_scheduled = true;
+        let after = self.try_again_after;
+        self.try_again_after = after.saturating_mul(2).min(TRY_AGAIN_AFTER_AT_MOST);
+        after
+    }
+
+    /// Notes that the pause before the retry is over. The caller settles the size again.
+    pub fn begin_retry(&mut self) {
+        self.is_retry_scheduled = false;
+    }
+
+    /// Notes the outcome of lowering the memory limit. The caller settles the size again.
+    pub fn note_lowered(&mut self, lowered: io::Result<()>) {
+        if let Some(sizing) = &mut self.sizing {
+            sizing.lowered(&*self.cgroup, lowered);
+        }
+    }
+
+    /// Notes that systemd was told the values. The caller settles the size again.
+    pub fn note_notified(&mut self, notified: Result<(), EngineError>) {
+        if let Some(sizing) = &mut self.sizing {
+            sizing.is_notifying = false;
+        }
+        if let Err(error) = notified
+            && !std::mem::replace(&mut self.has_logged_refusal, true)
+        {
+            tracing::warn!(%error, "cannot tell systemd the size of the pod's cgroup");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The actor's table of tasks: their processes, the engine's handles of them, and the callers that
+//! wait for them.
+//!
+//! No decision depends on this module: the core knows the state of each container.
+
+pub mod carryover;
+pub mod handles;
+pub mod outcome;
+mod process;
+mod score;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+use std::{iter, mem};
+
+use usher_core::plan::Allotment;
+use usher_engine::{Container, Order};
+use usher_linux::stdio::Streams;
+
+use crate::calls::{CallError, Deleted, Figures, Kind, Members, Reply};
+
+use carryover::RestartCarryover;
+use handles::Handles;
+
+pub use process::{Exec, Execution, Process};
+pub use score::{Score, ScoreLog};
+
+/// A container and its processes.
+#[derive(Debug)]
+pub struct Task {
+    pub bundle: PathBuf,
+    pub created_at: SystemTime,
+    pub container: Arc<dyn Container>,
+    pub facts: Facts,
+    /// The container's init process, as the caller knows it.
+    pub init: Process,
+    pub execs: BTreeMap<String, Exec>,
+    pub handles: Handles,
+    pub score: Score,
+    pub carryover: RestartCarryover,
+    /// Callers that wait for the deletion of the task.
+    deleters: Vec<Reply<Deleted>>,
+}
+
+/// Facts from the bundle that are needed after the creation.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The container's named ports.
+    pub ports: BTreeMap<String, u16>,
+    /// Only for a sandbox: the resources allotted to the pod's containers.
+    pub allotment: Allotment,
+}
+
+impl Task {
+    /// Creates the entry of a container that is about to be created.
+    pub fn new(
+        order: &Order,
+        container: Arc<dyn Container>,
+        created_at: SystemTime,
+        facts: Facts,
+        score: Score,
+    ) -> Task {
+        Task {
+            bundle: order.bundle.clone(),
+            created_at,
+            container,
+            facts,
+            init: Process::new(order.paths.clone()),
+            execs: BTreeMap::new(),
+            handles: Handles::default(),
+            score,
+            carryover: RestartCarryover::default(),
+            deleters: Vec::new(),
+        }
+    }
+
+    /// The init process, or an exec if `exec_id` is not empty.
+    pub fn process(&self, exec_id: &str) -> Option<&Process> {
+        match exec_id {
+            "" => Some(&self.init),
+            exec_id => self.execs.get(exec_id).map(|exec| &exec.process),
+        }
+    }
+
+    /// The init process, or an exec if `exec_id` is not empty.
+    pub fn process_mut(&mut self, exec_id: &str) -> Option<&mut Process> {
+        match exec_id {
+            "" => Some(&mut self.init),
+            exec_id => self.execs.get_mut(exec_id).map(|exec| &mut exec.process),
+        }
+    }
+
+    /// Takes the streams of all processes.
+    pub fn take_streams(&mut self) -> Vec<Streams> {
+        let execs = self.execs.values_mut().map(|exec| &mut exec.process);
+        let processes = iter::once(&mut self.init).chain(execs);
+        let streams = processes.map(|process| mem::take(&mut process.streams));
+        streams.collect()
+    }
+
+    /// The source of the task's metrics.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotFound`] if the task's cgroup is unknown.
+    pub fn figures(&self, id: &str) -> Result<Figures, CallError> {
+        self.handles.figures().ok_or_else(|| {
+            let message = format!("task {id} has no metrics: its cgroup is unknown");
+            CallError::new(Kind::NotFound, message)
+        })
+    }
+
+    /// The processes of the running task.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::FailedPrecondition`] if the task's cgroup is unknown.
+    pub fn members(&self, id: &str) -> Result<Members, CallError> {
+        let cgroup = self.handles.cgroup().cloned().ok_or_else(|| {
+            let message = format!("cannot list processes of task {id}: its cgroup is unknown");
+            CallError::new(Kind::FailedPrecondition, message)
+        })?;
+        let execs = self.execs.iter();
+        let execs = execs.map(|(id, exec)| (exec.process.pid, id.clone()));
+        Ok(Members::Of(cgroup, execs.collect()))
+    }
+
+    /// Tells all callers that wait for the task or its execs that it is gone.
+    pub fn answer_all(&mut self, why: &CallError) {
+        self.init.answer_waits(Err(why.clone()));
+        self.answer_deleters(&Err(why.clone()));
+        for exec in self.execs.values_mut() {
+            exec.process.answer_waits(Err(why.clone()));
+        }
+    }
+
+    /// Adds a caller that waits for the deletion. Drops callers that no longer wait, except the
+    /// first, which began the deletion.
+    pub fn add_deleter(&mut self, deleter: Reply<Deleted>) {
+        let mut is_first = true;
+        self.deleters
+            .retain(|waiting| mem::take(&mut is_first) || !waiting.is_closed());
+        self.deleters.push(deleter);
+    }
+
+    /// Takes the callers that wait for the deletion, to answer them after the task is removed.
+    pub fn take_deleters(&mut self) -> Vec<Reply<Deleted>> {
+        mem::take(&mut self.deleters)
+    }
+
+    /// Answers all callers that wait for the deletion.
+    pub fn answer_deleters(&mut self, answer: &Result<Deleted, CallError>) {
+        for deleter in self.deleters.drain(..) {
+            let _ = deleter.send(answer.clone());
+        }
+    }
+}
