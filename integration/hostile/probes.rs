@@ -299,7 +299,7 @@ fn a_flood_of_settings_costs_the_shim_nothing() {
     let host = Containerd::start();
     let pod = Probed::start(&host, &[("proxy", probe(GRPC))]);
     let server = pod.compare("proxy", 1, || pod.serve("proxy", flood_with_settings));
-    pod.await_failure("proxy", "no answer of 127.0.0.1:8080: ");
+    pod.await_failure("proxy", "no answer from 127.0.0.1:8080: ");
     eventually("the probe runs again", PATIENCE, || {
         server.connections() >= 3
     });
@@ -334,7 +334,7 @@ fn servers_that_never_finish_an_answer_delay_no_call() {
             "headers",
             HTTP,
             |stream| pour(stream, b"HTTP/1.1 200 OK\r\n", &b"X-A: b\r\n".repeat(1000)),
-            "no answer of 127.0.0.1:8080: ",
+            "no answer from 127.0.0.1:8080: ",
         ),
         (
             "body",
@@ -352,7 +352,7 @@ fn servers_that_never_finish_an_answer_delay_no_call() {
                     &b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000),
                 )
             },
-            "no answer of 127.0.0.1:8080: ",
+            "no answer from 127.0.0.1:8080: ",
         ),
         (
             "garbage",

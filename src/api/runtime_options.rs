@@ -22,7 +22,10 @@ pub enum RemovedOption {
          OCI runtime in BinaryName"
     )]
     Engine { key: String },
-    #[error("{key} is {value:?}, which was removed: name runc or another OCI runtime in {key}")]
+    #[error(
+        "{key} is {value:?}, which is no longer part of usher: name runc or another OCI runtime \
+         in {key}"
+    )]
     Runtime { key: String, value: String },
 }
 

@@ -28,7 +28,7 @@ pub enum RuntimeError {
     Late { verb: Verb, limit: Duration },
     #[error("OCI runtime {verb} canceled: the caller has gone, or the container has to end")]
     Canceled { verb: Verb },
-    #[error("cannot wait for the OCI runtime: {0}")]
+    #[error("the outcome of the OCI runtime is unknown: {0}")]
     Unseen(String),
 }
 

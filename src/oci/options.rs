@@ -94,7 +94,7 @@ pub enum OptionsError {
         #[source]
         error: io::Error,
     },
-    #[error("runtime options in {}: {error}", path.escape_debug())]
+    #[error("cannot use runtime options in {}: {error}", path.escape_debug())]
     InvalidFile {
         path: String,
         #[source]
@@ -378,8 +378,8 @@ mod tests {
     fn the_error_for_the_removed_runtime_says_what_to_use() {
         let engine = "runtime options: Engine is no longer an option, as usher-libcontainer was removed: remove Engine, \
                       and name runc or another OCI runtime in BinaryName";
-        let binary = "runtime options: BinaryName is \"/opt/usher-libcontainer\", which was removed: \
-                      name runc or another OCI runtime in BinaryName";
+        let binary = "runtime options: BinaryName is \"/opt/usher-libcontainer\", which is no longer part of \
+                      usher: name runc or another OCI runtime in BinaryName";
         let mut message = oci::Options::new();
         message.set_binary_name("/opt/usher-libcontainer".to_owned());
         let message = message.write_to_bytes().unwrap();

@@ -1,6 +1,4 @@
-//! Converts OCI specifications, of containers and of execs, to the terms of the core.
-
-use serde::Deserialize;
+//! Converts the content of a container's bundle to the terms of the core.
 
 use crate::calls::{CallError, Kind};
 use usher_core::lifecycle::{BundleFacts, Demands, NewContainer};
@@ -23,7 +21,7 @@ pub(crate) fn plan(id: &str, facts: &Facts, rules: &Rules) -> Result<Plan, CallE
     Ok(reading.plan)
 }
 
-/// Describes the container with this id to the core.
+/// Converts the facts of a container's bundle to what the core needs. `id` is the container's id.
 pub(crate) fn new_container(id: &str, facts: &Facts) -> NewContainer {
     let identity = Identity::read(id, &facts.annotations);
     NewContainer {
@@ -40,22 +38,4 @@ pub(crate) fn new_container(id: &str, facts: &Facts) -> NewContainer {
             has_poststop_hooks: facts.has_poststop_hooks,
         },
     }
-}
-
-/// Reads the arguments of an exec. `spec` is the JSON of a process in the OCI specification.
-///
-/// # Errors
-///
-/// [`Kind::InvalidArgument`] if `spec` is not such a process.
-pub(crate) fn argv(exec_id: &str, spec: &[u8]) -> Result<Vec<String>, CallError> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Process {
-        args: Vec<String>,
-    }
-    let process: Process = serde_json::from_slice(spec).map_err(|error| {
-        let message = format!("exec {exec_id:?}: its spec is not an OCI process: {error}");
-        CallError::new(Kind::InvalidArgument, message)
-    })?;
-    Ok(process.args)
 }

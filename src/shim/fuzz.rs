@@ -7,7 +7,7 @@ pub fn bootstrap(input: &[u8]) {
 
 /// JSON and messages inside calls of the Task service.
 pub fn calls(input: &[u8]) {
-    crate::task::fuzz::calls(input);
+    crate::calls::fuzz::calls(input);
 }
 
 /// ttrpc on the control socket.

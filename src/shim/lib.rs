@@ -14,13 +14,14 @@
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container |
 //! | [`control`] | the control socket: shows a pod to `usher`, and takes its commands |
-//! | [`events`] | sends events to containerd, in order |
+//! | [`events`] | makes events, and sends them to containerd in order |
 //! | [`record`] | the history of a pod |
-//! | `status` | the status of a pod for `usher`, made from the core's state and the record |
+//! | `report_log` | logs the decisions of the core |
+//! | `status` | the status of a pod for `usher`, made from the core's state and the record; the clients that watch it |
 //! | `pod_meta` | the pod's namespace, name, uid and sandbox |
 //! | `sizing` | sets the values of a pod's cgroup, and restores them |
 //! | `shim_end` | decides when the shim ends |
-//! | [`clock`] | wall-clock time, CPU time, and the timer of the core |
+//! | [`clock`] | wall-clock time, CPU time, the timer of the core, the CPU meter of probes |
 //! | `simulation` | a simulated node, on which tests run pods |
 //! | `fuzz` | fuzz targets for calls and for the input of `start`, which the tests run too |
 
@@ -44,6 +45,7 @@ pub mod pod;
 mod pod_meta;
 pub mod process;
 pub mod record;
+mod report_log;
 pub mod sandbox;
 mod shim_end;
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub struct Node {
 
 impl Node {
     /// Sends an event to containerd.
-    pub fn publish(&self, event: impl Event + 'static) {
+    pub(crate) fn publish(&self, event: impl Event + 'static) {
         self.publisher.publish(Box::new(event));
     }
 }

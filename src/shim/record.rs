@@ -7,11 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use tokio::time::sleep;
-
 use usher_core::lifecycle::{
-    Cause, ContainerId, HookKind, ProbeKind, RELEASES_WITHIN, Report, RolePolicy, SignalReason,
-    Step, Time,
+    Cause, ContainerId, HookKind, ProbeKind, Report, RolePolicy, SignalReason, Step, Time,
 };
 use usher_core::plan::{ContainerKind, Role, Signal};
 
@@ -405,7 +402,7 @@ impl Past {
 
 impl Record {
     /// True if a container of the pod was created.
-    pub fn has_created(&self) -> bool {
+    pub fn has_container(&self) -> bool {
         // The record of a long-lived pod may have dropped the Created event already.
         let mut events = self.events.iter();
         self.forgotten > 0 || events.any(|event| event.what == What::Created)
@@ -461,37 +458,6 @@ impl Record {
     /// Number of older events that were dropped.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
-    }
-}
-
-/// Logs decisions of the core, after the work that they cause has begun. A log line wakes
-/// containerd, and on a small machine containerd would take CPU time from a program that was just
-/// released.
-pub fn log(reports: Vec<Report>) {
-    if reports.is_empty() {
-        return;
-    }
-    let mut each = reports.iter();
-    let is_released = each.any(|report| matches!(report, Report::Released { .. }));
-    tokio::spawn(async move {
-        if is_released {
-            sleep(RELEASES_WITHIN).await;
-        }
-        reports.iter().for_each(log_report);
-    });
-}
-
-fn log_report(report: &Report) {
-    match report {
-        Report::OtherPlan { .. }
-        | Report::GraceOver { .. }
-        | Report::Stretched { .. }
-        | Report::InvalidTransition { .. } => {
-            tracing::warn!("{report}")
-        }
-        Report::RuleSuspended { .. } => tracing::error!("{report}"),
-        Report::ProbeFailed { .. } | Report::TooLate { .. } => tracing::debug!("{report}"),
-        _ => tracing::info!("{report}"),
     }
 }
 

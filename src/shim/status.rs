@@ -1,4 +1,5 @@
-//! The status of the pod for `usher`, made from the core's state and from the record.
+//! The status of the pod for the command `usher`, made from the core's state and from the
+//! [record](crate::record) of what has happened.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -8,7 +9,7 @@ use protobuf::well_known_types::duration::Duration as DurationMessage;
 use protobuf::well_known_types::timestamp::Timestamp;
 use tokio::sync::watch;
 
-use crate::events::timestamp;
+use crate::events::{message_pid, timestamp};
 use crate::pod_meta::PodMeta;
 use crate::record::{Event, Past, Record, What};
 use usher_api as api;
@@ -27,7 +28,8 @@ impl Watchers {
         self.0.subscribe()
     }
 
-    /// Notifies the clients if the record has changed, and updates the progress in the record.
+    /// If the record has changed since the last call, records which stages are done and whether the
+    /// pod is ready, and then notifies the clients. Called after each message to the actor.
     pub fn notify(&mut self, core: &Pod, record: &mut Record, now: Time) {
         let changes = record.changes();
         if *self.0.borrow() == changes {
@@ -180,7 +182,7 @@ impl<'a> Status<'a> {
             state: state.into(),
             since: clock.maybe(past.since()),
             ready: has_succeeded || live.is_some_and(|live| live.is_ready),
-            pid: u32::try_from(pid).unwrap_or_default(),
+            pid: message_pid(pid),
             created: clock.some(past.created),
             executed: clock.maybe(past.executed),
             became_ready: clock.maybe(past.became_ready),

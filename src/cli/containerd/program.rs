@@ -41,11 +41,11 @@ pub(crate) fn is_program(path: &Path) -> bool {
 /// The reason why a program gave no output.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
-    #[error("it cannot be executed: {0}")]
+    #[error("the program cannot be executed: {0}")]
     NotExecuted(#[source] io::Error),
-    #[error("its exit status cannot be read: {0}")]
+    #[error("the exit status of the program cannot be read: {0}")]
     NotWaited(#[source] io::Error),
-    #[error("it does not answer within {} s", limit.as_secs_f64())]
+    #[error("the program does not answer within {} s", limit.as_secs_f64())]
     Hangs { limit: Duration },
     /// The last line of its standard error.
     #[error("{0}")]
@@ -120,7 +120,7 @@ mod tests {
             let output = output_within(command.args(["-c", script]), Duration::from_millis(300));
             output.unwrap_err().to_string()
         };
-        let expected = "it does not answer within 0.3 s";
+        let expected = "the program does not answer within 0.3 s";
         assert_eq!(hangs("exec sleep 600"), expected);
         // A child of the program keeps the pipe open.
         assert_eq!(hangs("timeout 5 sleep 600 &"), expected);

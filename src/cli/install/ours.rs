@@ -37,7 +37,8 @@ pub(super) struct Bare {
 /// An error: the installer's lines begin, but the line that ends them is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "line {line}: the lines of usher install begin here and do not end; expected a line {LAST:?}"
+    "line {line}: the lines written by `usher install` begin here and do not end; expected a line \
+     {LAST:?} after them"
 )]
 pub(super) struct NoEnd {
     /// The number of the first line, counted from 1.

@@ -247,7 +247,7 @@ fn another_authors_runtime_is_refused_with_its_place() {
     let found = Found::new("/c.toml".into(), Some(cut), || Ok(3));
     let error = found.err().unwrap().to_string();
     assert!(
-        error.starts_with("/c.toml, line 3: the lines of usher install begin here"),
+        error.starts_with("/c.toml, line 3: the lines written by `usher install` begin here"),
         "{error}"
     );
     let part = Texts {

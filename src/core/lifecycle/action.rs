@@ -67,10 +67,10 @@ pub enum Action {
     /// Cancel all work that is under way for the container, because it is killed.
     CancelWork { id: ContainerId },
     /// Kill the processes that the init process of a container has left behind, and then report
-    /// with [`handle_exit`](super::Pod::handle_exit).
+    /// with [`handle_container_exited`](super::Pod::handle_container_exited).
     KillRest { id: ContainerId, status: ExitStatus },
-    /// Report with [`handle_exit`](super::Pod::handle_exit) that a container has exited that was
-    /// killed before it was restored.
+    /// Report with [`handle_init_exited`](super::Pod::handle_init_exited) that a container was killed
+    /// before it was restored.
     ExitUnrestored { id: ContainerId, status: ExitStatus },
     /// Restart a container in place after its process has exited: execute its program in a new
     /// process with the same streams. Nothing of the last process may be left. Report with
@@ -414,7 +414,7 @@ pub enum Refusal {
         "container {name} is not started: it waits for {waits_for}, which is never started again"
     )]
     NeverComes { name: String, waits_for: String },
-    #[error("container {name} ended before its program was executed")]
+    #[error("cannot start container {name}: it ended before its program was executed")]
     EndedBeforeStart { name: String },
     #[error("container {name} could not be released: {reason}")]
     NotReleased {

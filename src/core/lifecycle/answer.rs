@@ -29,14 +29,15 @@ impl Pod {
         patience: Option<Duration>,
     ) {
         let bound = patience.map(|patience| patience.saturating_sub(ANSWER_LEAD));
-        self.on_event(id, Pod::withholds, |context, longest| {
+        self.on_event(id, Pod::answer_delay, |context, longest| {
             let withheld = bound.map_or(longest, |bound| longest.min(bound));
             context.withhold(request, withheld);
         });
     }
 
-    /// The longest delay of the container's answers.
-    fn withholds(&self, container: &Container) -> Duration {
+    /// The longest time for which the shim delays its answer to a stop request for the container.
+    /// Zero if the pod has no plan, or if its grace policy allows no delay.
+    fn answer_delay(&self, container: &Container) -> Duration {
         let Some(plan) = self.plan.as_ref().filter(|plan| !plan.is_empty()) else {
             return Duration::ZERO;
         };
@@ -60,7 +61,7 @@ impl Pod {
                 let longest = self.longest_grace().saturating_add(extension);
                 longest.saturating_add(MIN_GRACE.saturating_mul(5))
             }
-            None => budget.withholds(),
+            None => budget.answer_delay(),
         }
     }
 
@@ -94,8 +95,10 @@ impl Subject<'_> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;
         Some(match self.answers_wait() {
-            true => self.pod.due(until, || Decision::Answer { waits: true }),
-            false => Due::Now(Decision::Answer { waits: false }),
+            true => self
+                .pod
+                .due(until, || Decision::AnswerStops { only_due: true }),
+            false => Due::Now(Decision::AnswerStops { only_due: false }),
         })
     }
 

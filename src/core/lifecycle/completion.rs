@@ -1,6 +1,7 @@
 //! Container exits that end the pod: the run is complete, an essential container has failed, an
-//! init container has failed for good, or a sidecar has exited for good before it was started. The
-//! shim itself decides these terminations. A later Create does not disprove them.
+//! init container has failed for good, or a sidecar has exited for good before it was started in
+//! the sense of KEP-753 (startup probe and postStart handler have succeeded). The shim itself
+//! decides these terminations. A later Create does not disprove them.
 
 use std::time::Duration;
 
@@ -77,8 +78,9 @@ impl Pod {
         (self.now.max(end.known) < end.begins).then_some(end.known)
     }
 
-    /// The decided termination that follows from the exits so far, or `None` if there is nothing to
-    /// stop.
+    /// The decided termination that follows from the exits so far. `None` if the exits do not end
+    /// the pod, or if no started container is alive. The failure of an essential container ends the
+    /// pod even then.
     fn decided_end(&self) -> Option<DecidedEnd> {
         let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
         let complete = self.complete_since().map(|at| (at, Cause::Completed));

@@ -82,14 +82,17 @@ impl Subject<'_> {
         let give_up = || pod.due(own.stuck(), || Decision::GiveUp);
         let first = late.unwrap_or_else(give_up);
         Some(match first {
-            Due::At(_) if self.can_be_told() => pod.due(own.ask_all, || self.told_in_turn(own)),
+            Due::At(_) if self.can_be_told() => {
+                pod.due(own.ask_all, || self.stop_of_late_defer(own))
+            }
             first => first,
         })
     }
 
-    /// Delivers the stop signal of a defer container whose time is over; SIGKILL follows two
-    /// seconds later.
-    fn told_in_turn(&self, own: StepDeadlines) -> Decision {
+    /// The decision that stops a defer container whose time is over: the stop signal, and SIGKILL
+    /// two seconds later, or at `own.kill` if that is earlier. A container that does not run ends
+    /// without a signal. `own` has the container's own deadlines.
+    fn stop_of_late_defer(&self, own: StepDeadlines) -> Decision {
         match self.deliver_stop(SignalReason::TimeShort) {
             Decision::DeliverStop {
                 signal, all, why, ..
@@ -349,7 +352,8 @@ impl Pod {
         }
     }
 
-    /// True if a listed defer container was never created in this sandbox, or is not started yet.
+    /// True if a listed defer container is not created yet, or its Start is not answered yet. A
+    /// decided termination then waits for it, for a limited time.
     pub(super) fn is_a_defer_missing(&self) -> bool {
         let listed = self
             .plan

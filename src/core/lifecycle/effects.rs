@@ -1,7 +1,7 @@
 //! The effects of rules. Nothing else changes a container after an event was recorded.
 //!
-//! The rule has decided an effect in every detail. The effect can reach its container, the pod's
-//! plan, the termination under way, the history of names, and the outbox, but no other container.
+//! The rule has decided every detail of the effect. The effect cannot reach any other container:
+//! [`ContainerContext`] lists everything that it can reach.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl ContainerContext<'_> {
                 why,
                 kill_at,
             } => self.fail(signal, why, kill_at),
-            Decision::Answer { waits } => self.answer(waits),
+            Decision::AnswerStops { only_due } => self.answer_stops(only_due),
             Decision::ForgetPostStart => self.forget_post_start(),
             Decision::PublishExit => self.publish_exit(),
             Decision::CleanUp => self.clean_up(),
@@ -261,7 +261,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Kills the container, or the restart in place that is under way.
+    /// Sends SIGKILL to the container, or cancels the restart in place that is under way.
     fn kill(&mut self) {
         let is_restarting = self.container.state.is_restarting();
         if let Some(stop) = self.container.state.stop_mut() {
@@ -355,12 +355,13 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Answers the stop requests that are due, or all if `waits` is false.
-    fn answer(&mut self, waits: bool) {
+    /// Sends the delayed answers to the container's stop requests: those whose delay has ended or,
+    /// if `only_due` is false, all.
+    fn answer_stops(&mut self, only_due: bool) {
         let now = self.now;
         let (kept, due): (Vec<_>, Vec<_>) = std::mem::take(&mut self.container.answers)
             .into_iter()
-            .partition(|answer| waits && now < answer.until);
+            .partition(|answer| only_due && now < answer.until);
         self.container.answers = kept;
         // The caller's timer starts here.
         if let Some(request) = &mut self.container.request

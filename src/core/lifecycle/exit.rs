@@ -46,14 +46,16 @@ pub(super) struct Last {
 }
 
 impl Pod {
-    /// Records that the container's init process has exited. If the container shares a PID namespace,
-    /// the processes that the init has left behind are killed first. After the deletion a new
-    /// container may get the same id, and these kills must not hit that container.
-    pub fn handle_process_exited(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
+    /// Records that the container's init process has exited, and calls
+    /// [`handle_container_exited`](Pod::handle_container_exited). If the container shares a PID
+    /// namespace, the driver first kills the processes that init has left behind
+    /// ([`Action::KillRest`]): after the caller's Delete, these kills could hit a new container with
+    /// the same id.
+    pub fn handle_init_exited(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         let leaves_rest =
             |it: &Container| it.state.freezer().is_some() && !it.bundle.has_own_pid_namespace;
         if !self.known(id).is_ok_and(leaves_rest) {
-            return self.handle_exit(now, id, status);
+            return self.handle_container_exited(now, id, status);
         }
         self.now = now;
         self.with_container(id, |context| {
@@ -63,8 +65,9 @@ impl Pod {
         });
     }
 
-    /// Records that the container's init process and all processes that it left behind have exited.
-    pub fn handle_exit(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
+    /// Records that the whole container has exited: its init process, with `status`, and all
+    /// processes that init left behind.
+    pub fn handle_container_exited(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         self.now = now;
         self.with_container(id, |context| context.container.state.process_exited());
         self.exited(id, Some(status));
@@ -165,8 +168,10 @@ impl Pod {
         Some((end, fatal))
     }
 
-    /// The code reported to the caller (KEP-753 draft: a sidecar that was told to stop has not
-    /// failed).
+    /// The code reported to the caller for an executed program: its own code, with these
+    /// exceptions. The settings `sidecar-exit-code` (KEP-753 draft) and `defer-exit-code` may hide
+    /// the code of a stopped sidecar or of a defer container. If the pod's next sandbox needs the
+    /// container, the [code for no failure](Pod::code_of_no_failure) replaces a 0.
     fn reported_code(&self, container: &Container, status: ExitStatus, stop: Stop) -> u32 {
         // A container that was stopped for a failure has failed, unless its turn to stop came
         // before its restart.

@@ -127,10 +127,10 @@ impl Pod {
         Some(self.termination.as_ref()?.deadline().after(max))
     }
 
-    /// The deadlines of a step of defer containers, if the settings allow more time than `ends`. The
-    /// stop signal comes at the end of the grace period plus the granted time, even if no time is
-    /// granted yet. It also waits for an attempt of the liveness probe that is under way. SIGKILL
-    /// follows two seconds later. Returns `ends` if it is later.
+    /// The deadlines of a step of defer containers: `ends`, or later ones if the settings extend
+    /// the grace period. Then the stop signal comes at the end of the grace period plus the time
+    /// granted so far, and SIGKILL two seconds later. The stop signal also waits for an attempt of
+    /// the liveness probe that is under way. If the stop signal of `ends` is later, returns `ends`.
     pub(super) fn extended(&self, ends: StepDeadlines) -> StepDeadlines {
         let (Some(termination), Some(_)) = (&self.termination, self.extension()) else {
             return ends;

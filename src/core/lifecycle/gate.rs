@@ -163,14 +163,15 @@ impl Pod {
             };
         }
         let words = names.iter().map(|name| {
-            let missing = self.how_far(name);
+            let missing = self.missing_of(name);
             format!("{} {name} ({missing})", plan.role(name))
         });
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// The progress of the current container of a name that others wait for.
-    pub(super) fn how_far(&self, name: &str) -> Missing {
+    /// The progress of a name that others wait for, for messages and the status. If no container of
+    /// this name exists, the exit code of the last one, or `NeverCreated`.
+    pub(super) fn missing_of(&self, name: &str) -> Missing {
         let Some(container) = self.current(name) else {
             let code = self.history.of(name).and_then(|past| past.code);
             return code.map_or(Missing::NeverCreated, Missing::Ended);

@@ -158,7 +158,7 @@ impl Budget {
     /// Delay of the answer to a stop request whose signal is not delivered yet. The caller's timer
     /// starts at the answer, and the caller sends SIGKILL at the end of the grace period: the delay
     /// leaves time for the containers stopped last.
-    pub fn withholds(&self) -> Duration {
+    pub fn answer_delay(&self) -> Duration {
         match self.policy {
             GracePolicy::Shared | GracePolicy::Reserve => MIN_GRACE,
             GracePolicy::Overrun => MIN_GRACE.saturating_mul(LATER_STEPS),

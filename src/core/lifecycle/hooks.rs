@@ -81,9 +81,10 @@ impl Subject<'_> {
         }))
     }
 
-    /// The preStop handler of a container that the shim stops by its own decision, with the time
-    /// limit `until`.
-    pub(super) fn pre_stop_hook(&self, until: Time) -> Option<Decision> {
+    /// The decision to run the container's preStop handler, until `until` at the latest. `None` if
+    /// the caller knows of the termination or has sent a stop request: then the caller runs the
+    /// handler. Also `None` if the container does not run, or has no handler that the shim can run.
+    pub(super) fn pre_stop_decision(&self, until: Time) -> Option<Decision> {
         let (pod, container) = (self.pod, self.container);
         let is_ours = pod
             .termination

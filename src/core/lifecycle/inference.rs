@@ -4,8 +4,8 @@
 //! waits for each. When the pod ends, kubelet asks all of its containers to stop at once. So two
 //! stop requests that are open at the same time mean a termination. If a second request could come,
 //! but does not come for a moment, the first request stops only its container. If no second request
-//! can come, the single request means a termination: a cleanup that never runs does more harm than
-//! a cleanup that runs twice.
+//! can come, because no other container runs, the single request means a termination: a cleanup
+//! that never runs does more harm than a cleanup that runs twice.
 
 use std::time::Duration;
 
@@ -80,9 +80,10 @@ impl Pod {
     }
 
     /// The time when `lone`, the only open stop request, counts as the termination of the pod: the
-    /// time of the request or, for a held defer container, one termination window later. `None` if
-    /// the request concerns only its container: for example, a second request can still come, no
-    /// hook or defer container is left to run, or the request is a SIGKILL.
+    /// time of the request if the caller sees no other container running. For a held defer
+    /// container beside which no app runs, one termination window later. Otherwise `None`, because
+    /// a second request can still come. Also `None` for a SIGKILL, or if no hook or defer container
+    /// is left to run.
     fn lone_request_ends_pod_at(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
@@ -115,9 +116,10 @@ impl Pod {
         plan.has_termination_hooks() || defers.any(|name| !self.history.was_deferred(name))
     }
 
-    /// Drops an inferred termination because the caller creates a container: kubelet creates no
-    /// containers in a pod that it ends.
-    pub(super) fn disprove_termination(&mut self, by: &str) {
+    /// Drops an inferred termination, if there is one, because the caller creates the container
+    /// `new_container`: kubelet creates no containers in a pod that it ends. Hooks and defer
+    /// containers run again in the next termination.
+    pub(super) fn disprove_termination(&mut self, new_container: &str) {
         let is_inferred = |termination: &Termination| !termination.cause().is_decided();
         if !self.termination.as_ref().is_some_and(is_inferred) {
             return;
@@ -127,7 +129,7 @@ impl Pod {
         let is_alive = containers.any(|it| it.is_ordered() && it.state.is_alive());
         // Without a sandbox container, a new pod takes the place of one that has ended.
         if was_over && !is_alive && !self.has_sandbox() {
-            return self.restart_all(by);
+            return self.restart_all(new_container);
         }
         // Hooks and defers run again in the real termination.
         self.history.forget_defers();
@@ -140,7 +142,7 @@ impl Pod {
             }
         }
         self.out.report(Report::NotTerminating {
-            disproved_by: by.to_owned(),
+            disproved_by: new_container.to_owned(),
         });
     }
 
@@ -170,13 +172,14 @@ impl Subject<'_> {
                 || container.state.is_parked() && container.defer_turn().is_none();
             return is_none_of_it.then(|| Due::Now(self.deliver_stop(SignalReason::Turn)));
         }
-        let at = self.lone_stop_at(container.request.as_ref()?);
+        let at = self.single_request_due_at(container.request.as_ref()?);
         Some(self.pod.due(at, || self.deliver_stop(SignalReason::Alone)))
     }
 
-    /// Returns when a single stop request is delivered. Until then, a second request may come, and
-    /// both together mean a termination.
-    fn lone_stop_at(&self, request: &StopRequest) -> Time {
+    /// The time at which the shim delivers the stop request if no second request comes. A second
+    /// request before that time means a termination. The time is `request.at()` if the shim does
+    /// not wait for a second request.
+    fn single_request_due_at(&self, request: &StopRequest) -> Time {
         let container = self.container;
         // The container still runs a hook of a disproved termination. The signal waits for the
         // hook.

@@ -121,7 +121,7 @@ impl Pod {
         let is_staged = container.role_policy().start_condition == StartCondition::InItsStage;
         // Kubelet creates no other container until its own init container has exited.
         let mut ahead = missing.iter();
-        let may_be_native = ahead.any(|name| self.how_far(name) == Missing::NeverCreated);
+        let may_be_native = ahead.any(|name| self.missing_of(name) == Missing::NeverCreated);
         let mut remedies = Vec::new();
         if may_be_native && (is_unlisted || is_staged) {
             let known = plan.native_init().iter();

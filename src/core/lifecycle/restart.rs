@@ -102,7 +102,7 @@ impl Pod {
 impl ContainerContext<'_> {
     /// Records the restart. Returns an exit that arrived before this report.
     fn restarted(&mut self) -> Option<ExitStatus> {
-        let (execution, watch) = (self.count_execution(), self.watch_at_start());
+        let (execution, watch) = (self.count_execution(), self.first_probe());
         let outcome = self.container.state.restarted(self.now, execution, watch);
         let exit = self.ok_or_log(outcome)?;
         let post_start = self.container.state.post_start();
@@ -124,7 +124,8 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Schedules the restart of a program that exited with `status` after it ran for `ran`.
+    /// Schedules the restart of a program that exited with `status` after it ran for `ran`. If the
+    /// restart is given up later, the exit code for the caller comes from `status`.
     pub(super) fn back_off(&mut self, ran: Duration, status: ExitStatus) {
         let back_off = &mut self.container.back_off;
         let wait = match self.termination.is_some() {
@@ -148,8 +149,9 @@ impl ContainerContext<'_> {
         *self.executions
     }
 
-    /// The probe in use for a program executed now.
-    pub(super) fn watch_at_start(&self) -> Watch {
+    /// The first probe of a program that is executed now: its startup probe or, for a sidecar
+    /// without one, its liveness probe. Otherwise [`Watch::Nothing`].
+    pub(super) fn first_probe(&self) -> Watch {
         let plan = self.plan.map(|plan| plan.container(&self.container.name));
         let liveness = plan.and_then(|plan| plan.liveness_probe.as_ref());
         match plan.and_then(|plan| plan.startup_probe.as_ref()) {
@@ -205,8 +207,10 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// True if a container whose program exited with `status` is restarted in place; `stop` is the
-    /// state of its stop before the exit.
+    /// True if the shim restarts the container in place after an exit with `status`: it is a
+    /// sidecar, its restart policy says so, and it does not have to stop. `stop` is the progress of
+    /// its stop before the exit. A stop for a failed probe or postStart handler does not prevent
+    /// the restart.
     pub(super) fn restarts_in_place(
         &self,
         container: &Container,

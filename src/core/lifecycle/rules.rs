@@ -136,8 +136,8 @@ pub(super) enum Decision {
         why: SignalReason,
         kill_at: Time,
     },
-    /// Answer the container's stop requests: those that are due, or all if `waits` is false.
-    Answer { waits: bool },
+    /// Answer the container's stop requests: those that are due, or all if `only_due` is false.
+    AnswerStops { only_due: bool },
     /// Stop waiting for a postStart handler, or for the stop of the container after a failed
     /// handler.
     ForgetPostStart,

@@ -62,8 +62,9 @@ impl Pod {
         policy.ready_when.is_some() && exit.is_some_and(|exit| !self.comes_again(name, exit))
     }
 
-    /// The run of a container created after completion: a complete run stays complete, unless an
-    /// app is created or the whole pod is restarted.
+    /// The run of a container that is created after [`Cause::Completed`]. The next run, for an app,
+    /// for a container that the caller alone starts and stops, or if the caller restarts the whole
+    /// pod. Otherwise the complete run.
     fn run_after_completion(
         &self,
         name: &str,
@@ -169,8 +170,9 @@ impl Pod {
 
 impl Container {
     /// Classifies the container's exit before it is recorded, so that the shim can detect a restart
-    /// of the whole pod. If the pod's `termination` was inferred from stop requests that left 2 s
-    /// at most, a container that it stopped without a request counts as `StoppedShortly`.
+    /// of the whole pod. For such a restart, kubelet gives each container 2 s at most. So a stop
+    /// request for this container with 2 s at most means `StoppedShortly`. The same holds without a
+    /// request, if the `termination` was inferred from such requests and stopped this container.
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.state.stop();
         // The termination was inferred from stop requests that left 2 s at most, so this container

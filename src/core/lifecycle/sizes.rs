@@ -202,7 +202,8 @@ impl Pod {
     }
 
     /// The index, in [`Containers::starting`], of the last container of the stage that starts now:
-    /// the first stage that is not done. Returns 0 without a plan.
+    /// the first stage that is not done. Called only in [`Phase::Initializing`], in which there is
+    /// such a stage.
     fn last_starting_index(&self) -> usize {
         let Some(plan) = &self.plan else { return 0 };
         let closed = self.closed_stage(usize::MAX).unwrap_or_default();

@@ -157,7 +157,7 @@ impl Pod {
 impl ContainerContext<'_> {
     /// Records the execution. Returns an exit that arrived before this report.
     fn released(&mut self) -> Option<ExitStatus> {
-        let (execution, watch) = (self.count_execution(), self.watch_at_start());
+        let (execution, watch) = (self.count_execution(), self.first_probe());
         let post_start = self.possible_post_start();
         let container = &mut self.container;
         let outcome = container

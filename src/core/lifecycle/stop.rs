@@ -304,7 +304,9 @@ impl Subject<'_> {
         }
     }
 
-    /// Delivers the stop signal, even if it was delivered before. SIGKILL follows at `kill_at`.
+    /// The decision to deliver the stop signal, even if it was delivered before; SIGKILL follows at
+    /// `kill_at`. While the program is still being executed, only SIGKILL is scheduled. Used when
+    /// the grace period ends, or when a container is stopped out of turn.
     pub(super) fn last_chance(&self, kill_at: Time) -> Decision {
         let container = self.container;
         // The process may still be the OCI runtime's init, which would take the signal in place of

@@ -337,7 +337,7 @@ impl Pod {
         let names = self.awaited_names(container).into_iter();
         let obstacles = names.map(|name| Obstacle::Container {
             role: self.role(&name),
-            missing: self.how_far(&name),
+            missing: self.missing_of(&name),
             name,
         });
         obstacles.collect()

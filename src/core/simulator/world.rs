@@ -490,7 +490,9 @@ impl World {
                 };
                 self.pod.handle_hooked(self.now, &id, kind, outcome);
             }
-            Event::LeftoverDies(id, status) => self.pod.handle_exit(self.now, &id, status),
+            Event::LeftoverDies(id, status) => {
+                self.pod.handle_container_exited(self.now, &id, status)
+            }
             Event::Dies(id, execution, status) => {
                 if self
                     .processes
@@ -587,7 +589,7 @@ impl World {
         };
         if std::mem::replace(&mut process.alive, false) {
             self.see(Seen::Died(id.to_string(), status));
-            self.pod.handle_exit(self.now, id, status);
+            self.pod.handle_container_exited(self.now, id, status);
             let killed = ExitStatus::Signal(9);
             self.post_start_is_over(id, killed);
             let process = self.processes.get_mut(id);
@@ -689,7 +691,7 @@ impl World {
             Action::CancelWork { .. } | Action::RefuseUpdate { .. } => {}
             Action::Update { id, .. } => self.pod.handle_updated(self.now, &id, true),
             Action::KillRest { id, status } | Action::ExitUnrestored { id, status } => {
-                self.pod.handle_exit(self.now, &id, status)
+                self.pod.handle_container_exited(self.now, &id, status)
             }
             Action::Restart { id, .. } => {
                 self.see(Seen::Restarting(id.to_string()));

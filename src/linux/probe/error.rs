@@ -48,7 +48,7 @@ pub enum ProbeError {
         #[source]
         error: TlsError,
     },
-    #[error("no answer of {address}: {}", causes(.error))]
+    #[error("no answer from {address}: {}", causes(.error))]
     NoHttpAnswer {
         address: SocketAddr,
         #[source]
@@ -56,7 +56,7 @@ pub enum ProbeError {
     },
     #[error("{address} answered with status {status}; expected 200 to 399")]
     HttpStatus { address: SocketAddr, status: u16 },
-    #[error("no answer of {address}: {error}")]
+    #[error("no answer from {address}: {error}")]
     NoGrpcAnswer {
         address: SocketAddr,
         #[source]

@@ -43,7 +43,7 @@ pub enum MountFailure {
     },
     #[error("cannot make a user namespace for its uidmap and gidmap: {0}")]
     NoUserNamespace(#[source] io::Error),
-    #[error("an overlay with uidmap has no lowerdir; expected its layers")]
+    #[error("its options have uidmap but no lowerdir; expected lowerdir with the layers")]
     NoLayers,
     #[error(
         "the kernel or file system cannot map the owners of {} (ID-mapped mount): {error}",

@@ -65,7 +65,7 @@ impl Callers {
         }
     }
 
-    /// Answers the Kill that a signal came from. A signal without a Kill has its outcome logged.
+    /// Answers the Kill that caused a signal. If no Kill caused the signal, logs the outcome.
     pub fn answer_signal(
         &mut self,
         id: &ContainerId,

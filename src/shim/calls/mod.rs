@@ -1,7 +1,11 @@
 //! The calls that the pod's actor answers: their parameters, answers and errors.
 
 mod callers;
+mod checkpoint;
 mod error;
+mod exec;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,11 +15,12 @@ use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use tokio::sync::oneshot;
 
 use usher_core::lifecycle::TaskStatus;
-use usher_engine::{Cgroup, Checkpoint, Order};
+use usher_engine::{Cgroup, Order};
 use usher_linux::stdio::Paths;
 
 pub(crate) use callers::{Callers, PendingUpdate};
-pub use error::{CallError, Kind, signal_answer};
+pub(crate) use error::signal_answer;
+pub use error::{CallError, Kind};
 
 /// The channel over which the actor answers a call.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
@@ -32,7 +37,10 @@ pub struct CreateCall {
 #[derive(Debug)]
 pub struct CheckpointCall {
     pub id: String,
-    pub checkpoint: Checkpoint,
+    /// The directory into which the container is written. containerd has copied this path from
+    /// the options.
+    pub path: String,
+    pub options: Option<Any>,
 }
 
 /// The parameters of an Exec call.
@@ -43,8 +51,6 @@ pub struct ExecCall {
     pub paths: Paths,
     /// The JSON of a process in the OCI specification.
     pub spec: Vec<u8>,
-    /// The arguments in `spec`.
-    pub argv: Vec<String>,
     pub has_deadline: bool,
 }
 
@@ -81,7 +87,7 @@ pub enum Status {
 impl Exit {
     /// The exit that is reported for a process that never ran. containerd takes this exit as
     /// unknown.
-    pub const UNKNOWN: Exit = Exit {
+    pub(crate) const UNKNOWN: Exit = Exit {
         code: 0,
         at: SystemTime::UNIX_EPOCH,
     };
@@ -89,7 +95,7 @@ impl Exit {
 
 impl Status {
     /// Converts the core's state of a process. A process has stopped once its exit is published.
-    pub fn new(status: Option<TaskStatus>, exit: Option<Exit>) -> Status {
+    pub(crate) fn new(status: Option<TaskStatus>, exit: Option<Exit>) -> Status {
         match status {
             Some(TaskStatus::Stopped) => exit.map_or(Status::Running, Status::Stopped),
             Some(TaskStatus::Pausing) => Status::Pausing,

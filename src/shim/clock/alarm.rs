@@ -22,7 +22,7 @@ impl Alarm {
     /// Returns the time until which the actor sleeps before it wakes the core: `at`, which the core
     /// asks for. If the core was already woken at `at` or later, returns a time 1 s after that
     /// wake-up. The pause doubles each time, up to 60 s.
-    pub fn wake_time(&mut self, at: Time) -> Time {
+    pub fn schedule(&mut self, at: Time) -> Time {
         let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
             self.pause = Duration::ZERO;
             self.until = None;
@@ -57,20 +57,20 @@ mod tests {
     #[test]
     fn a_timer_that_is_due_again_is_postponed_for_longer_each_time() {
         let mut alarm = Alarm::default();
-        assert_eq!(alarm.wake_time(at(0)), at(0));
+        assert_eq!(alarm.schedule(at(0)), at(0));
         let mut now = at(0);
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
             alarm.ring(now);
-            let then = alarm.wake_time(now);
+            let then = alarm.schedule(now);
             assert_eq!(then.since(now), Duration::from_secs(pause));
-            assert_eq!(alarm.wake_time(now), then, "no message moves it");
+            assert_eq!(alarm.schedule(now), then, "no message moves it");
             now = then;
         }
         alarm.ring(now);
         assert_eq!(
-            alarm.wake_time(now.after(FIRST_PAUSE)),
+            alarm.schedule(now.after(FIRST_PAUSE)),
             now.after(FIRST_PAUSE)
         );
-        assert_eq!(alarm.wake_time(now).since(now), FIRST_PAUSE);
+        assert_eq!(alarm.schedule(now).since(now), FIRST_PAUSE);
     }
 }

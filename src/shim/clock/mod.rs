@@ -1,8 +1,8 @@
 //! The wall clock, the clock of CPU time, and the core's time and timer. Other timers use tokio's
 //! clock instead.
 
-pub mod alarm;
-pub mod probe_cpu;
+pub(crate) mod alarm;
+pub(crate) mod probe_cpu;
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

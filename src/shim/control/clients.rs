@@ -1,12 +1,11 @@
 //! Clients of the control sockets, with limits on their number, size and time. However many clients
 //! connect, the pod does not suffer, and a new client still gets an answer.
 //!
-//! Only UID 0 can connect to the sockets. But a process may keep UID 0 and give up all
-//! capabilities, as in the container through which `kubectl usher` asks a node. That container has
-//! another group than root's, and a process without capabilities cannot change its group. So a
-//! client with another group is read-only. Read-only clients have their own slots, and never take
-//! the slot of a client of root. The shim accepts and serves them as long as their share of a CPU
-//! core lasts.
+//! Only UID 0 can connect to the sockets. The container through which `kubectl usher` asks a node
+//! has UID 0 too, but no capabilities, and another group than root's. A process without
+//! capabilities cannot change its group. So a client with another group is read-only. Read-only
+//! clients have their own slots, and never take the slot of a client of root. They share a small
+//! part of a CPU core ([`Meter`]), and wait if they have used it up.
 
 use std::io;
 use std::net::Shutdown;
@@ -48,8 +47,8 @@ pub struct Clients<C> {
     /// Connections to the socket for root alone, if it exists.
     roots: Option<C>,
     /// Connections to the socket for all processes with UID 0.
-    anyone: C,
-    /// Wait before the next connection from `anyone` is accepted. It applies to root too, because
+    shared: C,
+    /// Wait before the next connection from `shared` is accepted. It applies to root too, because
     /// only an accepted connection shows the client's group.
     wait: Wait,
     meter: Meter,
@@ -98,19 +97,19 @@ struct LastActivity {
 }
 
 impl<C> Clients<C> {
-    /// Turns the connections to both sockets into clients. `roots` is the socket for root alone,
-    /// where root does not wait behind read-only clients; `None` if it could not be made. `anyone`
-    /// is the socket for all processes with UID 0. On both, a peer with root's group becomes a
-    /// client of root, and any other peer a read-only client. `meter` is charged for the CPU time
-    /// of read-only clients.
+    /// Turns the connections to both sockets into clients. Only processes with `CAP_DAC_OVERRIDE`
+    /// can connect to `roots`, so root does not wait there behind the container of `kubectl usher`;
+    /// `None` if the socket could not be made. Any process with UID 0 can connect to `shared`. On
+    /// both sockets the peer's group decides: root's group makes a client of root, any other group
+    /// a read-only client. `meter` is charged for the CPU time of read-only clients.
     ///
     /// Neither stream of clients ends before its server is shut down: with ttrpc 0.10, a server
     /// whose listener has ended panics in `stop_listen`.
-    pub fn new(roots: Option<C>, anyone: C, meter: Meter) -> (Clients<C>, ReadOnlyClients) {
+    pub fn new(roots: Option<C>, shared: C, meter: Meter) -> (Clients<C>, ReadOnlyClients) {
         let (read_only, others) = mpsc::unbounded_channel();
         let clients = Clients {
             roots,
-            anyone,
+            shared,
             wait: Wait::default(),
             meter,
             slots: Slots::new(MAX_CLIENTS),
@@ -157,7 +156,7 @@ impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Clients<C> {
             return Poll::Ready(connection);
         }
         ready!(self.meter.poll_ready(&mut self.wait, context));
-        match Pin::new(&mut self.anyone).poll_next(context) {
+        match Pin::new(&mut self.shared).poll_next(context) {
             Poll::Ready(Some(connection)) => {
                 self.meter.begin_work();
                 Poll::Ready(connection)

@@ -3,7 +3,7 @@
 //! One task sends the events one at a time: it sends the next event only when containerd has
 //! acknowledged the previous one. While containerd is down, events wait in a queue.
 
-pub mod task;
+pub(crate) mod task;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -36,7 +36,7 @@ pub fn timestamp(at: SystemTime) -> Timestamp {
 }
 
 /// Converts a process id to the type of the messages. A process id is never negative.
-pub fn message_pid(pid: i32) -> u32 {
+pub(crate) fn message_pid(pid: i32) -> u32 {
     u32::try_from(pid).unwrap_or_default()
 }
 

@@ -13,7 +13,7 @@ use crate::calls::Exit;
 
 use super::{message_pid, timestamp};
 
-/// A container was created. `pid` is zero if it has no process yet.
+/// Makes the event of a created container. `pid` is zero if the container has no process yet.
 pub fn created(order: &Order, pid: i32) -> TaskCreate {
     let mut io = TaskIO::new();
     io.set_stdin(order.paths.stdin.clone());
@@ -31,7 +31,7 @@ pub fn created(order: &Order, pid: i32) -> TaskCreate {
     }
 }
 
-/// A container was started; `pid` is its init process.
+/// Makes the event of a started container; `pid` is its init process.
 pub fn started(id: &ContainerId, pid: i32) -> TaskStart {
     TaskStart {
         container_id: id.to_string(),
@@ -40,7 +40,7 @@ pub fn started(id: &ContainerId, pid: i32) -> TaskStart {
     }
 }
 
-/// An exec was added to a container.
+/// Makes the event of an exec that was added to a container.
 pub fn exec_added(id: &ContainerId, exec_id: &str) -> TaskExecAdded {
     TaskExecAdded {
         container_id: id.to_string(),
@@ -49,7 +49,7 @@ pub fn exec_added(id: &ContainerId, exec_id: &str) -> TaskExecAdded {
     }
 }
 
-/// An exec was started.
+/// Makes the event of a started exec.
 pub fn exec_started(id: &ContainerId, exec_id: &str, pid: i32) -> TaskExecStarted {
     TaskExecStarted {
         container_id: id.to_string(),
@@ -59,7 +59,8 @@ pub fn exec_started(id: &ContainerId, exec_id: &str, pid: i32) -> TaskExecStarte
     }
 }
 
-/// An exec exited, or the init process of a container, if `process` is the id of the container.
+/// Makes the event of an exit. `process` is the id of the exec or, for an init process, the id of
+/// the container.
 pub fn exited(id: &ContainerId, process: &str, pid: i32, exit: Exit) -> TaskExit {
     TaskExit {
         container_id: id.to_string(),
@@ -71,7 +72,7 @@ pub fn exited(id: &ContainerId, process: &str, pid: i32, exit: Exit) -> TaskExit
     }
 }
 
-/// A container was deleted.
+/// Makes the event of a deleted container.
 pub fn deleted(id: &ContainerId, pid: i32, exit: Exit) -> TaskDelete {
     TaskDelete {
         container_id: id.to_string(),
@@ -82,7 +83,7 @@ pub fn deleted(id: &ContainerId, pid: i32, exit: Exit) -> TaskDelete {
     }
 }
 
-/// A container was frozen.
+/// Makes the event of a frozen container.
 pub fn paused(id: &ContainerId) -> TaskPaused {
     TaskPaused {
         container_id: id.to_string(),
@@ -90,7 +91,7 @@ pub fn paused(id: &ContainerId) -> TaskPaused {
     }
 }
 
-/// A container was thawed.
+/// Makes the event of a thawed container.
 pub fn resumed(id: &ContainerId) -> TaskResumed {
     TaskResumed {
         container_id: id.to_string(),
@@ -98,7 +99,7 @@ pub fn resumed(id: &ContainerId) -> TaskResumed {
     }
 }
 
-/// The kernel killed a process of a container because memory was short.
+/// Makes the event of a container in which the kernel killed a process, because memory was short.
 pub fn oom(id: &ContainerId) -> TaskOOM {
     TaskOOM {
         container_id: id.to_string(),

@@ -13,16 +13,17 @@ use crate::clock::alarm::Alarm;
 use crate::clock::probe_cpu::ProbeCpuMeter;
 use crate::node::Node;
 use crate::pod_meta::PodMeta;
-use crate::record::{self, Record};
+use crate::record::Record;
+use crate::report_log;
 use crate::sandbox::SandboxEnd;
 use crate::shim_end::ShimEnd;
+use crate::sizing::OwnCgroup;
 use crate::status::Watchers;
 use crate::task_table::{ScoreLog, Task};
 use usher_core::lifecycle::{self, Action, ContainerId, Operations, Time, Wanted};
 
 use super::operations::infallible;
 use super::{MAILBOX, Message, Pod};
-use crate::sizing::OwnCgroup;
 
 /// The actor that owns a pod.
 pub struct Actor {
@@ -82,7 +83,7 @@ impl Actor {
                 false => self
                     .core
                     .poll_timeout()
-                    .and_then(|at| self.time.instant(self.alarm.wake_time(at))),
+                    .and_then(|at| self.time.instant(self.alarm.schedule(at))),
             };
             tokio::select! {
                 // Timers come first: a timer that has expired precedes later messages, and a stream
@@ -227,7 +228,7 @@ impl Actor {
                 }
             }
         }
-        record::log(reports);
+        report_log::log(reports);
     }
 
     fn write_message(&mut self, id: &ContainerId, message: &str, last_words: bool) {

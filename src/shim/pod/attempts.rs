@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tracing::debug;
 
+use crate::sizing::OwnCgroup;
 use usher_core::lifecycle::{ActionError, ContainerId, HookKind, Wanted};
 use usher_core::plan::Hook;
 use usher_engine::{Attempted, CancelToken, Init, Panicked, ProbeEnvironment};
 
 use super::Actor;
 use super::operations::infallible;
-use crate::sizing::OwnCgroup;
 
 impl Actor {
     pub(super) fn probe(&mut self, id: ContainerId, execution: u64) {
@@ -19,8 +19,8 @@ impl Actor {
         let target = self.target(&id);
         let (Some((init, from, token)), Some(probe)) = (target, self.core.probe(now, &id)) else {
             let gone = Err(ActionError::ContainerGone);
-            let none = Duration::ZERO;
-            return self.core.handle_probed(now, &id, execution, gone, none);
+            let cost = Duration::ZERO;
+            return self.core.handle_probed(now, &id, execution, gone, cost);
         };
         self.probe_cpu.charge_to_probe();
         let attempt = infallible(async move { init.probe(&probe, &from, &token).await });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::calls::{CallError, CheckpointCall, Reply};
 use crate::record::What;
 use usher_core::lifecycle::{ActionError, Call, ContainerId, Wanted};
-use usher_engine::{EngineError, Init, NewInit};
+use usher_engine::{Checkpoint, EngineError, Init, NewInit};
 use usher_linux::stdio::Streams;
 
 use super::Actor;
@@ -18,12 +18,11 @@ type Restored = (NewInit, Option<Streams>);
 impl Actor {
     /// Writes a running container to files, and stops the container if the options say so.
     pub fn checkpoint(&mut self, call: CheckpointCall, reply: Reply<()>) {
-        let init = match self.begin_checkpoint(&call) {
-            Ok(init) => init,
+        let (init, checkpoint) = match self.begin_checkpoint(&call) {
+            Ok(begun) => begun,
             Err(error) => return drop(reply.send(Err(error))),
         };
-        let CheckpointCall { id, checkpoint } = call;
-        let id = ContainerId::from(id.as_str());
+        let id = ContainerId::from(call.id.as_str());
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
@@ -40,13 +39,17 @@ impl Actor {
         self.operate_for(&id, Wanted::UntilDeleted, reply.into(), work, then);
     }
 
-    fn begin_checkpoint(&mut self, call: &CheckpointCall) -> Result<Arc<dyn Init>, CallError> {
+    fn begin_checkpoint(
+        &mut self,
+        call: &CheckpointCall,
+    ) -> Result<(Arc<dyn Init>, Checkpoint), CallError> {
         let task = self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows(&id, Call::Checkpoint)?;
         let (init, _) = task.handles.init_and_cancel_token()?;
-        self.core.handle_checkpoint(&id, call.checkpoint.exit)?;
-        Ok(init)
+        let checkpoint = call.checkpoint()?;
+        self.core.handle_checkpoint(&id, checkpoint.exit)?;
+        Ok((init, checkpoint))
     }
 
     /// Restores a container from its checkpoint, when the core releases the container for the first
@@ -84,7 +87,7 @@ impl Actor {
         match outcome {
             Ok((new_init, streams)) => {
                 if let Some(streams) = streams {
-                    task.init.take_streams(streams);
+                    task.init.set_streams(streams);
                     task.init.connect_stdin();
                 }
                 self.take_init(id, new_init);

@@ -21,11 +21,12 @@ impl Actor {
     }
 
     fn add_exec(&mut self, call: ExecCall) -> Result<(), CallError> {
+        let argv = call.argv()?;
         self.task(&call.id)?;
         let (now, id) = (self.now(), ContainerId::from(call.id.as_str()));
         let exec = lifecycle::Exec {
             id: &call.exec_id,
-            argv: &call.argv,
+            argv: &argv,
             has_deadline: call.has_deadline,
             is_interactive: call.paths.terminal || !call.paths.stdin.is_empty(),
         };

@@ -25,7 +25,7 @@ pub(crate) mod sim;
 mod sizes;
 mod start;
 mod status;
-pub(crate) mod stop;
+mod stop;
 mod updates;
 
 use tokio::sync::{mpsc, oneshot};

@@ -64,8 +64,9 @@ impl Actor {
         })
     }
 
-    /// Runs `work` as an operation for a caller. If the outcome is stale, the caller is told that
-    /// the container is gone.
+    /// Runs `work` as [`operate`](Actor::operate) does, for a caller: `then` also gets the reply to
+    /// the caller. If the outcome is stale, the caller gets an error: the container is gone. If the
+    /// caller stops waiting, its token, if it has one, cancels `work`.
     pub(super) fn operate_for<T, E, R>(
         &mut self,
         id: &ContainerId,

@@ -43,7 +43,7 @@ impl Actor {
                     .map_err(EngineError::from)
                     .and_then(|(created, streams)| {
                         if let Some(task) = actor.tasks.get_mut(id) {
-                            task.init.take_streams(streams);
+                            task.init.set_streams(streams);
                         }
                         created
                     });

@@ -52,7 +52,8 @@ impl Actor {
         }
     }
 
-    /// Reads the values of the pod's cgroup again, because kubelet resized the pod.
+    /// Sizes the pod's cgroup again, because kubelet resized the pod: the values that kubelet has
+    /// written are the new upper bounds of the shim's values. Fails if there is no sandbox `id`.
     pub fn sandbox_resized(&mut self, id: &str, reply: Reply<()>) {
         let answer = match (self.task(id), self.ended_sandbox(id)) {
             (Err(error), None) => Err(error),

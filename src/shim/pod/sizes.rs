@@ -41,21 +41,24 @@ impl Actor {
         self.let_go_of_pod_cgroup();
     }
 
-    /// Gives the pod's cgroup a size that has changed, or whose containers have changed.
+    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged. If
+    /// a value cannot be set yet, the next retry comes soon.
     pub(super) fn settle_new_size(&mut self) {
         if let Some(cgroup) = &mut self.pod_cgroup {
             cgroup.reset_pause();
         }
-        self.settle_size_again();
+        self.settle_size_now();
     }
 
-    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged.
-    fn settle_size_again(&mut self) {
+    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged. The
+    /// pauses between retries go on growing.
+    fn settle_size_now(&mut self) {
         let wanted = self.core.pod_size();
         let charged = wanted.as_ref().map_or(0, |wanted| self.memory_of(wanted));
-        let keeper = self.keeper();
+        let note_bundle = self.note_bundle();
         let cgroup = self.pod_cgroup.as_mut();
-        let Some(work) = cgroup.and_then(|cgroup| cgroup.settle(wanted, charged, keeper)) else {
+        let Some(work) = cgroup.and_then(|cgroup| cgroup.settle(wanted, charged, note_bundle))
+        else {
             return;
         };
         self.core
@@ -98,7 +101,7 @@ impl Actor {
         if let Some(cgroup) = &mut self.pod_cgroup {
             note(cgroup);
         }
-        self.settle_size_again();
+        self.settle_size_now();
     }
 
     /// Forgets the pod's cgroup when the pod has no container left.
@@ -109,18 +112,19 @@ impl Actor {
         }
     }
 
-    /// Returns the bundle in which the original values of the pod's cgroup are recorded. If the
-    /// shim dies, containerd runs `delete` for this bundle. The shim chooses the sandbox's bundle
-    /// if there is a sandbox: since 2.0, containerd runs `delete` only for the sandbox.
-    fn keeper(&self) -> Option<PathBuf> {
+    /// Returns the bundle for the note with the original values of the pod's cgroup; `None` if the
+    /// pod has no container. If the shim dies, containerd runs `delete` for this bundle, and
+    /// `delete` restores the values. The first choice is the sandbox's bundle, because since 2.0
+    /// containerd runs `delete` only for the sandbox. The second is that of a living container.
+    fn note_bundle(&self) -> Option<PathBuf> {
         let sandbox = self.tasks.iter().find(|(id, _)| self.core.is_sandbox(id));
         let living = || {
             let mut tasks = self.tasks.iter();
             tasks.find(|(id, _)| !self.core.has_exited(id))
         };
         let any = || self.tasks.iter().next();
-        let (_, keeper) = sandbox.or_else(living).or_else(any)?;
-        Some(keeper.bundle.clone())
+        let (_, note_bundle) = sandbox.or_else(living).or_else(any)?;
+        Some(note_bundle.bundle.clone())
     }
 
     /// Bytes of memory charged to the containers that the size includes.

@@ -33,7 +33,7 @@ impl Actor {
 
     /// Archives the record of a pod whose last container is gone, and begins a new one.
     pub(super) fn keep_record(&mut self) {
-        let has_been = self.record.has_created();
+        let has_been = self.record.has_container();
         let mut pod = self.pod(true);
         self.record.begin_anew();
         if has_been {

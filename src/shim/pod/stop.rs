@@ -88,7 +88,7 @@ impl Actor {
         task.handles.mark_exited(self.node.clock.wall());
         let now = self.now();
         self.record.note(now, id, What::Exited(status.code()));
-        self.core.handle_process_exited(now, id, status);
+        self.core.handle_init_exited(now, id, status);
     }
 
     /// Kills the processes that the init process of a container has left behind.
@@ -103,7 +103,7 @@ impl Actor {
         let work = infallible(kill_rest);
         self.operate(id, Wanted::UntilDeleted, work, move |actor, id, _| {
             let now = actor.now();
-            actor.core.handle_exit(now, id, status);
+            actor.core.handle_container_exited(now, id, status);
         });
     }
 

@@ -2,8 +2,8 @@
 //!
 //! | containerd | input | answer |
 //! |---|---|---|
-//! | 1.6, 1.7 | flags, environment | a bare address, for `containerd.task.v2` |
-//! | 2.0 to 2.2 | flags, environment | JSON with version, address and protocol |
+//! | 1.6, 1.7 | flags, environment, options on stdin | a bare address, for `containerd.task.v2` |
+//! | 2.0 to 2.2 | flags, environment, options on stdin | JSON with version, address and protocol |
 //! | 2.3 | protobuf `BootstrapParams` on stdin | protobuf `BootstrapResult` |
 //!
 //! The crate containerd-shim supports only the last two forms.
@@ -145,8 +145,13 @@ pub(super) fn options_on(stdin: &[u8], kind: &dyn EngineKind) -> Result<StartOpt
         .and_then(|any| Ok(kind.start_options(any)?))
 }
 
-/// Reads the parameters on stdin. Returns `None` if an older containerd has written the runtime's
-/// options instead, as an `Any`. The bytes of an `Any` parse as parameters, too.
+/// Reads the parameters on stdin. Returns `None` if stdin has something else: nothing, or the
+/// runtime's options, which an older containerd writes as an `Any`. The bytes of an `Any` parse as
+/// parameters, too, but do not match `flags`, and have no address of containerd.
+///
+/// # Errors
+///
+/// If the parameters are for another container or namespace than `flags`.
 fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParams>, ShimError> {
     let Ok(params) = BootstrapParams::parse_from_bytes(stdin) else {
         return Ok(None);

@@ -61,13 +61,13 @@ impl ControlSocket {
 /// Serves root by one server and read-only clients by another, because a service does not learn
 /// from its server which client calls.
 async fn serve(path: &Path, pod: Pod) -> io::Result<[Server; 2]> {
-    let anyone = callers(control::listen(path)?)?;
+    let shared = callers(control::listen(path)?)?;
     let roots = control::listen_for_root(path).and_then(callers);
     let roots = roots.inspect_err(|error| {
         tracing::warn!(path = %path.display(), %error, "root shares its socket with read-only clients");
     });
     let meter = Meter::new(Arc::new(SystemClock));
-    let (clients, read_only) = Clients::new(roots.ok(), anyone, meter.clone());
+    let (clients, read_only) = Clients::new(roots.ok(), shared, meter.clone());
     let service = Service::new(pod.clone());
     let read_only_service = ReadOnlyService::new(pod, meter);
     let mut servers = [

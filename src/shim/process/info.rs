@@ -57,7 +57,8 @@ pub(super) fn info(
     Ok(info.write_to_bytes()?)
 }
 
-/// The OCI runtime's features, unchanged; `None` if it reports none.
+/// The output of the command `features` of the OCI runtime, unchanged. `None` if the command fails
+/// or prints no JSON. If it cannot be run, returns an error.
 fn features(binary: &str) -> Result<Option<Vec<u8>>, ShimError> {
     let said = Command::new(binary)
         .arg("features")

@@ -1,5 +1,6 @@
 //! The containerd process that has started a shim through `start`. When that process has died, the
-//! next containerd may not know of a shim without a task, and does not ask such a shim to end.
+//! next containerd may not know that a shim without a task exists, and never asks the shim to end.
+//! So such a shim ends by itself.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

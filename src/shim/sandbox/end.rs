@@ -24,7 +24,7 @@ pub(crate) struct EndedSandbox {
 }
 
 impl EndedSandbox {
-    /// The state that containerd reads of the sandbox.
+    /// Makes the answer to SandboxStatus.
     pub fn state(&self) -> SandboxState {
         SandboxState {
             status: Status::Stopped(self.exit),

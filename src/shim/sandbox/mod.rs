@@ -35,8 +35,7 @@ use ttrpc::r#async::TtrpcContext;
 
 use self::spec::spec;
 use crate::calls::{CallError, CreateCall, Figures, KillCall, Kind, SandboxState, Status};
-use crate::events::message_pid;
-use crate::events::timestamp;
+use crate::events::{message_pid, timestamp};
 use crate::pod::Pod;
 use crate::task::{patience, status};
 use usher_api::cri::{

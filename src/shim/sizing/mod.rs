@@ -108,21 +108,21 @@ impl Sizing {
         self.settings.iter().any(Setting::is_being_lowered)
     }
 
-    /// Writes a note with the original values into the bundle `keeper`. If the shim dies, `delete`
-    /// restores these values.
-    pub fn take_notes(&mut self, cgroup: &dyn PodCgroup, keeper: Option<PathBuf>) {
+    /// Writes a note with the original values into the bundle `note_bundle`. If the shim dies,
+    /// `delete` restores these values.
+    pub fn take_notes(&mut self, cgroup: &dyn PodCgroup, note_bundle: Option<PathBuf>) {
         let changed = self.settings.iter();
         let changed = changed.filter(|setting| setting.written != setting.ceiling);
         let before: Vec<_> = changed
             .map(|setting| (setting.knob, setting.ceiling))
             .collect();
-        let keeper = keeper.filter(|_| !before.is_empty());
+        let note_bundle = note_bundle.filter(|_| !before.is_empty());
         if let Some(old) = &self.notes
-            && self.notes != keeper
+            && self.notes != note_bundle
         {
             cgroup.remove_note(old);
         }
-        self.notes = keeper;
+        self.notes = note_bundle;
         if let Some(bundle) = &self.notes
             && let Err(error) = cgroup.leave_note(bundle, &before)
         {
@@ -246,9 +246,9 @@ mod tests {
             left.is_due
         }
 
-        fn take_notes(&mut self, keeper: &Path) {
-            let keeper = Some(keeper.to_owned());
-            self.sizing.take_notes(&*self.cgroup, keeper);
+        fn take_notes(&mut self, note_bundle: &Path) {
+            let note_bundle = Some(note_bundle.to_owned());
+            self.sizing.take_notes(&*self.cgroup, note_bundle);
         }
     }
 

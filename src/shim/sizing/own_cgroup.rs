@@ -40,7 +40,7 @@ pub(crate) struct SizeWork {
     /// The memory limit in bytes that is to be set, and then reported to
     /// [`OwnCgroup::note_lowered`].
     pub memory: Option<u64>,
-    /// The values that systemd is to be told. The outcome goes to [`OwnCgroup::note_notified`].
+    /// The values to tell systemd. The outcome goes to [`OwnCgroup::note_notified`].
     pub news: Option<Vec<(Knob, u64)>>,
     /// True while the memory limit is being lowered.
     pub is_lowering_memory: bool,
@@ -48,7 +48,7 @@ pub(crate) struct SizeWork {
 
 impl OwnCgroup {
     /// Reads the cgroup's values, before the shim changes them. `allotment` is the pod's resources
-    /// without its overhead; `None` if the shim may not size the cgroup.
+    /// without its overhead. With `None` the shim may not size the cgroup, and reads no values.
     pub fn new(cgroup: Arc<dyn PodCgroup>, allotment: Option<&Allotment>) -> OwnCgroup {
         OwnCgroup {
             sizing: allotment.map(|allotment| Sizing::new(&*cgroup, allotment)),
@@ -77,17 +77,17 @@ impl OwnCgroup {
 
     /// Puts the size `wanted` in force; `None` restores the original values. `charged` is the memory
     /// in bytes that is charged to the containers of the size. The original values are recorded in
-    /// the bundle `keeper`. Returns the work that is left; `None` if the shim may not size the
+    /// the bundle `note_bundle`. Returns the work that is left; `None` if the shim may not size the
     /// cgroup.
     pub fn settle(
         &mut self,
         wanted: Option<PodSize>,
         charged: u64,
-        keeper: Option<PathBuf>,
+        note_bundle: Option<PathBuf>,
     ) -> Option<SizeWork> {
         let sizing = self.sizing.as_mut()?;
         let left = sizing.settle(&*self.cgroup, wanted.as_ref(), charged);
-        sizing.take_notes(&*self.cgroup, keeper);
+        sizing.take_notes(&*self.cgroup, note_bundle);
         let news = sizing.news(&*self.cgroup);
         self.last = Some(wanted);
         let retries = left.is_due && !self.is_retry_scheduled;
@@ -126,9 +126,10 @@ impl OwnCgroup {
 
     /// Notes that systemd was told the values. The caller settles the size again.
     pub fn note_notified(&mut self, notified: Result<(), EngineError>) {
-        if let Some(sizing) = &mut self.sizing {
-            sizing.is_notifying = false;
-        }
+        let Some(sizing) = &mut self.sizing else {
+            return;
+        };
+        sizing.is_notifying = false;
         if let Err(error) = notified
             && !std::mem::replace(&mut self.has_logged_refusal, true)
         {

@@ -53,8 +53,10 @@ pub(super) enum Outcome {
 }
 
 impl Setting {
-    /// Reads a value that the caller gave the pod, before the shim writes it for the first time.
-    /// `None` if the cgroup has no such value.
+    /// Reads the original value of `knob`, before the shim writes it for the first time.
+    /// `allotment` is the pod's resources without its overhead: the rest of the value is the
+    /// overhead. `None` if the value cannot be read, for example because the kernel has no such
+    /// value.
     pub fn found(knob: Knob, cgroup: &dyn PodCgroup, allotment: &Allotment) -> Option<Setting> {
         let found = cgroup.read(knob)?;
         Some(Setting {

@@ -4,10 +4,6 @@
 //! ttrpc drops a handler's future when the deadline of the request passes, or when the client goes
 //! away. So no handler does any work itself.
 
-mod checkpoint;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,7 +23,6 @@ use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 use ttrpc::{Code, get_status};
 
-use crate::bundle;
 use crate::calls::{
     CallError, CheckpointCall, CreateCall, ExecCall, Exit, Figures, KillCall, Kind, Members,
     Status as TaskStatus,
@@ -150,11 +145,8 @@ impl Task for Service {
     }
 
     async fn exec(&self, ctx: &TtrpcContext, req: ExecProcessRequest) -> ttrpc::Result<Empty> {
-        let spec = req.spec.into_option();
-        let spec = spec.map(|any| any.value).unwrap_or_default();
         let call = ExecCall {
             id: req.id,
-            argv: bundle::argv(&req.exec_id, &spec).map_err(status)?,
             exec_id: req.exec_id,
             paths: Paths {
                 stdin: req.stdin,
@@ -162,7 +154,11 @@ impl Task for Service {
                 stderr: req.stderr,
                 terminal: req.terminal,
             },
-            spec,
+            spec: req
+                .spec
+                .into_option()
+                .map(|any| any.value)
+                .unwrap_or_default(),
             has_deadline: patience(ctx).is_some(),
         };
         let added = self
@@ -303,10 +299,10 @@ impl Task for Service {
         _: &TtrpcContext,
         req: CheckpointTaskRequest,
     ) -> ttrpc::Result<Empty> {
-        let options = req.options.into_option();
         let call = CheckpointCall {
             id: req.id,
-            checkpoint: checkpoint::checkpoint(req.path, options.as_ref()).map_err(status)?,
+            path: req.path,
+            options: req.options.into_option(),
         };
         let written = self
             .pod

@@ -1,4 +1,6 @@
 //! The engine's handles of a container, and the state of engine calls that are under way.
+//!
+//! No decision depends on this module: the core knows the state of the container.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,7 +1,5 @@
 //! The actor's table of tasks: their processes, the engine's handles of them, and the callers that
 //! wait for them.
-//!
-//! No decision depends on this module: the core knows the state of each container.
 
 pub mod carryover;
 pub mod handles;
@@ -127,7 +125,7 @@ impl Task {
         Ok(Members::Of(cgroup, execs.collect()))
     }
 
-    /// Tells all callers that wait for the task or its execs that it is gone.
+    /// Answers all callers that wait for the task or its execs with the error `why`.
     pub fn answer_all(&mut self, why: &CallError) {
         self.init.answer_waits(Err(why.clone()));
         self.answer_deleters(&Err(why.clone()));

@@ -14,8 +14,8 @@ use usher_linux::stdio::Streams;
 
 /// The result of an operation.
 pub trait Outcome: Send + 'static {
-    /// Drops a stale result. If a process came with the result, the process is killed, because its
-    /// container no longer needs it.
+    /// Drops a stale result, which the container no longer needs. If a process came with the
+    /// result, the process is killed.
     fn discard(self)
     where
         Self: Sized,

@@ -56,7 +56,7 @@ impl Exec {
         self.starting = None;
         self.process.pid = process.pid();
         self.handle = Some(process);
-        self.process.take_streams(streams);
+        self.process.set_streams(streams);
         self.process.connect_stdin();
     }
 
@@ -128,7 +128,7 @@ impl Process {
     }
 
     /// Gives the process its streams, and carries out the requests that the stand-ins remember.
-    pub fn take_streams(&mut self, mut streams: Streams) {
+    pub fn set_streams(&mut self, mut streams: Streams) {
         streams.catch_up(&self.streams);
         self.streams = streams;
     }

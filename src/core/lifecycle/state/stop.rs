@@ -1,4 +1,4 @@
-//! The progress of stopping a program.
+//! The progress of stopping a container's program.
 
 use crate::lifecycle::SignalReason;
 use crate::lifecycle::time::Time;
@@ -59,7 +59,8 @@ impl Stop {
         }
     }
 
-    /// The time when this stop began.
+    /// The time when the shim began this stop: it started the preStop handler, scheduled SIGKILL,
+    /// or delivered a signal. `None` before.
     pub fn since(self) -> Option<Time> {
         match self {
             Stop::Undelivered => None,

@@ -248,7 +248,7 @@ mod tests {
             pod.handle_start(NOW, &web(), RequestId(1), None);
             pod.handle_released(NOW, &web(), Ok(()));
         }
-        let exit = |pod: &mut Pod| pod.handle_exit(NOW, &web(), ExitStatus::Code(0));
+        let exit = |pod: &mut Pod| pod.handle_container_exited(NOW, &web(), ExitStatus::Code(0));
         match row {
             "created" | "running" => {}
             "being paused" => pod.handle_pause(&web()).unwrap(),
@@ -257,7 +257,7 @@ mod tests {
                 pod.handle_paused(&web(), true);
             }
             "between two processes" | "exited without a start" => {
-                pod.handle_process_exited(NOW, &web(), ExitStatus::Code(0));
+                pod.handle_init_exited(NOW, &web(), ExitStatus::Code(0));
             }
             "stopping: exit not published" | "stopping without a start" => exit(&mut pod),
             "stopped" => {

@@ -227,7 +227,8 @@ impl Pod {
         });
     }
 
-    /// Records that the caller has read the output of an exec: its exit can be published.
+    /// Records that the wait for a reader of the exec's output is over: the client has read all of
+    /// it, or was too slow. Publishes the exit of the exec.
     pub fn handle_exec_output_read(&mut self, now: Time, id: &ContainerId, exec_id: &str) {
         self.now = now;
         self.with_container(id, |context| {

@@ -38,7 +38,8 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// Rule: an exit is published when nothing is left that the caller should get before the exit.
+    /// Rule: an exit is published when nothing is left that the caller should get before the exit,
+    /// or when the time limit for it is over. `None` if the container has no unpublished exit.
     pub(in crate::lifecycle) fn exit_is_published(&self) -> Option<Due<Decision>> {
         let execs = &self.container.execs;
         let exiting = self.container.state.as_exiting()?;

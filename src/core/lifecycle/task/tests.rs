@@ -248,7 +248,8 @@ impl Fork {
                 self.left.deaths -= u8::from(!self.is_killed);
                 (self.is_killed, self.is_frozen) = (false, false);
                 self.init = Init::Dead;
-                self.pod.handle_exit(now, &id, ExitStatus::Code(1));
+                self.pod
+                    .handle_container_exited(now, &id, ExitStatus::Code(1));
             }
             Event::ExecDies => {
                 self.left.deaths -= u8::from(self.init != Init::Dead);
@@ -458,7 +459,7 @@ impl Fork {
                 Action::ExitUnrestored { status, .. } => {
                     assert_eq!(self.init, Init::Absent, "its process exits by itself");
                     self.init = Init::Unrestored;
-                    self.pod.handle_exit(self.now, &web(), status);
+                    self.pod.handle_container_exited(self.now, &web(), status);
                 }
                 Action::AnswerStart { answer, .. } => self.is_started |= answer.is_ok(),
                 Action::AnswerKill { request, .. } => {

@@ -1,7 +1,8 @@
-//! Bounds of the waits within a termination: the latest time, and what the rules do then.
+//! Bounds of the waits within a termination: the latest end of each wait, and the event that ends
+//! it ([`Then`]).
 //!
-//! The rules give the times for the step under way. The times for later steps are computed from
-//! them: each step is assumed to take as long as it may.
+//! The times for the step under way come from the rules that deliver its signals. The times for
+//! later steps are computed from them: each step is assumed to take as long as it may.
 
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{ContainerId, Step};
@@ -35,7 +36,7 @@ impl Pod {
         let last = subject
             .last_chance_is_given()
             .map(|due| (self.time(&due), Then::LastSignal));
-        let bounds = [killed, last, subject.turn_ends()];
+        let bounds = [killed, last, subject.next_signal_in_step()];
         let soonest = bounds.into_iter().flatten().min_by_key(|(at, _)| *at);
         soonest.or_else(|| subject.lone_stop_ends(now))
     }
@@ -132,8 +133,9 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// The latest time at which the container gets a signal in its step, and which signal this is.
-    fn turn_ends(&self) -> Option<(Time, Then)> {
+    /// The latest time of the container's next signal in its step of the termination, and the kind
+    /// of signal. `None` if the step brings no more signal, for example because it is skipped.
+    fn next_signal_in_step(&self) -> Option<(Time, Then)> {
         let (pod, container) = (self.pod, self.container);
         let termination = pod.termination_for(container)?;
         let step = pod.step_of(container)?;

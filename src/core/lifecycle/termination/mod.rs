@@ -4,16 +4,12 @@
 //! over when none of its containers is alive, and the next step begins at once. The grace policy
 //! limits the time of each step (`grace.rs`).
 //!
-//!
 //! ```text
-//!             none --------------------------------------------.
-//!               | inferred: may be wrong  | decided: is final  |
-//!               v                         v                    | a container is created:
-//!             Hooks -> PreExit -> Apps -> PostExit -> Sidecars | disproved if inferred
-//!                                                        |     |
-//!                                                        v     |
-//!                                                      Over ---' starts over if decided
+//! Hooks -> PreExit -> Apps -> PostExit -> Sidecars -> Over
 //! ```
+//!
+//! [`Step`] describes the steps. An inferred termination may be wrong: a Create drops it in any
+//! step. A decided termination is final: the next run (`run.rs`) begins only after `Over`.
 
 mod after;
 mod bounds;
@@ -384,7 +380,8 @@ impl Pod {
         sidecars.map(place).max()
     }
 
-    /// True if the sidecar's turn to stop has come, even if the sidecar has exited.
+    /// True if the sidecar's turn to stop has come. For a sidecar that has exited, true if its turn
+    /// would have come by now: the shim then does not restart it in place.
     pub(in crate::lifecycle) fn turn_has_come(&self, sidecar: &Container) -> bool {
         let is_time = self
             .termination

@@ -142,7 +142,7 @@ impl Subject<'_> {
                     .due(ends.ask_all, || self.deliver_stop(SignalReason::Turn)),
             ),
             Stop::Undelivered => {
-                let decision = self.pre_stop_hook(ends.ask_all)?;
+                let decision = self.pre_stop_decision(ends.ask_all)?;
                 Some(Due::Now(decision))
             }
             _ => None,

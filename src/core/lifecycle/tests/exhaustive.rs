@@ -330,7 +330,7 @@ impl Model {
                 self.spend_exit(fork, n, code);
                 fork.slots[n].state = SlotState::EndedEarly(code);
                 let status = ExitStatus::Code(code);
-                fork.pod.handle_exit(now, &self.id(n), status);
+                fork.pod.handle_container_exited(now, &self.id(n), status);
             }
             Event::Dies(n) => self.exit(fork, n, ExitStatus::Signal(9)),
             Event::Kill(n, signal) => {
@@ -447,7 +447,8 @@ impl Model {
         } else {
             slot.state = SlotState::Gone;
         }
-        fork.pod.handle_exit(fork.now, &self.id(n), status);
+        fork.pod
+            .handle_container_exited(fork.now, &self.id(n), status);
     }
 
     fn carry_out(&self, fork: &mut Fork) {

@@ -280,7 +280,7 @@ async fn a_server_that_speaks_something_else_is_a_failure() {
         let outcome = timeout(PATIENCE, check_over(connection, address, "")).await;
         let sentence = outcome.expect("given up").unwrap_err().to_string();
         assert!(
-            sentence.starts_with("no answer of 127.0.0.1:"),
+            sentence.starts_with("no answer from 127.0.0.1:"),
             "{sentence}"
         );
     }

@@ -140,7 +140,7 @@ async fn a_server_that_closes_at_once_is_a_failure() {
         .unwrap_err()
         .to_string();
     assert!(
-        sentence.starts_with("no answer of 127.0.0.1:"),
+        sentence.starts_with("no answer from 127.0.0.1:"),
         "{sentence}"
     );
 }

@@ -21,7 +21,7 @@ impl Stream for Callers {
 struct Entrance {
     clock: Arc<ManualClock>,
     roots: mpsc::UnboundedSender<UnixStream>,
-    anyone: mpsc::UnboundedSender<UnixStream>,
+    shared: mpsc::UnboundedSender<UnixStream>,
     clients: Clients<Callers>,
     read_only: ReadOnlyClients,
 }
@@ -29,14 +29,14 @@ struct Entrance {
 impl Entrance {
     fn new() -> Entrance {
         let (roots, root_calls) = mpsc::unbounded_channel();
-        let (anyone, calls) = mpsc::unbounded_channel();
+        let (shared, calls) = mpsc::unbounded_channel();
         let clock = Arc::new(ManualClock::default());
         let meter = Meter::new(clock.clone());
         let (clients, read_only) = Clients::new(Some(Callers(root_calls)), Callers(calls), meter);
         Entrance {
             clock,
             roots,
-            anyone,
+            shared,
             clients,
             read_only,
         }
@@ -228,7 +228,7 @@ fn root_is_accepted_and_read_at_once_while_read_only_clients_wait() {
         looker.write_all(b"status").await.unwrap();
         for _ in 0..100 {
             let (_theirs, ours) = UnixStream::pair().unwrap();
-            entrance.anyone.send(ours).unwrap();
+            entrance.shared.send(ours).unwrap();
         }
         entrance.spend().await;
         let begun = Instant::now();
@@ -250,7 +250,7 @@ fn clients_that_connect_in_a_loop_cost_at_most_a_twentieth_of_a_core() {
         let mut accepted = 0_u32;
         while begun.elapsed() < Duration::from_secs(60) {
             let (_theirs, ours) = UnixStream::pair().unwrap();
-            entrance.anyone.send(ours).unwrap();
+            entrance.shared.send(ours).unwrap();
             entrance.next().await;
             clock.spend(Duration::from_micros(200));
             accepted += 1;

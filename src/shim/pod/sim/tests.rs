@@ -219,7 +219,6 @@ async fn exec(pod: &Pod, id: &str, exec_id: &str) -> Result<(), CallError> {
         exec_id: exec_id.to_owned(),
         paths: Paths::default(),
         spec: b"{}".to_vec(),
-        argv: Vec::new(),
         has_deadline: false,
     };
     pod.ask(move |actor, reply| actor.exec(call, reply)).await

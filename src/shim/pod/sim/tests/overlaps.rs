@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::calls::CheckpointCall;
-use usher_engine::Checkpoint;
 
 /// A fault plan that decides by the calls that have begun, and records them.
 #[derive(Clone)]
@@ -189,10 +188,8 @@ fn a_failed_checkpoint_does_not_hurry_the_next_life_of_a_container() {
             let checkpoint = pod.ask(|actor, reply| {
                 let call = CheckpointCall {
                     id: "proxy".to_owned(),
-                    checkpoint: Checkpoint {
-                        image: PathBuf::from("/checkpoint"),
-                        ..Checkpoint::default()
-                    },
+                    path: "/checkpoint".to_owned(),
+                    options: None,
                 };
                 actor.checkpoint(call, reply);
             });

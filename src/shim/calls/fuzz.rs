@@ -6,7 +6,7 @@ use usher_fuzz::cost::assert_bounded;
 
 use crate::task_table::carryover;
 
-use super::checkpoint;
+use super::CheckpointCall;
 
 /// Bytes that may be allocated at once: `EACH` for every byte of input, plus `ANYWAY`. In a list,
 /// the JSON text `0,` becomes 32 bytes, and a list's capacity exceeds its length.
@@ -21,12 +21,16 @@ pub(crate) fn calls(input: &[u8]) {
     let before = changed.clone();
     carryover::merge(&mut changed, input);
     assert_eq!(before, changed);
-    let any = Any {
-        type_url: "containerd.runc.v1.CheckpointOptions".to_owned(),
-        value: input.to_vec(),
-        ..Any::new()
+    let call = CheckpointCall {
+        id: String::new(),
+        path: String::new(),
+        options: Some(Any {
+            type_url: "containerd.runc.v1.CheckpointOptions".to_owned(),
+            value: input.to_vec(),
+            ..Any::new()
+        }),
     };
-    if let Err(error) = checkpoint::checkpoint(String::new(), Some(&any)) {
+    if let Err(error) = call.checkpoint() {
         assert!(!error.message.contains('\n'), "{error:?}");
     }
 }
