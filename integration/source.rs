@@ -127,6 +127,23 @@ fn doc_comments_follow_the_rules_of_the_language() {
     assert!(count == 0, "{count} problems:\n{}", problems.join("\n"));
 }
 
+/// `scripts/test` runs the examples of usher-core only. For other crates, cargo would compile their
+/// dependencies once more, which takes longer than all other examples.
+#[test]
+fn only_the_core_has_examples() {
+    let mut files = rust_files(&root().join("src"));
+    files.retain(|file| !file.starts_with(root().join("src/core")));
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source");
+        let examples = comments(&text).into_iter().flat_map(|comment| {
+            let fences = comment.lines.into_iter();
+            let fences = fences.filter(|line| line.starts_with("```"));
+            fences.step_by(2).filter(|fence| fence != "```text")
+        });
+        assert_eq!(examples.collect::<Vec<_>>(), [""; 0], "{}", file.display());
+    }
+}
+
 #[test]
 fn every_exception_is_needed() {
     for (file, part, _) in EXCEPTIONS {
