@@ -13,13 +13,28 @@ use nix::unistd::Pid;
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, OciRuntime, Settings, default_config};
 
-const PROBE: &str = r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100}"#;
+const PROBE: &str =
+    r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100,"failureThreshold":1000}"#;
+
+/// The sidecar for which the app waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sidecar {
+    /// A sidecar without a probe.
+    Plain,
+    /// A sidecar that passes its first startup probe. At the same time, containerd and its client
+    /// handle the answer to the sidecar's Start.
+    Probed,
+    /// A sidecar that passes a later startup probe, while containerd and its client are idle.
+    ProbedLater,
+}
 
 /// Times in milliseconds.
 pub struct Releases {
     /// From the moment at which the sidecar records the connection of its startup probe to the
-    /// app's first line of code.
+    /// app's first line of code. The first probe succeeds.
     pub after_probe: Figures,
+    /// The same, if a later probe succeeds.
+    pub after_later_probe: Figures,
     /// From the first line of code of a sidecar without a probe to the app's first line of code.
     pub after_start: Figures,
     /// From the opening of runc's exec FIFO, without a shim, to the program's first line of code.
@@ -31,36 +46,43 @@ pub fn measure(runtime: &str, repetitions: usize) -> Releases {
         log_level: "info",
         ..Settings::default()
     });
-    let (mut after_probe, mut after_start, mut bare) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut after_probe, mut after_later_probe) = (Vec::new(), Vec::new());
+    let (mut after_start, mut bare) = (Vec::new(), Vec::new());
+    let by_shim = |pod: &str, sidecar| by_shim(&host, runtime, pod, sidecar);
     for n in 0..repetitions {
-        after_probe.push(by_shim(&host, runtime, &format!("probed-{n}"), true));
+        after_probe.push(by_shim(&format!("probed-{n}"), Sidecar::Probed));
         bare.push(by_hand(&host, n));
-        after_start.push(by_shim(&host, runtime, &format!("plain-{n}"), false));
+        after_later_probe.push(by_shim(&format!("later-{n}"), Sidecar::ProbedLater));
+        after_start.push(by_shim(&format!("plain-{n}"), Sidecar::Plain));
     }
     Releases {
         after_probe: after_probe.into_iter().collect(),
+        after_later_probe: after_later_probe.into_iter().collect(),
         after_start: after_start.into_iter().collect(),
         bare: bare.into_iter().collect(),
     }
 }
 
 /// Measures a pod whose app is created first, and is held until the sidecar has started.
-fn by_shim(host: &Containerd, runtime: &str, pod: &str, probed: bool) -> f64 {
+fn by_shim(host: &Containerd, runtime: &str, pod: &str, kind: Sidecar) -> f64 {
     let names = ["sidecar", "app"].map(|role| format!("{pod}-{role}"));
     let [sidecar, app] = &names;
     let spec = |name: &str| {
         let spec = ContainerSpec::new(name).runtime(runtime).in_pod(pod, name);
         let spec = spec.annotation("usher/sidecars", sidecar);
-        match probed {
-            true => spec.annotation(&format!("startup-probe.usher/{sidecar}"), PROBE),
-            false => spec,
+        match kind {
+            Sidecar::Plain => spec,
+            _ => spec.annotation(&format!("startup-probe.usher/{sidecar}"), PROBE),
         }
     };
     host.run(&spec(app));
     assert!(!host.record().has(app, "start"), "{app} was not held");
-    let options: &[&str] = if probed { &["--listen", "8080"] } else { &[] };
+    let (options, is_started): (&[&str], _) = match kind {
+        Sidecar::Plain => (&[], "start"),
+        Sidecar::Probed => (&["--listen", "8080"], "accepted"),
+        Sidecar::ProbedLater => (&["--listen", "8080", "--ready-after", "300ms"], "accepted"),
+    };
     host.run(&spec(sidecar).witness(options));
-    let is_started = if probed { "accepted" } else { "start" };
     let record = host.await_record("both run", |r| {
         r.has(app, "start") && r.has(sidecar, is_started)
     });
