@@ -1,5 +1,5 @@
-//! Container exits that end the pod: the run is complete, an essential container has failed, an
-//! init container has failed for good, or a sidecar has exited for good before it was started in
+//! Container exits that end the pod. Either the run is complete, or a container has failed: an
+//! essential container, an init container for good, or a sidecar for good before it was started in
 //! the sense of KEP-753 (startup probe and postStart handler have succeeded). The shim itself
 //! decides these terminations. A later Create does not disprove them.
 

@@ -1,12 +1,30 @@
-//! Callers that wait for a decision of the core.
+//! Callers that wait for an operation, or for a decision of the core.
 
 use std::collections::BTreeMap;
 
 use tracing::{info, warn};
 
 use usher_core::lifecycle::{ContainerId, RequestId, SignalOrder};
+use usher_engine::CancelToken;
 
 use super::{CallError, Reply};
+
+/// A caller that awaits the answer of an operation.
+pub(crate) struct Caller<R> {
+    pub reply: Reply<R>,
+    /// Canceled when the caller stops waiting.
+    pub cancels: Option<CancelToken>,
+}
+
+impl<R> From<Reply<R>> for Caller<R> {
+    /// A caller that waits for the answer, but cancels nothing if it stops waiting.
+    fn from(reply: Reply<R>) -> Caller<R> {
+        Caller {
+            reply,
+            cancels: None,
+        }
+    }
+}
 
 /// Callers that wait for the core: it decides their answers, or when their calls are carried out.
 #[derive(Debug, Default)]

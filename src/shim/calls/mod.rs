@@ -18,7 +18,7 @@ use usher_core::lifecycle::TaskStatus;
 use usher_engine::{Cgroup, Order};
 use usher_linux::stdio::Paths;
 
-pub(crate) use callers::{Callers, PendingUpdate};
+pub(crate) use callers::{Caller, Callers, PendingUpdate};
 pub(crate) use error::signal_answer;
 pub use error::{CallError, Kind};
 

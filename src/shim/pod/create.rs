@@ -6,7 +6,7 @@ use std::sync::Arc;
 use containerd_shim_protos::events::task::TaskCreate;
 
 use crate::bundle;
-use crate::calls::{CallError, CreateCall, Reply};
+use crate::calls::{CallError, Caller, CreateCall, Reply};
 use crate::events;
 use crate::record::What;
 use crate::task_table::outcome::known_end;
@@ -17,7 +17,6 @@ use usher_engine::{
 };
 
 use super::Actor;
-use super::operations::Caller;
 
 impl Actor {
     /// Creates a container; answers with the process id of its init.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::calls::{CallError, ExecCall, Reply};
+use crate::calls::{CallError, Caller, ExecCall, Reply};
 use crate::events;
 use crate::task_table::outcome::{kill_executed, known_end};
 use crate::task_table::{Exec, Execution};
@@ -12,7 +12,7 @@ use usher_core::process::ExitStatus;
 use usher_engine::NewExec;
 
 use super::Actor;
-use super::operations::{Caller, infallible};
+use super::operations::infallible;
 
 impl Actor {
     /// Adds a process to a container. A later Start executes the process.
@@ -67,7 +67,10 @@ impl Actor {
             }
             let answer = match outcome {
                 Ok(executed) => actor.exec_started(id, &key, executed),
-                Err(error) => Err(actor.exec_not_started(id, &key, error)),
+                Err(error) => {
+                    actor.exec_not_started(id, &key, &error);
+                    Err(error)
+                }
             };
             let _ = reply.send(answer);
         };
@@ -130,14 +133,13 @@ impl Actor {
         Ok(pid)
     }
 
-    fn exec_not_started(&mut self, id: &ContainerId, exec_id: &str, error: CallError) -> CallError {
+    fn exec_not_started(&mut self, id: &ContainerId, exec_id: &str, error: &CallError) {
         if let Some(exec) = self.exec_mut(id, exec_id) {
             exec.starting = None;
             exec.process.answer_waits(Err(error.clone()));
             let now = self.now();
             self.core.handle_exec_over(now, id, exec_id, None);
         }
-        error
     }
 
     fn exec_ended(&mut self, id: &ContainerId, exec_id: &str, status: ExitStatus) {

@@ -25,10 +25,8 @@ impl Actor {
     /// Releases a held container before its turn comes. `container` is its name or id.
     pub fn release_by_hand(&mut self, container: &str, reply: Reply<api::ReleaseResponse>) {
         let by_id = ContainerId::from(container);
-        let id = match self.tasks.contains_key(&by_id) {
-            true => Some(by_id),
-            false => self.record.container_named(container).cloned(),
-        };
+        let id = Some(by_id).filter(|id| self.tasks.contains_key(id));
+        let id = id.or_else(|| self.record.container_named(container).cloned());
         let now = self.now();
         let answer = match id {
             None => {

@@ -8,29 +8,12 @@
 
 use std::pin::pin;
 
-use crate::calls::{CallError, Reply};
+use crate::calls::{CallError, Caller, Reply};
 use crate::task_table::outcome::Outcome;
 use usher_core::lifecycle::{ContainerId, OperationId, Wanted};
 use usher_engine::{CancelToken, Panicked, catch_panic};
 
 use super::{Actor, Message};
-
-/// A caller that awaits the answer of an operation.
-pub(super) struct Caller<R> {
-    pub reply: Reply<R>,
-    /// Canceled when the caller stops waiting.
-    pub cancels: Option<CancelToken>,
-}
-
-impl<R> From<Reply<R>> for Caller<R> {
-    /// A caller that waits for the answer, but cancels nothing if it stops waiting.
-    fn from(reply: Reply<R>) -> Caller<R> {
-        Caller {
-            reply,
-            cancels: None,
-        }
-    }
-}
 
 impl Actor {
     /// Runs `work` beside the actor, then calls `then` with the outcome, even after a panic.

@@ -15,6 +15,9 @@ use usher_linux::stdio::Streams;
 use super::Actor;
 use super::operations::infallible;
 
+/// The outcome of a creation for a restart in place, and the task's streams.
+type CreatedAgain = (Result<NewInit, EngineError>, Streams);
+
 impl Actor {
     /// Begins the restart in place of a container whose process has exited.
     pub(super) fn restart(&mut self, id: &ContainerId, is_cleaned_up: bool) {
@@ -37,19 +40,12 @@ impl Actor {
         };
         // Cancel the work for the process that has exited, because the next process replaces it.
         self.operations.cancel_at_replacement(id);
-        let then =
-            |actor: &mut Actor, id: &ContainerId, outcome: Result<(_, Streams), Panicked>| {
-                let created = outcome
-                    .map_err(EngineError::from)
-                    .and_then(|(created, streams)| {
-                        if let Some(task) = actor.tasks.get_mut(id) {
-                            task.init.set_streams(streams);
-                        }
-                        created
-                    });
-                actor.created_again(id, created);
-            };
-        self.operate(id, Wanted::UntilReplaced, infallible(work), then);
+        self.operate(
+            id,
+            Wanted::UntilReplaced,
+            infallible(work),
+            Actor::created_again,
+        );
     }
 
     /// Cancels a restart in place: cancels its operations, and ends the new process if it exists.
@@ -63,14 +59,18 @@ impl Actor {
     }
 
     /// Handles the outcome of a creation for a restart in place: the next init process is parked,
-    /// or the creation failed.
-    fn created_again(&mut self, id: &ContainerId, created: Result<NewInit, EngineError>) {
-        let new_init = match created {
-            Ok(new_init) => new_init,
-            Err(error) => {
-                let error = ActionError::reported(error);
-                return self.core.handle_restarted(self.now(), id, Err(error));
+    /// or the creation failed. Gives the task its streams back.
+    fn created_again(&mut self, id: &ContainerId, outcome: Result<CreatedAgain, Panicked>) {
+        let created = outcome.map_err(EngineError::from);
+        let created = created.and_then(|(created, streams)| {
+            if let Some(task) = self.tasks.get_mut(id) {
+                task.init.set_streams(streams);
             }
+            created
+        });
+        let new_init = match created.map_err(ActionError::reported) {
+            Ok(new_init) => new_init,
+            Err(error) => return self.core.handle_restarted(self.now(), id, Err(error)),
         };
         let init = Arc::clone(&new_init.init);
         self.take_init(id, new_init);
