@@ -17,7 +17,7 @@ const PROBE: &str =
     r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100,"failureThreshold":1000}"#;
 
 /// The sidecar for which the app waits.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Sidecar {
     /// A sidecar without a probe.
     Plain,

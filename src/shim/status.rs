@@ -28,13 +28,15 @@ impl Watchers {
         self.0.subscribe()
     }
 
-    /// If the record has changed since the last call, records which stages are done and whether the
-    /// pod is ready, and then notifies the clients. Called after each message to the actor.
+    /// True if the clients know the record as it is.
+    pub fn are_up_to_date(&self, record: &Record) -> bool {
+        *self.0.borrow() == record.changes()
+    }
+
+    /// Records which stages are done and whether the pod is ready, and then notifies the clients
+    /// that the record has changed.
     pub fn notify(&mut self, core: &Pod, record: &mut Record, now: Time) {
         let changes = record.changes();
-        if *self.0.borrow() == changes {
-            return;
-        }
         let view = core.view(now);
         let is_ready = view.phase == Phase::Running && view.ready.0 == view.ready.1;
         let stages = view.stages.iter();

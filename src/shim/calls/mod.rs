@@ -6,6 +6,7 @@ mod error;
 mod exec;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod waiting;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use usher_linux::stdio::Paths;
 pub(crate) use callers::{Caller, Callers, PendingUpdate};
 pub(crate) use error::signal_answer;
 pub use error::{CallError, Kind};
+pub(crate) use waiting::Waiting;
 
 /// The channel over which the actor answers a call.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;

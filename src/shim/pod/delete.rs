@@ -1,5 +1,7 @@
 //! The Delete call: removes a container or an exec.
 
+use std::mem;
+
 use crate::calls::{CallError, Deleted, Exit, Reply};
 use crate::events;
 use crate::task_table::Exec;
@@ -24,7 +26,7 @@ impl Actor {
             return drop(reply.send(Err(CallError::not_found(id, ""))));
         };
         match self.core.handle_delete(now, &key) {
-            Ok(()) => task.add_deleter(reply),
+            Ok(()) => task.deleters.add(reply),
             Err(refusal) => drop(reply.send(Err(refusal.into()))),
         }
     }
@@ -59,7 +61,7 @@ impl Actor {
                 let task = self.tasks.get_mut(id).filter(|_| is_cut_short);
                 if let Some(task) = task {
                     // The callers of Delete have waited as long as a deletion may take.
-                    task.answer_deleters(&Err(CallError::unknown(error)));
+                    task.deleters.answer(&Err(CallError::unknown(error)));
                 }
                 match is_cut_short {
                     true => CleanupOutcome::TimedOut,
@@ -103,16 +105,14 @@ impl Actor {
             return;
         };
         if let Err(error) = outcome {
-            task.answer_deleters(&Err(error.into()));
+            task.deleters.answer(&Err(error.into()));
             return self.core.handle_not_deleted(self.now(), id);
         }
         let (pid, exit) = (task.init.pid, task.init.exit().unwrap_or(Exit::UNKNOWN));
-        let deleters = task.take_deleters();
+        let mut deleters = mem::take(&mut task.deleters);
         self.forget(id);
         self.node.publish(events::task::deleted(id, pid, exit));
-        for deleter in deleters {
-            let _ = deleter.send(Ok(Deleted { pid, exit }));
-        }
+        deleters.answer(&Ok(Deleted { pid, exit }));
     }
 
     fn delete_exec(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {

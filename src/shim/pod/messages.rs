@@ -40,15 +40,7 @@ impl Actor {
     pub fn wait(&mut self, id: &str, exec_id: &str, reply: Reply<Exit>) {
         match self.process_mut(id, exec_id) {
             Err(error) => drop(reply.send(Err(error))),
-            Ok(process) => match &process.answer {
-                Some(answer) => drop(reply.send(answer.clone())),
-                None => {
-                    // Drop the callers that no longer wait, so that their number does not grow
-                    // while the container runs.
-                    process.waiting.retain(|waiting| !waiting.is_closed());
-                    process.waiting.push(reply);
-                }
-            },
+            Ok(process) => process.add_wait(reply),
         }
     }
 

@@ -56,14 +56,15 @@ impl Actor {
         let wanted = self.core.pod_size();
         let charged = wanted.as_ref().map_or(0, |wanted| self.memory_of(wanted));
         let note_bundle = self.note_bundle();
-        let cgroup = self.pod_cgroup.as_mut();
-        let Some(work) = cgroup.and_then(|cgroup| cgroup.settle(wanted, charged, note_bundle))
-        else {
+        let Some(cgroup) = &mut self.pod_cgroup else {
             return;
         };
-        self.core
-            .handle_memory_lowering(self.now(), work.is_lowering_memory);
+        let Some(work) = cgroup.settle(wanted, charged, note_bundle) else {
+            return;
+        };
+        let is_lowering = cgroup.is_lowering_memory();
         self.begin_size_work(work);
+        self.core.handle_memory_lowering(self.now(), is_lowering);
     }
 
     fn begin_size_work(&self, work: SizeWork) {
@@ -72,7 +73,6 @@ impl Actor {
             retry_after,
             memory,
             news,
-            ..
         } = work;
         if let Some(after) = retry_after {
             self.spawn(infallible(sleep(after)), |actor, _| {

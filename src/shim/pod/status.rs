@@ -18,8 +18,10 @@ impl Actor {
 
     /// Notifies the watching clients if the record has changed.
     pub(super) fn tell_watchers(&mut self) {
-        let now = self.now();
-        self.watchers.notify(&self.core, &mut self.record, now);
+        if !self.watchers.are_up_to_date(&self.record) {
+            let now = self.now();
+            self.watchers.notify(&self.core, &mut self.record, now);
+        }
     }
 
     /// Answers with the status of the pod. The answer has the pod's events if `events` is true.

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use usher_core::lifecycle::ContainerId;
 
-use crate::calls::{CallError, Exit, Kind, Reply, SandboxState, Status};
+use crate::calls::{CallError, Exit, Kind, Reply, SandboxState, Status, Waiting};
 
 /// The exit of the pod's sandbox.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(crate) struct SandboxEnd {
     /// The last sandbox that exited.
     last: Option<EndedSandbox>,
     /// Callers that wait until the sandbox is deleted.
-    waiting: Vec<Reply<()>>,
+    waiting: Waiting<()>,
 }
 
 /// A sandbox that has exited.
@@ -62,17 +62,13 @@ impl SandboxEnd {
         }
     }
 
-    /// Adds a caller that waits until the sandbox is deleted. Drops callers that no longer wait.
+    /// Adds a caller that waits until the sandbox is deleted.
     pub fn add_waiting(&mut self, caller: Reply<()>) {
-        self.waiting.retain(|waiting| !waiting.is_closed());
-        self.waiting.push(caller);
+        self.waiting.add(caller);
     }
 
     /// Answers the callers that wait for the deletion.
     pub fn answer(&mut self, outcome: &Result<(), CallError>) {
-        for reply in self.waiting.drain(..) {
-            // This fails if the caller no longer waits.
-            let _ = reply.send(outcome.clone());
-        }
+        self.waiting.answer(outcome);
     }
 }

@@ -42,8 +42,6 @@ pub(crate) struct SizeWork {
     pub memory: Option<u64>,
     /// The values to tell systemd. The outcome goes to [`OwnCgroup::note_notified`].
     pub news: Option<Vec<(Knob, u64)>>,
-    /// True while the memory limit is being lowered.
-    pub is_lowering_memory: bool,
 }
 
 impl OwnCgroup {
@@ -96,7 +94,6 @@ impl OwnCgroup {
             retry_after: retries.then(|| self.schedule_retry()),
             memory: left.memory,
             news,
-            is_lowering_memory: self.is_lowering_memory(),
         })
     }
 

@@ -17,7 +17,7 @@ use usher_core::plan::Allotment;
 use usher_engine::{Container, Order};
 use usher_linux::stdio::Streams;
 
-use crate::calls::{CallError, Deleted, Figures, Kind, Members, Reply};
+use crate::calls::{CallError, Deleted, Figures, Kind, Members, Waiting};
 
 use carryover::RestartCarryover;
 use handles::Handles;
@@ -39,7 +39,7 @@ pub struct Task {
     pub score: Score,
     pub carryover: RestartCarryover,
     /// Callers that wait for the deletion of the task.
-    deleters: Vec<Reply<Deleted>>,
+    pub deleters: Waiting<Deleted>,
 }
 
 /// Facts from the bundle that are needed after the creation.
@@ -70,7 +70,7 @@ impl Task {
             handles: Handles::default(),
             score,
             carryover: RestartCarryover::default(),
-            deleters: Vec::new(),
+            deleters: Waiting::default(),
         }
     }
 
@@ -128,30 +128,9 @@ impl Task {
     /// Answers all callers that wait for the task or its execs with the error `why`.
     pub fn answer_all(&mut self, why: &CallError) {
         self.init.answer_waits(Err(why.clone()));
-        self.answer_deleters(&Err(why.clone()));
+        self.deleters.answer(&Err(why.clone()));
         for exec in self.execs.values_mut() {
             exec.process.answer_waits(Err(why.clone()));
-        }
-    }
-
-    /// Adds a caller that waits for the deletion. Drops callers that no longer wait, except the
-    /// first, which began the deletion.
-    pub fn add_deleter(&mut self, deleter: Reply<Deleted>) {
-        let mut is_first = true;
-        self.deleters
-            .retain(|waiting| mem::take(&mut is_first) || !waiting.is_closed());
-        self.deleters.push(deleter);
-    }
-
-    /// Takes the callers that wait for the deletion, to answer them after the task is removed.
-    pub fn take_deleters(&mut self) -> Vec<Reply<Deleted>> {
-        mem::take(&mut self.deleters)
-    }
-
-    /// Answers all callers that wait for the deletion.
-    pub fn answer_deleters(&mut self, answer: &Result<Deleted, CallError>) {
-        for deleter in self.deleters.drain(..) {
-            let _ = deleter.send(answer.clone());
         }
     }
 }

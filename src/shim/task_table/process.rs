@@ -8,7 +8,7 @@ use usher_core::lifecycle::{ContainerId, OperationId};
 use usher_engine::{CancelToken, ExecOrder, Init, NewExec, Process as Executed};
 use usher_linux::stdio::{EarlyFifos, Paths, Streams, Unread};
 
-use crate::calls::{CallError, Exit, Kind, Reply};
+use crate::calls::{CallError, Exit, Kind, Reply, Waiting};
 
 /// An exec: the command, and later the process. The core knows its state.
 #[derive(Debug)]
@@ -109,9 +109,9 @@ pub struct Process {
     /// requests about them.
     pub streams: Streams,
     /// The answer to Wait: the published exit, or why the process will never run.
-    pub answer: Option<Result<Exit, CallError>>,
+    answer: Option<Result<Exit, CallError>>,
     /// Callers that wait for the answer.
-    pub waiting: Vec<Reply<Exit>>,
+    waiting: Waiting<Exit>,
 }
 
 impl Process {
@@ -146,13 +146,18 @@ impl Process {
         self.streams.ended()
     }
 
+    /// Answers a Wait if the answer is known; otherwise the caller waits.
+    pub fn add_wait(&mut self, caller: Reply<Exit>) {
+        match &self.answer {
+            Some(answer) => drop(caller.send(answer.clone())),
+            None => self.waiting.add(caller),
+        }
+    }
+
     /// Answers all current and later Waits: with the exit, or with the reason why the process will
     /// never run.
     pub fn answer_waits(&mut self, answer: Result<Exit, CallError>) {
-        for reply in self.waiting.drain(..) {
-            // This fails if the caller no longer waits.
-            let _ = reply.send(answer.clone());
-        }
+        self.waiting.answer(&answer);
         self.answer = Some(answer);
     }
 }
