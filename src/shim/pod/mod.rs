@@ -52,7 +52,7 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// The actor's error; [`Kind::Unknown`] if the actor is gone, or lost the request in a panic.
+    /// The actor's error; [`CallError::unknown`] if the actor is gone, or lost the request in a panic.
     pub async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Actor, Reply<T>) + Send + 'static,
