@@ -90,6 +90,8 @@ pub struct Log {
     pub asked_again: Vec<&'static str>,
     /// Times of stop requests, with their containers and the wait until the answer.
     pub answers: Vec<(Time, &'static str, Duration)>,
+    /// Times of stop requests whose container ended before the answer, with the wait until then.
+    pub unanswered: Vec<(Time, &'static str, Duration)>,
     /// The time when kubelet had nothing left to do for the pod.
     pub over: Option<Time>,
 }

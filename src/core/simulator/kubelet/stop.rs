@@ -37,8 +37,12 @@ impl Kubelet<'_> {
             return false;
         }
         if !lives {
-            if let Stage::Handler { .. } = stop.stage {
-                self.world.call(Call::PreStopOver(stop.id));
+            match stop.stage {
+                Stage::Handler { .. } => self.world.call(Call::PreStopOver(stop.id)),
+                Stage::Asked {
+                    at, answered: None, ..
+                } => self.log.unanswered.push((at, stop.id, now.since(at))),
+                _ => {}
             }
             stop.stage = Stage::Over;
             return true;

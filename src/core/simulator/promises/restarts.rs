@@ -1,6 +1,6 @@
 //! Promises about restarts: sidecars restarted in place, and the containers of the next sandbox.
 
-use crate::lifecycle::Cause;
+use crate::lifecycle::{Cause, Time};
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 use crate::simulator::case::Part;
@@ -171,6 +171,24 @@ pub fn failed_probes_restart_sidecars(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
+/// True if the caller has read before `at` that the last container named `name` ended with 0.
+///
+/// If containerd dies during the Start of a container that runs, the simulated kubelet creates that
+/// container again. The real kubelet reads its exit code first. So a later container that never ran
+/// does not count.
+fn has_succeeded(run: &Run<'_>, name: &str, at: Time) -> bool {
+    let all = || {
+        let mut traces = run.traces.iter();
+        std::iter::from_fn(move || {
+            traces.rfind(|trace| trace.member.name == name && trace.created < at)
+        })
+    };
+    let is_needless = all().any(|trace| run.was_given_up(trace) && !trace.executed.is_empty());
+    let last = all().find(|trace| !is_needless || !trace.executed.is_empty());
+    let reported = last.and_then(|trace| trace.reported);
+    reported.is_some_and(|(reported, code)| reported <= at && code == 0)
+}
+
 pub fn the_next_sandbox_is_complete(run: &Run<'_>) -> Verdict {
     for (at, name, code) in &run.log.left_out {
         let member = run.case.member(name);
@@ -179,16 +197,10 @@ pub fn the_next_sandbox_is_complete(run: &Run<'_>) -> Verdict {
             .iter()
             .rfind(|trace| trace.member.name == *name && trace.created < *at);
         let Some(last) = last else { continue };
-        let apps_over = run.case.of(Part::App).all(|app| {
-            let mut traces = run.traces.iter();
-            traces
-                .rfind(|trace| trace.member.name == app.name && trace.created < *at)
-                .is_some_and(|trace| {
-                    trace
-                        .reported
-                        .is_some_and(|(t, code)| t <= *at && code == 0)
-                })
-        });
+        let apps_over = run
+            .case
+            .of(Part::App)
+            .all(|app| has_succeeded(run, app.name, *at));
         let by_itself = last.died.last().is_some_and(|(died, status)| {
             let was_told = last.signals.iter().any(|(at, _)| at <= died);
             *status == ExitStatus::Code(0) && !was_told

@@ -47,13 +47,17 @@ impl<'a> Run<'a> {
     /// The time until which the caller of a request waits. The caller starts its timer when the
     /// request is answered.
     pub fn closes(&self, ask: &Ask) -> Time {
-        let answers = self.log.answers.iter();
-        let answer = answers.filter(|(at, id, _)| *at == ask.at && *id == ask.id);
-        let waited = answer.map(|(_, _, waited)| *waited).max();
-        // If a container was removed before its stop request was answered, the answer may have been
-        // delayed as long as allowed.
+        let waits = |list: &[(Time, &'static str, Duration)]| {
+            let its = list
+                .iter()
+                .filter(|(at, id, _)| *at == ask.at && *id == ask.id);
+            its.map(|(_, _, waited)| *waited).max()
+        };
+        // If a container ended before its stop request was answered, the answer may have been
+        // delayed as long as allowed, or containerd may have been down.
         let is_stop = !ask.is_handler && !ask.is_kill;
-        let waited = waited.or_else(|| is_stop.then(|| self.withheld()));
+        let unanswered = || waits(&self.log.unanswered).max(Some(self.withheld()));
+        let waited = waits(&self.log.answers).or_else(|| is_stop.then(unanswered).flatten());
         let deadline = self.deadline(ask).max(ask.at.after(MIN_GRACE));
         deadline.after(waited.unwrap_or_default())
     }
