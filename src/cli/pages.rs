@@ -77,7 +77,8 @@ fn annotations() -> Page {
                 "Of the pod",
                 "A setting of the pod is an annotation `usher/NAME`. Separate names of containers \
                  by commas or white space. Write times in Go's format, for example `300ms`, `90s` \
-                 or `1h30m`. The last field of each entry shows the source of the setting.",
+                 or `1h30m`. Each entry names the source of the setting: a proposal for \
+                 Kubernetes, `Kubernetes` itself or `usher`.",
                 |entry| entry.roles.is_empty(),
             ),
             part(

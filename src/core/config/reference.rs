@@ -29,15 +29,15 @@ pub const TABLES: &[Table] = &[
     Table {
         name: "",
         about: "All keys are optional. A changed file applies to new pods, without a restart of \
-                any program. While `config.toml` has a mistake, no new pod with usher's runtime \
-                can start. `usher check` and containerd's error message show mistakes in the file. \
-                Write times as in annotations, but in quotes, for example `\"90s\"`.",
+                any program. While the file has a mistake, no new pod with usher's runtime can \
+                start. `usher check` and containerd's error message show the mistake. Write times \
+                as in annotations, but in quotes, for example `\"90s\"`.",
         entries: &[
             Entry {
                 key: "enabled",
                 value: "`true`, `false`",
                 default: "`true`",
-                about: "With `false`, usher ignores the annotations of new pods, which then run as \
+                about: "With `false`, usher ignores the annotations of new pods. These pods run as \
                         under containerd's own shim.",
                 example: "true",
             },
@@ -61,7 +61,8 @@ pub const TABLES: &[Table] = &[
                 value: "time",
                 default: "none",
                 about: "The longest grace period that an annotation may give a pod or a container. \
-                        The limit does not apply to kubelet's own grace period.",
+                        The limit does not apply to the grace period that kubelet itself gives a \
+                        pod.",
                 example: "\"1h\"",
             },
             Entry {
@@ -130,9 +131,8 @@ pub const TABLES: &[Table] = &[
             Entry {
                 key: "names",
                 value: "number",
-                default: "none",
-                about: "The maximum number of names in a list. Without this key, the maximum is \
-                        256.",
+                default: "256",
+                about: "The maximum number of names in a list. A number above 256 has no effect.",
                 example: "32",
             },
         ],

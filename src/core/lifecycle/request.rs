@@ -139,7 +139,8 @@ impl StopRequest {
         self.kind == RequestKind::Kill
     }
 
-    /// True if the caller leaves no time: SIGKILL without a stop signal, or a grace period of zero.
+    /// True if the caller leaves no time: SIGKILL without a stop signal, or a stop signal with 2 s at
+    /// most.
     pub fn is_forced(&self) -> bool {
         match self.kind {
             RequestKind::PreStop => false,

@@ -75,8 +75,9 @@ impl PodSetting {
             PodSetting::Init => (
                 "names in order; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Init containers run one after another. Each must exit with 0 before the next one \
-                 starts. List ordinary containers here, not the pod's `initContainers`.",
+                "Init containers run one after another. Each init container must exit with 0 \
+                 before the next container starts. List ordinary containers here, not the pod's \
+                 `initContainers`.",
                 "Init, 2016",
                 &[("usher/init", "migrate, warm-up")],
             ),
@@ -91,16 +92,16 @@ impl PodSetting {
             PodSetting::Sidecars => (
                 "names; `NAME?` marks an optional name".into(),
                 "none".into(),
-                "Sidecars start before the apps, and stop after them.",
+                "Sidecars start before the apps, and stop after the apps.",
                 "KEP-753, draft",
                 &[("usher/sidecars", "proxy, logs?")],
             ),
             PodSetting::Apps => (
                 "names".into(),
                 "all containers that are in no other list".into(),
-                "Apps do the pod's work. If you set this list, a container in no list is a guest, \
-                 for example one from `kubectl debug`. usher starts a guest immediately, and does \
-                 not stop it.",
+                "Apps do the pod's work. If you set this list, every container in no list is a \
+                 guest, for example a container that `kubectl debug` adds. usher starts a guest \
+                 immediately, and does not stop the guest when the pod terminates.",
                 "usher",
                 &[("usher/apps", "web")],
             ),
@@ -134,11 +135,11 @@ impl PodSetting {
             PodSetting::StartMode => (
                 one_of::<StartMode>(),
                 word(usual.start_mode),
-                "Decides when usher answers the call `Start` for a container whose turn has not \
-                 come. With `Block`, usher answers when the turn comes. With `Hold`, usher answers \
-                 immediately, before the program runs. If all containers before this container are \
-                 running, `Auto` acts like `Block` for at most ten seconds. Otherwise, `Auto` acts \
-                 like `Hold`.",
+                "Decides when usher answers containerd's call `Start` for a container whose turn \
+                 has not come. Under `Block`, usher answers when the turn comes. Under `Hold`, \
+                 usher answers immediately, before the container's program runs. If all containers \
+                 that this container waits for are running, `Auto` acts like `Block` for at most \
+                 ten seconds. If one of them is not running, `Auto` acts like `Hold`.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
@@ -172,9 +173,9 @@ impl PodSetting {
                     time(usual.usual_grace_period)
                 )
                 .into(),
-                "The longest time from the first stop request to the end of the termination. Some \
-                 grace policies allow a few seconds more. If kubelet stops the pod, kubelet's own \
-                 grace period is the maximum.",
+                "Limits the time from the first stop request to the end of the termination. Some \
+                 grace policies allow a few seconds more. If kubelet stops the pod, the setting \
+                 can only shorten kubelet's own grace period.",
                 "Kubernetes",
                 &[SIDECARS, ("usher/grace-period", "45s")],
             ),
@@ -196,16 +197,17 @@ impl PodSetting {
             PodSetting::SidecarExitCode => (
                 one_of::<SidecarExitCode>(),
                 word(usual.sidecar_exit_code),
-                "The exit code that usher reports for a sidecar that usher has stopped. `Mask` \
-                 reports 0. `Signal` reports 0 if a signal killed the sidecar, and otherwise the \
-                 sidecar's own code. `Propagate` reports the sidecar's own code.",
+                "Decides which exit code usher reports for a sidecar that usher has stopped. \
+                 `Mask` reports 0. `Signal` reports 0 if a signal killed the sidecar, and the \
+                 sidecar's own code if no signal killed it. `Propagate` always reports the \
+                 sidecar's own code.",
                 "usher",
                 &[SIDECARS, ("usher/sidecar-exit-code", "Signal")],
             ),
             PodSetting::DeferExitCode => (
                 one_of::<DeferExitCode>(),
                 word(usual.defer_exit_code),
-                "The exit code that usher reports for a defer container. `Mask` reports 0. \
+                "Decides which exit code usher reports for a defer container. `Mask` reports 0. \
                  `Propagate` reports the container's own code.",
                 "Defer, 2017",
                 &[
@@ -217,9 +219,9 @@ impl PodSetting {
                 TIME.into(),
                 time(usual.termination_window),
                 "After a stop request for a sidecar or defer container, usher waits this long for \
-                 a second stop request, which would show that the whole pod terminates. In a pod \
-                 with defer containers or termination hooks, usher also waits after a stop request \
-                 for an app.",
+                 a second stop request. A second stop request would show that the whole pod \
+                 terminates. In a pod with defer containers or termination hooks, usher also waits \
+                 after a stop request for an app.",
                 "usher",
                 &[SIDECARS, ("usher/termination-window", "2s")],
             ),
@@ -227,7 +229,7 @@ impl PodSetting {
                 "JSON: `{\"probe\": true}` or `{\"intervalSeconds\": S, \"count\": N}`, each \
                  optionally with `maxSeconds`"
                     .into(),
-                "none; `maxSeconds` is 100".into(),
+                "none; the default of `maxSeconds` is 100".into(),
                 "A defer container that still runs at the end of the grace period gets up to \
                  `maxSeconds` more seconds. With `probe`, the container goes on running as long as \
                  its liveness probe succeeds. With `count`, the container gets at most N \
@@ -279,8 +281,9 @@ impl ContainerSetting {
                 "JSON: a Kubernetes `Probe`; `periodMilliseconds` may replace `periodSeconds`"
                     .into(),
                 "none".into(),
-                "A sidecar counts as started when this probe has succeeded. A sidecar without a \
-                 startup probe counts as started when its program runs.",
+                "A sidecar with a startup probe counts as started only after the probe has \
+                 succeeded. A sidecar without a startup probe counts as started when its program \
+                 runs and its postStart handler, if any, has succeeded.",
                 "KEP-753",
                 &[
                     SIDECARS,
@@ -304,8 +307,8 @@ impl ContainerSetting {
                 "exit codes; `!` before the first code means all exit codes except these".into(),
                 "none".into(),
                 "Repeat the exit codes from the container's `restartPolicyRules` here. kubelet \
-                 restarts the container after an exit with one of these codes, so the exit does \
-                 not complete the pod's run.",
+                 restarts the container after an exit with one of these codes, so such an exit \
+                 does not complete the pod's run.",
                 "Kubernetes",
                 &[
                     ("usher/restart-policy", "Never"),
@@ -344,38 +347,41 @@ impl ContainerSetting {
             ),
             ContainerSetting::Restart => (
                 one_of::<RestartPolicy>(),
-                "`Always` for sidecars, `Never` for defer containers".into(),
+                "none for sidecars, `Never` for defer containers".into(),
                 "Decides after which exits usher restarts a sidecar in place. Without this \
-                 setting, usher does not restart sidecars under the pod's restart policy `Always`, \
-                 because kubelet does. A defer container with `Always` or `OnFailure` runs again \
-                 until it succeeds.",
+                 setting, usher restarts a sidecar after every exit if the pod's restart policy is \
+                 `OnFailure` or `Never`. If the pod's restart policy is `Always`, kubelet restarts \
+                 the sidecar. A defer container with `Always` or `OnFailure` runs again until it \
+                 succeeds.",
                 "KEP-753; Defer, 2017",
                 &[SIDECARS, ("restart.usher/proxy", "OnFailure")],
             ),
             ContainerSetting::GracePeriod => (
                 TIME.into(),
                 "none".into(),
-                "The longest time from the container's stop signal to SIGKILL. For a defer \
-                 container, the longest time from its start to its stop signal. SIGKILL follows \
-                 two seconds later. The setting can only shorten the time that the pod's grace \
-                 period allows.",
+                "Limits the time from the container's stop signal to SIGKILL. For a defer \
+                 container, the setting limits the time from the container's start to its stop \
+                 signal, and SIGKILL follows two seconds after the stop signal. The setting can \
+                 only shorten the time that the pod's grace period allows.",
                 "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),
             ContainerSetting::StopSignal => (
                 "a signal except SIGKILL, for example `QUIT`, `SIGUSR1`, `15` or `SIGRTMIN+3`"
                     .into(),
-                "the caller's signal, else `TERM`".into(),
-                "usher sends this signal when kubelet stops the container, and when another caller \
-                 sends SIGTERM. usher delivers all other signals unchanged.",
+                "the caller's signal; `TERM` if usher stops the container".into(),
+                "usher sends this signal when kubelet stops the container, and when another \
+                 caller, such as `ctr`, sends SIGTERM. usher delivers every other signal of such a \
+                 caller unchanged.",
                 "Kubernetes",
                 &[SIDECARS, ("stop-signal.usher/proxy", "INT")],
             ),
             ContainerSetting::Resources => (
                 "JSON: Kubernetes `ResourceRequirements`".into(),
                 "the CPU request that follows from the container's CPU shares".into(),
-                "The container's requests and limits. Without this setting, the shim does not know \
-                 the memory request, and learns the limits only when the container is created.",
+                "Repeat the container's requests and limits here. Without this setting, the shim \
+                 does not know the memory request, and learns the limits only when the container \
+                 is created.",
                 "Kubernetes",
                 &[
                     SIDECARS,
