@@ -72,8 +72,15 @@ const JUDGED_IN_ALL_ANYWAY: usize = 128 << 20;
 ///
 /// If `judge` takes more memory or CPU time than a pod of that size may cost.
 pub fn assert_cheap<T>(size: usize, judge: impl Fn() -> T) -> T {
-    let mut outcome = None;
-    let memory = allocation_counter::measure(|| outcome = Some(judge()));
+    let allowed = JUDGED_IN * JUDGING_SLOWNESS;
+    let judged = try_within(allowed, || {
+        let mut outcome = None;
+        let memory = allocation_counter::measure(|| outcome = Some(judge()));
+        (outcome.expect("it was called"), memory)
+    });
+    let (outcome, memory) = judged.unwrap_or_else(|shortest| {
+        panic!("{shortest:?} of CPU time for {size} bytes, expected at most {allowed:?}")
+    });
     let within = |bytes: u64, each: usize, anyway: usize| {
         let allowed = anyway + each * size;
         assert!(
@@ -83,11 +90,7 @@ pub fn assert_cheap<T>(size: usize, judge: impl Fn() -> T) -> T {
     };
     within(memory.bytes_max, JUDGED, JUDGED_ANYWAY);
     within(memory.bytes_total, JUDGED_IN_ALL, JUDGED_IN_ALL_ANYWAY);
-    let allowed = JUDGED_IN * JUDGING_SLOWNESS;
-    if let Err(shortest) = try_within(allowed, &judge) {
-        panic!("{shortest:?} of CPU time for {size} bytes, expected at most {allowed:?}");
-    }
-    outcome.expect("it was called")
+    outcome
 }
 
 /// Maximum number of bytes that the protobuf library reserves for a field before the field arrives,
