@@ -319,7 +319,8 @@ const REFUSED_AS_WELL: &str =
     "usher/startup-timeout: \"2min\" is not a duration; expected one such as 300ms, 90s or 1h30m";
 const IN_VAIN: &str =
     "container web was not started within 2.000833381s: it waits for sidecar proxy (never created)";
-const INSTALL: &str = "scripts/install --restart      # builds usher, and runs `usher install --restart`";
+const INSTALL: &str =
+    "scripts/install --restart      # builds usher, and runs `usher install --restart`";
 const CHECK: &str =
     "usher check        # on the node: names what is missing, with the command that cures it";
 const LOGGED: &str = "app is held: it waits for proxy";
