@@ -533,14 +533,6 @@ fn is_child(pid: i32) -> bool {
 mod tests {
     use super::*;
 
-    fn on_runtime<F: Future>(test: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(test)
-    }
-
     /// Handles the exit of a process.
     fn collect(reaper: &Reaper, pid: i32, status: ExitStatus) {
         let cpu = Duration::from_millis(5);
@@ -559,12 +551,12 @@ mod tests {
         assert_eq!(meter.total(), Duration::from_millis(5));
     }
 
-    #[test]
-    fn an_exit_that_comes_before_its_claim_is_not_lost() {
+    #[tokio::test]
+    async fn an_exit_that_comes_before_its_claim_is_not_lost() {
         let reaper = Reaper::default();
         let expectation = reaper.expect();
         collect(&reaper, 4242, ExitStatus::Code(7));
-        let status = on_runtime(async { expectation.claim(4242).wait().await.unwrap() });
+        let status = expectation.claim(4242).wait().await.unwrap();
         assert_eq!(status, ExitStatus::Code(7));
         assert!(reaper.lock().unclaimed.is_empty());
     }
@@ -581,8 +573,8 @@ mod tests {
         assert!(reaper.lock().unclaimed.is_empty());
     }
 
-    #[test]
-    fn a_dropped_exit_is_unknown_and_its_claim_does_not_wait() {
+    #[tokio::test]
+    async fn a_dropped_exit_is_unknown_and_its_claim_does_not_wait() {
         let reaper = Reaper::default();
         let expectation = reaper.expect();
         // Process ids that no process has.
@@ -591,18 +583,18 @@ mod tests {
             collect(&reaper, pid, ExitStatus::Code(0));
         }
         assert!(reaper.lock().unclaimed.len() <= UNCLAIMED_AT_MOST);
-        let status = on_runtime(async { expectation.claim(first).wait().await.unwrap() });
+        let status = expectation.claim(first).wait().await.unwrap();
         assert_eq!(status, UNKNOWN);
     }
 
-    #[test]
-    fn a_reused_pid_yields_the_latest_exit() {
+    #[tokio::test]
+    async fn a_reused_pid_yields_the_latest_exit() {
         let reaper = Reaper::default();
         let expectation = reaper.expect();
         for code in [1, 2] {
             collect(&reaper, 4242, ExitStatus::Code(code));
         }
-        let status = on_runtime(async { expectation.claim(4242).wait().await.unwrap() });
+        let status = expectation.claim(4242).wait().await.unwrap();
         assert_eq!(status, ExitStatus::Code(2));
     }
 

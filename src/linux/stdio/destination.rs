@@ -180,10 +180,16 @@ impl Destination {
 }
 
 /// An opened destination, before it is watched.
-#[derive(Debug)]
-pub(super) enum Opened {
+enum Opened {
     File(File),
-    Fifo { keep: File, to: File },
+    Fifo(Fifo),
+}
+
+/// Both ends of an open FIFO, before it is watched.
+#[derive(Debug)]
+pub(super) struct Fifo {
+    keep: File,
+    to: File,
 }
 
 impl Opened {
@@ -196,7 +202,7 @@ impl Opened {
             true => Ok(false),
             false => Err(error),
         })? {
-            return Opened::fifo(path);
+            return Ok(Opened::Fifo(Fifo::open(path)?));
         }
         let file = OpenOptions::new()
             .append(true)
@@ -208,27 +214,38 @@ impl Opened {
         Ok(Opened::File(file))
     }
 
-    /// Opens both ends of a FIFO, without waiting for a reader. A disk with the path may stall.
-    ///
-    /// # Errors
-    ///
-    /// If the FIFO cannot be opened, or the path is no FIFO.
-    pub fn fifo(path: &Path) -> io::Result<Opened> {
-        let keep = fifo::open(path, End::Read)?;
-        let to = fifo::open(path, End::Write)?;
-        Ok(Opened::Fifo { keep, to })
-    }
-
     /// Starts to watch the destination.
     ///
     /// # Errors
     ///
     /// If a FIFO cannot be watched.
-    pub fn watched(self) -> io::Result<(Destination, Keep)> {
+    fn watched(self) -> io::Result<(Destination, Keep)> {
         match self {
             Opened::File(file) => Ok((Destination::File(Log::new(file)), None)),
-            Opened::Fifo { keep, to } => Ok((Destination::pipe(to.into())?, Some(keep))),
+            Opened::Fifo(fifo) => fifo.watched(),
         }
+    }
+}
+
+impl Fifo {
+    /// Opens both ends of a FIFO, without waiting for a reader. A disk with the path may stall.
+    ///
+    /// # Errors
+    ///
+    /// If the FIFO cannot be opened, or the path is no FIFO.
+    pub fn open(path: &Path) -> io::Result<Fifo> {
+        let keep = fifo::open(path, End::Read)?;
+        let to = fifo::open(path, End::Write)?;
+        Ok(Fifo { keep, to })
+    }
+
+    /// Starts to watch the FIFO.
+    ///
+    /// # Errors
+    ///
+    /// If the FIFO cannot be watched.
+    pub fn watched(self) -> io::Result<(Destination, Keep)> {
+        Ok((Destination::pipe(self.to.into())?, Some(self.keep)))
     }
 }
 

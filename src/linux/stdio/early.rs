@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::Paths;
 use super::address::Address;
-use super::destination::Opened;
+use super::destination::Fifo;
 use super::fifo;
 use crate::offload::Threads;
 
@@ -43,8 +43,8 @@ pub struct EarlyFifos(Option<oneshot::Sender<oneshot::Sender<Fifos>>>);
 /// The open FIFOs of one process. A FIFO that cannot be opened is `None`.
 #[derive(Debug, Default)]
 pub(super) struct Fifos {
-    pub stdout: Option<Opened>,
-    pub stderr: Option<Opened>,
+    pub stdout: Option<Fifo>,
+    pub stderr: Option<Fifo>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -103,9 +103,9 @@ fn path(text: &str) -> Option<PathBuf> {
 }
 
 /// Opens a FIFO, and no other kind of file: to open a device can change the device.
-fn opened(path: Option<&Path>) -> Option<Opened> {
+fn opened(path: Option<&Path>) -> Option<Fifo> {
     let path = path.filter(|path| matches!(fifo::is_fifo(path), Ok(true)));
-    Opened::fifo(path?).ok()
+    Fifo::open(path?).ok()
 }
 
 impl EarlyFifos {
@@ -157,7 +157,7 @@ mod tests {
             ..on_stdout(&fifo(directory.path(), "stdout"))
         };
         let fifos = opener.open(&paths).opened().await;
-        assert!(matches!(fifos.stdout, Some(Opened::Fifo { .. })));
+        assert!(fifos.stdout.is_some());
         assert!(fifos.stderr.is_none());
         let paths = Paths {
             stderr: "/no/such/fifo".to_owned(),

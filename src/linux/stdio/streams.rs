@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::address::Address;
 use super::binary::{self, Logger};
 use super::console::ConsoleSocket;
-use super::destination::{Destination, Keep, Opened};
+use super::destination::{Destination, Fifo, Keep};
 use super::early::{EarlyFifos, Fifos};
 use super::fifo::{self, End};
 use super::passage::Unread;
@@ -204,13 +204,13 @@ async fn open_pipes(
 async fn open_output(
     stream: &'static str,
     path: &str,
-    early: Option<Opened>,
+    early: Option<Fifo>,
     setting: &Setting<'_>,
 ) -> Result<(Destination, Keep), StdioError> {
     match early {
-        Some(opened) => {
+        Some(fifo) => {
             let failed = |source| StdioError::stream(stream, path, source);
-            opened.watched().map_err(failed)
+            fifo.watched().map_err(failed)
         }
         None => Destination::open(stream, path, setting.reaper.threads()).await,
     }
