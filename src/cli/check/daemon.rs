@@ -210,7 +210,7 @@ fn oom_score(node: &Node, cures: &Cures) -> Option<Finding> {
     match restricted {
         None | Some(true) => Some(OOM_SCORE.warning(Code::OomScores, says)),
         Some(false) => {
-            let says = format!("{says}, and pods of QoS class Guaranteed do not start");
+            let says = format!("{says}, and pods do not start");
             let (file, cri) = cures.cri(node.cri_name());
             let table = format!("plugins.\"{cri}\"");
             let line = "restrict_oom_score_adj = true";

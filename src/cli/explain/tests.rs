@@ -308,8 +308,8 @@ fn an_unlisted_init_container_never_starts_and_its_row_names_the_missing_annotat
     let init = "  initContainers: [{name: fetch}, {name: migrate}]\n";
     assert_eq!(
         row(&pod("", init, BOTH), "migrate"),
-        "2 migrate app never: it is held for proxy, and kubelet waits for it (at once with \
-         usher/native-init: fetch, migrate) when it has exited with 0"
+        "2 migrate app never: it is held for proxy, and kubelet waits for it (starts at once \
+         if the pod has the annotation usher/native-init: fetch, migrate) when it has exited with 0"
     );
     let one = pod(", usher/native-init: fetch", init, BOTH);
     let start = explained(&one).start.unwrap();
@@ -360,7 +360,8 @@ fn an_init_container_that_usher_has_to_hold_never_starts() {
 fn a_container_added_later_waits_and_its_row_names_the_missing_annotation() {
     assert_eq!(
         row(&pod("", "", BOTH), "(added later)"),
-        "- (added later) app after proxy; its Start waits (at once with usher/apps: app) -"
+        "- (added later) app after proxy; its Start waits (starts at once if the pod has the \
+         annotation usher/apps: app) -"
     );
     let later = explained(&pod("", "", BOTH)).added_later.unwrap();
     assert_eq!(later.waits_for, ["proxy"]);
