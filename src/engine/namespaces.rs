@@ -36,7 +36,7 @@ pub struct Namespaces(Vec<(&'static str, Identity)>);
 /// An error: a container would join, or is in, other namespaces than intended.
 #[derive(Debug, Error)]
 pub enum NamespaceError {
-    #[error("cannot join {kind} namespace {path}: {source}")]
+    #[error("the container cannot join {kind} namespace {path}, which is unreadable: {source}")]
     Unreadable {
         kind: String,
         path: String,
@@ -165,7 +165,7 @@ mod tests {
         let gone = [("network", "/proc/0/ns/net")].into_iter();
         let refused = Namespaces::named(gone, None).unwrap_err().to_string();
         assert!(
-            refused.starts_with("cannot join network namespace /proc/0/ns/net: "),
+            refused.starts_with("the container cannot join network namespace /proc/0/ns/net"),
             "{refused}"
         );
     }

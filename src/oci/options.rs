@@ -86,7 +86,7 @@ const CONFIG_BODY_FIELD: u32 = 3;
 pub enum OptionsError {
     #[error("runtime options cannot be decoded: {0}")]
     Undecoded(#[from] protobuf::Error),
-    #[error("runtime options are of type {0:?}; expected containerd.runc.v1.Options")]
+    #[error("runtime options are of type {0:?}; expected {RUNC} or {GENERIC}")]
     OtherType(String),
     #[error("cannot read runtime options in {}: {error}", path.escape_debug())]
     Unread {

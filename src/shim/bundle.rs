@@ -6,12 +6,12 @@ use usher_core::plan::identity::group;
 use usher_core::plan::{Identity, KubeletFacts, Plan, Rules};
 use usher_engine::Facts;
 
-/// Reads the plan of the pod, under the administrator's rules, and logs annotations that have no
-/// effect. `id` is the container's id.
+/// Reads the pod's plan from the annotations in a container's bundle, under the administrator's
+/// rules. Logs unknown annotations if the rules allow them. `id` is the container's id.
 ///
 /// # Errors
 ///
-/// [`Kind::InvalidArgument`] if an annotation is invalid.
+/// [`Kind::InvalidArgument`] if an annotation is invalid, or if the rules do not allow it.
 pub(crate) fn plan(id: &str, facts: &Facts, rules: &Rules) -> Result<Plan, CallError> {
     let reading = Plan::parse_under(&facts.annotations, rules)
         .map_err(|error| CallError::new(Kind::InvalidArgument, error.to_string()))?;

@@ -1,7 +1,7 @@
-//! The shim: one process that ushers the containers of a pod in and out in order.
+//! The shim: one process that starts and stops the containers of a pod in order.
 //!
-//! The engine below it is an argument of [`process::main`]; this crate knows only its
-//! [interface](usher_engine).
+//! The engine, which creates the containers, is an argument of [`process::main`]. This crate knows
+//! only the [interface](usher_engine) of the engine.
 //!
 //! | module | content |
 //! |---|---|

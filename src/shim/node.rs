@@ -16,12 +16,12 @@ pub struct Node {
     pub publisher: Arc<dyn Publish>,
     pub clock: Arc<dyn Clock>,
     pub archive: Arc<dyn Archive>,
-    /// The administrator's rules, as read when the pod began.
+    /// The administrator's rules, as read when the shim began.
     pub rules: Rules,
 }
 
 impl Node {
-    /// Sends an event to containerd.
+    /// Publishes an event to containerd. Never blocks.
     pub(crate) fn publish(&self, event: impl Event + 'static) {
         self.publisher.publish(Box::new(event));
     }

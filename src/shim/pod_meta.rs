@@ -1,4 +1,4 @@
-//! The pod's metadata, as read from the annotations of its containers.
+//! The pod's names, as read from the annotations of its containers, and its sandbox.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,8 @@ impl PodMeta {
         }
     }
 
-    /// Reads the annotations of a container. The pod's names come from the first container. The uid
+    /// Reads the pod's names from the annotations of container `id`, which is being created. The
+    /// names come from the first container: `is_first` is true if the pod has no other. The uid
     /// comes from a later container if the first has none.
     pub fn learn(&mut self, id: &str, annotations: &BTreeMap<String, String>, is_first: bool) {
         let read = || PodIdentity::read(id, annotations);
@@ -37,7 +38,7 @@ impl PodMeta {
         }
     }
 
-    /// Stores the sandbox with its current process.
+    /// Stores the sandbox with its process `init`. Called for each new process of the sandbox.
     pub fn set_sandbox(&mut self, init: &dyn Init) {
         self.sandbox = Some(init.shared());
     }
@@ -55,7 +56,8 @@ impl PodMeta {
         self.sandbox.as_ref()
     }
 
-    /// True if the shim made the sandbox itself, without an OCI runtime.
+    /// True if the shim made the sandbox itself, without an OCI runtime. False also while there is
+    /// no sandbox.
     pub fn has_own_sandbox(&self) -> bool {
         let sandbox = self.sandbox();
         sandbox.is_some_and(|sandbox| sandbox.own.is_some())

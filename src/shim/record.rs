@@ -53,10 +53,10 @@ pub struct Past {
     /// Time at which the container last became ready, which means that it was started or has
     /// succeeded.
     pub became_ready: Option<Time>,
-    /// Time at which a stop signal or SIGKILL was delivered to the container.
+    /// Time at which the container's latest process first got a stop signal or SIGKILL.
     pub stop_delivered: Option<Time>,
     pub exited: Option<Time>,
-    /// Time from the container's creation to the execution of its program.
+    /// Time from the container's creation to the first execution of its program.
     pub held: Option<Duration>,
     pub exit_code: Option<u32>,
     pub reported_code: Option<u32>,
@@ -91,12 +91,13 @@ pub enum What {
     Ready,
     /// A person released the container before its turn came.
     Released,
-    /// The caller sent a signal. The core knows if the signal is a stop signal.
+    /// The caller asked the shim to send a signal. `is_stop` is true if the core takes the signal
+    /// for a stop signal. SIGKILL is no stop signal.
     Asked {
         signal: Signal,
         is_stop: bool,
     },
-    /// A signal was delivered.
+    /// A signal other than SIGKILL was delivered, for the caller or by the shim itself.
     Signalled {
         signal: Signal,
         why: SignalReason,
@@ -112,12 +113,13 @@ pub enum What {
     /// The restart in place failed for this reason.
     NotRestarted(Box<str>),
     OomKilled,
-    /// A probe has failed for the first time in a row, or as often as its threshold allows.
+    /// A liveness probe has failed for the first time in a row, or any probe has failed at least as
+    /// often in a row as its threshold.
     ProbeFailed(Box<FailedProbe>),
     /// A hook ended. The text is the reason if the hook failed.
     HookOver(HookKind, Option<Box<str>>),
-    /// The postStart handler of a restart in place ended. The text is the reason if the handler
-    /// failed.
+    /// The postStart handler of a restart in place ended, or kubelet's postStart handler failed.
+    /// The text is the reason if the handler failed.
     PostStarted(Option<Box<str>>),
     /// A defer container is not run.
     Skipped,
@@ -145,7 +147,8 @@ pub struct FailedProbe {
 }
 
 impl Record {
-    /// Records that a container is being created.
+    /// Records that a container is being created. If an earlier container has the same name,
+    /// replaces its history, and counts a restart. Ignores further names if there are too many.
     pub fn creates(
         &mut self,
         now: Time,
@@ -195,8 +198,8 @@ impl Record {
         }
     }
 
-    /// Records an event of a container. Ignores a container that is not in the record because there
-    /// were too many.
+    /// Records an event of a container. Ignores a container that is not in the record: there were
+    /// too many, or a later container has the same name.
     pub fn note(&mut self, now: Time, id: &ContainerId, what: What) {
         if let Some(index) = self.names.iter().position(|past| past.id == *id) {
             self.note_of(now, index, what);
@@ -401,14 +404,15 @@ impl Past {
 }
 
 impl Record {
-    /// True if a container of the pod was created.
+    /// True if a container of the pod was created since the record began. A failed Create does not
+    /// count.
     pub fn has_container(&self) -> bool {
         // The record of a long-lived pod may have dropped the Created event already.
         let mut events = self.events.iter();
         self.forgotten > 0 || events.any(|event| event.what == What::Created)
     }
 
-    /// The container with this name that is not deleted.
+    /// The latest container with this name; `None` if this container is deleted.
     pub fn container_named(&self, name: &str) -> Option<&ContainerId> {
         let mut names = self.names.iter();
         let past = names.find(|past| past.name == name && !past.is_gone);
@@ -425,7 +429,7 @@ impl Record {
         self.began
     }
 
-    /// Time at which all containers were first ready.
+    /// Time at which all sidecars and apps were first ready at the same time.
     pub fn became_ready(&self) -> Option<Time> {
         self.became_ready
     }
@@ -435,7 +439,7 @@ impl Record {
         self.stages_done.get(first).copied()
     }
 
-    /// The finished steps of the termination, with the time that each took.
+    /// The finished steps of the pod's latest termination, with the time that each took.
     pub fn steps(&self) -> &[(Step, Duration)] {
         &self.steps
     }
@@ -445,7 +449,7 @@ impl Record {
         &self.names
     }
 
-    /// The events with the container's name, oldest first.
+    /// The events with the container's name, oldest first. An event of the pod has no name.
     pub fn events(&self) -> impl Iterator<Item = (Option<&str>, &Event)> {
         self.events.iter().map(|event| {
             let past = event

@@ -18,8 +18,8 @@ const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(30);
 /// that containerd runs, its Create may still come.
 const LOOKS_FOR_STARTER_EVERY: Duration = Duration::from_secs(10);
 
-/// Time for which the shim expects the Create of an announced task. The Create is containerd's next
-/// call.
+/// Time for which the shim expects the Create of an announced task, or the ShutdownSandbox of an
+/// exited sandbox. Either is containerd's next call.
 const COMES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Maximum number of announced tasks that the shim remembers.
@@ -33,15 +33,16 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 pub(crate) struct ShimEnd {
     /// True if the shim ends now, unless one of the last messages keeps it alive.
     is_now: bool,
-    /// True if containerd has asked the shim to end. The shim then waits only for announced tasks
-    /// whose Create has not come, and for failed creations that are being undone.
+    /// True if containerd has asked the shim to end while no caller knew of a task, or if the end
+    /// was postponed. The shim then waits only for announced tasks whose Create has not come, and
+    /// for creations that are under way or being undone.
     is_due: bool,
-    /// Tasks that will be created here, each with the time at which the shim stops expecting the
-    /// task.
+    /// Tasks that will be created here, and the exited sandbox, for which a ShutdownSandbox is
+    /// expected. Each has the time at which the shim stops expecting the call.
     announced: BTreeMap<ContainerId, Instant>,
     /// Time at which a shim that was asked to end checks again if it can end.
     look_again: Option<Instant>,
-    /// Returns true while the containerd that started this shim runs.
+    /// Returns true while the containerd that started this shim runs. `None` if not checked.
     starter_is_there: Option<Box<dyn Fn() -> bool + Send>>,
     /// Time at which a caller last needed the shim.
     empty_since: Instant,
@@ -64,18 +65,20 @@ impl ShimEnd {
         }
     }
 
-    /// Sets the check for the containerd that started the shim: once that containerd is gone,
-    /// nothing else ends an empty shim.
+    /// Sets the check for the containerd that started the shim. Once `is_there` returns false, an
+    /// empty shim ends at the next check, because that containerd cannot ask the shim to end.
     pub fn started_by(&mut self, is_there: impl Fn() -> bool + Send + 'static) {
         self.starter_is_there = Some(Box::new(is_there));
     }
 
-    /// True if the shim ends now.
+    /// True if the shim ends now. The actor's loop then handles the last messages, and calls
+    /// [`confirm`](ShimEnd::confirm).
     pub fn is_now(&self) -> bool {
         self.is_now
     }
 
-    /// Time of the next check of an empty shim.
+    /// Time at which the actor calls [`check_time`](ShimEnd::check_time) if the shim is empty.
+    /// `None` if no check is scheduled.
     pub fn next_check(&self) -> Option<Instant> {
         if self.is_due {
             return self.look_again;
@@ -96,7 +99,9 @@ impl ShimEnd {
         self.looked = now;
     }
 
-    /// Checks whether the shim has to end because of the time that has passed.
+    /// Decides if the shim ends now. An empty shim that expects no task ends if it was asked to,
+    /// has been idle long enough, or has lost the containerd that started it. Called at each
+    /// timeout of the actor's loop.
     pub fn check_time(&mut self, is_empty: bool) {
         self.looked = Instant::now();
         let is_empty_for = self.looked.duration_since(self.empty_since);
@@ -104,8 +109,9 @@ impl ShimEnd {
             && (self.is_due || is_empty_for >= ENDS_WHEN_EMPTY_FOR || self.is_orphan());
     }
 
-    /// Notes a call. A read-only call keeps the shim alive only while an announced task is
-    /// expected.
+    /// Restarts the idle time after a message to the actor. `is_of_no_use` is true if the shim was
+    /// empty before and after the message. Such a message restarts the idle time only while an
+    /// announced task is expected.
     pub fn note_call(&mut self, is_of_no_use: bool) {
         let now = Instant::now();
         if !is_of_no_use || self.announced.values().any(|until| *until > now) {
@@ -113,7 +119,8 @@ impl ShimEnd {
         }
     }
 
-    /// Notes that a task will be created: a caller was directed to this shim.
+    /// Notes that a call is expected: the Create of a task whose caller was directed to this shim,
+    /// or the ShutdownSandbox of a sandbox that has exited. The shim waits for this call.
     pub fn announce(&mut self, id: ContainerId) {
         let until = Instant::now().checked_add(COMES_WITHIN);
         if let Some(until) = until
@@ -123,22 +130,23 @@ impl ShimEnd {
         }
     }
 
-    /// Notes that a task is created.
+    /// Notes that the Create of a task was accepted. An earlier request to end no longer counts.
     pub fn mark_created(&mut self, id: &ContainerId) {
         self.is_due = false;
         self.announced.remove(id);
     }
 
     /// Handles a Shutdown that follows the deletion or failed creation of task `id`: the shim stops
-    /// expecting this task. `is_due` is true if no caller knows of any task.
+    /// expecting this task, and ends now if it is empty and expects no other task. `is_due` is true
+    /// if no caller knows of any task.
     pub fn request(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
         self.announced.remove(id);
         self.is_due = is_due;
         self.is_now = self.check(is_empty);
     }
 
-    /// Handles a failed creation. Its caller may already have asked the shim to end, and does not
-    /// ask again.
+    /// Handles a failed creation, after the task was removed. If the caller has already asked the
+    /// shim to end, decides again, because the caller does not ask a second time.
     pub fn note_failed_creation(&mut self, is_empty: bool) {
         self.is_now |= self.is_due && self.check(is_empty);
     }
@@ -156,7 +164,8 @@ impl ShimEnd {
         self.look_again = Instant::now().checked_add(LOOK_AGAIN_AFTER);
     }
 
-    /// True if no task exists or is expected; otherwise schedules the next check.
+    /// True if no task exists or is expected. While tasks are expected, also schedules the next
+    /// check.
     fn check(&mut self, is_empty: bool) -> bool {
         let now = Instant::now();
         self.announced.retain(|_, until| *until > now);

@@ -28,13 +28,13 @@ impl Watchers {
         self.0.subscribe()
     }
 
-    /// True if the clients know the record as it is.
+    /// True if the clients were notified of the latest change of the record.
     pub fn are_up_to_date(&self, record: &Record) -> bool {
         *self.0.borrow() == record.changes()
     }
 
-    /// Records which stages are done and whether the pod is ready, and then notifies the clients
-    /// that the record has changed.
+    /// Notifies the clients that the record has changed. Before that, records which stages are done
+    /// and whether the pod is ready. Called only after a change of the record.
     pub fn notify(&mut self, core: &Pod, record: &mut Record, now: Time) {
         let changes = record.changes();
         let view = core.view(now);
@@ -295,7 +295,8 @@ impl Clock {
     }
 }
 
-/// Fills in all fields of the event, except its time and its container.
+/// Fills in the details of `what` in the event, such as the signal, and returns the kind of the
+/// event. The caller sets the kind, the time and the container.
 fn describe(event: &mut api::Event, what: &What) -> api::What {
     let number = |signal: &Signal| u32::try_from(signal.number()).unwrap_or(0);
     let over_or_failed = |event: &mut api::Event, hook: api::Hook, why: &Option<Box<str>>| {

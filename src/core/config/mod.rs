@@ -32,7 +32,7 @@ pub enum ConfigError {
         problem: Problem,
     },
     /// A minimum above its limit: no value would be allowed.
-    #[error("in [minimums], {name}: {minimum:?} is above the limit; expected at most {limit:?}")]
+    #[error("in [minimums], {name}: {minimum:?} is too high; [limits] allows at most {limit:?}")]
     AboveLimit {
         name: &'static str,
         minimum: Duration,

@@ -38,7 +38,8 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// A call that the driver has to answer. The driver assigns the numbers.
+/// The number of a Start, Kill or Update call that the driver has to answer. The driver assigns the
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId(pub u64);
 
@@ -46,8 +47,8 @@ pub struct RequestId(pub u64);
 /// them. It polls the next action without waiting until the last one is finished.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Execute the program of a container whose init process is parked, and report with
-    /// [`handle_released`](super::Pod::handle_released).
+    /// Execute the program of a container whose init process is parked, or restore the container
+    /// from its checkpoint. Report with [`handle_released`](super::Pod::handle_released).
     Release { id: ContainerId },
     /// Answer a Start. Before an `Ok`, publish TaskStart: the program runs, or the container is
     /// held and containerd has to see it as running.
@@ -56,21 +57,22 @@ pub enum Action {
         request: RequestId,
         answer: Result<(), Refusal>,
     },
-    /// Answer a Kill without delivering its signal now.
+    /// Answer a Kill, and deliver no signal. `Ok` says that the core has taken the request: it
+    /// orders its own [`Signal`](Action::Signal) when one is due, or has done so.
     AnswerKill {
         request: RequestId,
         answer: Result<(), Refusal>,
     },
-    /// Deliver a signal to the container's init process, or to `all` of its processes. If the
-    /// signal belongs to a request, answer the request with the outcome.
+    /// Deliver a signal to the container's init process, or to `all` of its processes. If the order
+    /// names a Kill call, answer this call with the outcome.
     Signal { id: ContainerId, order: SignalOrder },
     /// Cancel all work that is under way for the container, because it is killed.
     CancelWork { id: ContainerId },
     /// Kill the processes that the init process of a container has left behind, and then report
     /// with [`handle_container_exited`](super::Pod::handle_container_exited).
     KillRest { id: ContainerId, status: ExitStatus },
-    /// Report with [`handle_init_exited`](super::Pod::handle_init_exited) that a container was killed
-    /// before it was restored.
+    /// Report with [`handle_init_exited`](super::Pod::handle_init_exited) that a container was
+    /// killed before it was restored.
     ExitUnrestored { id: ContainerId, status: ExitStatus },
     /// Restart a container in place after its process has exited: execute its program in a new
     /// process with the same streams. Nothing of the last process may be left. Report with
@@ -104,9 +106,10 @@ pub enum Action {
     /// read the rest of the output, report with
     /// [`handle_output_read`](super::Pod::handle_output_read).
     EndOutput { id: ContainerId, code: u32 },
-    /// Publish the container's exit with this code and the time at which it really exited.
+    /// Publish the container's exit with this code and the time at which it really exited, and
+    /// answer the open Waits for the container.
     PublishExit { id: ContainerId, code: u32 },
-    /// Publish the exit of an exec with this code.
+    /// Publish the exit of an exec with this code, and answer the open Waits for the exec.
     PublishExecExit {
         id: ContainerId,
         exec_id: String,
@@ -162,7 +165,7 @@ pub enum ActionError {
 }
 
 impl ActionError {
-    /// Takes over the text of an error.
+    /// Returns an error with the text of `error`.
     pub fn reported(error: impl fmt::Display) -> ActionError {
         ActionError::Reported(error.to_string())
     }
@@ -173,14 +176,17 @@ impl ActionError {
 pub enum SignalReason {
     /// The caller sent a signal that is not meant to stop the container; it is passed on unchanged.
     Other,
-    /// The caller sent a stop signal or SIGKILL, which is passed on unchanged.
+    /// The caller sent a stop signal or SIGKILL, and the shim passes it on at once. This holds for
+    /// SIGKILL, for a repeated stop signal, and for containers that usher does not order.
     PassedOn,
-    /// The caller asked for the stop of this container alone.
+    /// The caller asked for the stop of this container alone, or of a container whose stop the shim
+    /// never delays.
     Alone,
-    /// The termination of the pod has reached the container's step.
+    /// The container's turn to stop has come in the termination. Also used for a container that has
+    /// no turn to wait for.
     Turn,
-    /// The grace period ends, or the caller kills the container before its turn. SIGKILL follows
-    /// soon.
+    /// The stop signal comes shortly before SIGKILL: the grace period or a defer container's own
+    /// time is over, or the caller kills the container before its turn.
     TimeShort,
     /// SIGKILL: the grace period of the container or of its pod is over.
     GraceOver,
@@ -327,12 +333,13 @@ pub enum Step {
     Hooks,
     /// Defer containers that run before the apps are stopped, one after another.
     PreExit,
-    /// The apps, all at once.
+    /// The apps and the init containers that still run are stopped, all at once.
     Apps,
     /// Defer containers that run after the apps have stopped, one after another.
     PostExit,
     Sidecars,
-    /// All containers but guests have stopped.
+    /// No step is left. Guests, native init containers and containers of the next run may still
+    /// run.
     Over,
 }
 
@@ -362,7 +369,7 @@ impl Step {
     }
 }
 
-/// A call that a held container refuses.
+/// A call that the shim refuses because the container's program has not been executed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
 pub enum HeldCall {
     #[error("execute {exec_id} in")]
@@ -416,7 +423,7 @@ pub enum Refusal {
     NeverComes { name: String, waits_for: String },
     #[error("cannot start container {name}: it ended before its program was executed")]
     EndedBeforeStart { name: String },
-    #[error("container {name} could not be released: {reason}")]
+    #[error("cannot start container {name}: its program could not be executed: {reason}")]
     NotReleased {
         name: String,
         #[source]

@@ -36,7 +36,8 @@ const UNKNOWN: Duration = Duration::from_millis(20);
 pub(super) struct Allowance {
     share: Share,
     attempts: Vec<Attempt>,
-    /// Expected cost of an attempt for a container that was never probed.
+    /// Expected cost of an attempt for a container that was never probed: the cost expected after
+    /// the pod's last attempt. `None` before the pod's first attempt.
     usual: Option<Duration>,
     /// True if the log already says that probes are made less often than their periods say.
     pub is_reported: bool,
@@ -62,18 +63,19 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// The expected cost of an attempt; `known` is the container's expected cost so far.
+    /// The expected cost of the next attempt for a container. `known` is the cost expected from its
+    /// earlier attempts. If it has none, the cost comes from the pod's other attempts.
     pub fn expected(&self, known: Option<Duration>) -> Duration {
         known.or(self.usual).unwrap_or(UNKNOWN)
     }
 
-    /// Returns when an attempt with this expected cost may begin.
+    /// Returns when an attempt with this expected cost may begin: at once if the time is past.
     pub fn free_at(&self, expected: Duration) -> Time {
         self.share.free_at(expected)
     }
 
-    /// The average time between two attempts for a container, if one attempt for each container
-    /// costs `expected` in total.
+    /// The shortest time in which the limit allows one attempt for each container, if these
+    /// attempts cost `expected` in total.
     pub fn period(&self, expected: Duration) -> Duration {
         self.share.in_time(expected)
     }
@@ -88,8 +90,9 @@ impl Allowance {
         });
     }
 
-    /// Records that the attempt for execution `execution` is over and took `cost`. Returns the
-    /// expected cost of the next attempt, or `None` if no such attempt was under way.
+    /// Records that the attempt for execution `execution` is over: its measured `cost` replaces the
+    /// reserved CPU time. Returns the expected cost of the container's next attempt, from `cost`
+    /// and the last expected cost `known`. `None` if no such attempt was under way.
     pub fn over(
         &mut self,
         now: Time,

@@ -1,8 +1,8 @@
 //! Delayed answers to stop requests.
 //!
-//! Kubelet starts its timer when a stop request is answered, and sends SIGKILL when the grace
-//! period is over. A delayed answer leaves time for containers that are stopped last, and for defer
-//! containers that may exceed the grace period.
+//! Kubelet starts its timer only when the shim has answered a stop request, and sends SIGKILL when
+//! the timer reaches the grace period. So a delayed answer leaves more time for containers that are
+//! stopped last, and for defer containers that may exceed the grace period.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ const ANSWER_LEAD: Duration = Duration::from_secs(10);
 const WITHHELD_AT_MOST: usize = 16;
 
 impl Pod {
-    /// Answers a stop request of the container as soon as it may be answered.
+    /// Answers a stop request, or delays the answer: records it for the rule `answer_is_due`. The
+    /// rule sends the answer before the caller, which waits for `patience`, gives up.
     pub(super) fn answer_stop(
         &mut self,
         id: &ContainerId,
@@ -36,7 +37,9 @@ impl Pod {
     }
 
     /// The longest time for which the shim delays its answer to a stop request for the container.
-    /// Zero if the pod has no plan, or if its grace policy allows no delay.
+    /// The time depends on the pod's grace policy and on the grace period of the request, and is
+    /// longer while a defer container may exceed the grace period. Zero if usher does not order the
+    /// pod's containers, or if the grace policy allows no delay.
     fn answer_delay(&self, container: &Container) -> Duration {
         let Some(plan) = self.plan.as_ref().filter(|plan| !plan.is_empty()) else {
             return Duration::ZERO;
@@ -89,8 +92,9 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: a delayed answer is sent when its delay ends, or earlier if nothing is left that needs
-    /// the delay.
+    /// Rule: a delayed answer to a stop request is sent when its delay ends. All answers of the
+    /// container are sent earlier if it has exited, or if its stop signal was delivered and no
+    /// defer container may exceed the grace period.
     pub(super) fn answer_is_due(&self) -> Option<Due<Decision>> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;
@@ -102,7 +106,8 @@ impl Subject<'_> {
         })
     }
 
-    /// True while the answers of the container are delayed.
+    /// True while delayed answers have a use: the container is alive, and its stop signal is still
+    /// to be delivered or a defer container may exceed the grace period.
     fn answers_wait(&self) -> bool {
         let extends = self.pod.is_extension_pending() && self.pod.termination.is_some();
         let stop = self.container.state.stop();

@@ -50,7 +50,9 @@ pub(super) struct Completion {
 }
 
 impl Pod {
-    /// The termination that follows from the exits so far, and when it begins.
+    /// The termination after a failure that ends the pod, or after the completion of its run, and
+    /// when it begins. `None` if the exits so far do not end the pod, or if no container is left to
+    /// stop.
     pub(super) fn completed(&self) -> Option<(Time, Termination)> {
         let end = self.decided_end()?;
         let since = end.begins.max(self.now);
@@ -60,16 +62,17 @@ impl Pod {
         Some((end.begins, termination))
     }
 
-    /// True while a decided termination waits for listed defer containers that the caller has not
-    /// created yet. Kubelet creates containers one after another, so a container may fail before
-    /// the defer containers exist.
+    /// True while the pod is to terminate, but the termination does not begin yet: the caller has
+    /// not created or not started all listed defer containers. Kubelet creates containers one after
+    /// another, so a container may fail before the defer containers exist.
     pub(super) fn awaits_defers(&self) -> bool {
         self.defers_awaited_from()
             .is_some_and(|from| from <= self.now)
     }
 
     /// The time from which the pod [awaits defer containers](Pod::awaits_defers), which may be in
-    /// the future. `None` if nothing that has happened so far makes it wait.
+    /// the future. `None` if no exit so far makes the pod wait, after the wait, and in a
+    /// termination.
     pub(super) fn defers_awaited_from(&self) -> Option<Time> {
         if self.termination.is_some() || !self.has_orders() {
             return None;
@@ -79,8 +82,8 @@ impl Pod {
     }
 
     /// The decided termination that follows from the exits so far. `None` if the exits do not end
-    /// the pod, or if no started container is alive. The failure of an essential container ends the
-    /// pod even then.
+    /// the pod, or if no container that got its Start is alive. The failure of an essential
+    /// container ends the pod even then.
     fn decided_end(&self) -> Option<DecidedEnd> {
         let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
         let complete = self.complete_since().map(|at| (at, Cause::Completed));
@@ -112,7 +115,8 @@ impl Pod {
         })
     }
 
-    /// The reason why the pod ends when this container exits with `code`, or `None`.
+    /// The reason why the pod ends if this container exits with `code`. `None` if the pod goes on
+    /// after this exit, or if a termination is under way already.
     pub(super) fn fatal_end(&self, container: &Container, code: u32) -> Option<Cause> {
         let settings = self.plan.as_ref()?.settings();
         if self.termination.is_some() {
@@ -134,8 +138,8 @@ impl Pod {
         }
     }
 
-    /// True if the exit of a container with `status` ends the pod (`fatalToPod` in the KEP-753
-    /// draft).
+    /// True if the container is essential and `status` is a failure (`fatalToPod` in the KEP-753
+    /// draft). The pod then ends, and the shim does not restart the container.
     pub(super) fn ends_the_pod(&self, container: &Container, status: ExitStatus) -> bool {
         let is_essential = self
             .plan
@@ -144,8 +148,9 @@ impl Pod {
         is_essential && status != ExitStatus::Code(0)
     }
 
-    /// True if all apps have exited, and the caller will restart none of them under their restart
-    /// policies. An app that the caller has stopped counts at once.
+    /// True if the run is complete: no more apps are expected, all apps have exited, and the caller
+    /// will restart none of them under their restart policies. An app that the caller has stopped
+    /// counts at once. False if an app is to run in the pod's next sandbox.
     pub(super) fn is_complete(&self) -> bool {
         let is_decided = self
             .termination
@@ -170,13 +175,14 @@ impl Pod {
                 .any(|container| container.role_policy().is_work && container.is_of_next_run)
     }
 
-    /// The completion time of the run if no container is created before.
+    /// The time when the run is complete, which may be in the future, if no container is created
+    /// before.
     fn complete_since(&self) -> Option<Time> {
         self.completion().map(|it| it.known.max(it.counts))
     }
 
-    /// The completion of the run, or `None` unless all known apps have ended for good under the
-    /// restart policy.
+    /// The completion of the run, which may be in the future. `None` if no app is known, or if a
+    /// known or expected app has not ended for good under its restart policy.
     pub(super) fn completion(&self) -> Option<Completion> {
         let plan = self.plan.as_ref()?;
         let lives = |container: &Container| {
@@ -221,7 +227,8 @@ impl Pod {
     }
 }
 
-/// The time when the last of these containers has ended, or `None` unless all have ended for good.
+/// The time from which the exits of all these containers count as final. `None` if there are no
+/// containers, or unless all have ended for good.
 fn last_end<'a>(
     records: impl Iterator<Item = (&'a str, Option<&'a NameRecord>)>,
     is_over: impl Fn(&str, &NameRecord) -> bool,

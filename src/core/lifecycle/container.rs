@@ -1,4 +1,4 @@
-//! The state of one container.
+//! All that the core knows of one container.
 
 use std::time::Duration;
 
@@ -47,16 +47,18 @@ pub(super) struct Container {
     pub is_ungrouped: bool,
     /// Creation number in this pod: of two containers with one name, the later one counts.
     pub number: u64,
-    /// The container was created during the termination and belongs to the next run.
+    /// True if the container belongs to the run after the termination that is under way or about to
+    /// begin.
     pub is_of_next_run: bool,
     pub state: ContainerState,
     pub execs: Execs,
     pub cleanup: Cleanup,
     pub removal: Removal,
     pub bundle: BundleFacts,
-    /// The caller of the container's Start has given up, and will delete the container.
+    /// True if the caller gave up on its Start while the program was being executed. The caller
+    /// will delete the container.
     pub is_given_up: bool,
-    /// The open stop request of the caller, if there is one.
+    /// The last stop request of the caller, if there is one. It may be closed or disproved.
     pub request: Option<StopRequest>,
     /// SIGKILLs of the caller that the rules have not handled yet.
     pub kills: Vec<(RequestId, Kill)>,
@@ -87,7 +89,7 @@ pub(super) struct WithheldAnswer {
 /// The container's part in a termination, besides being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum TerminationWork {
-    /// The termination hook is run, if there is one.
+    /// The progress of the termination hook; `Pending` for a container without a hook.
     Hook(HookState),
     /// The turn of a defer container: the time when it began, if it has begun.
     Turn(Option<Time>),
@@ -127,9 +129,9 @@ impl Container {
         self.role_policy().defer_turn()
     }
 
-    /// True if the Exec that was taken for the container's preStop handler may as well be its
-    /// postStart handler. This is so if both handlers are the same command and a postStart is
-    /// possible at that time.
+    /// True while the container's stop request may be a mistake: the only sign of it is an Exec
+    /// that may be either the preStop or the postStart handler. This is so if both handlers are the
+    /// same command and the Exec came when a postStart was possible.
     pub fn is_hardly_asked(&self) -> bool {
         let post_start = self.state.post_start();
         let may_be_either = post_start.is_some_and(|known| known.may_be_pre_stop());
@@ -148,7 +150,8 @@ impl Container {
         self.termination_work == TerminationWork::Hook(HookState::Running)
     }
 
-    /// The time when the turn of a defer container began.
+    /// The time when the turn of a defer container began. `None` before its turn, and for other
+    /// containers.
     pub fn turn_began(&self) -> Option<Time> {
         match self.termination_work {
             TerminationWork::Turn(began) => began,

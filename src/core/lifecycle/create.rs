@@ -41,7 +41,9 @@ impl Pod {
     /// # Errors
     ///
     /// [`Refusal::AlreadyExists`], [`Refusal::SandboxGone`], and [`Refusal::OtherPlan`] if there is
-    /// no sandbox container to say which annotations apply. A refused container leaves no trace.
+    /// no sandbox container to say which annotations apply. A refused container is not registered.
+    /// After `SandboxGone` its name counts as not done, because the caller creates the container
+    /// again in the next sandbox.
     pub fn handle_create(
         &mut self,
         now: Time,
@@ -161,8 +163,9 @@ impl Pod {
         }
     }
 
-    /// Removes a container that was deleted, or could not be created. With the last container the
-    /// pod is over, and the next container opens a new pod.
+    /// Removes a container that was deleted, or could not be created. Its open Kills succeed, and
+    /// its open Start and Updates are refused. With the last container the pod is over, and the
+    /// next container opens a new pod.
     pub fn handle_removed(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.suspended_rules.forget(id);
@@ -211,7 +214,9 @@ impl Pod {
         }
     }
 
-    /// Records that the creation of a container failed.
+    /// Records the removal of a container that has not exited, usually because its creation failed.
+    /// If an earlier container of this name is alive, that one counts again; otherwise the name has
+    /// failed.
     fn undo(&mut self, container: &Container) {
         let (name, number) = (&container.name, container.number);
         if let Some(heir) = self.current(name).filter(|heir| heir.state.is_alive()) {
@@ -244,7 +249,8 @@ impl Pod {
         }
     }
 
-    /// Adopts the plan of the first container for the pod, and compares every later plan with it.
+    /// Adopts the plan of the first container for the pod, and compares every later plan with it. A
+    /// different plan is logged if the pod has a sandbox container, and refused otherwise.
     fn adopt(&mut self, name: &str, plan: Plan) -> Result<(), Refusal> {
         match &self.plan {
             None => self.plan = Some(plan),

@@ -38,7 +38,8 @@ impl Step {
 }
 
 impl Subject<'_> {
-    /// Rule: a defer container is held from its Start on, whatever the start mode.
+    /// Rule: the Start of a defer container is answered at once, whatever the start mode, and the
+    /// container is held.
     pub(super) fn defer_is_held(&self) -> Option<Due<Decision>> {
         self.container.defer_turn()?;
         self.container.state.as_blocked()?;
@@ -46,10 +47,10 @@ impl Subject<'_> {
         Some(Due::Now(Decision::Hold { waits_for }))
     }
 
-    /// Rule: the defer containers of the current step run one after another. When the time of one is
-    /// over, it gets its stop signal, then SIGKILL. If SIGKILL does not end it, the termination no
-    /// longer waits for it. A defer container that still runs from a disproved termination gets its
-    /// signals even outside of its step.
+    /// Rule: the defer containers of the current step run one after another. When the time of one
+    /// is over, it gets its stop signal, then SIGKILL. If SIGKILL does not end it, the termination
+    /// no longer waits for it. A defer container that still runs from a disproved termination gets
+    /// its signals even outside of its step.
     pub(super) fn defer_is_due(&self) -> Option<Due<Decision>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
@@ -107,7 +108,7 @@ impl Subject<'_> {
     }
 
     /// True if the defer container still runs because an earlier termination was disproved,
-    /// although its step is now skipped or past.
+    /// although its step is now skipped or past, and it has got no stop signal.
     fn has_no_turn_left(&self, turn: DeferTurn) -> bool {
         let running = self.container.state.as_running();
         let is_undelivered = running.is_some_and(|running| running.stop == Stop::Undelivered);
@@ -154,8 +155,9 @@ impl Subject<'_> {
         next.is_some_and(|next| next.number == self.container.number)
     }
 
-    /// True if the running defer container may ask for more time: the grace period is over, no limit
-    /// of its own is, and it has had no stop signal.
+    /// True if this defer container runs in its turn and may be granted more time: the grace
+    /// period, with all time granted so far, is over, and the container has had no stop signal.
+    /// False if it has a limit of its own that ends before.
     pub(super) fn is_late_defer(&self) -> bool {
         let turn = self.pod.turn_under_way();
         let is_next = turn.is_some_and(|turn| self.is_next_defer(turn));
@@ -171,7 +173,8 @@ impl Subject<'_> {
 
 impl Pod {
     /// The defer container that runs in this turn, or is the next to run. All others of the turn
-    /// wait for it.
+    /// wait for it. `None` if none is left. A container whose Start has not come, or that was given
+    /// up, does not count.
     fn next_defer(&self, turn: DeferTurn) -> Option<&Container> {
         // A defer container may exit before the driver has reported if its program was executed.
         // Until that report, the container may still be run again.
@@ -246,7 +249,7 @@ impl Pod {
         running.is_some_and(|running| running.number == container.number)
     }
 
-    /// The turn of the step under way.
+    /// The turn of the defer containers that run in the step under way; `None` in other steps.
     fn turn_under_way(&self) -> Option<DeferTurn> {
         self.termination.as_ref()?.step().defer_turn()
     }
@@ -268,9 +271,10 @@ impl Pod {
         })
     }
 
-    /// The deadlines of a defer container in its step. The container's own limit counts from its
-    /// first execution to its stop signal, including all restarts. A restarted container is also
-    /// stopped early enough to leave time for later defer containers.
+    /// The deadlines of a defer container in its step: the step's `ends`, or earlier if the
+    /// container has a limit of its own or was restarted. Its own limit counts from its first
+    /// execution to its stop signal, including all restarts. A restarted container is stopped early
+    /// enough to leave time for all that comes later.
     pub(super) fn own_ends(&self, container: &Container, ends: StepDeadlines) -> StepDeadlines {
         let Some(began) = container.turn_began() else {
             return ends;
@@ -312,8 +316,9 @@ impl Pod {
         (needed > 0).then(|| end.before(MIN_GRACE.saturating_mul(own)))
     }
 
-    /// True if a defer container that exited with `status` is run again. It is run again until it
-    /// succeeds or its time is over. `stop` is the state of its stop before the exit.
+    /// True if the shim restarts a defer container that exited with `status`: it has failed in its
+    /// step without a stop signal, its own restart policy restarts failures, and time is left.
+    /// `stop` is the progress of its stop before the exit. False if the sandbox is gone.
     pub(super) fn is_run_again(
         &self,
         container: &Container,

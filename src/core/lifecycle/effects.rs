@@ -176,7 +176,9 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Ends a container whose program has not been executed: it reports `code`.
+    /// Ends a parked container without executing its program: kills its process. When the process
+    /// has exited, an open Start is refused, and the caller gets `code`. `last_words` goes to the
+    /// container's stderr and termination message.
     pub fn end(&mut self, code: u32, last_words: Option<String>) {
         let is_explained = last_words.is_some();
         let written = is_explained.then(|| self.now.after(LAST_WORDS_WITHIN));
@@ -222,7 +224,8 @@ impl ContainerContext<'_> {
         });
     }
 
-    /// Delivers the stop signal, and schedules SIGKILL at `kill_at`.
+    /// Delivers the stop signal, and schedules SIGKILL at `kill_at`, if that is known. Does nothing
+    /// if no program runs or is being executed.
     fn deliver_stop(
         &mut self,
         signal: Signal,
@@ -241,9 +244,9 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Delivers the stop signal, also if it was delivered before, and schedules SIGKILL at `kill_at`
-    /// unless it is scheduled earlier. Happens once: a second SIGKILL of the caller neither shortens
-    /// the deadline nor resends the signal.
+    /// Delivers the stop signal, also if it was delivered before, and schedules SIGKILL at
+    /// `kill_at` unless it is scheduled earlier. Happens once: a second SIGKILL of the caller
+    /// neither shortens the deadline nor resends the signal.
     fn last_chance(&mut self, signal: Signal, kill_at: Time) {
         let Some(stop) = self.container.state.stop_mut() else {
             return;
@@ -254,7 +257,8 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Schedules SIGKILL at `at` for a container that cannot be signaled before.
+    /// Schedules SIGKILL at `at` for a container that cannot be signaled now, because its program
+    /// is being executed.
     fn schedule_kill(&mut self, at: Time) {
         if let Some(stop) = self.container.state.stop_mut() {
             *stop = stop.kill_scheduled(self.now, at);
@@ -277,8 +281,9 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Handles the first open SIGKILL of the caller: carries out `then` in place of the signal, or
-    /// passes the signal on.
+    /// Handles the first open SIGKILL of the caller: carries out `then` in place of the signal and
+    /// answers the Kill, or passes the signal on, and the Kill gets its outcome. `ends_grace` also
+    /// ends the termination's grace period, and `ends_defers` the runs of its defer containers.
     fn handle_kill_request(&mut self, then: Option<Decision>, ends_grace: bool, ends_defers: bool) {
         if self.container.kills.is_empty() {
             return;
@@ -307,7 +312,7 @@ impl ContainerContext<'_> {
         });
     }
 
-    /// Stops waiting for the container's exit.
+    /// Records that the termination no longer waits for the container's exit.
     fn give_up(&mut self) {
         if let Some(stop) = self.container.state.stop_mut() {
             *stop = stop.over();
@@ -342,7 +347,8 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Stops a failed container: stop signal now, SIGKILL when its grace period is over.
+    /// Stops a failed container, and makes no more attempts of its probe. The stop signal comes now
+    /// and SIGKILL at `kill_at`, unless the stop signal was delivered before.
     fn fail(&mut self, signal: Signal, why: SignalReason, kill_at: Time) {
         if let Some(running) = self.container.state.as_running_mut() {
             running.watch = match running.watch.is_startup() {

@@ -23,7 +23,7 @@ use super::task::Call;
 use super::time::Time;
 
 /// An Exec without a deadline is taken for the postStart handler if it comes within this time after
-/// the answer to Start.
+/// the answer to Start. The process of the Exec then has to be started within the same time.
 const POST_START_WITHIN: Duration = Duration::from_secs(1);
 
 /// Longest time from a failed postStart handler until kubelet stops the container, apart from the
@@ -64,7 +64,7 @@ pub(super) enum PostStart {
     /// The shim runs the handler again after a restart in place. If the first run failed at
     /// `failed`, kubelet still stops the container.
     Repeating { failed: Option<Time> },
-    /// The container has no handler.
+    /// The container is taken to have no handler, or the shim no longer waits for the handler.
     Absent,
 }
 
@@ -82,8 +82,8 @@ impl PostStart {
         matches!(self, PostStart::Possible { .. })
     }
 
-    /// Returns the state after the container exited at `now`: a running handler ends with its
-    /// container.
+    /// Returns the state after the container exited at `now`: a handler that was running has
+    /// failed.
     pub fn interrupted(&self, now: Time) -> PostStart {
         match self {
             PostStart::Running { .. } => PostStart::Failed { at: now },
@@ -117,7 +117,8 @@ impl PostStart {
 }
 
 impl Pod {
-    /// Registers an Exec of the caller.
+    /// Registers an Exec of the caller, whose process is started later. An Exec of the container's
+    /// preStop handler counts as a stop request.
     ///
     /// # Errors
     ///
@@ -144,7 +145,10 @@ impl Pod {
         Ok(())
     }
 
-    /// The stop request if this Exec is the container's preStop handler, or `None`.
+    /// The stop request that this Exec stands for, or `None` if the Exec is not the container's
+    /// preStop handler, or usher does not order the container. The handler is recognized by its
+    /// command. Refuses the handler, and a probe, while the container's program has not been
+    /// executed.
     fn pre_stop_of(
         &self,
         container: &Container,
@@ -172,8 +176,9 @@ impl Pod {
         Ok(is_pre_stop.then(|| StopRequest::pre_stop(self.now, grace)))
     }
 
-    /// True if this Exec was taken for the container's postStart handler. The driver has to keep
-    /// it: [`Action::PostStart`](super::Action::PostStart) runs it again after a restart in place.
+    /// True while the shim takes this Exec of a sidecar for the running postStart handler. The
+    /// driver asks right after [`handle_exec`](Pod::handle_exec) and keeps the Exec:
+    /// [`Action::PostStart`](super::Action::PostStart) runs it again after a restart in place.
     pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
         self.known(id).is_ok_and(|container| {
             let post_start = container.state.post_start();
@@ -182,7 +187,8 @@ impl Pod {
         })
     }
 
-    /// Records that an Exec has exited with `status`; `None` if it was never executed.
+    /// Records that the process of an Exec has exited with `status`; `None` if it could not be
+    /// started.
     pub fn handle_exec_over(
         &mut self,
         now: Time,
@@ -207,7 +213,8 @@ impl Pod {
     }
 
     /// Records the outcome of [`Action::PostStart`](super::Action::PostStart) in execution
-    /// `execution`. A container whose handler has failed is stopped, as kubelet does it.
+    /// `execution`. A container whose handler has failed is stopped, as kubelet does it. The
+    /// outcome of an earlier execution is ignored.
     pub fn handle_post_started(
         &mut self,
         now: Time,
@@ -226,9 +233,9 @@ impl Pod {
 }
 
 impl Container {
-    /// Checks that the container's state allows an exec, that its program runs or will run without a
-    /// restart in place, and that the exec's id is free. [`Pod::pre_stop_of`] checks if a probe or
-    /// the preStop handler comes too early.
+    /// Checks that the container's state allows an exec, that its program runs or will run without
+    /// a restart in place, and that the exec's id is free. [`Pod::pre_stop_of`] checks if a probe
+    /// or the preStop handler comes too early.
     fn check_exec(&self, id: &ContainerId, exec: &Exec<'_>) -> Result<(), Refusal> {
         let exec_id = exec.id.to_owned();
         self.allows(id, Call::Exec(exec_id.clone()))?;
@@ -303,7 +310,8 @@ impl ContainerContext<'_> {
         self.note_if_started();
     }
 
-    /// Drops the Exec that was taken for the container's postStart, unless it has succeeded.
+    /// Takes the container's postStart handler for absent if its Exec has not come, still runs, or
+    /// has failed. A failed handler stays if the container is being stopped.
     fn disprove_post_start(&mut self) {
         let is_stopped = self.container.request.is_some() || self.container.is_being_stopped();
         let Some(post_start) = self.container.state.post_start_mut() else {
@@ -380,7 +388,8 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// True if a container waits for its turn to start.
+    /// True if an ordered container, except defer containers, is created and its program is not
+    /// executed yet.
     fn is_anything_parked(&self) -> bool {
         let mut containers = self.containers.values();
         containers.any(|it| it.is_ordered() && it.defer_turn().is_none() && it.state.is_parked())

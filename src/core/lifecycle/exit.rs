@@ -35,7 +35,7 @@ pub(super) struct Last {
     /// The exit status and stop state of the container's program, if the program was executed.
     program: Option<(ExitStatus, Stop)>,
     /// The entry for the history, and the reason for the pod's end if this exit ends the pod.
-    /// `None` if the container does not belong to the current run.
+    /// `None` for the sandbox, and for a container of the next run.
     end: Option<(End, Option<Cause>)>,
     /// The exit is withheld from the caller for now.
     is_withheld: bool,
@@ -46,11 +46,10 @@ pub(super) struct Last {
 }
 
 impl Pod {
-    /// Records that the container's init process has exited, and calls
-    /// [`handle_container_exited`](Pod::handle_container_exited). If the container shares a PID
-    /// namespace, the driver first kills the processes that init has left behind
-    /// ([`Action::KillRest`]): after the caller's Delete, these kills could hit a new container with
-    /// the same id.
+    /// Records that the container's init process has exited. If the container has its own PID
+    /// namespace, goes on with [`handle_container_exited`](Pod::handle_container_exited). Otherwise
+    /// the driver first kills the processes that init has left behind ([`Action::KillRest`]): after
+    /// the caller's Delete, these kills could hit a new container with the same id.
     pub fn handle_init_exited(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         let leaves_rest =
             |it: &Container| it.state.freezer().is_some() && !it.bundle.has_own_pid_namespace;
@@ -66,7 +65,8 @@ impl Pod {
     }
 
     /// Records that the whole container has exited: its init process, with `status`, and all
-    /// processes that init left behind.
+    /// processes that init left behind. Then the shim reports the exit to the caller, withholds it,
+    /// or restarts the program in place.
     pub fn handle_container_exited(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         self.now = now;
         self.with_container(id, |context| context.container.state.process_exited());
@@ -84,7 +84,8 @@ impl Pod {
         }
     }
 
-    /// Handles the exit of the container's process, if it has exited.
+    /// Handles an exit of the container's process; does nothing for `None`. The report of an
+    /// execution passes on an exit that arrived before it, if there is one.
     pub(super) fn exited(&mut self, id: &ContainerId, status: Option<ExitStatus>) {
         if let Some(status) = status {
             self.on_event(
@@ -139,8 +140,8 @@ impl Pod {
     }
 
     /// The entry for the history when a container has ended, and the reason for the pod's end if
-    /// this exit ends the pod. `reported` is the reported code of a container whose program was never
-    /// executed.
+    /// this exit ends the pod. `None` for the sandbox, and for a container of the next run.
+    /// `reported` is the reported code of a container whose program was never executed.
     fn end_of_container(
         &self,
         container: &Container,
@@ -171,7 +172,8 @@ impl Pod {
     /// The code reported to the caller for an executed program: its own code, with these
     /// exceptions. The settings `sidecar-exit-code` (KEP-753 draft) and `defer-exit-code` may hide
     /// the code of a stopped sidecar or of a defer container. If the pod's next sandbox needs the
-    /// container, the [code for no failure](Pod::code_of_no_failure) replaces a 0.
+    /// container, a 0 may become 143, because the caller does not create a container again after a
+    /// 0 under `OnFailure` ([`Pod::code_of_no_failure`]).
     fn reported_code(&self, container: &Container, status: ExitStatus, stop: Stop) -> u32 {
         // A container that was stopped for a failure has failed, unless its turn to stop came
         // before its restart.
@@ -192,8 +194,10 @@ impl Pod {
         }
     }
 
-    /// True if the caller starts the pod again with this container: always for a sidecar, and for
-    /// any other container if the pod has failed as a whole.
+    /// True if the pod's next sandbox may need the container, so that the shim must not report a 0.
+    /// For a sidecar, the cause of the termination decides. Another container is needed only if an
+    /// essential container has failed and the shim was stopping this container. `stop` is the
+    /// progress of the container's stop before its exit.
     fn is_needed_again(&self, container: &Container, stop: Stop) -> bool {
         let is_helper = container.role_policy().is_helper;
         match self.termination.as_ref().map(Termination::cause) {
@@ -210,9 +214,10 @@ impl Pod {
     }
 
     /// The code reported for a container that the shim has stopped, or has ended before its program
-    /// was executed, or whose exit was hidden for a time. The setting `sidecar-exit-code` decides if
-    /// the failure of a sidecar is hidden. A hidden failure, and a 0 of any container, become the
-    /// [code for no failure](Pod::code_of_no_failure).
+    /// was executed, or whose exit was hidden for a time. For a defer container, the same as
+    /// [`code_of_defer`](Pod::code_of_defer). Otherwise the setting `sidecar-exit-code` decides if
+    /// the failure of a sidecar is hidden. A hidden failure, and a 0, become the [code for no
+    /// failure](Pod::code_of_no_failure).
     pub(super) fn masked_code(&self, container: &Container, status: ExitStatus) -> u32 {
         if container.defer_turn().is_some() {
             return self.code_of_defer(status);
@@ -233,9 +238,10 @@ impl Pod {
         }
     }
 
-    /// The code that stands for "no failure". Under `OnFailure`, a container that exited with 0 is
-    /// not created again in the pod's next sandbox. But the container is needed there, unless the
-    /// run is complete.
+    /// The code that stands for "no failure": 0 or, under `OnFailure`, 143 unless the run is
+    /// complete. After a 0, the caller does not create the container again in the pod's next
+    /// sandbox, but an incomplete run needs it there. Under `OnFailure`, also 143 after the failure
+    /// of an essential container.
     pub(super) fn code_of_no_failure(&self) -> u32 {
         let is_run_again = self
             .plan
@@ -299,7 +305,8 @@ impl ContainerContext<'_> {
         self.out.end_output(self.id, last.code);
     }
 
-    /// The exit that is reported with this code, from now on.
+    /// The final exit, with this code. From now on, its publication waits only for a limited time
+    /// for the reader of the output.
     pub(super) fn final_exit(&self, code: u32) -> FinalExit {
         FinalExit {
             code,
@@ -307,7 +314,8 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Notes the time used by the container for the report at the end of the step.
+    /// Logs the end of a defer container's turn. Notes the time that the container's stop or turn
+    /// has taken, for the log of the termination step.
     fn note_use(&mut self, status: ExitStatus, stop: Stop) {
         let name = &self.container.name;
         let turn = self.container.turn_began();

@@ -1,4 +1,4 @@
-//! More time for a defer container that still works when the grace period is over.
+//! More time for a defer container that still runs when the grace period is over.
 //!
 //! The source is the defer proposal, "TerminationGracePeriod", solutions 1 and 2. The container
 //! gets one more probe period each time its liveness probe succeeds, or a fixed number of
@@ -24,12 +24,12 @@ use super::time::Time;
 /// start a command, and the attempt may be slow to end.
 const ATTEMPT_LAG: Duration = Duration::from_secs(4);
 
-/// The time granted beyond the grace period.
+/// The time granted to the defer containers of a termination beyond the grace period.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct Extension {
     /// Time granted so far, measured from the end of the grace period.
     granted: Duration,
-    /// Number of grants.
+    /// Number of intervals granted, to all defer containers together.
     times: u32,
     /// The attempt of the liveness probe under way: its execution and its start.
     attempt: Option<(u64, Time)>,
@@ -38,7 +38,8 @@ pub(super) struct Extension {
 }
 
 impl Extension {
-    /// Resets the state for the next defer container.
+    /// Prepares for the next defer container, which may get more time in its turn. The time and the
+    /// number of grants so far stay.
     pub fn begin(&mut self) {
         self.attempt = None;
         self.refused = false;
@@ -46,9 +47,11 @@ impl Extension {
 }
 
 impl Subject<'_> {
-    /// Rule: a defer container whose time is over gets one more interval, or its liveness probe is
-    /// attempted: success gives it one more probe period. If it may get no more time, the rule
-    /// refuses more, and the rule `defer_is_due` then delivers its stop signal. `None` earlier.
+    /// Rule: a defer container whose time is over, including time granted before, gets one more
+    /// interval. Or its liveness probe is attempted: success gives it one more probe period. If it
+    /// may get no more time, the rule refuses more, and the rule `defer_is_due` then delivers its
+    /// stop signal. `None` before, without the setting `grace-extension`, after the stop signal, or
+    /// if the container's own limit ends first.
     pub(super) fn extension_is_decided(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let extension = pod.extension()?;
@@ -95,7 +98,9 @@ impl Pod {
         self.plan_of(container)?.liveness_probe.as_ref()
     }
 
-    /// True if some defer container could still be granted more time.
+    /// True if the settings may give more time to a defer container that has not exited, whether it
+    /// is held or runs. Stays true when no more time is left to grant, and is true outside of a
+    /// termination, too. While this is true, the shim delays answers to stop requests longer.
     pub(super) fn is_extension_pending(&self) -> bool {
         let Some(extension) = self.extension() else {
             return false;
@@ -111,8 +116,9 @@ impl Pod {
         })
     }
 
-    /// Shortens the timeout of a defer container's liveness probe at `now`, so that the attempt is
-    /// over at the latest end of defer containers.
+    /// Returns `probe`, the liveness probe of a defer container, with a timeout so short that an
+    /// attempt begun at `now` is over at the end of the longest extension. The timeout stays if
+    /// there is no extension.
     pub(super) fn bounded(&self, now: Time, mut probe: Probe) -> Probe {
         if let Some(end) = self.last_end() {
             probe.timeout = probe.timeout.min(end.since(now));
@@ -120,17 +126,18 @@ impl Pod {
         probe
     }
 
-    /// The latest possible end of defer containers.
+    /// The end of the grace period plus the longest extension that the settings allow. `None`
+    /// outside of a termination, or if the settings allow none.
     fn last_end(&self) -> Option<Time> {
         let (GraceExtension::Probe { max } | GraceExtension::Interval { max, .. }) =
             self.extension()?;
         Some(self.termination.as_ref()?.deadline().after(max))
     }
 
-    /// The deadlines of a step of defer containers: `ends`, or later ones if the settings extend
-    /// the grace period. Then the stop signal comes at the end of the grace period plus the time
-    /// granted so far, and SIGKILL two seconds later. The stop signal also waits for an attempt of
-    /// the liveness probe that is under way. If the stop signal of `ends` is later, returns `ends`.
+    /// The deadlines of a step of defer containers. If the settings extend the grace period, the
+    /// stop signal comes at the end of the grace period plus the time granted so far, and SIGKILL
+    /// two seconds later. The stop signal also waits for an attempt of the liveness probe that is
+    /// under way. Returns the usual deadlines `ends` without an extension, or if they are later.
     pub(super) fn extended(&self, ends: StepDeadlines) -> StepDeadlines {
         let (Some(termination), Some(_)) = (&self.termination, self.extension()) else {
             return ends;
@@ -198,8 +205,8 @@ impl ContainerContext<'_> {
             let extension = &mut termination.extension;
             extension.refused = true;
             if extension.attempt.take().is_some() {
-                // The attempt goes on, but its result no longer matters. The extension covers the time
-                // until now, and no more.
+                // The attempt goes on, but its result no longer matters. The extension covers the
+                // time until now, and no more.
                 extension.granted = extension.granted.max(beyond);
             }
         }

@@ -1,9 +1,9 @@
 //! Gates: the names that a container still waits for before its program is executed.
 //!
 //! The order comes from the stages of the plan (KEP-753, "Proposal": init containers and sidecars
-//! in their order, then the apps). The order applies only to the start and the end of a pod: a name
-//! whose condition was once fulfilled stays done. A gate is not stored: its condition is evaluated
-//! after each event.
+//! in their order, then the apps). The order applies only to the start and the end of a pod: a
+//! sidecar that was started and exits later closes no gate again. A gate is not stored: after each
+//! event its condition is evaluated, mostly from the history of the names.
 
 use std::fmt;
 
@@ -18,16 +18,17 @@ use super::time::Time;
 /// The progress of a container that others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The caller has never created it.
+    /// No container of this name exists, and no exit of an earlier one is known.
     NeverCreated,
+    /// The last container of this name has ended with this code, and was removed.
     Ended(u32),
+    /// The program does not run: it waits to be executed, or has exited. The summary says which.
     NotExecuted(StateSummary),
     /// The program runs, but the container is not started yet.
     NotStarted,
     /// The program runs, and has not exited with 0 yet.
     NotDone,
-    /// The container is started, but an earlier stage is not done because the caller has begun it
-    /// again.
+    /// The container is started, but the history has no record of its start in this run.
     Started,
 }
 
@@ -46,8 +47,10 @@ impl fmt::Display for Missing {
 
 impl Pod {
     /// The names that `container` waits for before its program is executed, in the order of the
-    /// plan: init containers and sidecars of earlier stages. Empty for a defer container, which
-    /// waits for the termination.
+    /// plan: of the earlier stages (for an app, of all), init containers that have not exited with
+    /// 0, and sidecars that are not started. An app whose name has run before waits only for init
+    /// containers that the caller has created again. Empty for other roles: a defer container waits
+    /// for the termination, the others for nothing.
     pub(super) fn awaited_names(&self, container: &Container) -> Vec<String> {
         let Some(plan) = &self.plan else {
             return Vec::new();
@@ -66,8 +69,8 @@ impl Pod {
     }
 
     fn is_waited_for(&self, name: &str, container: &Container) -> bool {
-        // A container whose name has run before waits only for stages that the caller has begun
-        // again.
+        // An app whose name has run before waits only for init containers that the caller has
+        // created again.
         let has_had_its_turn = container.role_policy().start_condition
             == StartCondition::AfterAllStages
             && self
@@ -89,9 +92,10 @@ impl Pod {
     }
 
     /// True if `name` has done what later stages wait for: the init container has exited with 0, or
-    /// the sidecar was started. `number` is the creation number of the waiting container. If an
-    /// init container is created again after its success, containers with a lower number do not
-    /// wait for it again. Returns true for a role that no stage waits for.
+    /// the sidecar was started once, even if it has exited since. `number` is the creation number
+    /// of the waiting container. If an init container is created again after its success,
+    /// containers with a lower number do not wait for it again. Returns true for a role that no
+    /// stage waits for.
     pub(super) fn has_done_its_part(&self, name: &str, number: u64) -> bool {
         let past = self.history.of(name);
         match self
@@ -105,7 +109,9 @@ impl Pod {
         }
     }
 
-    /// The time when the first of `missing` is known to have failed for good.
+    /// The earliest time from which one of `missing` counts as failed for good: its container has
+    /// exited, and the restart policy does not start it again. The time may be in the future.
+    /// `None` if all of them may still come.
     pub(super) fn waits_in_vain_from(&self, missing: &[String]) -> Option<Time> {
         let names = missing.iter();
         names.filter_map(|name| self.never_comes_from(name)).min()
@@ -126,7 +132,8 @@ impl Pod {
         is_for_good.then_some(past.counts)
     }
 
-    /// The index of the first stage that is not done, among the first `before` stages.
+    /// The index of the first stage that is not done, among the first `before` stages. `None` if
+    /// all of these are done, or without a plan.
     pub(super) fn closed_stage(&self, before: usize) -> Option<usize> {
         let plan = self.plan.as_ref()?;
         let mut stages = plan.stages().iter().take(before);
@@ -138,8 +145,9 @@ impl Pod {
         })
     }
 
-    /// True if every missing container is created and alive. Otherwise the turn cannot come until
-    /// the caller creates a container.
+    /// True if every container of `missing` exists or is being created, and has not exited. If not,
+    /// the turn cannot come until the caller creates a container, which kubelet does only after the
+    /// answer to Start.
     pub(super) fn can_come_by_itself(&self, missing: &[String]) -> bool {
         missing.iter().all(|name| {
             self.current(name)
@@ -147,7 +155,8 @@ impl Pod {
         })
     }
 
-    /// Names with their roles and states, for the caller and logs.
+    /// Names that a container waits for, with their roles and states, for the caller and logs. For
+    /// no names, the event that the container waits for, such as the end of its pod.
     pub(super) fn describe(&self, names: &[String]) -> String {
         let Some(plan) = &self.plan else {
             return String::new();
@@ -189,13 +198,16 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// True while a decided termination waits for its defer containers.
+    /// True while a decided termination does not begin, because listed defer containers are not
+    /// created yet ([`Pod::awaits_defers`]).
     pub(super) fn awaits_defers(&self) -> bool {
         let from = self.pod_facts.defers_awaited_from;
         from.is_some_and(|from| from <= self.pod.now)
     }
 
-    /// True if the container may be executed now.
+    /// True if the shim may execute the container's program now, once its Start has come. Always
+    /// true for guests and native init containers. False for a defer container, which runs by the
+    /// rule `defer_is_due`.
     pub(super) fn may_run(&self) -> bool {
         let (pod, policy) = (self.pod, self.container.role_policy());
         if !self.container.is_ordered() {

@@ -10,13 +10,14 @@ use crate::plan::{GraceExtension, GracePolicy, Settings};
 
 use super::action::Step;
 
-/// Minimum time of a step, if the policy gives the step any time. It is also kubelet's minimum
-/// grace period (`minimumGracePeriodInSeconds`).
+/// Time between the stop signal and SIGKILL at the end of the grace period. Also the minimum time
+/// of a step, if the grace policy gives each step time of its own. It is kubelet's minimum grace
+/// period, too (`minimumGracePeriodInSeconds`).
 pub const MIN_GRACE: Duration = Duration::from_secs(2);
 
 const LATER_STEPS: u32 = 4;
 
-/// The steps that a pod can have.
+/// The steps of a termination in their order, without `Step::Over`.
 pub const STEPS: [Step; 5] = [
     Step::Hooks,
     Step::PreExit,
@@ -31,7 +32,8 @@ pub struct Budget {
     pub policy: GracePolicy,
     /// The grace period that the caller really gives.
     pub grace: Duration,
-    /// Longest time of a defer container beyond the grace period, if the settings allow any.
+    /// Longest time that all defer containers together may take beyond the grace period. `None` if
+    /// the settings do not extend it.
     pub extension: Option<Duration>,
 }
 
@@ -46,7 +48,9 @@ pub struct Share {
 }
 
 impl Budget {
-    /// The budget of a pod with these settings if its caller gives it `grace`.
+    /// The budget of a pod with these settings if its caller gives it `grace`. The policy is
+    /// `Strict` if `grace` is too short for the policy of the settings. If defer containers may
+    /// exceed the grace period, `Overrun` replaces `Shared` and `Strict`.
     pub fn new(settings: &Settings, grace: Duration) -> Budget {
         let policy = match settings.grace_policy {
             policy if grace < policy.least() => GracePolicy::Strict,
@@ -120,8 +124,8 @@ impl Budget {
         Some(Share { ask_all, kill })
     }
 
-    /// The time of a defer container's step if the grace period is extended by `granted`. When this
-    /// time ends, the container gets the stop signal, and two seconds later SIGKILL.
+    /// The share of a step of defer containers if `granted` is added to the grace period: the stop
+    /// signal at the end of both, and SIGKILL two seconds later.
     pub fn extended(&self, granted: Duration) -> Share {
         let ask_all = self.grace.saturating_add(granted);
         Share {
@@ -130,9 +134,9 @@ impl Budget {
         }
     }
 
-    /// The latest end of each of the `steps` of a pod, in their order, measured from the start of
-    /// the termination. Each step comes with its cap, the longest time that its containers may
-    /// take.
+    /// The latest end of each of the `steps` of a pod, in the order of a termination. Each step
+    /// comes with its cap, the longest time that its containers may take, or `None` without a
+    /// limit. A skipped step ends when it begins.
     pub fn worst_case(&self, steps: &[(Step, Option<Duration>)]) -> Vec<(Step, Duration)> {
         let mut at = Duration::ZERO;
         let present = STEPS.iter().filter_map(|step| {
@@ -155,9 +159,10 @@ impl Budget {
             .collect()
     }
 
-    /// Delay of the answer to a stop request whose signal is not delivered yet. The caller's timer
-    /// starts at the answer, and the caller sends SIGKILL at the end of the grace period: the delay
-    /// leaves time for the containers stopped last.
+    /// Longest delay of the answer to a stop request whose signal is not delivered yet, if no defer
+    /// container may exceed the grace period. The caller's timer starts at the answer, and the
+    /// caller sends SIGKILL at the end of the grace period. So the delay leaves time for the
+    /// containers stopped last.
     pub fn answer_delay(&self) -> Duration {
         match self.policy {
             GracePolicy::Shared | GracePolicy::Reserve => MIN_GRACE,
@@ -167,8 +172,9 @@ impl Budget {
         }
     }
 
-    /// True if all containers alive at the end of the grace period get their stop signal at once,
-    /// because no step has time of its own.
+    /// True if, at the end of the grace period, all containers that are still alive get a stop
+    /// signal together, even before their turn. Only `Shared` does so: under the other policies,
+    /// each step has its own deadlines.
     pub fn tells_all_at_the_end(&self) -> bool {
         match self.policy {
             GracePolicy::Shared => true,
@@ -179,7 +185,8 @@ impl Budget {
         }
     }
 
-    /// True if a sidecar that is killed before its turn gets its stop signal and two seconds first.
+    /// True if containers get two seconds even when the caller leaves none. For example, a sidecar
+    /// that gets the caller's SIGKILL before its turn first gets its stop signal.
     pub fn gives_a_last_chance(&self) -> bool {
         match self.policy {
             GracePolicy::Strict => false,

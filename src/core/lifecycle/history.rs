@@ -9,7 +9,8 @@ use super::action::Cause;
 use super::time::Time;
 
 /// Maximum number of names that are remembered. A pod's spec has fewer. If a caller uses more, the
-/// shim does not infer that the run is complete, because that takes the records of all names.
+/// shim does not infer the completion of a run whose apps are not listed, because that takes the
+/// records of all names.
 pub(super) const NAMES_AT_MOST: usize = 1024;
 
 /// Delay until the exit of a container that was asked to stop counts as final: its caller may be
@@ -17,14 +18,14 @@ pub(super) const NAMES_AT_MOST: usize = 1024;
 /// changed image.
 const ASKED_COUNTS_AFTER: Duration = Duration::from_secs(30);
 
-/// Longest wait for a container that its caller creates again because of its exit code: longer than
-/// kubelet's longest back-off of 5 min.
+/// Delay until the exit of a container counts as final if its caller creates the container again
+/// after this exit code: longer than kubelet's longest back-off of 5 min.
 const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
 
-/// Longest time between two exits while the caller restarts the whole pod. Kubelet stops each
-/// container within 2 s, as soon as the one before has exited. A container that is stopped later is
-/// stopped for another reason: 2 s may be the rest of its grace period after a preStop handler that
-/// the shim cannot see.
+/// Longest time between two exits while the caller restarts the whole pod. Kubelet gives each
+/// container 2 s, and stops the next one as soon as this one has exited. A later exit has another
+/// cause, even if the container got only 2 s: these may be the rest of its grace period after a
+/// preStop handler that the shim cannot see.
 pub const RESTARTS_ALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// The history of all names of a pod.
@@ -49,12 +50,13 @@ pub(super) struct NameRecord {
     pub started: Option<u64>,
     /// Creation number of the last container of this name whose program was executed.
     pub ran: Option<u64>,
-    /// A defer container of this name was run in this sandbox.
+    /// A defer container of this name was run in a termination that was not disproved.
     pub deferred: bool,
-    /// Creation number of the first container of this name that was created after the program had
-    /// succeeded.
+    /// Creation number of the first container of this name that was created after the last success
+    /// of its program.
     pub reopened: Option<u64>,
-    /// The exit code of the last container of this name; `None` while it is alive.
+    /// The exit code of the last container of this name: the program's own, even if another one is
+    /// reported. `None` until the container has exited and is not restarted in place.
     pub code: Option<u32>,
     /// The time when the exit of the last container counts for the whole pod, if no container of
     /// this name is created before.
@@ -81,9 +83,11 @@ pub(super) struct ReportedExit {
 /// pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum ExitReason {
-    /// The container has exited by itself.
+    /// The container has exited by itself, or the shim stopped it for a failure, such as that of a
+    /// probe.
     Itself,
-    /// The caller stopped the container and gave it 2 s at most.
+    /// The caller gave the container 2 s at most, or the shim stopped it in a termination inferred
+    /// from such stop requests.
     StoppedShortly,
     /// The container was stopped in any other way.
     Stopped,
@@ -96,16 +100,17 @@ pub(super) struct End {
     pub code: u32,
     /// The program was executed.
     pub has_run: bool,
-    /// The container was asked or told to stop.
+    /// The caller had begun to stop the container, or the shim had delivered its stop signal.
     pub asked: bool,
-    /// The container was told to stop: its stop signal was delivered.
+    /// The container's stop signal was delivered, but not for a failure.
     pub was_signaled: bool,
     /// The caller creates the container again after this code, whatever the restart policy.
     pub caller_restarts: bool,
 }
 
 impl History {
-    /// Records that container `number` of the name is being created.
+    /// Records that container `number`, which is being created or joins the run that begins, is the
+    /// last of its name. The exit of the container before it is forgotten.
     pub fn created(&mut self, name: &str, number: u64) {
         if self.names.len() >= NAMES_AT_MOST && !self.names.contains_key(name) {
             self.incomplete = true;
@@ -121,16 +126,16 @@ impl History {
         record.reported = None;
     }
 
-    /// Records that the caller asked for a container that cannot be created. So the work of this
-    /// name is not done, whatever the last exit code.
+    /// Records that the caller has tried to create a container of the name after the sandbox was
+    /// gone. So the work of this name is not done, and its last exit code is forgotten.
     pub fn wanted(&mut self, name: &str) {
         if let Some(record) = self.names.get_mut(name) {
             record.code = None;
         }
     }
 
-    /// Records the end of container `number`, and the reason for the pod's end if this exit ends
-    /// the pod. Only the last container of the name counts.
+    /// Records the end of container `number`. `fatal` is the reason for the pod's end if this exit
+    /// ends the pod. Does nothing if the name has a later container.
     pub fn ended(&mut self, name: &str, number: u64, end: End, fatal: Option<Cause>) {
         if let Some(record) = self.names.get_mut(name)
             && record.created == number
@@ -149,9 +154,10 @@ impl History {
         }
     }
 
-    /// Records at `at` that container `number` has exited for its caller: no restart in place
-    /// follows, and the exit is not withheld. The exit event with `code` comes later. The record
-    /// serves to detect [a restart of the whole pod](History::is_restart_of_all).
+    /// Records at `at` the exit of container `number`, of which the caller is about to learn with
+    /// `code`. An exit that is hidden, because a restart in place follows or the exit is withheld,
+    /// is recorded only when it is reported. The record serves to detect [a restart of the whole
+    /// pod](History::is_restart_of_all).
     pub fn record_exit(
         &mut self,
         (name, number): (&str, u64),
@@ -176,9 +182,9 @@ impl History {
     /// True if the reported exits fit a restart of the whole pod in its sandbox (Kubernetes'
     /// RestartAllContainers, KEP-5532): a container exited by itself, and kubelet stopped all
     /// containers that exited later, at least one. Kubelet gave each of these 2 s at most, and each
-    /// exited within [`RESTARTS_ALL_WITHIN`] after the exit before. `name` must have a reported
-    /// exit, of either kind. Only names that usher orders (`is_ordered`) count. Ignores living
-    /// containers.
+    /// exited within [`RESTARTS_ALL_WITHIN`] after the exit before. `name`, which the caller
+    /// creates now, must be among the names with a reported exit. Only names that usher orders
+    /// (`is_ordered`) count. Ignores living containers.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
         let mut exits: Vec<_> = self
             .reported()
@@ -213,7 +219,8 @@ impl History {
         names.filter_map(|(name, record)| Some((name.as_str(), record.reported?)))
     }
 
-    /// Marks these names as done: no container waits for them any more.
+    /// Marks these names as done: no container waits for them any more. Called for names that the
+    /// caller does not create again in the run after a complete one.
     pub fn excuse(&mut self, names: &[String]) {
         for name in names {
             if let Some(record) = self.names.get_mut(name) {
@@ -233,14 +240,14 @@ impl History {
         }
     }
 
-    /// Records that a defer container of the name is run.
+    /// Records that the turn of a defer container of the name begins: its program is executed.
     pub fn deferred(&mut self, name: &str) {
         if let Some(record) = self.names.get_mut(name) {
             record.deferred = true;
         }
     }
 
-    /// True if a defer container of the name was run in this sandbox.
+    /// True if a defer container of the name was run in a termination that was not disproved.
     pub fn was_deferred(&self, name: &str) -> bool {
         self.of(name).is_some_and(|record| record.deferred)
     }
@@ -260,7 +267,8 @@ impl History {
         }
     }
 
-    /// True if a program of the name was executed before container `number` was created.
+    /// True if the program of an earlier container of the name was executed, and the program of
+    /// container `number` was not.
     pub fn has_run_before(&self, name: &str, number: u64) -> bool {
         let ran = self.of(name).and_then(|record| record.ran);
         ran.is_some_and(|ran| ran < number)
@@ -275,21 +283,23 @@ impl History {
         }
     }
 
-    /// Takes back that container `number` was started: its postStart handler has only begun.
+    /// Takes back that container `number` was started, because its postStart handler has begun only
+    /// now and must succeed first.
     pub fn not_started(&mut self, name: &str, number: u64) {
         if let Some(record) = self.names.get_mut(name) {
             record.started.take_if(|first| *first == number);
         }
     }
 
-    /// True if an init container of the name was created again after it succeeded.
+    /// True if an init container of the name was created again after it succeeded, and has not
+    /// succeeded since.
     pub fn is_reopened(&self, name: &str) -> bool {
         self.of(name)
             .is_some_and(|record| record.reopened.is_some())
     }
 
-    /// Begins a new run after a termination. With `anew` the caller creates the whole pod again;
-    /// otherwise names that are done stay done.
+    /// Prepares the records for the next run. With `anew` the caller creates the whole pod again,
+    /// so all records are dropped. Otherwise names that are done stay done.
     pub fn start_over(&mut self, anew: bool) {
         if anew {
             *self = History::default();
@@ -309,7 +319,7 @@ impl History {
         fatal.min_by_key(|(at, _)| *at)
     }
 
-    /// True if no container of another name was ever created.
+    /// True if no workload container of another name was created since the pod last began anew.
     pub fn is_alone(&self, name: &str) -> bool {
         !self.incomplete && self.names.keys().all(|other| other == name)
     }

@@ -107,7 +107,9 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// The container's termination hook if it has not been run.
+    /// The container's termination hook if it is still to be run. `None` if it was begun, if the
+    /// container does not run or has got its stop signal, or if the caller leaves no time for
+    /// hooks. Also `None` for a guest and for a container of the next run.
     pub(super) fn termination_hook(&self, container: &Container) -> Option<&Hook> {
         let running = container.state.as_running()?;
         let may_run = container.is_ordered()

@@ -27,7 +27,9 @@ pub(super) struct OpenRequest<'a> {
 }
 
 impl Pod {
-    /// The termination implied by the open stop requests, and when it takes effect.
+    /// The termination implied by the open stop requests, and when it begins. Two open requests
+    /// mean a termination now. A single one means a termination, now or later, only if no second
+    /// one can come (`lone_request_ends_pod_at`). `None` if the requests mean no termination.
     pub(super) fn inferred(&self) -> Option<(Time, Termination)> {
         let open: Vec<_> = self.open_requests().collect();
         let known = match open.as_slice() {
@@ -49,7 +51,7 @@ impl Pod {
         let (callers, ours): (Vec<_>, Vec<_>) = open
             .iter()
             // Containers that only the caller starts and stops get their signals at once in any
-            // case.
+            // case. So their requests do not set the deadline.
             .partition(|open| open.container.role_policy().is_callers());
         let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
         let mut counts: Vec<_> = ours
@@ -79,11 +81,11 @@ impl Pod {
         })
     }
 
-    /// The time when `lone`, the only open stop request, counts as the termination of the pod: the
-    /// time of the request if the caller sees no other container running. For a held defer
-    /// container beside which no app runs, one termination window later. Otherwise `None`, because
-    /// a second request can still come. Also `None` for a SIGKILL, or if no hook or defer container
-    /// is left to run.
+    /// The time when `lone`, the only open stop request, counts as the termination of the pod. This
+    /// is the time of the request if no other container that usher orders runs for the caller. For
+    /// a held defer container beside which no app runs, it is one termination window later.
+    /// Otherwise `None`, because a second request can still come. Also `None` for a SIGKILL, a
+    /// guest or a native init container, or if no hook or defer container is left to run.
     fn lone_request_ends_pod_at(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
@@ -107,7 +109,8 @@ impl Pod {
         ends.then(|| request.at().after(self.termination_window()))
     }
 
-    /// True if a termination of this pod has hooks or defer containers to run.
+    /// True if a termination of this pod would have hooks or defer containers to run: the plan has
+    /// a termination hook, or lists a defer container that has not run.
     pub(super) fn has_an_ending(&self) -> bool {
         let Some(plan) = &self.plan else {
             return false;
@@ -118,7 +121,8 @@ impl Pod {
 
     /// Drops an inferred termination, if there is one, because the caller creates the container
     /// `new_container`: kubelet creates no containers in a pod that it ends. Hooks and defer
-    /// containers run again in the next termination.
+    /// containers run again in the next termination. If the pod has no sandbox container and has
+    /// ended, a new pod begins instead. A decided termination stays.
     pub(super) fn disprove_termination(&mut self, new_container: &str) {
         let is_inferred = |termination: &Termination| !termination.cause().is_decided();
         if !self.termination.as_ref().is_some_and(is_inferred) {
@@ -154,7 +158,8 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// Rule: a stop request that is not part of a known termination is delivered.
+    /// Rule: the stop signal of a request that is not part of a known termination is delivered,
+    /// unless the shim waits for a second request (`single_request_due_at`).
     pub(super) fn single_request_is_delivered(&self) -> Option<Due<Decision>> {
         let container = self.container;
         if !container.is_asked() || !container.is_ordered() || !self.can_be_told() {
@@ -182,7 +187,7 @@ impl Subject<'_> {
     fn single_request_due_at(&self, request: &StopRequest) -> Time {
         let container = self.container;
         // The container still runs a hook of a disproved termination. The signal waits for the
-        // hook.
+        // hook, until two seconds before the caller's SIGKILL.
         if container.is_hooked() {
             return request.deadline().before(MIN_GRACE);
         }
@@ -208,9 +213,9 @@ impl Subject<'_> {
         proven.max(window).min(request.deadline())
     }
 
-    /// True if the container can get its stop signal and has not got it yet: it runs, is parked, or
-    /// is between two executions. A container that is being executed or killed cannot get the
-    /// signal.
+    /// True if the container can be stopped now and has not got its stop signal. It runs, or it is
+    /// parked or between two executions: then it ends without a signal. A container that is being
+    /// executed or killed cannot be stopped now.
     pub(super) fn can_be_told(&self) -> bool {
         let state = &self.container.state;
         let is_undelivered = state
@@ -221,10 +226,10 @@ impl Subject<'_> {
 }
 
 impl Container {
-    /// The time at which this container would have got its own stop request if the pod were ending.
-    /// `request` was made for another container. If this container has no stop request at that
-    /// time, the pod lives on. `None` if a missing request proves nothing. `window` is the end of
-    /// the termination window.
+    /// The time by which the caller stops this container too if `request`, for another container,
+    /// is part of a termination. Without a stop request by then, the pod lives on. `None` if the
+    /// lack of a request proves nothing, for example because the container does not run. `window`
+    /// is the time of `request` plus the setting `termination-window`.
     fn silence_proves_at(&self, request: &StopRequest, window: Time) -> Option<Time> {
         let own = self.request.as_ref();
         // Kubelet stops only containers that it has seen running. It stops its own init containers
@@ -248,10 +253,11 @@ impl Container {
         }
     }
 
-    /// The longest time for which a preStop handler can delay the container's stop request. `grace`
-    /// is the time for the handler and the stop together. The shim sees `exec` handlers, and knows
-    /// how long a `sleep` takes. Other handlers are assumed to take half of the grace period. The
-    /// other half is left to the container that was asked to stop.
+    /// The longest time for which a preStop handler that the shim does not see can delay the
+    /// container's stop request. Zero without a handler, and for an `exec` handler, which the shim
+    /// sees. `grace` is the time for the handler and the stop together. A handler other than
+    /// `sleep` is assumed to take half of it. The other half is left to the container that was
+    /// asked to stop.
     pub(super) fn hides_a_stop_for(&self, grace: Duration) -> Duration {
         match &self.facts.pre_stop {
             Some(PreStop::Sleep(pause)) => *pause,

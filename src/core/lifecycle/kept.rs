@@ -17,14 +17,16 @@ use super::time::Time;
 /// The containers that keep a finished pod alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptAlive {
+    /// The time since which the run is over.
     pub since: Time,
     /// Names of the containers, in the order of their creation.
     pub by: Vec<String>,
 }
 
 impl Pod {
-    /// Returns the containers that keep the pod alive, or `None` while other containers live or the
-    /// run goes on.
+    /// Returns the guests that keep the pod alive after its run. `None` while the run goes on, or
+    /// while containers that usher stops are alive. Also `None` if every guest has exited or got a
+    /// stop request, or if the caller or a person ends the pod.
     pub(super) fn kept(&self) -> Option<KeptAlive> {
         self.foreseen_kept().filter(|kept| kept.since <= self.now)
     }
@@ -46,8 +48,9 @@ impl Pod {
         (!by.is_empty()).then_some(KeptAlive { since, by })
     }
 
-    /// The time since which the run is over, if neither the caller nor a person has requested a
-    /// stop. kubelet then waits for the remaining containers.
+    /// The time since which the run is over, or will be unless something happens before. kubelet
+    /// then waits for the remaining containers. `None` if the run goes on, if the sandbox is gone,
+    /// or if the caller or a person ends the pod.
     fn run_is_over_since(&self) -> Option<Time> {
         match &self.termination {
             _ if self.sandbox_is_gone => None,
@@ -65,7 +68,8 @@ impl Pod {
 }
 
 impl Pod {
-    /// Rule: when a run is over, the log names once the containers that keep the pod alive.
+    /// Rule: a few seconds after the run is over, the log names once the containers that keep the
+    /// pod alive.
     pub(super) fn kept_pod_is_logged(&self) -> Option<Due<PodDecision>> {
         let since = self.foreseen_kept()?.since;
         let is_news = self.kept_said != Some(since);

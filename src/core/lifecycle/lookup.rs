@@ -52,7 +52,8 @@ impl Pod {
     }
 
     /// Handles an event of a container: `look` reads the pod and returns the meaning of the event,
-    /// and `act` carries it out. Events of a removed container are logged and ignored.
+    /// and `act` carries it out. An event of a removed container is logged, and the result is
+    /// `None`.
     pub(super) fn on_event<T, R>(
         &mut self,
         id: &ContainerId,
@@ -65,7 +66,8 @@ impl Pod {
             .ok()
     }
 
-    /// Handles an event whose meaning does not depend on the pod.
+    /// Changes a container by `act`: for an event whose meaning does not depend on the pod, or to
+    /// carry out the decision of a rule. `None` for a removed container, which is logged.
     pub(super) fn with_container<R>(
         &mut self,
         id: &ContainerId,

@@ -12,11 +12,12 @@ use super::time::Time;
 use super::{Obstacle, Pod};
 
 impl Pod {
-    /// Terminates the pod within `grace`, or within its own grace period. Returns the containers
-    /// that are to stop and the deadline, or `None` if all have stopped.
+    /// Begins the pod's termination for `usher stop`, within `grace` or else within the pod's own
+    /// grace period. A termination under way goes on, and `grace` can only shorten it. Returns the
+    /// containers that have not exited yet and the deadline, or `None` if all have exited.
     ///
-    /// Guests are stopped, too, and so are the containers of a pod without a plan. No other request
-    /// makes the shim stop these containers. The sandbox is left to its caller.
+    /// Guests are stopped, too, and so are the containers of a pod without a plan. No other
+    /// termination stops these containers. The sandbox is left to its caller.
     pub fn handle_stop(
         &mut self,
         now: Time,
@@ -54,8 +55,9 @@ impl Pod {
         Some((names, deadline.unwrap_or(now)))
     }
 
-    /// Orders the execution of a container's program before its turn. Returns the obstacles that
-    /// the container waited for.
+    /// Orders the execution of a container's program before its turn (`usher release`). An open
+    /// Start is answered when the program runs. Returns the obstacles that the container waited
+    /// for.
     ///
     /// # Errors
     ///
@@ -78,7 +80,8 @@ impl Pod {
         Ok(obstacles)
     }
 
-    /// The names that a container released by hand waits for, and the obstacles.
+    /// The names and the obstacles that `container` waits for, when a person releases it. Refuses
+    /// the release if it is not possible now.
     fn overridden(&self, container: &Container) -> Result<(Vec<String>, Vec<Obstacle>), Refusal> {
         let (name, state) = (container.name.clone(), &container.state);
         if container.defer_turn().is_some() {

@@ -183,8 +183,8 @@ pub struct Pod {
     /// The caller has restarted the whole pod in this sandbox (KEP-5532).
     was_restarted: bool,
     termination: Option<Termination>,
-    /// The time since which the run is late. Set once the shim has told the run's containers so on
-    /// their stderr.
+    /// The time since which the run is late. Set once the shim has written so to the stderr of the
+    /// run's containers.
     late_said: Option<Time>,
     /// The end of the run. Set once the log has named the containers that keep the pod alive.
     kept_said: Option<Time>,
@@ -202,10 +202,11 @@ pub struct Pod {
 pub enum Phase {
     /// Init containers and sidecars are being started.
     Initializing,
-    /// Everything that apps wait for is started.
+    /// All init containers have exited with 0, and all sidecars were started.
     Running,
     Terminating(Step),
-    /// All containers have been stopped.
+    /// The termination steps are over. Guests may still run, or a process that SIGKILL does not
+    /// end.
     Terminated,
 }
 
@@ -224,8 +225,9 @@ impl Pod {
         }
     }
 
-    /// The probe that the driver attempts at `now`: the startup or liveness probe of a container.
-    /// Its timeout bounds the attempt.
+    /// The probe for an [`Action::Probe`] that the driver carries out at `now`: the container's
+    /// startup or liveness probe, with the timeout of this attempt. `None` if the container is
+    /// unknown, or does not run or use a probe any more.
     pub fn probe(&self, now: Time, id: &ContainerId) -> Option<Probe> {
         let container = self.known(id).ok()?;
         match container.defer_turn() {
@@ -235,14 +237,15 @@ impl Pod {
     }
 
     /// True if a container's program is to be restarted in place, or is being restarted. The
-    /// leftovers of its last process have to be cleaned up before.
+    /// runtime state of its last process has to be cleaned up before the restart.
     pub fn will_run_again(&self, id: &ContainerId) -> bool {
         self.known(id)
             .is_ok_and(|container| container.state.will_run_again())
     }
 
-    /// True if the pending actions advance the pod: a program is executed, or a container that
-    /// waited for its turn is stopped.
+    /// True if an action that the driver has not polled yet executes a program, runs a hook, or
+    /// sends a signal that the shim itself has decided. A cleanup of runtime state has to wait for
+    /// such actions.
     pub fn is_about_to_go_on(&self) -> bool {
         let goes_on = |action: &Action| {
             matches!(
@@ -283,12 +286,13 @@ impl Pod {
         self.next_timer().map(|(at, _)| at)
     }
 
-    /// Evaluates the rules at `now`.
+    /// Carries out all decisions that are due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         self.settle(now);
     }
 
-    /// The current container of a name: the one created last.
+    /// The current container of a name: the one created last, which may have exited. `None` if no
+    /// container of this name exists.
     fn current(&self, name: &str) -> Option<&Container> {
         self.containers
             .values()
@@ -301,7 +305,7 @@ impl Pod {
         self.plan.as_ref().is_some_and(|plan| !plan.is_empty())
     }
 
-    /// True if a sandbox container opened the pod, as with the CRI.
+    /// True if the pod has a sandbox container, as with the CRI, even if the sandbox has exited.
     fn has_sandbox(&self) -> bool {
         self.containers
             .values()
@@ -318,7 +322,8 @@ impl Pod {
         self.plan_of(container)?.grace_period
     }
 
-    /// The grace period that the annotations give the container's pod.
+    /// The grace period of the container's pod: that of usher's annotation, or else the one that
+    /// kubelet has written down, or else the usual one. The caller may give less for a stop.
     fn annotated_grace(&self, container: &Container) -> Duration {
         let settings = self.plan.as_ref().map(|plan| plan.settings());
         settings

@@ -10,8 +10,8 @@ use super::action::ContainerId;
 
 impl Pod {
     /// The `oom_score_adj` for the processes of a sidecar: the lowest of the scores that the caller
-    /// has set for the sidecar and for the living apps. `None` for a container whose score the shim
-    /// does not change.
+    /// has set for the sidecar and for the living apps. `None` if the container is no sidecar or is
+    /// unknown, or if the setting `oom-score` is off: then the shim changes no score.
     pub fn oom_score(&self, id: &ContainerId) -> Option<i32> {
         let plan = self.plan.as_ref()?;
         let sidecar = self.known(id).ok()?;

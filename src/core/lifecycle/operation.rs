@@ -42,13 +42,13 @@ impl Operations {
         id
     }
 
-    /// Ends an operation. Returns false if its completion is stale.
+    /// Ends an operation when its effect is over. Returns false if the completion is stale.
     #[must_use]
     pub fn complete(&mut self, id: OperationId) -> bool {
         self.under_way.remove(&id).is_some()
     }
 
-    /// Makes the completion of an operation stale.
+    /// Makes the completion of an operation stale. Does not end the effect itself.
     pub fn cancel(&mut self, id: OperationId) {
         self.under_way.remove(&id);
     }
@@ -65,7 +65,7 @@ impl Operations {
         self.cancel_up_to(container, Wanted::UntilReplaced);
     }
 
-    /// Makes the completions of all operations on the container stale.
+    /// Makes the completions of all operations on the container stale: it is deleted.
     pub fn cancel_all(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilDeleted);
     }

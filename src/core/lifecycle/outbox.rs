@@ -40,7 +40,8 @@ impl Outbox {
         });
     }
 
-    /// Answers a Kill whose signal is not delivered now.
+    /// Answers a Kill with success. If the caller's signal is passed on, the driver answers the
+    /// Kill after the delivery, without this action.
     pub fn answer_kill(&mut self, request: RequestId) {
         self.push(Action::AnswerKill {
             request,

@@ -22,7 +22,7 @@ use super::time::Time;
 /// The probe in use for a running program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Watch {
-    /// The startup probe: the container counts as started when it succeeds.
+    /// The startup probe: the container does not count as started before the probe succeeds.
     Startup(Box<Probing>),
     /// The liveness probe of a container that is started.
     Liveness(Box<Probing>),
@@ -68,7 +68,7 @@ impl Watch {
         })
     }
 
-    /// True if the container is not started yet, or never will be.
+    /// True if the startup probe has not succeeded: it is in use, or has failed too often.
     pub fn is_startup(&self) -> bool {
         matches!(self, Watch::Startup(_) | Watch::NeverUp)
     }
@@ -108,7 +108,7 @@ impl Probing {
 
 impl Pod {
     /// Records the outcome of [`Action::Probe`], and the CPU time that the attempt took outside of
-    /// the pod.
+    /// the pod. For an earlier execution of the container, only the CPU time counts.
     pub fn handle_probed(
         &mut self,
         now: Time,
@@ -203,7 +203,7 @@ impl Subject<'_> {
         Some(self.pod.due(at, failed))
     }
 
-    /// The expected cost of an attempt of the container's probe.
+    /// The expected CPU time of an attempt of the container's probe.
     pub(super) fn probe_cost(&self) -> Duration {
         self.pod.allowance.expected(self.container.probe_cost)
     }
@@ -252,7 +252,8 @@ impl ContainerContext<'_> {
         self.attempt_begins(execution, cost);
     }
 
-    /// Begins an attempt of the container's probe, for execution `execution` of the container.
+    /// Orders an attempt of the container's probe, for execution `execution` of the container, and
+    /// reserves the attempt's expected CPU time `cost`.
     pub(super) fn attempt_begins(&mut self, execution: u64, cost: Duration) {
         self.allowance.begin(self.now, execution, cost);
         let id = self.id.clone();

@@ -22,8 +22,8 @@ use super::role_policy::StartCondition;
 use super::rules::{Due, PodDecision};
 use super::time::Time;
 
-/// Delay before usher writes to a waiting container's stderr that it waits, or to the stderr of
-/// sidecars that the run is late. Shorter waits are not worth a line.
+/// Delay before usher writes a line about a wait: that a container waits or the run is late (to
+/// stderr), or that guests keep the pod alive (to the log). Shorter waits are not worth a line.
 pub(super) const LOGGED_AFTER: Duration = Duration::from_secs(5);
 
 /// A missing annotation that may be the reason for a wait.
@@ -107,7 +107,8 @@ impl Pod {
         words
     }
 
-    /// The annotations that may be missing if a container waits for these names.
+    /// The annotations that may be missing if a container waits for these names. Empty if it waits
+    /// for no names, or if no annotation would end its wait.
     pub(super) fn remedies(&self, container: &Container, missing: &[String]) -> Vec<Remedy> {
         let Some(plan) = self.plan.as_ref().filter(|_| !missing.is_empty()) else {
             return Vec::new();
@@ -148,8 +149,9 @@ impl Pod {
         before.map(|(name, _)| name.to_owned()).collect()
     }
 
-    /// The time at which a late run is complete at the latest, and the annotation that would make
-    /// it complete now.
+    /// The time at which a late run is complete if no container is created before, and the
+    /// annotation that would make it complete now. `None` if the run is not late, or if not all
+    /// names are known.
     pub(super) fn lateness(&self) -> Option<Lateness> {
         let (_, until) = self.late()?;
         let list = self
@@ -160,8 +162,9 @@ impl Pod {
         Some(Lateness { until, remedy })
     }
 
-    /// The period in which a newly created app counts as late: from the time when all known apps
-    /// were done until no more apps are expected. `None` if no container runs any more.
+    /// The period in which the run is late: from the time when the exits of all known apps count,
+    /// until no more apps are expected. `None` if the annotations list the apps, in a termination,
+    /// if no container that usher orders is alive, or when the period is over.
     fn late(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         if plan.apps().is_some() || self.termination.is_some() {
@@ -175,8 +178,8 @@ impl Pod {
 }
 
 impl Pod {
-    /// Rule: if all known apps are done but more apps may still be created, the run is incomplete.
-    /// The shim writes this once to the stderr of the run's running containers.
+    /// Rule: if all known apps are done but more apps may still be created, the run is late. The
+    /// shim writes this once to the log, and to the stderr of the run's running containers.
     pub(super) fn incomplete_run_is_logged(&self) -> Option<Due<PodDecision>> {
         let (since, until) = self.late()?;
         let at = since.after(LOGGED_AFTER);

@@ -7,7 +7,7 @@ use crate::plan::Role;
 
 use super::action::{ActionError, Cause, ContainerId, HookKind, ProbeKind, Step};
 
-/// Decisions for the log, each with its reason.
+/// Messages for the log: decisions and events, with their reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Report {
     /// Start was answered before the container's turn.
@@ -15,7 +15,7 @@ pub enum Report {
         name: String,
         waits_for: Vec<String>,
     },
-    /// The container's turn has come.
+    /// The program is executed: the container's turn has come, or a person has released it.
     Released {
         name: String,
         role: Role,
@@ -58,9 +58,9 @@ pub enum Report {
     Terminating { because: Cause, grace: Duration },
     /// The inferred termination is disproved: the caller has created a container.
     NotTerminating { disproved_by: String },
-    /// The caller has created a container after the end of the pod, or restarts the whole pod
-    /// (`from_the_start`). The start order, the defer containers and the completion begin anew, as
-    /// in a new sandbox.
+    /// The caller has created a container after the end of the pod, or restarts the whole pod. With
+    /// `from_the_start` the results of the last run are forgotten, as in a new sandbox. Otherwise
+    /// containers that are done stay done.
     StartsOver { with: String, from_the_start: bool },
     /// The sandbox is killed so that its caller starts the whole pod again.
     SandboxKilled,
@@ -93,7 +93,7 @@ pub enum Report {
     },
     /// A defer container is not run.
     DeferSkipped { name: String },
-    /// The running defer container may go on beyond the grace period.
+    /// The running defer container may go on until the time `by` after the end of the grace period.
     Extended { name: String, by: Duration },
     /// The grace period is over, and containers are still alive.
     GraceOver { alive: Vec<String> },

@@ -1,11 +1,11 @@
 //! Stop requests of the caller, one per container.
 //!
-//! A request is open until the caller's own deadline. The [`Evidence`] of a request says what the
-//! request proves. Two requests that are open at once mean the end of the pod. A request that was
-//! delivered alone concerns only its container.
+//! A request is open until its container has exited, or until the caller's own deadline. The
+//! [`Evidence`] of a request says what the request proves. Two requests that are open at once mean
+//! the end of the pod. A request that was delivered alone concerns only its container.
 //!
 //! ```text
-//!   PreStop ----> Stop ----> Stop        the kind: a preStop handler, then stop signals
+//!   PreStop ----> Stop ----> Stop        the kind; each arrow is a stop signal
 //!                  ^
 //!   Kill ----------'
 //!
@@ -25,9 +25,9 @@ use super::time::Time;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct StopRequest {
-    /// Time of the first request.
+    /// Time of the caller's first call for this stop: preStop handler, stop signal or SIGKILL.
     at: Time,
-    /// Time of the caller's own SIGKILL.
+    /// Time of the caller's own SIGKILL or, after it, the end of the caller's wait for the exit.
     deadline: Time,
     kind: RequestKind,
     evidence: Evidence,
@@ -40,7 +40,7 @@ enum RequestKind {
     PreStop,
     /// A stop signal.
     Stop(StopSignal),
-    /// SIGKILL without a stop signal before.
+    /// SIGKILL without a stop signal or preStop handler before.
     Kill,
 }
 
@@ -52,10 +52,11 @@ struct StopSignal {
     signal: Signal,
     /// True if the signal is for all processes, not only the init process.
     all: bool,
-    /// True if the caller gave the container no time: its first signal was SIGKILL, or came with a
-    /// grace period of zero.
+    /// True if the caller gave the container no time: its first signal was SIGKILL, or left it 2 s
+    /// at most. Kubelet gives these 2 s even without a grace period.
     forced: bool,
-    /// Longest delay of the answer. The caller's timer starts when it gets the answer.
+    /// Delay of the answer: its longest delay, or the real one once it is sent. The caller's timer
+    /// starts when it gets the answer.
     withheld: Duration,
 }
 
@@ -64,9 +65,11 @@ struct StopSignal {
 enum Evidence {
     /// The request proves that the pod ends if another request is open at the same time.
     Open,
-    /// The request was delivered before any termination was known: it is not part of a later one.
+    /// The request was delivered alone, before any termination was known. It is not part of one
+    /// that begins more than a termination window later, unless their deadlines agree.
     Alone,
-    /// The request proves nothing: it was part of a disproved termination.
+    /// The request proves nothing. It was part of a disproved termination, or it is a SIGKILL that
+    /// only cleans up a container that was never started.
     Disproved,
 }
 
@@ -104,12 +107,12 @@ impl StopRequest {
         StopRequest::new(at, grace, RequestKind::Kill)
     }
 
-    /// Time of the first request.
+    /// Time of the caller's first call for this stop: preStop handler, stop signal or SIGKILL.
     pub fn at(&self) -> Time {
         self.at
     }
 
-    /// Time of the caller's own SIGKILL.
+    /// Time of the caller's own SIGKILL or, after it, the end of the caller's wait for the exit.
     pub fn deadline(&self) -> Time {
         self.deadline
     }
@@ -134,13 +137,13 @@ impl StopRequest {
         last.since(first) <= MIN_GRACE
     }
 
-    /// True for SIGKILL without a stop signal before.
+    /// True for SIGKILL without a stop signal or preStop handler before.
     pub fn is_kill(&self) -> bool {
         self.kind == RequestKind::Kill
     }
 
-    /// True if the caller leaves no time: SIGKILL without a stop signal, or a stop signal with 2 s at
-    /// most.
+    /// True if the caller leaves no time: SIGKILL without a stop signal, or a stop signal with 2 s
+    /// at most.
     pub fn is_forced(&self) -> bool {
         match self.kind {
             RequestKind::PreStop => false,
@@ -150,13 +153,13 @@ impl StopRequest {
     }
 
     /// True if the caller sent a stop signal and gave the container 2 s at most, counted from its
-    /// first signal. A stop after a preStop handler is none: 2 s may be the rest of the grace period.
+    /// first signal. False after a preStop handler: then 2 s may be the rest of the grace period.
     pub fn is_short_stop(&self) -> bool {
         matches!(self.kind, RequestKind::Stop(stop) if stop.forced)
     }
 
     /// True if the request can be part of a termination that began at `since`. A request that was
-    /// delivered alone before `since` cannot: it has its own deadline.
+    /// delivered alone before `since` cannot: it has its own deadline. Nor can a disproved request.
     pub fn is_of_end_since(&self, since: Time) -> bool {
         match self.evidence {
             Evidence::Open => true,
@@ -181,13 +184,15 @@ impl StopRequest {
         deadline.max(self.at.after(MIN_GRACE))
     }
 
-    /// True if the request is open at `now` and counts for its pod.
+    /// True if the request has not closed at `now`, and is not disproved. An exit of its container
+    /// does not count here: [`Container::open_request`] checks that.
     pub fn is_open(&self, now: Time) -> bool {
         self.evidence != Evidence::Disproved && now < self.closes()
     }
 
-    /// True if the request is to be dropped when another request comes at `now`. After a preStop
-    /// handler that takes the whole grace period, kubelet still sends its stop signal.
+    /// True if another request that comes at `now` replaces this one instead of adding to it: this
+    /// one is disproved, or its deadline is past. After a preStop handler that takes the whole
+    /// grace period, kubelet still sends its stop signal, so two more seconds count.
     fn is_over(&self, now: Time) -> bool {
         let until = match self.kind {
             RequestKind::PreStop => self.deadline.after(MIN_GRACE),
@@ -196,8 +201,8 @@ impl StopRequest {
         self.evidence == Evidence::Disproved || until <= now
     }
 
-    /// Adds a later request. The caller's deadline counts from the first request, unless a preStop
-    /// handler has taken all of the time.
+    /// Adds a later request: its stop signal replaces the earlier one. The caller's deadline counts
+    /// from the first request, unless a preStop handler has taken all of the time.
     fn followed_by(&mut self, fresh: StopRequest) {
         self.deadline = match self.deadline <= fresh.at {
             true => fresh.deadline,
@@ -224,12 +229,12 @@ impl StopRequest {
         }
     }
 
-    /// Records that the request was part of a disproved termination.
+    /// Records that the request proves nothing about its pod.
     pub fn disprove(&mut self) {
         self.evidence = Evidence::Disproved;
     }
 
-    /// Records that the answer to the request is delayed by `wait`.
+    /// Records that the answer to the request is delayed by `wait` at most.
     pub fn set_answer_delay(&mut self, wait: Duration) {
         if let RequestKind::Stop(stop) = &mut self.kind {
             stop.withheld = wait;
@@ -245,13 +250,15 @@ impl StopRequest {
 }
 
 impl Container {
-    /// True if the caller has sent a stop signal.
+    /// True if the caller has sent a stop signal, even if the request is closed. A SIGKILL or a
+    /// preStop handler alone does not count.
     pub fn is_asked(&self) -> bool {
         self.request
             .is_some_and(|request| request.signal().is_some())
     }
 
-    /// The stop request if it is open at `now` and counts for the pod.
+    /// The stop request if it is open at `now` and counts for the pod. `None` also if the container
+    /// has exited, belongs to the next run, or is the sandbox.
     pub fn open_request(&self, now: Time) -> Option<&StopRequest> {
         let request = self.request.as_ref()?;
         let is_of_the_pod = self.kind == ContainerKind::Workload && !self.is_of_next_run;
@@ -259,7 +266,8 @@ impl Container {
         (counts && request.is_open(now)).then_some(request)
     }
 
-    /// Records that the caller runs the preStop handler.
+    /// Records that the caller runs the preStop handler, with which it begins to stop the
+    /// container.
     pub fn add_pre_stop_request(&mut self, fresh: StopRequest) {
         let request = self.renew_request(fresh);
         // The caller has begun its stop again: its deadline counts from this preStop handler.
@@ -268,8 +276,9 @@ impl Container {
         }
     }
 
-    /// Records a stop signal or SIGKILL of the caller. A SIGKILL after another request, for example
-    /// after a stop signal, changes nothing here.
+    /// Records a stop signal or SIGKILL of the caller. A stop signal replaces the signal of an open
+    /// request, but does not extend its deadline. SIGKILL changes nothing if there is a request,
+    /// even a closed one.
     pub fn add_request(&mut self, fresh: StopRequest) {
         match fresh.kind {
             RequestKind::Kill => {

@@ -1,9 +1,11 @@
-//! Restarts of sidecars in place: same task, same streams, another process.
+//! Restarts in place of sidecars and of failed defer containers (`defers.rs`): same task, same
+//! streams, another process.
 //!
-//! Under a pod's `restartPolicy` of `OnFailure` or `Never` the caller does not restart a crashed
-//! sidecar, or restarts the whole pod for it. In a termination no caller restarts a sidecar. The
-//! back-off is kubelet's: the first restart comes at once, then the wait doubles from 10 s to 5
-//! min, and resets after 10 min of health. In a termination the wait is 0, 1, 2, then 4 s.
+//! The shim restarts a sidecar if the caller does not: under a pod's `restartPolicy` of `OnFailure`
+//! or `Never`, after a failed liveness probe, and in a termination until the sidecar has to stop.
+//! The back-off is kubelet's: the first restart comes at once, then the wait doubles from 10 s to
+//! 5 min, and resets after a program has run for 10 min. In a termination the wait is 0, 1, 2, then
+//! 4 s.
 
 use std::time::Duration;
 
@@ -31,7 +33,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// The longest wait for a restart in a termination.
 const LONGEST_IN_AN_END: Duration = Duration::from_secs(4);
 
-/// The back-off of restarts.
+/// The back-off of one container's restarts. The waits in a termination are counted apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct BackOff {
     next: Duration,
@@ -42,7 +44,8 @@ pub(super) struct BackOff {
 
 impl BackOff {
     /// Returns the wait before the restart of a program that has run for `ran`, outside of a
-    /// termination.
+    /// termination: 0 at first and after a run of ten minutes. Doubles the wait for the next time,
+    /// and forgets the waits of an earlier termination.
     fn after(&mut self, ran: Duration) -> Duration {
         self.in_an_end = None;
         if ran >= FORGOTTEN_AFTER {
@@ -53,7 +56,8 @@ impl BackOff {
         wait
     }
 
-    /// Returns the wait before a restart in a termination: 0, 1, 2, then 4 s.
+    /// Returns the wait before a restart in a termination, and moves on to the next wait: 0, 1, 2,
+    /// then always 4 s.
     fn after_in_an_end(&mut self) -> Duration {
         let wait = self.wait_in_an_end();
         let next = wait.saturating_mul(2);
@@ -61,12 +65,13 @@ impl BackOff {
         wait
     }
 
-    /// The wait before the next restart in a termination.
+    /// The wait before the next restart in a termination, 0 for the first one. Changes nothing.
     pub fn wait_in_an_end(self) -> Duration {
         self.in_an_end.unwrap_or_default()
     }
 
-    /// True if the last wait for a restart was in a termination.
+    /// True if the container's last restart was scheduled in a termination, even if that
+    /// termination was disproved since. False before the first restart.
     pub fn is_of_an_end(self) -> bool {
         self.in_an_end.is_some()
     }
@@ -74,7 +79,8 @@ impl BackOff {
 
 impl Pod {
     /// Records the outcome of [`Action::Restart`]. A failed restart is tried again after the
-    /// back-off.
+    /// back-off. But if the shim began to stop the container meanwhile, the exit of the last
+    /// process is reported instead. Does nothing if the container is not being restarted.
     pub fn handle_restarted(
         &mut self,
         now: Time,
@@ -100,7 +106,9 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    /// Records the restart. Returns an exit that arrived before this report.
+    /// Records that the program was restarted. If the caller has run a postStart handler before,
+    /// tells the driver to repeat it. Returns the exit of the new process if this exit arrived
+    /// before the outcome of the restart.
     fn restarted(&mut self) -> Option<ExitStatus> {
         let (execution, watch) = (self.count_execution(), self.first_probe());
         let outcome = self.container.state.restarted(self.now, execution, watch);
@@ -124,8 +132,9 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Schedules the restart of a program that exited with `status` after it ran for `ran`. If the
-    /// restart is given up later, the exit code for the caller comes from `status`.
+    /// Schedules the restart of a program that exited with `status` after it ran for `ran`. After a
+    /// failed restart, `ran` is zero. If the restart is given up later, the exit code for the
+    /// caller comes from `status`.
     pub(super) fn back_off(&mut self, ran: Duration, status: ExitStatus) {
         let back_off = &mut self.container.back_off;
         let wait = match self.termination.is_some() {
@@ -143,7 +152,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Counts an execution of a program. Returns its number.
+    /// Counts an execution of a program. Returns its number, which is unique in the pod.
     pub(super) fn count_execution(&mut self) -> u64 {
         *self.executions = self.executions.saturating_add(1);
         *self.executions
@@ -164,9 +173,11 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: a container whose process has exited, but which reads RUNNING, is restarted after its
-    /// back-off. If a restart is of no use, or the exit was withheld long enough, the exit is
-    /// reported.
+    /// Rule: a container that waits for its restart in place is restarted after its back-off, or at
+    /// once if a termination still needs it. If a restart is of no use any more, the container's
+    /// exit is reported. A restart under way is killed if the sandbox is gone. The withheld success
+    /// of a lone init container is reported after `startup-timeout`. `None` for other containers,
+    /// and during a cleanup.
     pub(super) fn restart_advances(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
@@ -192,25 +203,28 @@ impl Subject<'_> {
 }
 
 impl Subject<'_> {
-    /// True if the container began to wait for its restart before the termination, and an app, a
-    /// defer container or a hook that may need the container is left.
+    /// True if the container began to wait for its restart before the termination, and the step of
+    /// the sidecars has not begun: the steps before may need the container. False outside of a
+    /// termination.
     fn is_needed_at_once(&self) -> bool {
         let step = self.pod.termination.as_ref().map(Termination::step);
         let is_needed = step.is_some_and(|step| step < Step::Sidecars);
         is_needed && !self.container.back_off.is_of_an_end()
     }
 
-    /// True if the container is a defer container whose termination was disproved.
+    /// True for a defer container outside of a termination. Asked of a container that waits for its
+    /// restart, so the termination in which it ran was disproved.
     fn has_lost_its_turn(&self) -> bool {
         self.container.defer_turn().is_some() && self.pod.termination.is_none()
     }
 }
 
 impl Pod {
-    /// True if the shim restarts the container in place after an exit with `status`: it is a
-    /// sidecar, its restart policy says so, and it does not have to stop. `stop` is the progress of
-    /// its stop before the exit. A stop for a failed probe or postStart handler does not prevent
-    /// the restart.
+    /// True if the shim restarts the container in place after an exit with `status`. It must be a
+    /// sidecar, and [the shim's restart policy](Pod::restart_policy) must say so. No stop, no
+    /// Delete and no end of the pod may prevent the restart. `stop` is the progress of the
+    /// container's stop before the exit. A stop for a failed probe or postStart handler prevents
+    /// nothing. After a failed liveness probe, a policy counts only if the author has set it.
     pub(super) fn restarts_in_place(
         &self,
         container: &Container,
@@ -237,7 +251,8 @@ impl Pod {
         wanted && !has_to_go && !self.sandbox_is_gone && !self.ends_the_pod(container, status)
     }
 
-    /// True if a container may ever be restarted in place.
+    /// True if the shim may restart the container in place at some time of its life. Asked when the
+    /// container is created. False for an unknown container.
     pub fn may_restart_in_place(&self, id: &ContainerId) -> bool {
         self.known(id).is_ok_and(|container| {
             let own = self.own_restart_policy(container);
@@ -251,8 +266,9 @@ impl Pod {
         })
     }
 
-    /// The shim's restart policy for a container: the policy that the container's author has set,
-    /// or the policy of its role.
+    /// The policy by which the shim, not the caller, restarts a container: the author's setting
+    /// `restart`, or else the policy of its role, which changes when the pod terminates. `Never` in
+    /// a pod without a plan.
     pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
         let Some(plan) = &self.plan else {
             return RestartPolicy::Never;

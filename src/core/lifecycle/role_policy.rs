@@ -1,4 +1,4 @@
-//! The policy of each role, in one table. No other code asks for the role.
+//! The policy of each role, in one table. Other code asks for the policy rather than for the role.
 
 use crate::plan::{DeferTurn, RestartPolicy, Role};
 
@@ -11,21 +11,25 @@ pub struct RolePolicy {
     /// The condition after which later stages start. `None` if no stage waits for the container.
     pub ready_when: Option<ReadyWhen>,
     /// The step of a termination in which the container is stopped or, if it is a defer container,
-    /// runs. `None` if only `usher stop` stops the container.
+    /// runs. `None` if the shim stops the container only after `usher stop`, or when its caller
+    /// asks.
     pub step: Option<Step>,
-    /// The step in which `usher stop` stops the container.
+    /// The step in which `usher stop` stops the container. A container without `step` is stopped
+    /// later if this step is past.
     pub step_by_hand: Step,
-    /// Usher orders the container: its stop requests count for the inference of a termination.
+    /// True for every role but guest: the container counts for the phases, the end and the size of
+    /// the pod. Native init containers count, too, although kubelet starts and stops them.
     pub is_ordered: bool,
     /// The container is an app: the pod's run is complete when all apps are done.
     pub is_work: bool,
-    /// True if other containers need this container while they run. So the shim restarts it in
+    /// True for a sidecar: other containers need it while they run. So the shim restarts it in
     /// place.
     pub is_helper: bool,
-    /// A successful exit is withheld from a caller that would misinterpret it.
+    /// True for an init container: its success is withheld from a caller that would misinterpret it
+    /// (`withhold.rs`).
     pub is_withheld: bool,
-    /// True if the shim may report another exit code than the real one after it has stopped the
-    /// container.
+    /// True if the shim may hide a failure of the container from the caller: of a sidecar that the
+    /// shim has stopped, and of a defer container in any case.
     pub is_masked: bool,
 }
 
@@ -54,7 +58,7 @@ pub enum ReadyWhen {
 impl RolePolicy {
     /// The policy of a role.
     pub const fn of(role: Role) -> RolePolicy {
-        /// A container that usher only runs and stops.
+        /// The policy of a container that only its caller starts and stops. The roles change it.
         const NOTHING: RolePolicy = RolePolicy {
             start_condition: StartCondition::AtOnce,
             ready_when: None,
@@ -117,19 +121,20 @@ impl RolePolicy {
         }
     }
 
-    /// True if the caller alone decides when the container runs and stops. The shim never delays
-    /// stop requests for such a container, and does not derive the deadline of a termination from
-    /// them.
+    /// True for native init containers and guests: the caller alone decides when they run and stop.
+    /// The shim never delays stop requests for such a container. It derives the deadline of a
+    /// termination from them only if there are no others.
     pub const fn is_callers(self) -> bool {
         matches!(self.start_condition, StartCondition::AtOnce)
     }
 
-    /// True if the container is ready as soon as its program is executed.
+    /// True if the container is ready as soon as its program is executed: apps, native init
+    /// containers and guests.
     pub const fn is_ready_at_once(self) -> bool {
         self.ready_when.is_none() && self.defer_turn().is_none()
     }
 
-    /// True if an exit with `code` fulfills the role's condition.
+    /// True if later stages may start after an exit with `code`: the role is init, and `code` is 0.
     pub fn succeeds_with(self, code: u32) -> bool {
         self.ready_when == Some(ReadyWhen::Completed) && code == 0
     }
@@ -142,8 +147,10 @@ impl RolePolicy {
         }
     }
 
-    /// The shim's restart policy for the container unless its author sets one. `ends` is true while
-    /// the pod terminates: then only the shim restarts a sidecar that others still need.
+    /// The policy by which the shim restarts the container in place, unless its author sets one.
+    /// `Never` for all roles but sidecar. `policy` is the pod's restart policy, by which the caller
+    /// restarts containers. `ends` is true while the pod terminates: then only the shim restarts a
+    /// sidecar.
     pub const fn restart(self, policy: RestartPolicy, ends: bool) -> RestartPolicy {
         match (self.is_helper, policy) {
             (true, _) if ends => RestartPolicy::Always,

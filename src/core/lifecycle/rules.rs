@@ -49,7 +49,7 @@ pub(super) enum PodDecision {
     NextStep,
     /// Begin the next run after a termination.
     StartOver { with: String },
-    /// Tell the running containers that the run is late since `since`.
+    /// Write to the stderr of the running containers that the run is late since `since`.
     NoteLateness { since: Time },
     /// Log the containers that keep the pod alive, although its run was over at `since`.
     NoteKept { since: Time },
@@ -65,11 +65,11 @@ pub(super) enum Decision {
         cost: Duration,
         stretched: Option<Stretched>,
     },
-    /// Grant the defer container one more extension. It may now run until this time after the end
-    /// of the grace period.
+    /// Grant the defer container one more extension. It may now run for `granted` after the end of
+    /// the grace period.
     Extend { granted: Duration },
-    /// Let the defer container go on until there is CPU time for its probe. It may now run until
-    /// this time after the end of the grace period.
+    /// Let the defer container go on until there is CPU time for its probe. It may now run for
+    /// `granted` after the end of the grace period.
     PutOff {
         granted: Duration,
         stretched: Option<Stretched>,
@@ -78,7 +78,8 @@ pub(super) enum Decision {
     AskForMore { cost: Duration },
     /// Grant the defer container no more time.
     RefuseMore,
-    /// Answer the container's Start before its turn has come.
+    /// Answer the container's Start with success before its turn has come. The log names
+    /// `waits_for`.
     Hold { waits_for: Vec<String> },
     /// Refuse the container's Start.
     RefuseStart(Refusal),
@@ -106,7 +107,7 @@ pub(super) enum Decision {
         why: SignalReason,
         kill_at: Option<Time>,
     },
-    /// Deliver the container's stop signal shortly before SIGKILL.
+    /// Deliver the container's stop signal shortly before SIGKILL, even if it was delivered before.
     LastChance { signal: Signal, kill_at: Time },
     /// Schedule SIGKILL for a container that cannot be signaled yet because its program is being
     /// executed.
@@ -171,9 +172,10 @@ pub(super) struct Subject<'a> {
 pub(super) struct PodFacts {
     /// The division of the grace period; `None` outside of a termination.
     pub budget: Option<Budget>,
-    /// The deadlines of the step under way; `None` if the step is skipped.
+    /// The deadlines of the step under way; `None` if the step is skipped, and outside of a
+    /// termination.
     pub ends: Option<StepDeadlines>,
-    /// A termination has hooks or defer containers to run.
+    /// A termination of this pod, now or later, has hooks or defer containers to run.
     pub has_an_ending: bool,
     /// The time from which a decided termination waits for listed defer containers that the caller
     /// has not created yet.
@@ -234,7 +236,7 @@ pub(super) fn names() -> Vec<&'static str> {
 }
 
 impl<D> Due<D> {
-    /// Returns what is to be done now, if anything.
+    /// Returns the decision if it is due now.
     pub fn now(self) -> Option<D> {
         match self {
             Due::Now(decision) => Some(decision),
@@ -253,7 +255,8 @@ impl<D> Due<D> {
 }
 
 impl Pod {
-    /// Carries out everything that is due. Every event ends with this call.
+    /// Evaluates the rules at `now`, and carries out one decision after another until none is due.
+    /// The methods that record an event call this at their end.
     pub(super) fn settle(&mut self, now: Time) {
         self.now = now;
         let mut tally = Tally::default();
@@ -265,7 +268,8 @@ impl Pod {
         self.note_blocking();
     }
 
-    /// Carries out the next decision that is due. Returns its rule, or `None` if nothing is due.
+    /// Carries out the next decision that is due. Returns its rule and its container, or `None` if
+    /// nothing is due.
     fn follow_one_rule(&mut self) -> Option<RuleUse> {
         if let Some((name, decision)) = self.pod_decision() {
             self.apply_to_pod(decision);
@@ -276,7 +280,8 @@ impl Pod {
         Some((name, Some(id)))
     }
 
-    /// Suspends a rule that repeats without effect.
+    /// Suspends a rule that repeats without effect, for a while and for one container, and logs it.
+    /// In tests this is a failure.
     fn suspend(&mut self, followed: RuleUse) {
         #[cfg(any(test, feature = "simulator"))]
         assert!(
@@ -291,7 +296,8 @@ impl Pod {
         self.out.report(report);
     }
 
-    /// The next decision about the pod, and its rule.
+    /// The first decision about the pod that is due now, with the name of its rule. Suspended rules
+    /// do not count.
     fn pod_decision(&self) -> Option<(&'static str, PodDecision)> {
         self.pod_rules().find_map(|(name, rule)| {
             let decision = rule(self)?.now()?;
@@ -300,8 +306,9 @@ impl Pod {
         })
     }
 
-    /// The next decision about a container, and its rule. Rules look at containers in the order of
-    /// their creation.
+    /// The first decision about a container that is due now, with the name of its rule. Each rule
+    /// looks at all containers, in the order of their creation, before the next rule. Suspended
+    /// rules do not count.
     fn container_decision(&self) -> Option<(&'static str, ContainerId, Decision)> {
         let pod_facts = self.pod_facts();
         let mut subjects: Vec<_> = self.subjects(&pod_facts).collect();
@@ -335,7 +342,9 @@ impl Pod {
         })
     }
 
-    /// The next timer, and the name of its rule.
+    /// The earliest time at which a rule may have a decision, and the name of this rule. A
+    /// suspended rule has none before its suspension ends. `None` if only an event can bring a
+    /// decision.
     pub fn next_timer(&self) -> Option<(Time, &'static str)> {
         let pods = self.pod_rules().filter_map(|(name, rule)| {
             let due = rule(self)?;
@@ -361,7 +370,8 @@ impl Pod {
         asked_again.map_or(at, |again| at.max(again))
     }
 
-    /// Returns a result that is due at `at`. `decision` is called only if this time has come.
+    /// Returns the decision if the time `at` has come, or else this time. `decision` is called only
+    /// in the first case.
     pub(super) fn due<D>(&self, at: Time, decision: impl FnOnce() -> D) -> Due<D> {
         match at <= self.now {
             true => Due::Now(decision()),

@@ -1,9 +1,9 @@
 //! Runs of a pod in one sandbox, and which of them a created container belongs to.
 //!
-//! No later Create revokes a termination that the shim has decided. A container that is created
-//! during such a termination belongs to the termination (for example a sidecar of a finished Job)
-//! or to the next run. A caller may also restart all containers of a living pod in its sandbox
-//! (Kubernetes' RestartAllContainers, KEP-5532).
+//! A termination that the shim has decided goes on if the caller creates more containers. Such a
+//! container belongs to the termination (for example a sidecar of a finished Job) or to the next
+//! run. A caller may also restart all containers of a living pod in its sandbox (Kubernetes'
+//! RestartAllContainers, KEP-5532).
 
 use crate::plan::{ContainerKind, Role};
 
@@ -20,8 +20,8 @@ use super::termination::Termination;
 pub(super) enum Run {
     /// The current run, or its termination.
     Current,
-    /// The run after the termination. It keeps the results of the current run: a finished init
-    /// container is not awaited again.
+    /// The run after the termination. When it begins, [`Pod::start_over`] decides if it keeps the
+    /// results of the current run, for example finished init containers.
     Next,
     /// The run after the termination, in which the caller creates the whole pod again.
     NextFromTheStart,
@@ -55,16 +55,18 @@ impl Pod {
         }
     }
 
-    /// True if a Create proves that the caller restarts the whole pod. The container is an init
-    /// container or sidecar that has exited here, and its restart policy does not create it again.
+    /// True if a Create during or after a termination proves that the caller restarts the whole
+    /// pod. The name is that of an init container or sidecar whose exit was reported, and neither
+    /// its restart policy nor its rules for exit codes explain the Create.
     fn shows_a_restart_of_all(&self, name: &str, policy: RolePolicy) -> bool {
         let exit = self.history.of(name).and_then(|past| past.reported);
         policy.ready_when.is_some() && exit.is_some_and(|exit| !self.comes_again(name, exit))
     }
 
-    /// The run of a container that is created after [`Cause::Completed`]. The next run, for an app,
-    /// for a container that the caller alone starts and stops, or if the caller restarts the whole
-    /// pod. Otherwise the complete run.
+    /// The run of a container that is created during or after a termination for
+    /// [`Cause::Completed`]. Apps, and containers that the caller alone starts and stops, belong to
+    /// the next run. So do all containers if the caller restarts the whole pod. Others belong to
+    /// the complete run.
     fn run_after_completion(
         &self,
         name: &str,
@@ -91,7 +93,9 @@ impl Pod {
         plan.is_some_and(|plan| plan.is_created_again(name, exit.code))
     }
 
-    /// True if a Create of this name restarts the whole pod in its sandbox (KEP-5532).
+    /// True if a Create of this name shows that the caller restarts the whole pod in its sandbox
+    /// (KEP-5532): all containers that usher orders have exited, [as in such a
+    /// restart](super::history::History::is_restart_of_all).
     pub(super) fn is_restart_of_all(&self, name: &str) -> bool {
         let is_ordered = |name: &str| {
             let plan = self.plan.as_ref();
@@ -104,8 +108,9 @@ impl Pod {
             && self.history.is_restart_of_all(name, is_ordered)
     }
 
-    /// Records that the caller restarts the whole pod. The next run begins after the decided
-    /// termination, or at once.
+    /// Records that the caller restarts the whole pod. In a termination, the next run begins when
+    /// the termination is over. Otherwise it begins at once, and the results of the last run are
+    /// forgotten.
     pub(super) fn restart_all(&mut self, name: &str) {
         match &mut self.termination {
             Some(termination) => termination.follow_from_the_start(),
@@ -139,7 +144,8 @@ impl Pod {
         self.note_all(there);
     }
 
-    /// Moves the containers created for the next run to the current one.
+    /// Moves the containers created for the next run to the current one. Called when the next run
+    /// begins, and when a termination is to stop these containers with all others.
     pub(super) fn begin_next_run(&mut self) {
         let containers = self.containers.values_mut();
         let next = containers.filter(|container| container.is_of_next_run);
@@ -161,7 +167,7 @@ impl Pod {
     }
 
     /// True if the caller creates a container again that has exited with this code, by the
-    /// container's own rules (`caller-restarts`).
+    /// container's own rules (`caller-restarts`). The restart policy does not count here.
     pub(super) fn caller_restarts(&self, name: &str, code: u32) -> bool {
         let plan = self.plan.as_ref();
         plan.is_some_and(|plan| plan.container(name).caller_restarts.contains(code))
@@ -172,7 +178,8 @@ impl Container {
     /// Classifies the container's exit before it is recorded, so that the shim can detect a restart
     /// of the whole pod. For such a restart, kubelet gives each container 2 s at most. So a stop
     /// request for this container with 2 s at most means `StoppedShortly`. The same holds without a
-    /// request, if the `termination` was inferred from such requests and stopped this container.
+    /// request, if the `termination` was inferred from such requests and stopped this container. A
+    /// stop for a failed probe or postStart handler alone counts as `Itself`.
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.state.stop();
         // The termination was inferred from stop requests that left 2 s at most, so this container

@@ -1,5 +1,5 @@
-//! The current size of the pod's cgroup, which [`sizing`](crate::sizing) computes for the pod's
-//! phase.
+//! The size that the pod's cgroup is to have now. [`sizing`](crate::sizing) has the formula; the
+//! driver gives the cgroup this size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,20 +16,23 @@ use super::{Phase, Pod};
 /// The size for the pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSize {
-    /// The sum for the current phase.
+    /// The largest sum of all phases or, with `cgroup-sizing: Phase`, the sum for the current
+    /// phase. At least the sum of the containers in `counted`.
     pub size: Size,
     /// The sum of the requests of the pod's containers, as kubelet computes it. `None` while some
     /// requests are unknown. If kubelet has given the pod's cgroup more, the pod as a whole has
     /// requests (`spec.resources`).
     pub asked: Option<Requests>,
-    /// The containers that share the size.
+    /// The ordered containers that share the size: they have a process, or will have one soon.
     pub counted: Vec<ContainerId>,
-    /// The containers that have only a parked process.
+    /// The ordered containers that have only a parked process.
     pub held: Vec<ContainerId>,
 }
 
 impl Pod {
-    /// The size for the pod's cgroup, or `None` if it stays as its caller made it.
+    /// The size that the driver is to give the pod's cgroup now. `None` if the cgroup shall have
+    /// its original values. Examples: sizing is off, no container has a process, sizes are unknown
+    /// under `Effective`, or the pod has terminated under `Phase`.
     pub fn pod_size(&self) -> Option<PodSize> {
         let plan = self.plan.as_ref().filter(|_| self.may_be_sized())?;
         let apps = self
@@ -106,7 +109,7 @@ impl Pod {
     }
 
     /// True if the size of each container of the plan is known. If the plan does not list the apps,
-    /// more apps may be created.
+    /// the size of one app is enough, although more apps may be created.
     fn is_all_known(&self) -> bool {
         let Some(plan) = &self.plan else {
             return false;
@@ -125,9 +128,10 @@ impl Pod {
         lists.into_iter().flatten().all(is_known) && apps.unwrap_or(has_app)
     }
 
-    /// The limits of guests, which count in no phase. They are added so that no guest is killed for
-    /// using its limit. Also, cgroup v1 refuses a container's quota that exceeds the quota of the
-    /// pod. Kubernetes sets no limits for the guests of `kubectl debug`.
+    /// The sum of the limits of the living guests, without their requests. The formula has no
+    /// guests. [`pod_size`](Pod::pod_size) adds this sum so that no guest is killed for using its
+    /// limit. Also, cgroup v1 refuses a container's quota that exceeds the quota of the pod.
+    /// Kubernetes sets no limits for the guests of `kubectl debug`.
     fn limits_of_guests(&self) -> Size {
         let sizes = self.guests().map(|guest| guest.demands.size);
         let sum = sizes.fold(Size::NOTHING, Size::plus);
@@ -145,7 +149,8 @@ impl Pod {
         })
     }
 
-    /// True if usher sizes the pod's cgroup at all.
+    /// True if usher sizes the pod's cgroup at some time: it orders the pod's containers, and the
+    /// setting `cgroup-sizing` is not `Off`.
     pub fn may_be_sized(&self) -> bool {
         self.has_orders()
             && self
@@ -154,13 +159,14 @@ impl Pod {
                 .is_some_and(|plan| plan.settings().cgroup_sizing != CgroupSizing::Off)
     }
 
-    /// The requests and limits of a container.
+    /// The requests and limits of a container, or `None` if it is unknown.
     pub fn size_of(&self, id: &ContainerId) -> Option<Size> {
         Some(self.known(id).ok()?.demands.size)
     }
 
-    /// The size of a container at its creation: requests from the annotations, because the OCI
-    /// specification has shares only, and limits from the bundle.
+    /// Returns the size of a container that is being created: requests from the annotations,
+    /// because the OCI specification has shares only, and limits from the bundle. Remembers the
+    /// size for the name if usher orders the container.
     pub(super) fn size_at_creation(&mut self, name: &str, role: Role, mut size: Size) -> Size {
         let plan = self.plan.as_ref();
         if let Some(resources) = plan.and_then(|plan| plan.container(name).resources.as_ref()) {
@@ -172,7 +178,8 @@ impl Pod {
         size
     }
 
-    /// The size of the last container of the name, or else the size in the annotations.
+    /// The size of the last container of the name, or else the size in the annotations. `None` if
+    /// there is neither.
     fn known_size(&self, name: &str) -> Option<Size> {
         let annotated = || {
             let resources = self.plan.as_ref()?.container(name).resources.as_ref();
@@ -217,7 +224,8 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    /// Changes the requests and limits of the container.
+    /// Records new requests and limits of the container, when an Update begins and when it is over.
+    /// The driver changes the container's cgroup.
     pub(super) fn resize(&mut self, size: Size) {
         self.container.demands.size = size;
         if Pod::has_size(self.container) {

@@ -1,4 +1,4 @@
-//! The state of a pod as JSON, written and read.
+//! The state of a pod as JSON, written and read. Only the simulator and tests use it.
 //!
 //! The state is all that the core knows: a pod that is read back continues as if nothing had
 //! happened. Only [suspended rules](super::suspension) are evaluated again at once.
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::Pod;
 
-/// Version of the format. It goes up when a reader of an earlier version would misread it.
+/// Version of the format. The version goes up when earlier readers would misread the new format.
 pub const SNAPSHOT_VERSION: u32 = 1;
 
 /// The reason why a snapshot cannot be written or read.
@@ -39,7 +39,7 @@ struct Read {
 }
 
 impl Pod {
-    /// Writes the state as JSON.
+    /// Returns the state as JSON.
     ///
     /// # Errors
     ///
@@ -56,7 +56,8 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// [`SnapshotError::OtherVersion`], and [`SnapshotError::Malformed`].
+    /// [`SnapshotError::OtherVersion`] for any other format version, older or newer, and
+    /// [`SnapshotError::Malformed`].
     pub fn from_snapshot(text: &str) -> Result<Pod, SnapshotError> {
         let Version { version: found } = serde_json::from_str(text)?;
         if found != SNAPSHOT_VERSION {

@@ -1,4 +1,5 @@
-//! Starts: the answer to a Start while its container waits for its turn.
+//! Starts of containers. Until a container's turn comes, its Start is blocked, or is answered while
+//! the container stays held.
 
 use std::time::Duration;
 
@@ -18,14 +19,16 @@ use super::stop::{KILLED, STOPPED};
 use super::termination::Termination;
 use super::time::Time;
 
-/// Longest total time for which the start mode `Auto` blocks the callers of a sandbox. While
+/// Longest total time for which Starts of one pod stay unanswered in the start mode `Auto`. While
 /// kubelet waits, the pod has no IP address, and kubelet does not act on a deletion.
 const AUTO_BLOCKS_FOR: Duration = Duration::from_secs(10);
 
-/// A blocked Start fails this long before its caller gives up, so that the caller sees the reason.
+/// In the start mode `Block`, a blocked Start fails this long before its caller gives up, so that
+/// the caller sees the reason.
 const ANSWER_LEAD: Duration = Duration::from_secs(2);
 
-/// The exit code of a held container whose turn will not come.
+/// The exit code of a held container whose turn did not come in time or will never come, or whose
+/// program could not be executed.
 pub(super) const NOT_STARTED: u32 = 1;
 
 /// The time for which the start mode `Auto` may block callers.
@@ -58,8 +61,8 @@ impl AutoBudget {
 }
 
 impl Pod {
-    /// Handles a Start. Its caller waits for up to `patience`. The answer comes as
-    /// [`Action::AnswerStart`](super::Action::AnswerStart).
+    /// Handles a Start. Its caller waits for up to `patience`, or without a limit. The answer comes
+    /// as [`Action::AnswerStart`](super::Action::AnswerStart), now or later.
     pub fn handle_start(
         &mut self,
         now: Time,
@@ -84,7 +87,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Refuses a Start that is out of order.
+    /// Refuses a Start if the container's state is not Created: the container is still being
+    /// created, was started before, or has ended. The start order does not matter here.
     fn may_be_started(&self, container: &Container) -> Result<(), Refusal> {
         let (name, state) = (container.name.clone(), &container.state);
         let has_ended = state.is_ending() || state.is_exited();
@@ -103,8 +107,9 @@ impl Pod {
         }
     }
 
-    /// Handles a caller that has given up on its Start. A blocked container goes back to Created.
-    /// If its program is being executed already, the execution goes on.
+    /// Handles a caller that has given up on its Start. A blocked container goes back to Created,
+    /// and no answer follows. If its program is being executed already, the execution goes on. Does
+    /// nothing if the Start was answered.
     pub fn handle_start_abandoned(&mut self, now: Time, id: &ContainerId, request: RequestId) {
         self.now = now;
         self.with_container(id, |context| {
@@ -116,14 +121,16 @@ impl Pod {
                     let outcome = context.container.state.not_started();
                     context.ok_or_log(outcome);
                 }
-                // The program is being executed, and an answer to the Start would reach no caller.
+                // The program is being executed, or the parked process is being killed. An answer
+                // to the Start would reach no caller.
                 None => context.container.is_given_up = true,
             }
         });
         self.settle(now);
     }
 
-    /// Records the outcome of [`Action::Release`](super::Action::Release).
+    /// Records the outcome of [`Action::Release`](super::Action::Release). A Start that is still
+    /// open is answered with this outcome.
     pub fn handle_released(
         &mut self,
         now: Time,
@@ -143,7 +150,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// The code of a container whose program could not be executed.
+    /// The exit code to report for a container whose program could not be executed after its Start
+    /// was answered.
     fn code_if_not_released(&self, container: &Container) -> u32 {
         match container.defer_turn() {
             Some(_) => self.code_of_defer(ExitStatus::Code(1)),
@@ -155,7 +163,8 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    /// Records the execution. Returns an exit that arrived before this report.
+    /// Records that the program was executed, and answers an open Start with success. Returns the
+    /// exit status if the process has exited already.
     fn released(&mut self) -> Option<ExitStatus> {
         let (execution, watch) = (self.count_execution(), self.first_probe());
         let post_start = self.possible_post_start();
@@ -174,7 +183,9 @@ impl ContainerContext<'_> {
         releasing.exit
     }
 
-    /// Records the failed execution. Returns an exit that arrived before this report.
+    /// Handles a failed release: the program could not be executed. Refuses an open Start. After an
+    /// answered Start, ends the container with exit code `code`, unless its process has exited
+    /// already. Returns that earlier exit.
     fn not_released(&mut self, code: u32, reason: ActionError) -> Option<ExitStatus> {
         let was_killed = self.container.state.stop().is_killed();
         let outcome = self.container.state.not_released(self.now);
@@ -187,7 +198,7 @@ impl ContainerContext<'_> {
             }
             // The Start was answered long before: the container can only fail.
             (None, None) => {
-                let message = format!("usher: {name} could not be released: {reason}");
+                let message = format!("usher: {name}'s program could not be executed: {reason}");
                 self.end(code, (!was_killed).then_some(message));
             }
             (None, Some(_)) => {}
@@ -198,9 +209,10 @@ impl ContainerContext<'_> {
 
 impl Subject<'_> {
     /// Rule: the program of a container whose turn has come is executed. Until then its Start waits
-    /// unanswered, or is answered early and the container is held; the start mode decides. Each wait
-    /// has a bound. At the bound an unanswered Start is refused, or in mode `Auto` answered early. A
-    /// held container is ended without being executed.
+    /// unanswered, or is answered early and the container is held; the start mode decides. Each
+    /// wait has a bound. At the bound an unanswered Start is refused, or in mode `Auto` answered
+    /// early. At its own bound a held container is ended without being executed, unless it is a
+    /// defer container. In a termination, a Start that waits is refused or answered at once.
     pub(super) fn start_is_due(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let state = &container.state;
@@ -321,8 +333,9 @@ impl Subject<'_> {
         said.unwrap_or_else(|| pod.due(ends, end))
     }
 
-    /// Writes once to the container's stderr that it waits. Writes nothing if the wait ends before
-    /// this line is due. `how` begins the message.
+    /// The decision to write once to the container's stderr that it waits since `since`, or the
+    /// time for it. `None` if this was written before, or if the wait `ends` first. `how` begins
+    /// the message.
     fn wait_is_said(
         &self,
         since: Time,
@@ -343,7 +356,8 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// Records if any Start is blocked now.
+    /// Records for the budget of the start mode `Auto` if any Start is blocked now. Called after
+    /// the rules were evaluated.
     pub(super) fn note_blocking(&mut self) {
         let mut containers = self.containers.values();
         let blocking = containers.any(|container| container.state.as_blocked().is_some());
@@ -357,7 +371,9 @@ impl Pod {
         }
     }
 
-    /// The deadline of a Start that waits, in start mode `Block`, for the containers `missing`.
+    /// The time at which a Start that waits for the containers `missing` is refused in start mode
+    /// `Block`: after `startup-timeout`, shortly before its caller gives up, or when a missing
+    /// container has failed for good.
     pub(super) fn block_ends(&self, blocked: &Blocked, missing: &[String]) -> Time {
         let own = blocked.since.after(self.startup_timeout());
         let callers = blocked
@@ -367,14 +383,16 @@ impl Pod {
         bounds.into_iter().flatten().fold(own, Time::min)
     }
 
-    /// The time when a held container that waits for `missing` is ended.
+    /// The time when a held container that waits for `missing` is ended: after `startup-timeout`,
+    /// or when a missing container has failed for good.
     pub(super) fn hold_ends(&self, held: &Held, missing: &[String]) -> Time {
         let own = held.since.after(self.startup_timeout());
         let vain = self.waits_in_vain_from(missing);
         vain.map_or(own, |vain| own.min(vain))
     }
 
-    /// The latest time of the answer to a Start in start mode `Auto`.
+    /// The latest time of the answer to a Start in start mode `Auto`: the budget is used up, or
+    /// half of its caller's patience is over.
     pub(super) fn auto_ends(&self, blocked: &Blocked) -> Time {
         let budget = self.auto_budget.ends(self.now);
         match blocked.deadline {

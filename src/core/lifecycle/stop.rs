@@ -21,17 +21,19 @@ use super::termination::Termination;
 use super::time::Time;
 use super::{DEFAULT_REQUEST_TIMEOUT, Pod};
 
-/// The code of a container that was asked to stop before its program was executed.
+/// The exit code reported for a container that is stopped before its program is executed. Also
+/// reported in place of a 0 that the caller would misread ([`Pod::code_of_no_failure`]).
 pub(super) const STOPPED: u32 = 143;
 
-/// The status of a container that was ended before its program was executed: the status of a
-/// program that SIGTERM has killed.
+/// The exit status assumed for a defer container or sidecar that is ended before its program is
+/// executed: killed by SIGTERM. The settings for exit codes decide what the shim reports.
 pub(super) const NEVER_EXECUTED: ExitStatus = ExitStatus::Signal(15);
 
-/// The code of a container that was killed before its program was executed.
+/// The exit code reported for a container that got SIGKILL before its program was executed.
 pub(super) const KILLED: u32 = 137;
 
-/// Signals that mean a stop in any pod.
+/// Signals that are stop signals in a group of containers without a sandbox, for example under
+/// Docker.
 const STOP_SIGNALS: [Signal; 5] = [
     Signal::TERM,
     Signal::INT,
@@ -40,7 +42,8 @@ const STOP_SIGNALS: [Signal; 5] = [
     Signal::RTMIN_3,
 ];
 
-/// Maximum number of open SIGKILLs for one container. They are handled in order.
+/// Maximum number of SIGKILLs of the caller that wait for the rules, for one container. A further
+/// one is answered at once and not sent.
 const KILLS_AT_MOST: usize = 16;
 
 /// A signal of the caller for a container's init process.
@@ -49,13 +52,15 @@ pub struct Kill {
     pub signal: Signal,
     /// True if the signal is for all processes of the container.
     pub all: bool,
-    /// The timeout of the call. The timeout of kubelet's call reveals the real grace period.
+    /// The timeout of the call, if it has one. The timeout of kubelet's call reveals the real grace
+    /// period.
     pub patience: Option<Duration>,
 }
 
 /// The meaning of a signal of the caller.
 enum Wanted {
-    /// The signal is delivered unchanged. It may still be a stop request that counts for the pod.
+    /// The signal is delivered unchanged and at once. It may also be a stop request that counts for
+    /// the pod.
     PassedOn {
         why: SignalReason,
         request: Option<StopRequest>,
@@ -63,14 +68,15 @@ enum Wanted {
     Kill(StopRequest),
     Stop {
         fresh: StopRequest,
-        /// The stop signal was delivered before and is delivered again.
+        /// The stop signal was delivered before, and is delivered again at once.
         repeated: bool,
     },
 }
 
 impl Pod {
-    /// Handles a signal of the caller. The answer comes as [`Action::AnswerKill`], or as the
-    /// outcome of an [`Action::Signal`] with the request's number.
+    /// Handles a Kill of the caller: passes the signal on at once, or records a stop request that
+    /// the rules carry out. The answer comes as [`Action::AnswerKill`], or as the outcome of an
+    /// [`Action::Signal`] with the request's number.
     pub fn handle_kill(&mut self, now: Time, id: &ContainerId, request: RequestId, kill: Kill) {
         self.now = now;
         let look = |pod: &Pod, it: &Container| pod.what_is_wanted(it, kill);
@@ -88,7 +94,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// The meaning of a signal of the caller, or the reason why it is refused.
+    /// The meaning of a signal of the caller. Refuses a signal that is meant for the program, and
+    /// not to stop it, while the program is not executed yet.
     fn what_is_wanted(&self, container: &Container, kill: Kill) -> Result<Wanted, Refusal> {
         let state = &container.state;
         let grace = self.real_grace(container, kill.patience);
@@ -99,9 +106,8 @@ impl Pod {
             true => StopRequest::kill(self.now, grace),
             false => StopRequest::stop(self.now, grace, signal, kill.all),
         };
-        // This SIGKILL only cleans the container up, and proves nothing about its pod, because the
-        // container was never started. The same holds if the caller has given up on a Start under
-        // way.
+        // SIGKILL for a container that was never started only cleans the container up, and proves
+        // nothing about the pod. The same holds if the caller has given up on a Start under way.
         let was_started = state.is_running_for_caller() && state.open_start().is_none();
         if is_kill && (!was_started || container.is_given_up) {
             fresh.disprove();
@@ -145,7 +151,9 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    /// Records the signal. Returns true if it is still to be answered.
+    /// Records the stop request, if the signal is one, and delivers the signal or leaves it to the
+    /// rules. Returns true if the caller of this method has to arrange the answer: for a stop
+    /// signal.
     fn note(&mut self, request: RequestId, kill: Kill, wanted: Wanted) -> bool {
         match wanted {
             Wanted::PassedOn {
@@ -182,7 +190,9 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: a SIGKILL of the caller is handled as soon as its meaning is known.
+    /// Rule: the first open SIGKILL of the caller is handled at once: it is passed on, or it ends a
+    /// container whose program does not run. A sidecar whose turn to stop has not come may get its
+    /// stop signal first. In a termination, the SIGKILL may also end the grace period.
     pub(super) fn sigkill_is_handled(&self) -> Option<Due<Decision>> {
         self.container.kills.first()?;
         let (pod, container) = (self.pod, self.container);
@@ -218,14 +228,16 @@ impl Subject<'_> {
         }))
     }
 
-    /// Rule: a container whose time is over is killed. If its restart is under way, the restart is
-    /// killed.
+    /// Rule: the container gets SIGKILL at the time for which it is scheduled. If a restart in
+    /// place is under way, the restart is canceled instead.
     pub(super) fn kill_is_due(&self) -> Option<Due<Decision>> {
         let at = self.container.state.stop().kill_at()?;
         Some(self.pod.due(at, || Decision::Kill))
     }
 
-    /// True if a sidecar that is killed before its turn gets its stop signal and two seconds first.
+    /// True if a SIGKILL of the caller comes before a sidecar's turn to stop: the sidecar first
+    /// gets its stop signal and two seconds. False outside of a termination, and under the grace
+    /// policy `Strict`.
     fn has_a_last_chance(&self) -> bool {
         let stop = self.container.state.stop();
         let is_before_its_turn = matches!(
@@ -245,8 +257,8 @@ impl Subject<'_> {
 }
 
 impl Subject<'_> {
-    /// The effect that stops the container: a signal. A container that waits for its turn, or is
-    /// between two executions, ends without a signal.
+    /// The decision to stop the container now, for the reason `why`: it gets its stop signal. A
+    /// container that is parked, or between two executions, ends without a signal.
     pub(super) fn deliver_stop(&self, why: SignalReason) -> Decision {
         let (pod, container) = (self.pod, self.container);
         if container.state.is_parked() {
@@ -268,7 +280,8 @@ impl Subject<'_> {
         }
     }
 
-    /// The effect that stops a parked container: its program is never executed.
+    /// The decision to end a parked container without an execution of its program. The reported
+    /// exit code depends on the role and on the cause of the termination.
     fn left_out(&self) -> Decision {
         let (pod, container) = (self.pod, self.container);
         if container.defer_turn().is_some() {
@@ -321,8 +334,8 @@ impl Subject<'_> {
 
 impl Pod {
     /// The decision to report an exit that was hidden from the caller, because the container was to
-    /// be restarted in place or its success was withheld. Used when a restart is of no use any more,
-    /// or when the exit was withheld long enough.
+    /// be restarted in place or its success was withheld. Used when the container is stopped or
+    /// killed, when a restart is of no use, or when the exit was withheld long enough.
     pub(super) fn report_of_hidden_exit(&self, container: &Container) -> Decision {
         let last = container.state.last_status();
         // If the success of an init container was withheld, the history already has the end of the
@@ -345,7 +358,8 @@ impl Pod {
         }
     }
 
-    /// The effect that stops a failed container, as kubelet does it.
+    /// The decision to stop a container after a failed probe or postStart handler, as kubelet does
+    /// it: stop signal now, and SIGKILL after the grace period.
     pub(super) fn failed(&self, container: &Container, why: SignalReason) -> Decision {
         let (cap, grace) = (self.cap_of(container), self.annotated_grace(container));
         Decision::Fail {
@@ -357,15 +371,16 @@ impl Pod {
 }
 
 impl Pod {
-    /// True if this Kill of the caller is meant to stop the container.
+    /// True if this Kill carries a stop signal for the container. False for SIGKILL, and for an
+    /// unknown container. Records nothing.
     pub fn is_stop(&self, id: &ContainerId, kill: Kill) -> bool {
         self.known(id)
             .is_ok_and(|container| self.is_stop_signal(container, kill))
     }
 
-    /// True for a stop signal. Under CRI, images choose their own stop signals, so any signal of
-    /// CRI's stop counts. Elsewhere the container's own stop signal counts, and so do signals that
-    /// mean a stop in any pod.
+    /// True for a stop signal; never for SIGKILL. In a pod with a sandbox, any signal counts if the
+    /// call has a timeout, because an image can choose its stop signal; otherwise TERM. Without a
+    /// sandbox, [`STOP_SIGNALS`] and the container's own stop signal count.
     fn is_stop_signal(&self, container: &Container, kill: Kill) -> bool {
         let own = self.own_stop_signal(container);
         let is_one = match self.has_sandbox() {
@@ -375,8 +390,8 @@ impl Pod {
         is_one && kill.signal != Signal::KILL
     }
 
-    /// The signal that is delivered for a stop request. The container's own stop signal replaces
-    /// the signal of CRI's stop, and any TERM.
+    /// The signal that is delivered for a stop request. The container's own stop signal (annotation
+    /// `stop-signal`) replaces the signal of CRI's stop, and any TERM.
     fn delivered_signal(&self, container: &Container, kill: Kill) -> Signal {
         // Only CRI's Kill carries a deadline: that of kubelet's call.
         let is_of_cri = self.has_sandbox() && kill.patience.is_some();
@@ -403,14 +418,15 @@ impl Pod {
         asked.unwrap_or_else(own)
     }
 
-    /// The grace period that the caller of a Kill really gives, derived from its timeout: the
-    /// caller waits for the grace period plus a fixed time. The annotation has the grace period
-    /// that the pod was created with.
+    /// The grace period that the caller of a Kill gives, derived from the call's timeout: kubelet
+    /// waits for the grace period plus a fixed time. The annotated grace period is the upper limit,
+    /// and applies if the timeout tells nothing.
     fn real_grace(&self, container: &Container, patience: Option<Duration>) -> Duration {
         let annotated = self.annotated_grace(container);
         let base = self.request_timeout.unwrap_or(DEFAULT_REQUEST_TIMEOUT);
         match patience.and_then(|patience| patience.checked_sub(base)) {
-            // Kubelet counts whole seconds, and some time has passed since it sent the call.
+            // Round up: kubelet counts whole seconds, and some time has passed since it sent the
+            // call.
             Some(real) if !real.is_zero() => whole_seconds(real).min(annotated),
             _ => annotated,
         }

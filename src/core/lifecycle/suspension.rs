@@ -25,7 +25,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// pod.
 pub(super) type RuleUse = (&'static str, Option<ContainerId>);
 
-/// The suspended rules.
+/// The suspended rules, and those whose suspension is over: a rule is suspended longer each time.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct SuspendedRules {
     suspensions: Vec<Suspension>,
@@ -47,7 +47,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts an effect. Returns true if the rule has had too many effects.
+    /// Counts an effect. Returns true if the rule has had too many effects, so that it is to be
+    /// suspended.
     pub fn count(&mut self, followed: &RuleUse) -> bool {
         self.decisions = self.decisions.saturating_add(1);
         if self.decisions <= UNCOUNTED {
@@ -60,7 +61,8 @@ impl Tally {
 }
 
 impl SuspendedRules {
-    /// Returns when a suspended rule is evaluated again, or `None` if it is not suspended.
+    /// Returns until when a rule is suspended for a container, or for the pod if `id` is `None`.
+    /// Returns `None` if the rule is not suspended at `now`.
     pub fn until(&self, now: Time, rule: &str, id: Option<&ContainerId>) -> Option<Time> {
         let mut suspensions = self.suspensions.iter();
         let its = suspensions

@@ -44,18 +44,20 @@ pub enum Status {
     /// Sidecars are being started: the number that are started, and their total number.
     Sidecar(usize, usize),
     Running,
-    /// The apps have all exited with 0.
+    /// The apps have all exited with 0. Also shown when the termination of a complete run is over,
+    /// whatever the exit codes.
     Completed,
-    /// The apps have all exited, not all of them with 0.
+    /// The apps have all exited, not all of them with 0, and the pod does not terminate.
     Error,
-    /// Defer containers run: the number that have run, and their total number.
+    /// A step of defer containers is under way: the number of defer containers that have run, and
+    /// their total number.
     Defer(usize, usize),
     Terminating,
     /// The termination is over. A person requested it with `usher stop`.
     Stopped,
     /// The termination is over; a failure caused it.
     Failed,
-    /// The termination is over. The caller requested it.
+    /// The termination is over. The caller requested it, or the sandbox has died.
     Terminated,
 }
 
@@ -85,14 +87,15 @@ pub struct ContainerView {
     pub kind: ContainerKind,
     pub role: Role,
     pub state: StateSummary,
-    /// The container is started, or its condition for later stages is fulfilled.
+    /// True for a started sidecar, for an init container that has exited with 0 while its exit is
+    /// withheld, and for another container while its program runs.
     pub is_ready: bool,
     /// The caller's own count of restarts.
     pub restart_count: u32,
     pub wait: Option<Wait>,
 }
 
-/// The wait of a container.
+/// The wait of a container, before its program runs or before it exits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     pub obstacles: Vec<Obstacle>,
@@ -155,8 +158,8 @@ pub enum Obstacle {
         step: Option<Step>,
         defer: Option<String>,
     },
-    /// The end of the termination window. Until then it is undecided if a stop request means the
-    /// end of the pod.
+    /// The end of the wait for a second stop request, usually of the termination window. Until then
+    /// it is undecided if the container's stop request means the end of the pod.
     TerminationWindow,
 }
 
@@ -167,7 +170,8 @@ impl Pod {
             .map_or(Role::Guest, |container| container.role)
     }
 
-    /// The reason why a container of this name has its role.
+    /// The reason why a container of this name has its role. [`Origin::Nobody`] if the pod has no
+    /// plan.
     pub fn origin(&self, name: &str) -> Origin {
         let plan = self.plan.as_ref();
         plan.map_or(Origin::Nobody, |plan| plan.origin(name))
@@ -219,7 +223,9 @@ impl Pod {
         }
     }
 
-    /// The condition that the container waits for, before it runs or before it stops.
+    /// The wait of the container: until its program runs, until its startup probe succeeds, or
+    /// until it exits. `None` if the container waits for nothing, for example while an app simply
+    /// runs.
     fn wait(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let state = &container.state;
         if state.is_created() {
@@ -267,7 +273,7 @@ impl Pod {
             .or_else(|| wait_to_be_started(now, running))
     }
 
-    /// The latest time of the answer to a blocked Start, and which answer it is.
+    /// The latest time of the answer to a Start call that waits, and which answer it then is.
     fn start_is_over(&self, container: &Container, blocked: &Blocked) -> (Time, Then) {
         match self.start_mode() {
             StartMode::Block => {
@@ -278,7 +284,8 @@ impl Pod {
         }
     }
 
-    /// The wait for a defer container in its turn: from its start until SIGKILL.
+    /// The wait of a running defer container in its turn: for its exit, which comes at SIGKILL at
+    /// the latest. `None` for any other container.
     fn wait_for_its_work(&self, container: &Container) -> Option<Wait> {
         let ends = self.ends().filter(|_| self.has_the_turn(container))?;
         let stop = container.state.stop();
@@ -296,7 +303,9 @@ impl Pod {
         })
     }
 
-    /// The condition that keeps a container from stopping although a stop was requested or decided.
+    /// The wait of a container that is to stop: for its exit if it has got its signal, otherwise
+    /// for its signal. `None` if the container has got no signal, the caller has sent no stop
+    /// signal, and no later step of a termination stops the container.
     fn wait_to_stop(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let asked = container.request.as_ref().filter(|_| container.is_asked());
         let wait = |obstacle| Wait {
@@ -327,7 +336,8 @@ impl Pod {
         Some(wait(obstacle))
     }
 
-    /// The conditions that a held container waits for.
+    /// The conditions that a held container, or a container whose Start call waits, still waits
+    /// for.
     pub(super) fn obstacles(&self, container: &Container) -> Vec<Obstacle> {
         if container.defer_turn().is_some() {
             let step = self.termination_for(container).map(Termination::step);
@@ -436,7 +446,9 @@ impl Pod {
         }
     }
 
-    /// The status after all sidecars are started. It depends on the apps.
+    /// The pod's status when all init containers and sidecars have done their part. `Completed` or
+    /// `Error` if all apps have exited, by their exit codes. `Running` if an app has not exited, or
+    /// if no exit of an app is known.
     fn status_of_apps(&self) -> Status {
         let is_app = |name: &str| !self.has_orders() || RolePolicy::of(self.role(name)).is_work;
         let lives = |container: &Container| {
@@ -458,7 +470,9 @@ impl Pod {
         }
     }
 
-    /// The `Defer` status, with the number of defer containers that have run.
+    /// The `Defer` status in the step of `turn`, with the number of defer containers that have run.
+    /// A defer container that does not exist, for example because it was never created, counts,
+    /// too.
     fn defers_done(&self, turn: DeferTurn) -> Status {
         let Some(plan) = &self.plan else {
             return Status::Terminating;
@@ -477,7 +491,8 @@ impl Pod {
     }
 }
 
-/// The wait of a running container for its startup probe, if it has one.
+/// The wait of a running container for its startup probe. `None` if it has no startup probe, or the
+/// probe has succeeded.
 fn wait_to_be_started(now: Time, running: &Running) -> Option<Wait> {
     let (kind, probing) = running.watch.probing()?;
     if kind != ProbeKind::Startup {

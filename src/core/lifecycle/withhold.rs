@@ -1,9 +1,9 @@
 //! Init containers whose success is withheld from the caller.
 //!
 //! To the caller, an init container of usher is a container like any other. Under `Always` the
-//! caller would restart an init container that has exited. Under `OnFailure` it would leave a
-//! succeeded init container out of the pod's next sandbox. So the container reads RUNNING until it
-//! is asked to stop or the pod terminates.
+//! caller would restart an init container that has exited. Under `OnFailure` the caller would leave
+//! a succeeded init container out of the pod's next sandbox. So the shim reports the container as
+//! RUNNING until the caller asks it to stop or the pod terminates.
 
 use crate::process::ExitStatus;
 
@@ -13,8 +13,10 @@ use super::container::Container;
 use super::time::Time;
 
 impl Pod {
-    /// True if the exit of a container's program is withheld from the caller, at least for a
-    /// moment.
+    /// True if the caller must not see this exit of a container's program as a success: an init
+    /// container has exited with 0, and the caller would misinterpret that. The exit is then
+    /// withheld. If the container is being stopped, the exit is reported with a masked code
+    /// instead.
     pub(super) fn is_to_be_withheld(&self, container: &Container, status: ExitStatus) -> bool {
         container.role_policy().is_withheld
             && status == ExitStatus::Code(0)
@@ -31,13 +33,15 @@ impl Pod {
         may_be_withheld || self.may_restart_in_place(id)
     }
 
-    /// True if the caller would misinterpret the success of an init container.
+    /// True if the caller would restart this init container after its success, or would leave it
+    /// out of the pod's next sandbox.
     fn may_be_withheld(&self, container: &Container) -> bool {
         let name = &container.name;
         self.restart_policy_of(name).restarts_failed() || self.caller_restarts(name, 0)
     }
 
-    /// True if the caller restarts containers that exit, by the pod's restart policy.
+    /// True if the caller restarts the pod's failed containers, by the pod's restart policy. False
+    /// without a plan.
     pub(super) fn is_restarted_by_its_caller(&self) -> bool {
         self.plan
             .as_ref()
@@ -46,6 +50,7 @@ impl Pod {
 
     /// The time when the exit of a container that is alone in its pod is no longer withheld. A
     /// person may wait for this exit, after `ctr run` of an init container as the first container.
+    /// `None` if the exit is not withheld, or if a container of another name was ever created.
     pub(super) fn withheld_until(&self, container: &Container) -> Option<Time> {
         let since = container.state.withheld_since()?;
         let is_alone = self.history.is_alone(&container.name);

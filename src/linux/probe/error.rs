@@ -69,7 +69,7 @@ pub enum ProbeError {
     },
     #[error("cannot start the process that sends the request: {0}")]
     NoProber(#[source] io::Error),
-    #[error("the network of the container cannot be entered: {0}")]
+    #[error("cannot enter the container's network namespace: {0}")]
     NoNetwork(#[source] io::Error),
     #[error("the prober has no runtime: {0}")]
     NoRuntime(#[source] io::Error),

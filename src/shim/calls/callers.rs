@@ -26,7 +26,8 @@ impl<R> From<Reply<R>> for Caller<R> {
     }
 }
 
-/// Callers that wait for the core: it decides their answers, or when their calls are carried out.
+/// Callers that wait for a decision of the core: for the answer to a Start or a Kill, or for the
+/// turn of an Update.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     starts: BTreeMap<RequestId, Reply<i32>>,
@@ -44,46 +45,50 @@ pub(crate) struct PendingUpdate {
 }
 
 impl Callers {
-    /// Assigns the next request number.
+    /// Returns a new request number. Stores no caller.
     pub fn next(&mut self) -> RequestId {
         self.requests = self.requests.wrapping_add(1);
         RequestId(self.requests)
     }
 
-    /// Adds the caller of a Start, and assigns its request number.
+    /// Stores the caller of a Start, and returns a new request number. The call stays open until
+    /// [`answer_start`](Callers::answer_start).
     pub fn add_start(&mut self, reply: Reply<i32>) -> RequestId {
         let request = self.next();
         self.starts.insert(request, reply);
         request
     }
 
-    /// Answers a Start whose caller still waits.
+    /// Answers a Start, and forgets its caller. Does nothing if the caller no longer waits.
     pub fn answer_start(&mut self, request: RequestId, answer: Result<i32, CallError>) {
         if let Some(reply) = self.starts.remove(&request) {
             let _ = reply.send(answer);
         }
     }
 
-    /// Removes the caller of a Start, who no longer waits.
+    /// Forgets the caller of a Start. Called when the caller has got its answer, or has stopped
+    /// waiting.
     pub fn remove_start(&mut self, request: RequestId) {
         self.starts.remove(&request);
     }
 
-    /// Adds the caller of a Kill, and assigns its request number.
+    /// Stores the caller of a Kill, and returns a new request number. The call stays open until
+    /// [`answer_kill`](Callers::answer_kill).
     pub fn add_kill(&mut self, reply: Reply<()>) -> RequestId {
         let request = self.next();
         self.kills.insert(request, reply);
         request
     }
 
-    /// Answers a Kill whose caller still waits.
+    /// Answers a Kill, and forgets its caller. Does nothing if the caller no longer waits.
     pub fn answer_kill(&mut self, request: RequestId, answer: Result<(), CallError>) {
         if let Some(reply) = self.kills.remove(&request) {
             let _ = reply.send(answer);
         }
     }
 
-    /// Answers the Kill that caused a signal. If no Kill caused the signal, logs the outcome.
+    /// Reports the outcome of sending a signal: answers the Kill that caused the signal. If no Kill
+    /// caused the signal, logs the outcome.
     pub fn answer_signal(
         &mut self,
         id: &ContainerId,
@@ -98,17 +103,19 @@ impl Callers {
         }
     }
 
-    /// Adds an Update that waits for its turn.
+    /// Stores an Update until the core begins or refuses it.
     pub fn add_update(&mut self, request: RequestId, update: PendingUpdate) {
         self.updates.insert(request, update);
     }
 
-    /// Takes an Update whose turn has come, or that is refused.
+    /// Takes an Update that the core begins or refuses now. `None` if the Update was dropped,
+    /// because its caller no longer waits.
     pub fn take_update(&mut self, request: RequestId) -> Option<PendingUpdate> {
         self.updates.remove(&request)
     }
 
-    /// Removes the Updates whose callers no longer wait, and calls `abandoned` for each of them.
+    /// Drops the Updates whose callers no longer wait, so that they are never carried out. Calls
+    /// `abandoned` for each of them, to tell the core. Called when another Update comes.
     pub fn drop_abandoned_updates(&mut self, mut abandoned: impl FnMut(RequestId)) {
         self.updates.retain(|request, update| {
             let is_closed = update.reply.is_closed();

@@ -11,7 +11,7 @@ use usher_engine::Checkpoint;
 use super::{CallError, CheckpointCall, Kind};
 
 impl CheckpointCall {
-    /// Reads the options of the call.
+    /// Converts the call to the request for the engine. Makes no checkpoint.
     ///
     /// # Errors
     ///

@@ -39,7 +39,8 @@ impl CallError {
         CallError::new(Kind::Unknown, cause.to_string())
     }
 
-    /// The error for a task that does not exist, or an exec that the task does not have.
+    /// The error for a task that does not exist. If `exec_id` is not empty, the error for an exec
+    /// that does not exist.
     pub fn not_found(id: &str, exec_id: &str) -> CallError {
         let message = match exec_id {
             "" => format!("task {id} does not exist"),
@@ -48,13 +49,14 @@ impl CallError {
         CallError::new(Kind::NotFound, message)
     }
 
-    /// The error for a signal to a process that has exited.
+    /// The error for a call to a process that has exited, for example Kill.
     pub fn finished(id: &str) -> CallError {
         CallError::new(Kind::NotFound, format!("{id}: process already finished"))
     }
 }
 
-/// Converts the outcome of a signal to an answer for the caller, who knows the process by `name`.
+/// Converts the outcome of sending a signal to an answer for the caller of Kill. An error names the
+/// process `name`.
 ///
 /// # Errors
 ///

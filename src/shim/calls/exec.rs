@@ -12,7 +12,7 @@ struct Process {
 }
 
 impl ExecCall {
-    /// Reads the arguments of the process.
+    /// Reads the command line of the process from the spec. Empty if the spec has none.
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
 #[derive(Debug)]
 pub struct CreateCall {
     pub order: Order,
-    /// Time that the caller waits for the answer.
+    /// Time that the caller waits for the answer. `None` if the call has no deadline.
     pub patience: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ pub struct KillCall {
     pub exec_id: String,
     pub signal: u32,
     pub all: bool,
-    /// Time that the caller waits for the answer.
+    /// Time that the caller waits for the answer. `None` if the call has no deadline.
     pub patience: Option<Duration>,
 }
 
@@ -96,7 +96,9 @@ impl Exit {
 }
 
 impl Status {
-    /// Converts the core's state of a process. A process has stopped once its exit is published.
+    /// The state that the caller reads of a process. `status` is the core's state, and `exit` the
+    /// published exit. Until the exit is published, a process that has exited reads as running. A
+    /// process that the core does not know reads as created.
     pub(crate) fn new(status: Option<TaskStatus>, exit: Option<Exit>) -> Status {
         match status {
             Some(TaskStatus::Stopped) => exit.map_or(Status::Running, Status::Stopped),
@@ -136,11 +138,12 @@ pub struct SandboxState {
 /// The processes of a task.
 #[derive(Debug)]
 pub enum Members {
-    /// The cgroup with the processes, and the process ids and names of the execs.
+    /// The cgroup with the processes, and the process ids and names of the execs. The process id
+    /// is zero for an exec that is not started.
     Of(Arc<dyn Cgroup>, Vec<(i32, String)>),
-    /// No process runs: the task is being restarted in place, or its exit is about to be published.
-    /// The value is the id of the process that exited. The shim lists this id, because a restarted
-    /// containerd (1.7 and later) would delete a task that lists no process.
+    /// No init process runs: the task is being restarted in place, or its exit is not published
+    /// yet. The value is the process id that the caller knows, if any. The shim lists this id,
+    /// because a restarted containerd (1.7 and later) would delete a task that lists no process.
     Ended(Option<i32>),
 }
 

@@ -39,7 +39,7 @@ impl Alarm {
         *self.until.insert(rang.after(self.pause))
     }
 
-    /// Notes that the core is woken.
+    /// Notes that the actor wakes the core now, because its sleep is over.
     pub fn ring(&mut self, now: Time) {
         self.rang = Some(now);
         self.until = None;

@@ -22,18 +22,19 @@ struct Iteration {
 }
 
 impl ProbeCpuMeter {
-    /// Adds CPU time to the current iteration.
+    /// Adds CPU time that the current iteration has used, for probes or for other work.
     pub fn add(&mut self, time: Duration) {
         self.iteration.taken = self.iteration.taken.saturating_add(time);
     }
 
-    /// Charges the current iteration to probes.
+    /// Marks the current iteration as work for a probe, because an attempt begins, or its result
+    /// arrives. At the end of the iteration, all its CPU time counts as used for probes.
     pub fn charge_to_probe(&mut self) {
         self.iteration.is_for_a_probe = true;
     }
 
     /// Returns the CPU time to charge to an attempt: its own `cost`, plus the loop's time that is
-    /// not charged yet.
+    /// not charged yet. The loop's time counts as charged from now on.
     pub fn take_charge(&mut self, cost: Duration) -> Duration {
         cost.saturating_add(std::mem::take(&mut self.uncharged))
     }

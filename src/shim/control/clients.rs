@@ -1,11 +1,11 @@
 //! Clients of the control sockets, with limits on their number, size and time. However many clients
-//! connect, the pod does not suffer, and a new client still gets an answer.
+//! connect, the pod does not suffer, and a new client takes the place of an idle one.
 //!
-//! Only UID 0 can connect to the sockets. The container through which `kubectl usher` asks a node
-//! has UID 0 too, but no capabilities, and another group than root's. A process without
-//! capabilities cannot change its group. So a client with another group is read-only. Read-only
-//! clients have their own slots, and never take the slot of a client of root. They share a small
-//! part of a CPU core ([`Meter`]), and wait if they have used it up.
+//! Only UID 0 can connect to the sockets. A client whose group is not root's is read-only. For
+//! example, the container through which `kubectl usher` asks a node has UID 0, but another group.
+//! It cannot change its group, because it has no capabilities. Read-only clients have their own
+//! slots, and never take the slot of a client of root. They share a small part of a CPU core
+//! ([`Meter`]), and wait if they have used it up.
 
 use std::io;
 use std::net::Shutdown;
@@ -23,8 +23,8 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::meter::{Meter, Wait};
 
-/// Maximum number of root's clients at a time. A further client evicts the client to which nothing
-/// was sent for the longest time.
+/// Maximum number of root's clients at a time. A further client evicts another client, in the order
+/// of [`LastActivity`].
 const MAX_CLIENTS: usize = 16;
 /// Maximum number of read-only clients at a time. A further client evicts one of them by the same
 /// rule.
@@ -37,12 +37,12 @@ const MAX_REQUEST_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes taken by one read.
 const MAX_READ_BYTES: usize = 1024;
 
-/// The shim drops a client if it has sent the client nothing for this time, or if the client has
-/// not read for this time. The shim answers requests at once, so the first case means that the
-/// client sent no whole request. A watcher gets an update at least twice in this time.
+/// The shim drops a client that was sent nothing for this time, or that has not read for this time.
+/// The shim answers requests at once, so the first case means that the client sent no whole
+/// request. A watcher gets an update at least twice in this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The clients of root, on both sockets. They may give commands for the pod.
+/// The stream of root's clients, from both sockets. They may give commands for the pod.
 pub struct Clients<C> {
     /// Connections to the socket for root alone, if it exists.
     roots: Option<C>,
@@ -58,7 +58,7 @@ pub struct Clients<C> {
     read_only: mpsc::UnboundedSender<Client>,
 }
 
-/// The clients that may look at the pod, but may give no commands.
+/// The stream of clients that may look at the pod, but may give no commands.
 pub struct ReadOnlyClients(mpsc::UnboundedReceiver<Client>);
 
 /// The connection of a client.
@@ -98,10 +98,10 @@ struct LastActivity {
 
 impl<C> Clients<C> {
     /// Turns the connections to both sockets into clients. Only processes with `CAP_DAC_OVERRIDE`
-    /// can connect to `roots`, so root does not wait there behind the container of `kubectl usher`;
-    /// `None` if the socket could not be made. Any process with UID 0 can connect to `shared`. On
-    /// both sockets the peer's group decides: root's group makes a client of root, any other group
-    /// a read-only client. `meter` is charged for the CPU time of read-only clients.
+    /// can connect to `roots`, so root does not wait there behind the container of `kubectl usher`.
+    /// `roots` is `None` if its socket could not be made. Any process with UID 0 can connect to
+    /// `shared`. On both sockets the peer's group decides: root's group makes a client of root, any
+    /// other group a read-only client. `meter` is charged for the CPU time of read-only clients.
     ///
     /// Neither stream of clients ends before its server is shut down: with ttrpc 0.10, a server
     /// whose listener has ended panics in `stop_listen`.
@@ -121,7 +121,8 @@ impl<C> Clients<C> {
 
     /// Gives a connection a slot. If all slots are taken, [evicts a client](Slots::take) or closes
     /// the connection. Returns the client if its peer has root's group (`is_root`). Otherwise sends
-    /// the client to [`ReadOnlyClients`]. `None` if there is no client of root to serve.
+    /// the client to [`ReadOnlyClients`]. `None` for a read-only client, and for a closed
+    /// connection.
     fn admit(&mut self, stream: UnixStream, is_root: bool) -> Option<Client> {
         let (slots, metered) = match is_root {
             true => (&mut self.slots, None),
@@ -147,8 +148,8 @@ impl<C> Clients<C> {
 }
 
 impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Clients<C> {
-    /// Accepts the next connection: to root's socket at once, to the public socket when the meter
-    /// allows it.
+    /// Accepts the next connection: from `roots` at once, from `shared` when the meter allows it.
+    /// Never ready if both have ended.
     fn poll_connection(&mut self, context: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
         if let Some(roots) = &mut self.roots
             && let Poll::Ready(Some(connection)) = Pin::new(roots).poll_next(context)
@@ -183,7 +184,8 @@ impl<C: Stream<Item = io::Result<UnixStream>> + Unpin> Stream for Clients<C> {
     }
 }
 
-/// True if the peer had root's group, in the shim's user namespace, when it connected.
+/// True if the peer had root's group, in the shim's user namespace, when it connected. False if the
+/// kernel does not tell the group.
 fn has_roots_group(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.gid() == 0)
 }
@@ -208,9 +210,9 @@ impl Slots {
         }
     }
 
-    /// Takes a slot. If all slots are taken, evicts a client, which stays connected for a moment.
-    /// Returns `None` if so many evicted clients are still connected that twice the number of slots
-    /// is in use.
+    /// Takes a slot for a new client. If all slots are taken, evicts a client. `None` if there are
+    /// twice as many clients as slots: an evicted client counts until the server has dropped it.
+    /// Then the new connection is closed.
     fn take(&mut self, stream: UnixStream) -> Option<Arc<Slot>> {
         self.taken.retain(|slot| slot.strong_count() > 0);
         if self.taken.len() >= self.limit.saturating_mul(2) {
@@ -252,7 +254,8 @@ impl Slot {
         activity.at = Instant::now();
     }
 
-    /// Shuts the connection down for both ends, as if the client had hung up.
+    /// Marks the client as evicted, and shuts the connection down for both ends, as if the client
+    /// had hung up. The server then drops the client, and so frees the slot.
     fn evict(&self) {
         let mut activity = self.activity.lock().unwrap_or_else(PoisonError::into_inner);
         activity.is_evicted = true;
@@ -282,7 +285,8 @@ impl Client {
         }
     }
 
-    /// Ready when the shim may read the bytes that the client has sent.
+    /// Ready when the shim may read from the client: for root at once, for a read-only client when
+    /// the meter allows it. The meter then begins to charge the work.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some((meter, wait)) = &mut self.metered {
             ready!(meter.poll_ready(wait, context));

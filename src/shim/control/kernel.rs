@@ -11,7 +11,8 @@ use usher_api as api;
 use usher_linux::cgroup::Cgroup;
 use usher_linux::cgroup::values::Values;
 
-/// Adds OOM scores and cgroup values to a pod, except for containers without a process.
+/// Adds OOM scores and cgroup values to the status of a pod and its containers. Leaves out values
+/// that cannot be read, and containers without a process.
 pub(super) fn add_values(pod: &mut api::Pod) {
     for container in pod.containers.iter_mut().filter(|one| one.pid != 0) {
         container.oom_score = oom_score(container.pid);

@@ -3,9 +3,9 @@
 //!
 //! One thread serves the pod, and tasks of the ttrpc library and the pod's actor do most of the
 //! work for a client. So the meter does not time tasks. It reads the thread's CPU clock when work
-//! for a read-only client begins, and again each time the thread has run all ready tasks. The meter
-//! stops when no work for a read-only client has begun since its last reading. Other work in
-//! between is charged too, so read-only clients get their share or less.
+//! for a read-only client begins, and again each time the thread has run all ready tasks. If no
+//! work for a read-only client has begun between two readings, the meter stops. While it runs, the
+//! meter also charges all other work of the thread, so read-only clients get at most their share.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -68,7 +68,8 @@ impl Meter {
         })))
     }
 
-    /// Starts charging: work for a read-only client begins.
+    /// Starts charging, because work for a read-only client begins now. Charging stops when the
+    /// thread has run all ready tasks, and no further work has begun.
     pub fn begin_work(&self) {
         let mut state = self.state();
         state.is_new = true;
@@ -84,7 +85,9 @@ impl Meter {
         }
     }
 
-    /// Ready when work for the client may begin.
+    /// Ready when work for a read-only client may begin. The caller then calls
+    /// [`begin_work`](Meter::begin_work). After a wait, charging has already begun. `wait` holds
+    /// the timer between polls.
     pub fn poll_ready(&self, wait: &mut Wait, context: &mut Context<'_>) -> Poll<()> {
         if wait.0.is_none() {
             wait.0 = self.state().pause().map(|pause| Box::pin(sleep(pause)));
@@ -97,15 +100,15 @@ impl Meter {
         Poll::Ready(())
     }
 
-    /// Waits until work may begin, and begins it.
+    /// Waits until work for a read-only client may begin, and then starts charging.
     pub async fn wait(&self) {
         let mut wait = Wait::default();
         poll_fn(|context| self.poll_ready(&mut wait, context)).await;
         self.begin_work();
     }
 
-    /// Charges the CPU time since the last charge. Returns false if no work for a read-only client
-    /// has begun since then. Charging stops in that case.
+    /// Charges the CPU time since the last charge. Returns false, and stops charging, if no work
+    /// for a read-only client has begun since the last call.
     fn charge_and_check(&self) -> bool {
         let mut state = self.state();
         state.charge();

@@ -1,6 +1,6 @@
-//! The Control service, which `usher` calls: it shows a pod and takes commands for it.
+//! The Control service, which shows a pod to `usher`, and takes commands for the pod.
 //!
-//! Each shim listens on a control socket in [`directory`]. The control socket has the name of the
+//! Each shim listens on a control socket in [`directory`]. The control socket is named after the
 //! shim's socket for containerd, so `usher` finds all shims without containerd. The shim listens on
 //! a second control socket for root alone. The kernel has one queue of connections per socket, so
 //! on a shared socket root would wait behind read-only clients.
@@ -24,10 +24,11 @@ pub use meter::Meter;
 pub use service::{ReadOnlyService, Service};
 
 /// Length of a control socket's name. The name is the beginning of the name of the shim's socket,
-/// which is a hash. It is shortened because the path of a socket has at most 107 characters.
+/// which is a hash. The hash is shortened because the path of a socket has at most 107 characters.
 const NAME: usize = 32;
 
-/// Path of the control socket of the shim whose own socket is at `path`.
+/// Path of the control socket of the shim whose socket for containerd is at `path`, even if the
+/// control socket does not exist. `None` if `path` has no file name in UTF-8.
 pub fn socket_of(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let name: String = name.chars().take(NAME).collect();
@@ -46,8 +47,9 @@ const FOR_CAPABLE_ROOT: u32 = 0o000;
 /// a longer queue would only make the last client wait longer.
 const BACKLOG: i32 = 64;
 
-/// Listens at `path`. A socket file at `path` was left by a shim that has died: only one shim at a
-/// time has the containerd socket from which `path` is derived.
+/// Listens at `path`, on the socket for all processes with UID 0. Removes a file at `path` first.
+/// No running shim uses this file: `path` is derived from the path of the shim's socket for
+/// containerd, and only one shim at a time has that socket.
 ///
 /// # Errors
 ///
@@ -76,7 +78,8 @@ fn listen_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Removes the socket at `path`, and the socket for root alone that belongs to it.
+/// Removes the socket at `path`, and the socket for root alone that belongs to it. Called when the
+/// shim ends, and for a shim that has died.
 ///
 /// # Errors
 ///

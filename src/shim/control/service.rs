@@ -22,7 +22,7 @@ use usher_api::{
 use super::Meter;
 use super::kernel;
 
-/// Maximum number of root's calls at a time.
+/// Maximum number of root's calls at a time, without watchers. A further call is refused.
 const MAX_CALLS: usize = 32;
 /// Maximum number of read-only clients' calls at a time.
 const MAX_READ_ONLY_CALLS: usize = 8;
@@ -33,8 +33,8 @@ const MAX_WATCHERS: usize = 8;
 /// Maximum number of read-only watchers.
 const MAX_READ_ONLY_WATCHERS: usize = 4;
 
-/// Longest pause between two updates of a watcher. If an update cannot be sent, the shim learns
-/// that the watcher is gone.
+/// Longest pause between two updates of a watcher. An update comes even if nothing has changed,
+/// because the shim learns that a watcher is gone only if an update cannot be sent.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Shortest pause between two updates. Events that follow closely share one update.
@@ -83,7 +83,7 @@ impl Service {
         })
     }
 
-    /// Waits until the meter allows the next update.
+    /// Waits until the meter allows the next update for a watcher. Root's watchers never wait.
     async fn wait(&self) {
         if let Some(meter) = &self.meter {
             meter.wait().await;

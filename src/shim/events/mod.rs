@@ -40,14 +40,15 @@ pub(crate) fn message_pid(pid: i32) -> u32 {
     u32::try_from(pid).unwrap_or_default()
 }
 
-/// Maximum number of events that wait; beyond it, the oldest is dropped. containerd learns of exits
-/// even if their events are dropped: it asks for the state of every task when it restarts.
+/// Maximum number of events that wait; beyond it, the oldest is dropped, except the one that is
+/// being sent. containerd learns of exits even if their events are dropped: it asks for the state
+/// of every task when it restarts.
 const AT_MOST: usize = 2048;
 
-/// Deadline for containerd's acknowledgment while the connection is open. A containerd that hangs
-/// for a shorter time still reads the event from the connection afterward. If the shim had sent the
-/// event again on a new connection, containerd would get it twice. If containerd dies, the
-/// connection closes, and the shim notices that at once.
+/// Deadline for containerd's acknowledgment while the connection is open. After the deadline, the
+/// shim sends the event again on a new connection. The deadline is long, because a containerd that
+/// hangs may still read the first copy later, and then gets the event twice. If containerd dies,
+/// the connection closes, and the shim notices that at once.
 const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(60);
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -72,7 +73,7 @@ impl<E: containerd_shim::event::Event + Pack> Event for E {
 
 /// A receiver of events.
 pub trait Publish: fmt::Debug + Send + Sync {
-    /// Publishes an event after all earlier events. Never blocks.
+    /// Passes an event on, after all earlier events. Never blocks: [`Publisher`] queues the event.
     fn publish(&self, event: Box<dyn Event>);
 }
 
@@ -92,7 +93,8 @@ struct Queue {
 }
 
 impl Publisher {
-    /// Creates a publisher to containerd's TTRPC `address`, for events of `namespace`.
+    /// Creates a publisher to containerd's TTRPC `address`, for events of `namespace`. With an
+    /// empty address, the publisher drops all events.
     pub fn new(address: &str, namespace: &str) -> Publisher {
         let address = address.strip_prefix("unix://").unwrap_or(address);
         // Without an address no event can be sent, so none is queued.
@@ -107,7 +109,8 @@ impl Publisher {
         }
     }
 
-    /// Waits until containerd has acknowledged all events, for `within` at most.
+    /// Waits until containerd has acknowledged or refused all events, for `within` at most. Called
+    /// when the shim ends, so events that are left after that are lost.
     pub async fn flush(&self, within: Duration) {
         let Some(queue) = &self.queue else { return };
         let empty = async {

@@ -42,13 +42,15 @@ pub struct Actor {
     pub(super) sandbox_end: SandboxEnd,
     pub(super) score_log: ScoreLog,
     pub(super) probe_cpu: ProbeCpuMeter,
-    /// The cgroup of the pod. `None` until the cgroup is known, and if other pods share the cgroup.
+    /// The cgroup of the pod. `None` until the cgroup is found, if other pods share the cgroup, or
+    /// if usher orders no container of the pod.
     pub(super) pod_cgroup: Option<OwnCgroup>,
     alarm: Alarm,
 }
 
 impl Actor {
-    /// Creates an actor for a pod of containerd's `namespace`, and a handle to it.
+    /// Creates the actor of a pod, and the handle that sends requests to this actor. `namespace` is
+    /// the namespace in containerd, such as `k8s.io`.
     pub fn new(namespace: &str, node: Node) -> (Actor, Pod) {
         let (mailbox, messages) = mpsc::channel(MAILBOX);
         let actor = Actor {
@@ -73,8 +75,8 @@ impl Actor {
         (actor, Pod { mailbox })
     }
 
-    /// Works until [`shutdown`](Actor::shutdown) is granted, or until no caller has needed the shim
-    /// for a while.
+    /// Handles messages and timers until the shim should end: containerd has asked for it and no
+    /// task is left, or no caller has needed the shim for a while.
     pub async fn run(&mut self) {
         self.shim_end.resume();
         while !self.shim_end.is_now() {
@@ -112,8 +114,8 @@ impl Actor {
         }
     }
 
-    /// Handles the messages that arrived before the end was granted. Returns true if the shim still
-    /// ends. A Create among these messages keeps the shim alive.
+    /// Handles the messages that have arrived since the shim decided to end. Returns true if the
+    /// shim still ends, and false if one of them keeps it alive, for example a Create.
     pub fn confirm_end(&mut self) -> bool {
         while let Ok(message) = self.messages.try_recv() {
             self.guarded(message);
@@ -122,19 +124,21 @@ impl Actor {
         self.shim_end.confirm(self.tasks.is_empty())
     }
 
-    /// Postpones the end: the shim checks again in a moment.
+    /// Postpones the shim's end, after [`confirm_end`](Actor::confirm_end) has returned false. The
+    /// caller then calls [`run`](Actor::run) again, which soon checks again if the shim can end.
     pub fn postpone_end(&mut self) {
         self.shim_end.postpone();
     }
 
     /// Sets the check for the containerd that started this shim: `is_there` returns true while that
-    /// containerd runs.
+    /// containerd runs. A shim without a task ends if the check returns false.
     pub fn started_by(&mut self, is_there: impl Fn() -> bool + Send + 'static) {
         self.shim_end.started_by(is_there);
     }
 
-    /// Ends the shim if no task is left. containerd asks for this after every task, while other
-    /// containers of the pod may still run. Task `id` will not be created anymore.
+    /// Handles Shutdown, which containerd sends after the deletion or failed creation of each task;
+    /// `id` is this task. Answers at once. Ignored while a caller knows of a task. Otherwise the
+    /// shim ends as soon as no task is left, and no announced task is expected.
     pub fn shutdown(&mut self, id: &str, reply: Reply<()>) {
         let nobody_is_known = !self.tasks.keys().any(|id| self.core.is_known(id));
         let id = ContainerId::from(id);
@@ -143,8 +147,8 @@ impl Actor {
         let _ = reply.send(Ok(()));
     }
 
-    /// Notes that a task with this id will be created: `start` has given a caller the address of
-    /// this shim.
+    /// Notes that a Create of task `id` will come: `start` has given a caller the address of this
+    /// shim. Until the Create comes, for ten seconds at most, the shim does not end.
     pub fn announce(&mut self, id: &str) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
@@ -153,7 +157,8 @@ impl Actor {
         }
     }
 
-    /// Handles one message. If the handling panics, the message is lost, and the pod goes on.
+    /// Does a piece of the actor's work, for example handles a message, and meters its CPU time. If
+    /// the work panics, the rest of it is lost, and the pod goes on.
     fn guarded(&mut self, work: impl FnOnce(&mut Actor)) {
         let before = self.node.clock.cpu();
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
@@ -167,7 +172,8 @@ impl Actor {
         self.time.now()
     }
 
-    /// Carries out all actions that the core has decided on.
+    /// Carries out all actions that the core has decided on. Begins those that take time, and does
+    /// not wait for them. Called after each message, and when a timer has expired.
     fn carry_out(&mut self) {
         // The pod's cgroup gets its size before any container is released.
         self.settle_size();

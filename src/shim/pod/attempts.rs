@@ -48,7 +48,8 @@ impl Actor {
     }
 
     /// Returns what an attempt of a probe or hook needs: the container's init, the facts of the pod
-    /// and the container, and the token that cancels the attempt.
+    /// and the container, and the token that cancels the attempt. `None` if the container is
+    /// deleted, or has no process yet.
     fn target(&self, id: &ContainerId) -> Option<(Arc<dyn Init>, ProbeEnvironment, CancelToken)> {
         let task = self.tasks.get(id)?;
         let from = ProbeEnvironment {

@@ -8,7 +8,8 @@ use usher_core::lifecycle::{Call, ContainerId};
 use super::{Actor, Message};
 
 impl Actor {
-    /// Reports OOM kills in a container that was just created, until it exits.
+    /// From now on, publishes (TaskOOM) and records OOM kills in a container, until its init
+    /// process exits. Called for each new init process, and when its cgroup is found later.
     pub(super) fn watch_cgroup(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -31,8 +32,8 @@ impl Actor {
     }
 
     /// Answers Stats: with the cgroup to read the task's metrics from, or with the last metrics if
-    /// the task has exited. The handler reads the cgroup, so that the actor does not wait for it.
-    /// Fails if the task's cgroup is unknown.
+    /// a cleanup has removed the cgroup. The handler reads the cgroup, so that the actor does not
+    /// wait for it. Fails if the task's cgroup is unknown.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| task.figures(id));
@@ -40,7 +41,7 @@ impl Actor {
     }
 
     /// Looks for a task's cgroup again if it was not found at creation because file descriptors had
-    /// run out.
+    /// run out. If the cgroup is found now, watches it for OOM kills.
     fn find_cgroup(&mut self, id: &str) {
         let id = ContainerId::from(id);
         let task = self.tasks.get_mut(&id);
@@ -49,7 +50,9 @@ impl Actor {
         }
     }
 
-    /// Answers with the cgroup of a running task and the process ids of its execs.
+    /// Answers Pids: with the cgroup of the task and the process ids of its execs, or with
+    /// [`Members::Ended`] if no init process runs. Fails after the exit is published, and before a
+    /// container is restored.
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {

@@ -16,7 +16,8 @@ use super::Actor;
 type Restored = (NewInit, Option<Streams>);
 
 impl Actor {
-    /// Writes a running container to files, and stops the container if the options say so.
+    /// Writes a running or frozen container to files, and stops the container if the options say
+    /// so. Answers when this is done or has failed.
     pub fn checkpoint(&mut self, call: CheckpointCall, reply: Reply<()>) {
         let (init, checkpoint) = match self.begin_checkpoint(&call) {
             Ok(begun) => begun,

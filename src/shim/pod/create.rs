@@ -19,7 +19,8 @@ use usher_engine::{
 use super::Actor;
 
 impl Actor {
-    /// Creates a container; answers with the process id of its init.
+    /// Creates a container; answers with the process id of its init, or zero if the container is to
+    /// be restored later. If the caller stops waiting, undoes the creation.
     pub fn create(&mut self, mut call: CreateCall, reply: Reply<i32>) {
         let Some(reading) = self.node.engine.read_options_file(&call.order) else {
             return self.create_with_options(call, reply);
@@ -60,7 +61,8 @@ impl Actor {
         self.operate_for(&id, Wanted::UntilDeleted, caller, work, Actor::created);
     }
 
-    /// Makes all checks that may refuse the call. A refused call leaves nothing behind.
+    /// Makes all checks that may refuse the call, and adds the container to the core and to the
+    /// table of tasks. A refused call leaves nothing behind.
     fn begin_create(
         &mut self,
         call: &CreateCall,
@@ -149,8 +151,8 @@ impl Actor {
         let _ = reply.send(Ok(pid));
     }
 
-    /// Stores an init process of a container: the first one, or the next one after a restart in
-    /// place.
+    /// Stores a new init process of a container, and handles its exit when it comes. Called after a
+    /// Create, a restoration or a restart in place.
     pub(super) fn take_init(&mut self, id: &ContainerId, new_init: NewInit) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -171,13 +173,15 @@ impl Actor {
         self.operate(id, Wanted::UntilReplaced, exit_future.0, exited);
     }
 
-    /// Removes a container whose creation was undone.
+    /// Removes a container whose creation has failed or was undone. If containerd has already asked
+    /// the shim to end, the shim may end now.
     pub(super) fn undone(&mut self, id: &ContainerId) {
         self.forget(id);
         self.shim_end.note_failed_creation(self.tasks.is_empty());
     }
 
-    /// Removes a container and all that the actor knows of it.
+    /// Removes all that the actor and the core know of a container. Does not touch the container
+    /// itself. Wait and Delete calls that are still in the table get the error NotFound.
     pub(super) fn forget(&mut self, id: &ContainerId) {
         self.operations.cancel_all(id);
         if let Some(mut task) = self.tasks.remove(id) {

@@ -13,10 +13,10 @@ use super::Actor;
 use super::operations::infallible;
 
 impl Actor {
-    /// Deletes an exec, or a task that has exited or was never started. If a deletion of the task
-    /// is under way, the call waits for its end. The call also waits while the task is being
-    /// created: containerd calls Delete when it has given up its Create, and removes the bundle as
-    /// soon as Delete is answered.
+    /// Deletes an exec or a task that was never started, or whose exit is published; fails for
+    /// others. If a deletion of the task is under way, the call gets the answer of that deletion.
+    /// The call waits while the task is being created: containerd calls Delete when it has given up
+    /// its Create, and removes the bundle as soon as Delete is answered.
     pub fn delete(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
         if !exec_id.is_empty() {
             return self.delete_exec(id, exec_id, reply);
@@ -31,8 +31,8 @@ impl Actor {
         }
     }
 
-    /// Kills the parked process of a container that is to be deleted. As for any other container,
-    /// the exit is published before the deletion.
+    /// Kills the parked process of a container that is to be deleted, and cancels the work that is
+    /// under way for it. As for any other container, the exit is published before the deletion.
     pub(super) fn kill_parked(&mut self, id: &ContainerId) {
         if let Some(task) = self.tasks.get(id) {
             task.handles.cancel_token().cancel();
@@ -40,8 +40,8 @@ impl Actor {
         }
     }
 
-    /// Has the engine clean up the runtime state of a container that has exited, while its exit is
-    /// being published.
+    /// Has the engine clean up the runtime state of a container that has exited, before the caller
+    /// deletes the container. The root file system stays.
     pub(super) fn clean_up(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -73,8 +73,8 @@ impl Actor {
     }
 
     /// Begins the deletion of a container. The engine removes the container, and passes on the rest
-    /// of the output of the container and its execs. [`Deletion::Forced`] undoes a creation; the
-    /// other deletions answer the callers of Delete.
+    /// of the output of the container and its execs. [`Deletion::Forced`] undoes a creation. At
+    /// their end, the other deletions answer the callers of Delete.
     pub(super) fn begin_deletion(&mut self, id: &ContainerId, how: Deletion) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;

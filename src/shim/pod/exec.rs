@@ -46,7 +46,8 @@ impl Actor {
         Ok(())
     }
 
-    /// Executes a process that an Exec call has added; answers with its process id.
+    /// Executes a process that an Exec call has added; answers with its process id. If the caller
+    /// stops waiting, the start is canceled, or the process is killed.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
         let execution = match self.begin_exec(id, exec_id) {
             Ok(execution) => execution,
@@ -165,7 +166,8 @@ impl Actor {
         self.core.handle_exec_output_read(now, id, exec_id);
     }
 
-    /// Tells the caller that an exec has exited: answers its Waits and publishes the exit event.
+    /// Tells the caller that an exec has exited: answers the Waits for the exec, and publishes the
+    /// exit event. The core orders this when the exec's output is read, or waits no longer for it.
     pub(super) fn publish_exec_exit(&mut self, id: &ContainerId, exec_id: &str, code: u32) {
         let now = self.node.clock.wall();
         let Some(exec) = self.exec_mut(id, exec_id) else {

@@ -10,7 +10,10 @@ use usher_core::lifecycle::ContainerId;
 use super::Actor;
 
 impl Actor {
-    /// Begins the termination of the pod, within the grace period `grace` if given.
+    /// Handles `usher stop`: begins the termination of the pod, and answers at once with the
+    /// containers that are to stop and the deadline. The answer is empty if all have exited.
+    /// `grace` replaces the pod's own grace period. During a termination, `grace` can only bring
+    /// the deadline forward.
     pub fn stop(&mut self, grace: Option<Duration>, reply: Reply<api::StopResponse>) {
         let now = self.now();
         let mut response = api::StopResponse::new();
@@ -22,7 +25,9 @@ impl Actor {
         let _ = reply.send(Ok(response));
     }
 
-    /// Releases a held container before its turn comes. `container` is its name or id.
+    /// Handles `usher release`: releases a held container before its turn comes, and answers with
+    /// the obstacles that the container waited for. `container` is the name or id. Fails for a
+    /// cleanup, for a container that is not held, and while the pod terminates.
     pub fn release_by_hand(&mut self, container: &str, reply: Reply<api::ReleaseResponse>) {
         let by_id = ContainerId::from(container);
         let id = Some(by_id).filter(|id| self.tasks.contains_key(id));

@@ -36,7 +36,9 @@ impl Actor {
         Status::new(status, process.exit())
     }
 
-    /// Answers when the process has exited.
+    /// Answers with the exit of a task or exec when the exit is published, or at once if it was
+    /// published before. A restart in place publishes no exit, so the Wait stays open. If the
+    /// process will never run, the answer is an error.
     pub fn wait(&mut self, id: &str, exec_id: &str, reply: Reply<Exit>) {
         match self.process_mut(id, exec_id) {
             Err(error) => drop(reply.send(Err(error))),
@@ -52,16 +54,16 @@ impl Actor {
         let _ = reply.send(Ok(self.task(id).map_or(0, |task| task.init.pid)));
     }
 
-    /// Closes the stdin of a process. For a process that is not started yet, the request is
-    /// remembered.
+    /// Closes the stdin of a process. For a process that is not started yet, the shim remembers the
+    /// request until the start.
     pub fn close_stdin(&mut self, id: &str, exec_id: &str, reply: Reply<()>) {
         let process = self.process_mut(id, exec_id);
         let _ = reply.send(process.map(|process| process.streams.close_stdin()));
     }
 
-    /// Changes the size of a process's terminal. For a process that is not started yet, the request
-    /// is remembered. The call succeeds for a process that has exited: clients call this as soon as
-    /// a program runs, however short it is.
+    /// Changes the size of a process's terminal. For a process that is not started yet, the shim
+    /// remembers the request until the start. The call succeeds for a process that has exited:
+    /// clients call this as soon as a program runs, even if it exits at once.
     pub fn resize(&mut self, id: &str, exec_id: &str, size: stdio::Size, reply: Reply<()>) {
         let resized = self.process_mut(id, exec_id).and_then(|process| {
             let resized = process.streams.resize(size);
@@ -80,7 +82,7 @@ impl Actor {
         self.freeze(id, true, init, reply);
     }
 
-    /// Thaws a container.
+    /// Thaws a container that the caller has paused.
     pub fn resume(&mut self, id: &str, reply: Reply<()>) {
         let init = self.task(id).and_then(|task| {
             self.core.allows(&ContainerId::from(id), Call::Resume)?;

@@ -1,10 +1,10 @@
 //! Work that takes time: each piece runs in a tokio task beside the actor and sends its outcome to
 //! the actor.
 //!
-//! Work on a container is a numbered [operation](usher_core::lifecycle::Operations). The number comes
-//! back with the outcome, and shows if the outcome is stale, which means that the container no
-//! longer needs it. Only this file drops stale outcomes: it frees the processes in the outcome, and
-//! tells the caller that the container is gone.
+//! Work on a container is a numbered [operation](usher_core::lifecycle::Operations). The number
+//! comes back with the outcome, and shows if the outcome is stale, which means that the container
+//! no longer needs it. Only this file drops stale outcomes: it kills a process that came with the
+//! outcome, and tells the caller that the process or the task is gone.
 
 use std::pin::pin;
 
@@ -16,7 +16,8 @@ use usher_engine::{CancelToken, Panicked, catch_panic};
 use super::{Actor, Message};
 
 impl Actor {
-    /// Runs `work` beside the actor, then calls `then` with the outcome, even after a panic.
+    /// Runs `work` beside the actor. Then the actor calls `then` with the outcome, which is an
+    /// error if `work` has panicked. This outcome is never stale.
     pub(super) fn spawn<T: Send + 'static, E: From<Panicked> + Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, E>> + Send + 'static,
@@ -31,8 +32,9 @@ impl Actor {
         });
     }
 
-    /// Runs `work` as an operation on container `id`, then calls `then` unless the outcome is
-    /// stale.
+    /// Runs `work` as an operation on container `id`, then calls `then` with the outcome. The
+    /// outcome is stale if the event that `wanted` names has come first. A stale outcome is
+    /// discarded, and `then` is not called.
     pub(super) fn operate<T: Outcome, E: From<Panicked> + Send + 'static>(
         &mut self,
         id: &ContainerId,
@@ -48,8 +50,9 @@ impl Actor {
     }
 
     /// Runs `work` as [`operate`](Actor::operate) does, for a caller: `then` also gets the reply to
-    /// the caller. If the outcome is stale, the caller gets an error: the container is gone. If the
-    /// caller stops waiting, its token, if it has one, cancels `work`.
+    /// the caller. If the outcome is stale, the caller gets an error: the process or the task is
+    /// gone. If the caller stops waiting, its token cancels `work`; without a token, `work` goes
+    /// on.
     pub(super) fn operate_for<T, E, R>(
         &mut self,
         id: &ContainerId,
@@ -117,7 +120,8 @@ pub(super) async fn infallible<T>(work: impl Future<Output = T>) -> Result<T, Pa
     Ok(work.await)
 }
 
-/// Awaits `work`. If the caller stops waiting before, cancels the token.
+/// Awaits `work`. If the caller stops waiting before, cancels the token, and goes on awaiting the
+/// canceled `work`.
 async fn canceled_with<T, E: From<Panicked>, R>(
     reply: &mut Reply<R>,
     token: &CancelToken,

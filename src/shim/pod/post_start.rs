@@ -6,7 +6,9 @@ use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
 use super::Actor;
 
 impl Actor {
-    /// Executes the handler for this process of the container, and reports the outcome to the core.
+    /// Runs the handler in execution `execution` of the container, and reports the outcome to the
+    /// core. If the shim has not kept the handler, or the container has no process, reports
+    /// success.
     pub(super) fn post_start(&mut self, id: ContainerId, execution: u64) {
         let task = self.tasks.get(&id);
         let kept = task.and_then(|task| {

@@ -19,7 +19,8 @@ use super::operations::infallible;
 type CreatedAgain = (Result<NewInit, EngineError>, Streams);
 
 impl Actor {
-    /// Begins the restart in place of a container whose process has exited.
+    /// Begins the restart in place of a container whose process has exited, because the core has
+    /// decided on it. `is_cleaned_up` is true if the OCI runtime has deleted the container already.
     pub(super) fn restart(&mut self, id: &ContainerId, is_cleaned_up: bool) {
         let oom_score = self.score_for_bundle(id);
         let Some(task) = self.tasks.get_mut(id) else {
@@ -38,7 +39,8 @@ impl Actor {
             let created = container.create_again(last, &mut streams, &token).await;
             (created, streams)
         };
-        // Cancel the work for the process that has exited, because the next process replaces it.
+        // From now on, outcomes of work for the exited process are stale, because the next process
+        // replaces it.
         self.operations.cancel_at_replacement(id);
         self.operate(
             id,
@@ -48,7 +50,8 @@ impl Actor {
         );
     }
 
-    /// Cancels a restart in place: cancels its operations, and ends the new process if it exists.
+    /// Cancels a restart in place that is under way: cancels the engine's calls for it, and kills
+    /// the new process if it exists. The core then gets the report of a failed restart.
     pub(super) fn cancel_restart(&mut self, id: &ContainerId) {
         if let Some(task) = self.tasks.get(id) {
             task.handles.cancel_token().cancel();
@@ -58,8 +61,9 @@ impl Actor {
         }
     }
 
-    /// Handles the outcome of a creation for a restart in place: the next init process is parked,
-    /// or the creation failed. Gives the task its streams back.
+    /// Handles the outcome of a creation for a restart in place. Gives the task its streams back.
+    /// If the next init process is parked, executes its program. Reports success or failure to the
+    /// core.
     fn created_again(&mut self, id: &ContainerId, outcome: Result<CreatedAgain, Panicked>) {
         let created = outcome.map_err(EngineError::from);
         let created = created.and_then(|(created, streams)| {

@@ -14,7 +14,8 @@ use usher_engine::{Panicked, Sandbox};
 use super::Actor;
 
 impl Actor {
-    /// Answers with the state of a sandbox, or with its exit.
+    /// Answers with the state of a sandbox. After the sandbox's task is deleted, the answer is the
+    /// exit. Fails if this shim has never had a sandbox `id`.
     pub fn sandbox_state(&mut self, id: &str, reply: Reply<SandboxState>) {
         let answer = match (self.task(id), self.ended_sandbox(id)) {
             (Ok(task), _) => Ok(SandboxState {
@@ -28,7 +29,8 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Answers when a sandbox has exited.
+    /// Answers with the exit of a sandbox when the exit is published, or at once if it was
+    /// published before, even if the sandbox's task is deleted.
     pub fn wait_sandbox(&mut self, id: &str, reply: Reply<Exit>) {
         match self.ended_sandbox(id) {
             Some(ended) if self.task(id).is_err() => drop(reply.send(Ok(ended.exit))),
@@ -36,7 +38,9 @@ impl Actor {
         }
     }
 
-    /// Answers when a sandbox that was killed is deleted.
+    /// Answers when a sandbox that the caller has killed is deleted; at once if there is no such
+    /// task. Deletes a sandbox that has exited, or whose Create is unanswered, unless a deletion is
+    /// under way.
     pub fn sandbox_gone(&mut self, id: &str, reply: Reply<()>) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
@@ -53,7 +57,8 @@ impl Actor {
     }
 
     /// Sizes the pod's cgroup again, because kubelet resized the pod: the values that kubelet has
-    /// written are the new upper bounds of the shim's values. Fails if there is no sandbox `id`.
+    /// written are the new upper bounds of the shim's values. Fails if this shim has never had a
+    /// sandbox `id`.
     pub fn sandbox_resized(&mut self, id: &str, reply: Reply<()>) {
         let answer = match (self.task(id), self.ended_sandbox(id)) {
             (Err(error), None) => Err(error),
@@ -66,12 +71,14 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Answers with the sandbox, whose namespaces the pod's containers share.
+    /// Answers with the sandbox, whose namespaces the pod's containers share. The answer is empty
+    /// if there is no sandbox yet.
     pub fn shared(&mut self, reply: Reply<Sandbox>) {
         let _ = reply.send(Ok(self.meta.sandbox().cloned().unwrap_or_default()));
     }
 
-    /// Deletes a sandbox without a pause container once its exit is published.
+    /// Called when the exit of container `id` was published. If the container is a sandbox without
+    /// a pause container, keeps the exit, and deletes the sandbox. Otherwise does nothing.
     pub(super) fn sandbox_ended(&mut self, id: &ContainerId, exit: Exit) {
         if !self.core.is_sandbox(id) || !self.meta.has_own_sandbox() {
             return;
@@ -84,7 +91,8 @@ impl Actor {
             created_at: task.created_at,
             exit,
         });
-        // containerd usually asks right after this to remove the sandbox.
+        // containerd usually asks right after this to remove the sandbox, so the shim must not end
+        // yet.
         self.shim_end.announce(id.clone());
         self.delete_sandbox(id);
     }

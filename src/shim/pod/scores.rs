@@ -6,8 +6,9 @@ use usher_engine::{Change, EngineError, ScoreOutcome};
 use super::Actor;
 
 impl Actor {
-    /// Returns the score to write into a container's bundle before the container is created; `None`
-    /// if the bundle has this score already.
+    /// Returns the score to write into a container's bundle before its next process is created, and
+    /// notes that the bundle has this score. `None` if the bundle has it already, or if the core
+    /// sets no score for this container.
     pub(super) fn score_for_bundle(&mut self, id: &ContainerId) -> Option<i32> {
         let wanted = self.core.oom_score(id)?;
         let score = &mut self.tasks.get_mut(id)?.score;
@@ -15,7 +16,8 @@ impl Actor {
         score.set_in_bundle(allowed).then_some(allowed)
     }
 
-    /// Gives the processes of all sidecars the score that the core wants now.
+    /// Begins to give the processes of all sidecars the score that the core wants now, unless they
+    /// have it. Called after each message and timer.
     pub(super) fn settle_scores(&mut self) {
         let mut begun = Vec::new();
         for (id, task) in &mut self.tasks {

@@ -1,4 +1,5 @@
-//! Delivers signals, and reports the outcome.
+//! Delivers signals, as the core has decided. The outcome answers the caller's Kill, or goes to the
+//! log.
 
 use crate::calls::{CallError, signal_answer};
 use usher_core::lifecycle::{ContainerId, SignalOrder, Wanted};
@@ -37,7 +38,7 @@ impl Actor {
         }
     }
 
-    /// Cancels the work that is under way for a container that is killed.
+    /// Cancels the work that is under way for a container, because the container is killed.
     pub(super) fn cancel_work(&mut self, id: &ContainerId) {
         if let Some(task) = self.tasks.get(id) {
             task.handles.cancel_token().cancel();

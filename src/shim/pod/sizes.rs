@@ -14,9 +14,9 @@ use super::Actor;
 use super::operations::infallible;
 
 impl Actor {
-    /// Finds the pod's cgroup, and reads its values, through the init process of container `id`.
-    /// Called for each new init process. Does nothing if the cgroup is known, or if usher orders no
-    /// container of the pod.
+    /// Finds the pod's cgroup through the init process of container `id`, and reads its values if
+    /// the shim may size it. Called for each new init process. Does nothing if the cgroup is known,
+    /// or if usher orders no container of the pod.
     pub(super) fn find_pod_cgroup(&mut self, id: &ContainerId) {
         if self.pod_cgroup.is_some() || !self.core.has_orders() {
             return;
@@ -31,7 +31,8 @@ impl Actor {
         self.pod_cgroup = cgroup.map(|cgroup| OwnCgroup::new(cgroup, allotment));
     }
 
-    /// Gives the pod's cgroup the size that the core wants now.
+    /// Gives the pod's cgroup the size that the core wants now, if that size has changed. Called
+    /// before the core's actions are carried out. Forgets the cgroup of a pod without containers.
     pub(super) fn settle_size(&mut self) {
         if let Some(cgroup) = &self.pod_cgroup
             && cgroup.is_outdated(|| self.core.pod_size())
@@ -41,8 +42,9 @@ impl Actor {
         self.let_go_of_pod_cgroup();
     }
 
-    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged. If
-    /// a value cannot be set yet, the next retry comes soon.
+    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged:
+    /// kubelet may have written other values. If a value cannot be set yet, the next retry comes
+    /// soon.
     pub(super) fn settle_new_size(&mut self) {
         if let Some(cgroup) = &mut self.pod_cgroup {
             cgroup.reset_pause();
@@ -95,8 +97,8 @@ impl Actor {
         }
     }
 
-    /// Notes the end of a part of the work. The wanted size may have changed meanwhile, so it is
-    /// settled again.
+    /// Passes the end of a part of the size work to `note`. The wanted size may have changed
+    /// meanwhile, so settles the size again.
     fn note_size_work(&mut self, note: impl FnOnce(&mut OwnCgroup)) {
         if let Some(cgroup) = &mut self.pod_cgroup {
             note(cgroup);
@@ -104,7 +106,8 @@ impl Actor {
         self.settle_size_now();
     }
 
-    /// Forgets the pod's cgroup when the pod has no container left.
+    /// Forgets the pod's cgroup if the pod has no container left, unless the cgroup's memory limit
+    /// is being lowered.
     fn let_go_of_pod_cgroup(&mut self) {
         if self.tasks.is_empty() {
             self.pod_cgroup
@@ -115,7 +118,8 @@ impl Actor {
     /// Returns the bundle for the note with the original values of the pod's cgroup; `None` if the
     /// pod has no container. If the shim dies, containerd runs `delete` for this bundle, and
     /// `delete` restores the values. The first choice is the sandbox's bundle, because since 2.0
-    /// containerd runs `delete` only for the sandbox. The second is that of a living container.
+    /// containerd runs `delete` only for the sandbox. The second is that of a living container, and
+    /// the last that of an exited one.
     fn note_bundle(&self) -> Option<PathBuf> {
         let sandbox = self.tasks.iter().find(|(id, _)| self.core.is_sandbox(id));
         let living = || {

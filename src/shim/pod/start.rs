@@ -14,8 +14,10 @@ use super::Actor;
 use super::operations::infallible;
 
 impl Actor {
-    /// Starts a container, or holds it until the core releases it; answers with the process id of
-    /// its init. `gone` ends when the caller stops waiting.
+    /// Hands a Start to the core, which decides when the program is executed, and when the call is
+    /// answered with the process id of the init. The answer can precede the execution. `patience`
+    /// is the time until the caller's deadline. `gone` ends when the caller stops waiting; the core
+    /// then takes back a Start whose container still waits.
     pub fn start(
         &mut self,
         id: &str,
@@ -67,7 +69,8 @@ impl Actor {
         });
     }
 
-    /// Executes the program of a parked init process, then calls `then`.
+    /// Executes the program of a parked init process, then calls `then` with the outcome. If the
+    /// process is replaced or the task is deleted before, `then` is not called.
     pub(super) fn execute(
         &mut self,
         id: &ContainerId,

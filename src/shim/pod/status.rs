@@ -11,7 +11,8 @@ use usher_api as api;
 use super::Actor;
 
 impl Actor {
-    /// Subscribes to changes of the pod.
+    /// Subscribes a client to changes of the pod's record. The client receives the number of
+    /// changes.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.watchers.subscribe()
     }
@@ -25,6 +26,7 @@ impl Actor {
     }
 
     /// Answers with the status of the pod. The answer has the pod's events if `events` is true.
+    /// Fails if the pod has no container.
     pub fn status(&self, events: bool, reply: Reply<api::Pod>) {
         let answer = match self.tasks.is_empty() {
             true => Err(CallError::new(Kind::NotFound, "the pod has no container")),
@@ -33,7 +35,8 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Archives the record of a pod whose last container is gone, and begins a new one.
+    /// Archives the record of a pod whose last container is gone, and begins a new record. A record
+    /// of failed Creates alone is not archived.
     pub(super) fn keep_record(&mut self) {
         let has_been = self.record.has_container();
         let mut pod = self.pod(true);

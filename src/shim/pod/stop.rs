@@ -14,9 +14,10 @@ use super::Actor;
 use super::operations::infallible;
 
 impl Actor {
-    /// Handles the caller's Kill of a container or one of its execs. For a container the core decides
-    /// when a signal is delivered and when the call is answered: a stop may have to wait for its
-    /// turn. Signal 0 is not sent; it only asks if the target is alive.
+    /// Handles the caller's Kill of a container or one of its execs. An exec gets the signal at
+    /// once. For a container the core decides when a signal is delivered and when the call is
+    /// answered: a stop may have to wait for its turn. Signal 0 is not sent; it only asks if the
+    /// target is alive.
     pub fn kill(&mut self, call: KillCall, reply: Reply<()>) {
         if call.signal == 0 {
             return drop(reply.send(self.is_alive(&call)));
@@ -43,7 +44,8 @@ impl Actor {
         self.core.handle_kill(now, &id, request, kill);
     }
 
-    /// Answers a Kill with signal 0, which only checks that the process exists (`kill(2)`).
+    /// Returns the answer to a Kill with signal 0, which only checks that the process exists
+    /// (`kill(2)`): an error if it does not.
     fn is_alive(&self, call: &KillCall) -> Result<(), CallError> {
         self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
@@ -79,7 +81,9 @@ impl Actor {
         handle.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))
     }
 
-    /// Handles the exit of a container's init process.
+    /// Handles the exit of a container's init process (its main process): makes the outcomes of
+    /// work that needs the living process stale, and passes the exit to the core. Also called for a
+    /// container that is killed before it is restored. Ignores an unknown container.
     pub(super) fn init_ended(&mut self, id: &ContainerId, status: ExitStatus) {
         self.operations.cancel_at_exit(id);
         let Some(task) = self.tasks.get_mut(id) else {
@@ -91,7 +95,8 @@ impl Actor {
         self.core.handle_init_exited(now, id, status);
     }
 
-    /// Kills the processes that the init process of a container has left behind.
+    /// Kills the processes that the init process of a container has left behind, then reports the
+    /// container's exit to the core.
     pub(super) fn kill_rest(&mut self, id: &ContainerId, status: ExitStatus) {
         let task = self.tasks.get(id);
         let init = task.and_then(|task| task.handles.init().cloned());
@@ -107,8 +112,9 @@ impl Actor {
         });
     }
 
-    /// Ends the output of a container whose process will not be restarted. Records the exit in the
-    /// bundle before it is published, so that `delete` reports the same exit if this shim dies.
+    /// Ends the output of a container that has exited for good, and tells the core when the caller
+    /// has read all output. Records the exit in the bundle before the exit is published, so that
+    /// `delete` reports the same exit if this shim dies.
     pub(super) fn end_output(&mut self, id: &ContainerId, code: u32) {
         let now = self.node.clock.wall();
         let is_known = self.core.is_known(id);
@@ -132,9 +138,10 @@ impl Actor {
         }
     }
 
-    /// Tells the caller that a container has exited: publishes the exit event and answers the Waits.
-    /// If the container was a sandbox without a pause container, the sandbox ends as well. Does
-    /// nothing if the Create was not answered, because the caller does not know the container.
+    /// Tells the caller that a container has exited: publishes the exit event with `code`, and
+    /// answers the Waits. If the task is a sandbox without a pause container, also deletes the
+    /// task. Does nothing if the Create was not answered, because the caller does not know the
+    /// container.
     pub(super) fn publish_exit(&mut self, id: &ContainerId, code: u32) {
         let (now, wall) = (self.now(), self.node.clock.wall());
         let Some(task) = self.tasks.get_mut(id).filter(|_| self.core.is_known(id)) else {

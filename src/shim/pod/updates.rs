@@ -7,7 +7,8 @@ use usher_engine::{EngineError, Resources};
 use super::Actor;
 
 impl Actor {
-    /// Changes a container's resources: the OCI specification's `LinuxResources` as JSON.
+    /// Hands an Update to the core, which decides when it begins; until then the call stays open.
+    /// `resources` is the OCI specification's `LinuxResources` as JSON.
     pub fn update(&mut self, id: &str, resources: Vec<u8>, reply: Reply<()>) {
         if let Err(error) = self.task(id) {
             return drop(reply.send(Err(error)));
@@ -26,9 +27,10 @@ impl Actor {
         }
     }
 
-    /// Carries out the waiting Update `request`, which has the resources, and answers its caller.
-    /// The core sets `for_next_process` if the container is between two processes: then the
-    /// resources are only kept for the next process.
+    /// Carries out the waiting Update `request`, and answers its caller. The core sets
+    /// `for_next_process` if the container is between two processes: then the resources are only
+    /// kept for the next process. Otherwise an Update whose caller has stopped waiting changes
+    /// nothing.
     pub(super) fn begin_update(
         &mut self,
         id: &ContainerId,
@@ -77,7 +79,7 @@ impl Actor {
         let _ = reply.send(outcome.map(drop).map_err(CallError::unknown));
     }
 
-    /// Answers an Update that cannot be carried out.
+    /// Answers a waiting Update with an error, because the core has refused it.
     pub(super) fn refuse_update(&mut self, request: RequestId, refusal: Refusal) {
         if let Some(update) = self.callers.take_update(request) {
             let _ = update.reply.send(Err(refusal.into()));

@@ -20,7 +20,7 @@ use ttrpc::r#async::transport::Socket;
 
 use usher_linux::files::{self, Replacement};
 
-/// File in each bundle with the shim's address. A restarted containerd reads it.
+/// File in each bundle with the shim's address. A restarted containerd reads this file.
 const ADDRESS_FILE: &str = "address";
 
 /// Time that the pod's shim has to answer `start`. A shim that takes longer counts as hung, and
@@ -55,12 +55,13 @@ enum Listener {
     Full,
 }
 
-/// The shim's answer to the announcement of a container.
+/// The answer to a call by which this process asks a shim: the announcement of a container, or a
+/// call that only tests if the shim runs.
 enum Answer {
     Heard,
-    /// The shim does not know the container.
+    /// The shim has answered with an error, for example because it does not know the container.
     Refused,
-    /// The shim has not answered in time.
+    /// The shim has not answered in time, or the call has failed.
     None,
 }
 
@@ -165,7 +166,8 @@ fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
     })
 }
 
-/// Calls a method that no shim has. A running shim answers that it does not know the method.
+/// Calls a method that no shim has. A running shim answers that it does not know the method, which
+/// is [`Answer::Refused`].
 fn ask_for_nothing(shim: UnixStream, limit: Duration) -> Answer {
     ask(shim, limit, async |shim| {
         let request = ttrpc::Request {
@@ -258,8 +260,9 @@ pub(super) fn remove_dead(path: &Path) {
     }
 }
 
-/// Removes this shim's own socket, so that the next container of the pod gets a new shim. This
-/// needs no [`SocketLock`], because no other process removes a socket with a listener.
+/// Removes this shim's own socket when the shim ends, so that the next container of the pod gets a
+/// new shim. This needs no [`SocketLock`], because no other process removes a socket with a
+/// listener.
 pub(super) fn give_up(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
@@ -331,7 +334,7 @@ pub(super) fn leave_in(bundle: &Path, address: &str) -> io::Result<()> {
     files::replace(&file, address.as_bytes(), Replacement::with_mode(0o644))
 }
 
-/// The address in a bundle.
+/// The address in a bundle; `None` if there is no such file, or the bundle is gone.
 pub(super) fn of_bundle(bundle: &Path) -> Option<String> {
     std::fs::read_to_string(bundle.join(ADDRESS_FILE)).ok()
 }

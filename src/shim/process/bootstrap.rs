@@ -113,7 +113,7 @@ impl Bootstrap {
     ///
     /// # Errors
     ///
-    /// If it cannot be encoded.
+    /// If the answer cannot be encoded.
     pub fn answer(&self, address: &str) -> Result<Vec<u8>, ShimError> {
         match self.dialect {
             Dialect::Address => Ok(address.as_bytes().to_vec()),
@@ -134,11 +134,12 @@ impl Bootstrap {
     }
 }
 
-/// Reads the runtime's options as an older containerd writes them, for `start` and `-info`.
+/// Reads the runtime's options as an older containerd writes them, for `start` and `-info`. Empty
+/// input stands for the default options.
 ///
 /// # Errors
 ///
-/// If stdin has anything else.
+/// If the input is something else, or the options are invalid.
 pub(super) fn options_on(stdin: &[u8], kind: &dyn EngineKind) -> Result<StartOptions, ShimError> {
     Any::parse_from_bytes(stdin)
         .map_err(ShimError::Stdin)

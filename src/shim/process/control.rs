@@ -1,4 +1,5 @@
-//! The control socket, beside the socket for containerd.
+//! The control socket, through which `usher` calls the shim. Its path follows from the path of the
+//! shim's own socket, which is for containerd.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -25,7 +26,8 @@ use super::kernel;
 pub(super) struct ControlSocket(Option<(PathBuf, [Server; 2])>);
 
 impl ControlSocket {
-    /// Serves the control socket beside the shim's own socket at `path`.
+    /// Makes and serves the control socket of the shim whose own socket is at `path`. A failure is
+    /// only logged.
     pub async fn open(path: Option<&Path>, pod: Pod) -> ControlSocket {
         let Some(path) = path.and_then(control::socket_of) else {
             return ControlSocket(None);
@@ -88,8 +90,8 @@ fn callers(listener: UnixListener) -> io::Result<Callers> {
     Ok(Callers::new(tokio::net::UnixListener::from_std(listener)?))
 }
 
-/// Makes a file at the path of the control socket. So [`sweep`] finds the leftovers of a shim that
-/// dies before it makes the socket.
+/// Makes a file at the path of the control socket, before the shim whose own socket is at `path`
+/// starts. So [`sweep`] finds the leftovers of a shim that dies before it makes the socket.
 pub(super) fn mark(path: &Path) {
     let Some(socket) = control::socket_of(path) else {
         return;
@@ -102,7 +104,7 @@ pub(super) fn mark(path: &Path) {
     }
 }
 
-/// Removes the control sockets of all dead shims, and the shims' own sockets in `directory`. The
+/// Removes the control sockets of all dead shims, and these shims' own sockets in `directory`. The
 /// bundles that contain the addresses may be gone, and containerd runs no `delete` for a shim that
 /// had no task when it died.
 pub(super) fn sweep(directory: &Path) {

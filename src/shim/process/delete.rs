@@ -13,7 +13,8 @@ use usher_engine::{EngineKind, RecordedExit};
 use super::error::ShimError;
 use super::{address, control, start};
 
-/// Exit code of leftover processes, which `delete` kills: 128 + SIGKILL.
+/// Exit code of a container whose exit the shim has not recorded, because `delete` kills leftover
+/// processes: 128 + SIGKILL.
 const KILLED: u32 = 137;
 
 /// Removes the leftovers, and returns the answer for containerd. containerd runs `delete` after

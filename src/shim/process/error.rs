@@ -15,9 +15,9 @@ use usher_linux::probe::prober::OrderError;
 pub(super) enum ShimError {
     #[error("{0}")]
     Arguments(containerd_shim::Error),
-    #[error("no -namespace is given, expected containerd's")]
+    #[error("no -namespace is given, expected containerd's namespace")]
     NoNamespace,
-    #[error("no -id is given, expected the container's")]
+    #[error("no -id is given, expected the container's id")]
     NoId,
     #[error("action {0:?} is unknown, expected start or delete")]
     UnknownAction(String),

@@ -57,8 +57,8 @@ pub(super) fn info(
     Ok(info.write_to_bytes()?)
 }
 
-/// The output of the command `features` of the OCI runtime, unchanged. `None` if the command fails
-/// or prints no JSON. If it cannot be run, returns an error.
+/// The output of the command `features` of the OCI runtime, unchanged. `None` if the command exits
+/// with an error or prints no JSON. Returns an error if the runtime's binary cannot be executed.
 fn features(binary: &str) -> Result<Option<Vec<u8>>, ShimError> {
     let said = Command::new(binary)
         .arg("features")
@@ -81,7 +81,7 @@ fn features(binary: &str) -> Result<Option<Vec<u8>>, ShimError> {
 }
 
 /// The runtime's name: containerd runs the binary `containerd-shim-usher-v2` for the runtime
-/// `io.containerd.usher.v2`.
+/// `io.containerd.usher.v2`. Returns a program name of another form unchanged.
 fn runtime_name(program: &str) -> String {
     let parts = program
         .strip_prefix("containerd-shim-")

@@ -26,7 +26,8 @@ impl Write for Fifo {
     }
 }
 
-/// Begins to log, if there is a FIFO.
+/// Begins to log to the FIFO in the working directory, which is the bundle. Without the FIFO, the
+/// shim logs nothing.
 pub(super) fn begin(debug: bool) {
     // Open the FIFO for reading, too: otherwise it would break when containerd restarts.
     let fifo = OpenOptions::new()

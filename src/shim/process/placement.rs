@@ -15,12 +15,13 @@ pub(super) fn join_cgroup(pid: u32, cgroup: &str) -> Result<(), ShimError> {
     })
 }
 
-/// Begins a core scheduling group for this process group. So processes that the group starts from
-/// now on never share a core with other processes. containerd's option `sched_core` requests this.
+/// Begins a core scheduling group for this process group, before `start` starts the shim. So
+/// processes that the group starts from now on never share a core with other processes.
+/// containerd's option `sched_core` requests this.
 ///
 /// # Errors
 ///
-/// If the kernel does not support it, or the processor has no sibling threads.
+/// If the kernel does not support core scheduling, or the processor has no sibling threads.
 pub(super) fn begin_core_scheduling() -> Result<(), ShimError> {
     sys::create_core_scheduling_group().map_err(ShimError::CoreScheduling)
 }

@@ -42,7 +42,7 @@ const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 const TASK_V2: &str = "containerd.task.v2.Task";
 const TASK_V3: &str = "containerd.task.v3.Task";
 
-/// Serves the pod on the socket that `start` has left as standard input.
+/// Serves the pod on the socket that `start` has left as standard input, until the shim ends.
 ///
 /// # Errors
 ///

@@ -62,7 +62,7 @@ pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, Shi
     said.answer(&address)
 }
 
-/// The bundle, which containerd makes the working directory.
+/// The bundle: the directory in the flags, or else the working directory, which containerd sets.
 pub(super) fn bundle_directory(flags: &Flags) -> Result<PathBuf, ShimError> {
     match flags.bundle.as_str() {
         "" => std::env::current_dir().map_err(ShimError::cannot("find the working directory")),

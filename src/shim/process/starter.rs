@@ -9,10 +9,10 @@ use std::str::FromStr;
 
 use usher_linux::ProcessStat;
 
-/// Environment variable of the serving process.
+/// Environment variable in which `start` passes the [`Starter`] to the shim.
 pub(super) const VARIABLE: &str = "USHER_STARTED_BY";
 
-/// Start time that no process has.
+/// Start time that no process has: it stands for a starter that had died already.
 const NEVER: u64 = u64::MAX;
 
 /// The process that adopts the children of a dead process.
@@ -27,8 +27,8 @@ pub(super) struct Starter {
 }
 
 impl Starter {
-    /// The process that started this `start` process; `None` if that process is not visible from
-    /// here.
+    /// The process that started this `start` process; `None` if `/proc` does not show that process,
+    /// for example because it is in another PID namespace.
     pub fn of_this_start() -> Option<Starter> {
         Self::parent(parent_id())
     }
@@ -45,7 +45,8 @@ impl Starter {
         Some(Starter { pid, since })
     }
 
-    /// The process that ran `start` for this shim, as `start` has written it into the environment.
+    /// The process that ran `start` for this shim, as `start` has written it into the environment;
+    /// `None` if `start` could not find that process.
     pub fn of_this_shim() -> Option<Starter> {
         std::env::var(VARIABLE).ok()?.parse().ok()
     }
@@ -81,7 +82,7 @@ impl FromStr for Starter {
     }
 }
 
-/// The start time of a process, in clock ticks since boot; `None` if it has exited.
+/// The start time of a process, in clock ticks since boot; `None` if the process is a zombie.
 ///
 /// # Errors
 ///

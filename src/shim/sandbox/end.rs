@@ -1,4 +1,5 @@
-//! The exit of a pod's sandbox, which containerd asks for after the sandbox's task is deleted.
+//! The exit of a pod's sandbox without a pause container. containerd asks for this exit after the
+//! sandbox's task is deleted.
 
 use std::time::SystemTime;
 
@@ -9,9 +10,9 @@ use crate::calls::{CallError, Exit, Kind, Reply, SandboxState, Status, Waiting};
 /// The exit of the pod's sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct SandboxEnd {
-    /// The last sandbox that exited.
+    /// The sandbox that has exited.
     last: Option<EndedSandbox>,
-    /// Callers that wait until the sandbox is deleted.
+    /// Open StopSandbox and ShutdownSandbox calls, which wait until the sandbox is deleted.
     waiting: Waiting<()>,
 }
 
@@ -40,13 +41,13 @@ impl SandboxEnd {
         self.last = Some(ended);
     }
 
-    /// The last sandbox that exited.
+    /// The sandbox that has exited. `None` before its exit is published.
     pub fn last(&self) -> Option<&EndedSandbox> {
         self.last.as_ref()
     }
 
-    /// Refuses a second sandbox `id`. A shim has only one sandbox, even after that sandbox has
-    /// exited. `living` is the sandbox that has not been deleted.
+    /// Refuses the Create of sandbox `id` if the shim has a sandbox, or if its sandbox has exited,
+    /// even if the id is the same. `living` is the sandbox whose task is not deleted, if any.
     ///
     /// # Errors
     ///
@@ -62,12 +63,12 @@ impl SandboxEnd {
         }
     }
 
-    /// Adds a caller that waits until the sandbox is deleted.
+    /// Adds a StopSandbox or ShutdownSandbox call, which [`answer`](SandboxEnd::answer) answers.
     pub fn add_waiting(&mut self, caller: Reply<()>) {
         self.waiting.add(caller);
     }
 
-    /// Answers the callers that wait for the deletion.
+    /// Answers the waiting calls with the outcome of the deletion.
     pub fn answer(&mut self, outcome: &Result<(), CallError>) {
         self.waiting.answer(outcome);
     }

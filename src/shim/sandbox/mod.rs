@@ -87,7 +87,8 @@ impl Sandboxes {
         Sandboxes { pod }
     }
 
-    /// Ends a sandbox, if there is one, and waits until it is deleted.
+    /// Sends SIGKILL to the sandbox `id`, and waits until its task is deleted, but at most
+    /// [`ENDS_WITHIN`]. Succeeds if there is no such sandbox, for example because it is deleted.
     async fn stop(&self, id: &str) -> Result<(), CallError> {
         let call = KillCall {
             id: id.to_owned(),
@@ -121,7 +122,7 @@ impl Sandboxes {
             })
     }
 
-    /// The OCI configuration of the sandbox, once it exists.
+    /// The OCI configuration of the sandbox. `None` if the shim has not made the sandbox.
     async fn spec(&self) -> ttrpc::Result<Option<Value>> {
         let shared = self.pod.ask(|actor, reply| actor.shared(reply));
         Ok(spec(&shared.await.map_err(status)?))
@@ -136,8 +137,9 @@ impl Sandboxes {
     }
 }
 
-/// Details that `crictl inspectp` shows beside the status. The value of `info` has only fields that
-/// it also has for a pause container, because containerd drops all other fields.
+/// Details for a verbose SandboxStatus, which `crictl inspectp` shows beside the status. `word` is
+/// the state of the process. The JSON under the key `info` has only the fields that containerd
+/// knows from pause containers, because containerd drops all other fields.
 fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMap<String, String> {
     let info = json!({"pid": said.pid, "processStatus": word, "runtimeSpec": spec});
     let info = [
@@ -148,8 +150,8 @@ fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMa
     info.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-/// Error for a StartSandbox without a CreateSandbox. containerd's protocol requires the
-/// CreateSandbox first.
+/// Converts the error of a StartSandbox. If there is no such sandbox, the error says that
+/// CreateSandbox must come first, as containerd's protocol requires. Other errors stay unchanged.
 fn not_created(error: CallError) -> CallError {
     match error.kind {
         Kind::NotFound => CallError::new(
@@ -174,7 +176,8 @@ fn takes_paths(annotations: &HashMap<String, String>) -> bool {
 }
 
 /// Reads kubelet's configuration of a sandbox. Without a configuration, as from `ctr sandboxes
-/// run`, the sandbox gets the node's namespaces.
+/// run`, the sandbox gets the node's namespaces. Fails if the options are of another type, or
+/// cannot be decoded.
 fn config(options: Option<&Any>) -> Result<PodSandboxConfig, CallError> {
     let invalid = |words: String| CallError::new(Kind::InvalidArgument, words);
     match options.filter(|options| !options.type_url.is_empty()) {

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use usher_engine::Sandbox;
 
-/// Returns the configuration; `None` if the shim has not made the sandbox.
+/// Returns the configuration; `None` if the shim has not made the sandbox, because the pod has a
+/// pause container or no sandbox yet.
 pub fn spec(sandbox: &Sandbox) -> Option<Value> {
     let own = sandbox.own.as_deref()?;
     let mounts = own.files.iter().map(|(place, path)| {

@@ -18,7 +18,7 @@ use super::Sandboxes;
 const SERVICE: &str = "containerd.runtime.sandbox.v1.Sandbox";
 const METHOD: &str = "UpdateSandbox";
 
-/// The Sandbox service of `pod`, with all methods.
+/// The Sandbox service of `pod`, under its ttrpc name, with `UpdateSandbox` added.
 pub fn services(pod: Pod) -> HashMap<String, Service> {
     let sandboxes = Arc::new(Sandboxes::new(pod));
     let mut services = create_sandbox(Arc::clone(&sandboxes) as _);

@@ -1,4 +1,5 @@
-//! Sizes a pod's cgroup: sets its values, keeps a note with the original values, and tells systemd.
+//! Sizes a pod's cgroup: sets its memory limit, CPU quota and CPU weight, keeps a note with the
+//! original values, and collects the values to tell systemd.
 
 mod own_cgroup;
 mod setting;
@@ -35,7 +36,7 @@ struct Sizing {
     settings: Vec<Setting>,
     /// True while systemd is being told the values.
     is_notifying: bool,
-    /// The bundle with the note.
+    /// The bundle with the note of the original values. `None` if there is no note.
     notes: Option<PathBuf>,
 }
 
@@ -53,7 +54,8 @@ impl Sizing {
     }
 
     /// Puts the wanted size in force; `None` restores the original values. `charged` is the memory
-    /// charged to the containers that the size counts. Returns the work that is left.
+    /// charged to the containers that the size counts. Returns the work that is left for the
+    /// caller, such as lowering the memory limit. A value that the kernel refuses is only logged.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -79,7 +81,7 @@ impl Sizing {
                 (Knob::Memory, Some(wanted)) => memory_limit(wanted, others),
                 (Knob::CpuQuota, Some(_)) => cpu.map_or(UNLIMITED, |(quota, _)| quota),
                 (Knob::CpuWeight, Some(_)) => cpu.map_or(UNLIMITED, |(_, weight)| weight),
-                // `settle` lowers this to the ceiling, which is the original value.
+                // `Setting::settle` lowers this to the ceiling, which is the original value.
                 (_, None) => UNLIMITED,
             };
             match setting.settle(cgroup, value, accounted) {
@@ -108,8 +110,9 @@ impl Sizing {
         self.settings.iter().any(Setting::is_being_lowered)
     }
 
-    /// Writes a note with the original values into the bundle `note_bundle`. If the shim dies,
-    /// `delete` restores these values.
+    /// Writes a note with the original values of the changed settings into the bundle
+    /// `note_bundle`, and removes the note from an earlier bundle. If no value is changed, or there
+    /// is no bundle, only removes the note. If the shim dies, `delete` restores these values.
     pub fn take_notes(&mut self, cgroup: &dyn PodCgroup, note_bundle: Option<PathBuf>) {
         let changed = self.settings.iter();
         let changed = changed.filter(|setting| setting.written != setting.ceiling);
@@ -130,7 +133,8 @@ impl Sizing {
         }
     }
 
-    /// The values to tell systemd now, because it does not know them yet.
+    /// Returns the values that the caller has to tell systemd, and records them as told. `None` if
+    /// there are none, while others are still being told, or if systemd does not manage the cgroup.
     pub fn news(&mut self, cgroup: &dyn PodCgroup) -> Option<Vec<(Knob, u64)>> {
         if !cgroup.is_managed() || self.is_notifying {
             return None;
@@ -156,8 +160,10 @@ fn report(setting: &mut Setting, error: &io::Error) {
     }
 }
 
-/// The memory limit of the pod. `others` is the memory that is charged to the pod, but to no
-/// counted container: files in memory, leftovers of deleted containers, the sandbox.
+/// The memory limit of the pod: the sum of the wanted limit, `others`, and [`HELD_BYTES`] for each
+/// held container. `others` is the memory that is charged to the pod, but to no counted container:
+/// files in memory, leftovers of deleted containers, the sandbox. [`UNLIMITED`] if the wanted limit
+/// is unlimited, or no container is counted.
 fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
     let Limit::Of(Bytes(limit)) = wanted.size.limits.memory else {
         return UNLIMITED;

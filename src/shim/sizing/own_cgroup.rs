@@ -21,7 +21,8 @@ pub(crate) struct OwnCgroup {
     cgroup: Arc<dyn PodCgroup>,
     /// The cgroup's values; `None` if the shim may not size the cgroup.
     sizing: Option<Sizing>,
-    /// The size that was last applied.
+    /// The size that was last applied. `None` before the first; `Some(None)` for the original
+    /// values.
     last: Option<Option<PodSize>>,
     /// Pause before the next retry.
     try_again_after: Duration,
@@ -37,7 +38,7 @@ pub(crate) struct SizeWork {
     pub cgroup: Arc<dyn PodCgroup>,
     /// After this pause, the caller calls [`OwnCgroup::begin_retry`].
     pub retry_after: Option<Duration>,
-    /// The memory limit in bytes that is to be set, and then reported to
+    /// The bytes to which the caller has to lower the memory limit. The outcome goes to
     /// [`OwnCgroup::note_lowered`].
     pub memory: Option<u64>,
     /// The values to tell systemd. The outcome goes to [`OwnCgroup::note_notified`].
@@ -58,7 +59,8 @@ impl OwnCgroup {
         }
     }
 
-    /// The cgroup in which the shim's commands for the pod run.
+    /// The cgroup in which the shim's commands for the pod run. `None` if no cgroup charges their
+    /// CPU time to the pod.
     pub fn place(&self) -> Option<Place> {
         self.cgroup.place()
     }
@@ -73,10 +75,10 @@ impl OwnCgroup {
         self.sizing.as_ref().is_some_and(Sizing::is_lowering)
     }
 
-    /// Puts the size `wanted` in force; `None` restores the original values. `charged` is the memory
-    /// in bytes that is charged to the containers of the size. The original values are recorded in
-    /// the bundle `note_bundle`. Returns the work that is left; `None` if the shim may not size the
-    /// cgroup.
+    /// Puts the size `wanted` in force; `None` restores the original values. `charged` is the
+    /// memory in bytes that is charged to the containers of the size. Records the original values
+    /// in the bundle `note_bundle`. Returns the work that is left for the caller; `None` if the
+    /// shim may not size the cgroup.
     pub fn settle(
         &mut self,
         wanted: Option<PodSize>,
@@ -121,7 +123,8 @@ impl OwnCgroup {
         }
     }
 
-    /// Notes that systemd was told the values. The caller settles the size again.
+    /// Notes the outcome of telling systemd the values, and logs the first failure. The caller
+    /// settles the size again.
     pub fn note_notified(&mut self, notified: Result<(), EngineError>) {
         let Some(sizing) = &mut self.sizing else {
             return;

@@ -15,12 +15,13 @@ const TENTHS_AT_MOST: u128 = 9;
 #[derive(Debug)]
 pub(super) struct Setting {
     pub knob: Knob,
-    /// The value that the caller gave the pod.
+    /// The value that the caller or another program last gave the pod.
     pub ceiling: u64,
     /// The part of the ceiling that is the pod's overhead. The shim adds the overhead to the size
     /// of the containers.
     pub overhead: u64,
-    /// The value that the shim wrote last. `written` is this value after the kernel has rounded it.
+    /// The value that the shim wrote last; the ceiling if the shim has not written since another
+    /// program did. `written` is this value after the kernel has rounded it.
     wanted: u64,
     pub written: u64,
     /// The value that systemd was last told.
@@ -43,6 +44,7 @@ enum Lowering {
 
 /// The outcome of putting a value in force.
 pub(super) enum Outcome {
+    /// The value is in force or already being lowered, or the cgroup is gone.
     Done,
     /// The value could not be put in force, and has to be settled again later.
     Later,
@@ -71,9 +73,11 @@ impl Setting {
         })
     }
 
-    /// Puts a value plus the overhead in force, but at most the ceiling. The containers account for
-    /// `accounted` of the ceiling. If the ceiling is higher than `accounted` plus the overhead, the
-    /// rest belongs to the pod as a whole, and the current value is not lowered.
+    /// Puts a value plus the overhead in force, but at most the ceiling. If another program has
+    /// changed the value, its value is the new ceiling. The containers account for `accounted` of
+    /// the ceiling. If the ceiling is higher than `accounted` plus the overhead, the rest belongs
+    /// to the pod as a whole, and the current value is not lowered. `None` allows any value to be
+    /// lowered.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -126,7 +130,7 @@ impl Setting {
 
     /// Handles the outcome of [lowering](Outcome::Lowers) a memory limit. If the memory usage has
     /// risen too close to the new limit meanwhile, restores the former limit and returns
-    /// [`Outcome::Later`].
+    /// [`Outcome::Later`]. Also returns [`Outcome::Later`] if the kernel could not free the memory.
     pub fn lowered(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
         let Lowering::UnderWay { from, to } = mem::take(&mut self.lowering) else {
             return Outcome::Done;
@@ -171,7 +175,8 @@ impl Setting {
     }
 }
 
-/// True if so little memory is used that a limit of `bytes` harms no process.
+/// True if so little memory is used that a limit of `bytes` harms no process. False if the usage is
+/// unknown.
 fn leaves_room(cgroup: &dyn PodCgroup, bytes: u64) -> bool {
     cgroup.memory_usage().is_some_and(|usage| {
         u128::from(usage).saturating_mul(10) < u128::from(bytes).saturating_mul(TENTHS_AT_MOST)

@@ -47,7 +47,7 @@ impl Service {
     }
 }
 
-/// Time that the caller waits; `None` if it waits forever.
+/// Time that the caller waits for the answer; `None` if the call has no deadline.
 pub(crate) fn patience(ctx: &TtrpcContext) -> Option<Duration> {
     u64::try_from(ctx.timeout_nano)
         .ok()

@@ -7,8 +7,9 @@ use usher_engine::{Init, PidHold};
 /// The part of a task that outlives each of its init processes.
 #[derive(Debug, Default)]
 pub struct RestartCarryover {
-    /// The process id of the first init process, which is the id that the caller knows. The id is
-    /// reserved if the caller may see the task as running while it has no process.
+    /// The reserved process id of the first init process, which is the id that the caller knows.
+    /// The id is reserved only if the caller may see the task as running while the task has no
+    /// process.
     first: Option<PidHold>,
     /// The exec that the shim assumes to be the container's postStart handler, as the JSON of a
     /// process in the OCI specification.
@@ -18,21 +19,23 @@ pub struct RestartCarryover {
 }
 
 impl RestartCarryover {
-    /// Reserves the process id of the first init process if the task may outlive that process, so
-    /// that no other process gets the same id.
+    /// Reserves the process id of `init` if the task may outlive this process, so that no other
+    /// process gets the same id. Called for each init process; an id that is already reserved
+    /// stays.
     pub fn reserve_pid(&mut self, init: &dyn Init, may_outlive: bool) {
         if self.first.is_none() && may_outlive {
             self.first = Some(init.hold_pid());
         }
     }
 
-    /// Releases `pid`, which is reserved so that no other process gets it, if it belongs to the first
-    /// process of the container. Called when the exit is published: no restart in place follows.
+    /// Ends the reservation of `pid`, if `pid` is the reserved id. Then another process can get
+    /// this id. Called when the exit is published: no restart in place follows.
     pub fn release_pid(&mut self, pid: i32) {
         drop(self.first.take_if(|first| first.pid() == pid));
     }
 
-    /// The process id of the first process.
+    /// The process id of the first init process. `None` if the id is not reserved, because the task
+    /// cannot outlive its process, or because the exit of this process is published.
     pub fn first_pid(&self) -> Option<i32> {
         self.first.as_ref().map(PidHold::pid)
     }
@@ -42,24 +45,28 @@ impl RestartCarryover {
         self.post_start = Some(process);
     }
 
-    /// The exec that the shim assumes to be the container's postStart handler.
+    /// The exec that the shim assumes to be the container's postStart handler. `None` if there was
+    /// no such exec.
     pub fn post_start(&self) -> Option<&[u8]> {
         self.post_start.as_deref()
     }
 
-    /// Keeps a change of resources for the next process.
+    /// Keeps a change of resources that the caller made, so that a restart in place applies it to
+    /// the next process.
     pub fn keep_resources(&mut self, change: &[u8]) {
         merge(&mut self.resources, change);
     }
 
-    /// All changes that the caller made to the container's resources, merged.
+    /// All changes that the caller made to the container's resources, merged. `None` if there was
+    /// no change.
     pub fn resources(&self) -> Option<&Value> {
         self.resources.as_ref()
     }
 }
 
 /// Merges a change of a container's resources (`LinuxResources` of the OCI specification) into the
-/// earlier changes. The recursion is bounded by the depth limit of the JSON parser.
+/// earlier changes. A change that is not JSON is logged and ignored. The recursion is bounded by
+/// the depth limit of the JSON parser.
 pub fn merge(changed: &mut Option<Value>, change: &[u8]) {
     match serde_json::from_slice(change) {
         Ok(change) => merge_value(changed.get_or_insert(Value::Null), change),

@@ -21,7 +21,7 @@ pub struct Handles {
     init: Option<Arc<dyn Init>>,
     /// The cgroup of the container's processes. `None` if the cgroup was not found.
     cgroup: Option<Arc<dyn Cgroup>>,
-    /// Cancels the work that is under way for the init process.
+    /// The token that cancels the work under way for the init process.
     cancel_token: CancelToken,
     /// The sender is dropped when the init process exits. That ends a release that is under way.
     releasing: Option<oneshot::Sender<()>>,
@@ -35,16 +35,17 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// The init process, which may have exited.
+    /// The init process, which may have exited. `None` while the container is being created or is
+    /// still to be restored.
     pub fn init(&self) -> Option<&Arc<dyn Init>> {
         self.init.as_ref()
     }
 
-    /// The init process, and the token that cancels a call to it.
+    /// The init process, which may have exited, and the token that cancels a call to this process.
     ///
     /// # Errors
     ///
-    /// If there is no process yet.
+    /// [`Kind::FailedPrecondition`] if there is no process yet.
     pub fn init_and_cancel_token(&self) -> Result<(Arc<dyn Init>, CancelToken), CallError> {
         let init = self.init.clone().ok_or_else(|| {
             let message = "the container has no process yet: it is still to be restored";
@@ -53,35 +54,39 @@ impl Handles {
         Ok((init, self.cancel_token.clone()))
     }
 
-    /// Cancels the work that is under way for the init process.
+    /// The token that cancels the work under way for the init process. Cancels nothing itself.
     pub fn cancel_token(&self) -> &CancelToken {
         &self.cancel_token
     }
 
-    /// Replaces the cancellation token for the next init process, and returns the new one.
+    /// Replaces the cancellation token for the next init process, and returns the new token. Does
+    /// not cancel the old token.
     pub fn renew_cancel_token(&mut self) -> CancelToken {
         self.cancel_token = CancelToken::default();
         self.cancel_token.clone()
     }
 
-    /// The cgroup of the container's processes. `None` if the cgroup was not found.
+    /// The cgroup of the container's processes. `None` if the cgroup was not found, or the
+    /// container has had no process yet.
     pub fn cgroup(&self) -> Option<&Arc<dyn Cgroup>> {
         self.cgroup.as_ref()
     }
 
-    /// The source of the container's metrics: the metrics kept at the exit, or the cgroup.
+    /// The source of the container's metrics: the last metrics if they were kept, or the cgroup.
+    /// `None` if the cgroup is unknown.
     pub fn figures(&self) -> Option<Figures> {
         let kept = self.figures.clone().map(Figures::Last);
         kept.or_else(|| self.cgroup.clone().map(Figures::Of))
     }
 
-    /// Time at which the init process was collected; `now` if it was not.
+    /// Time at which the init process was collected. If it was not, records `now` as this time.
     pub fn exited_at(&mut self, now: SystemTime) -> SystemTime {
         *self.exited_at.get_or_insert(now)
     }
 
     /// Stores an init process: the first one, or the next one after a restart in place. If the
-    /// cgroup of the process is not found, the cgroup of the previous process stays.
+    /// cgroup of the process is not found, the cgroup of the previous process stays. All else about
+    /// the previous process is forgotten, except the cancellation token.
     pub fn set_init(&mut self, init: Arc<dyn Init>) {
         let cgroup = init.cgroup().or_else(|| self.cgroup.take());
         *self = Handles {
@@ -102,7 +107,8 @@ impl Handles {
         self.cgroup.is_some()
     }
 
-    /// Calls `tell` after each OOM kill in the container, until the init process exits.
+    /// From now on calls `tell` after each OOM kill in the container, until the init process exits.
+    /// Does nothing if the cgroup is unknown.
     pub fn watch_memory(&mut self, tell: Box<dyn Fn() + Send + Sync>) {
         if let Some(cgroup) = &self.cgroup
             && self.exited_at.is_none()
@@ -118,7 +124,8 @@ impl Handles {
         }
     }
 
-    /// Notes that a release of the program begins. The receiver ends when the init process exits.
+    /// Notes that a release of the program begins. The caller carries it out, and stops when the
+    /// receiver ends, because the init process has exited.
     pub fn begin_release(&mut self) -> oneshot::Receiver<()> {
         let (releasing, gone) = oneshot::channel();
         if self.exited_at.is_none() {
@@ -127,8 +134,8 @@ impl Handles {
         gone
     }
 
-    /// Notes that the execution of the program is over, successfully or not. It was the first
-    /// execution or a restart in place.
+    /// Notes that the release has ended: the program now runs, or could not be executed. Called
+    /// after the first release and after each restart in place.
     pub fn end_release(&mut self) {
         self.releasing = None;
     }
@@ -162,7 +169,8 @@ impl Handles {
         self.restoration = Some(restoration);
     }
 
-    /// Takes the checkpoint from which the container will be restored.
+    /// Takes the checkpoint from which the container will be restored. `None` if there is none, or
+    /// it was taken before.
     pub fn take_restoration(&mut self) -> Option<Box<dyn Restoration>> {
         self.restoration.take()
     }

@@ -74,7 +74,7 @@ impl Task {
         }
     }
 
-    /// The init process, or an exec if `exec_id` is not empty.
+    /// The init process, or an exec if `exec_id` is not empty. `None` if there is no such exec.
     pub fn process(&self, exec_id: &str) -> Option<&Process> {
         match exec_id {
             "" => Some(&self.init),
@@ -82,7 +82,7 @@ impl Task {
         }
     }
 
-    /// The init process, or an exec if `exec_id` is not empty.
+    /// The init process, or an exec if `exec_id` is not empty. `None` if there is no such exec.
     pub fn process_mut(&mut self, exec_id: &str) -> Option<&mut Process> {
         match exec_id {
             "" => Some(&mut self.init),
@@ -90,7 +90,8 @@ impl Task {
         }
     }
 
-    /// Takes the streams of all processes.
+    /// Takes the streams of all processes, for the deletion, which passes on the rest of the
+    /// output.
     pub fn take_streams(&mut self) -> Vec<Streams> {
         let execs = self.execs.values_mut().map(|exec| &mut exec.process);
         let processes = iter::once(&mut self.init).chain(execs);
@@ -110,7 +111,7 @@ impl Task {
         })
     }
 
-    /// The processes of the running task.
+    /// The cgroup from which the processes of the running task are read, and the ids of its execs.
     ///
     /// # Errors
     ///
@@ -125,7 +126,8 @@ impl Task {
         Ok(Members::Of(cgroup, execs.collect()))
     }
 
-    /// Answers all callers that wait for the task or its execs with the error `why`.
+    /// Answers all open Wait and Delete calls for the task and its execs with the error `why`.
+    /// Called when the task is removed.
     pub fn answer_all(&mut self, why: &CallError) {
         self.init.answer_waits(Err(why.clone()));
         self.deleters.answer(&Err(why.clone()));

@@ -14,8 +14,8 @@ use usher_linux::stdio::Streams;
 
 /// The result of an operation.
 pub trait Outcome: Send + 'static {
-    /// Drops a stale result, which the container no longer needs. If a process came with the
-    /// result, the process is killed.
+    /// Drops a stale result: the operation was canceled before the result arrived. If the result
+    /// has a new process, kills this process.
     fn discard(self)
     where
         Self: Sized,
@@ -82,7 +82,7 @@ pub fn kill_init(init: &dyn Init) {
     }
 }
 
-/// Kills an executed process, which may have exited already.
+/// Kills the process of an exec, which may have exited already.
 pub fn kill_executed(process: &Arc<dyn Process>) {
     let outcome = match process.kill(Signal::KILL) {
         SignalProgress::Done(outcome) => outcome,
@@ -94,8 +94,8 @@ pub fn kill_executed(process: &Arc<dyn Process>) {
     }
 }
 
-/// Returns the exit status of a process. If waiting for the process has failed, kills the process,
-/// because it must not run on unobserved.
+/// Returns the exit status of a process. If waiting for the process has failed, kills the process
+/// by calling `end`, because it must not run on unobserved, and returns the status of a SIGKILL.
 pub fn known_end<T>(outcome: io::Result<ExitStatus>, end: impl FnOnce() -> T) -> ExitStatus {
     outcome.unwrap_or_else(|error| {
         tracing::error!(%error, "cannot wait for a process; killing it");

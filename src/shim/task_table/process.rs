@@ -17,7 +17,8 @@ pub struct Exec {
     spec: Vec<u8>,
     /// FIFOs of the output, until the Start has taken them.
     fifos: EarlyFifos,
-    /// The operation that starts the exec, and its cancellation token.
+    /// The operation that starts the exec, and its cancellation token. `None` before the Start, and
+    /// after the operation has ended.
     pub starting: Option<(OperationId, CancelToken)>,
     /// The process once it is executed.
     pub handle: Option<Arc<dyn Executed>>,
@@ -60,13 +61,15 @@ impl Exec {
         self.process.connect_stdin();
     }
 
-    /// Notes that the process was collected. Returns the output that the caller has not read yet.
+    /// Notes that the process was collected. Returns the output that the caller has not read yet,
+    /// or `None`. The actor publishes the exit after this output is read, or after a time limit.
     pub fn set_exited(&mut self, at: SystemTime) -> Option<Unread> {
         self.exited_at = Some(at);
         self.process.end_streams()
     }
 
-    /// The exit of the process; its time is `now` if the process was not collected.
+    /// The exit with `code`. Its time is that of the process's collection; `now` if the process was
+    /// not collected.
     pub fn exit(&self, code: u32, now: SystemTime) -> Exit {
         let at = self.exited_at.unwrap_or(now);
         Exit { code, at }
@@ -122,7 +125,7 @@ impl Process {
         }
     }
 
-    /// The published exit of the process.
+    /// The published exit of the process. `None` before, and if the process will never run.
     pub fn exit(&self) -> Option<Exit> {
         self.answer.as_ref()?.as_ref().ok().copied()
     }
@@ -133,7 +136,7 @@ impl Process {
         self.streams = streams;
     }
 
-    /// Connects the caller's stdin to the process.
+    /// Connects the caller's stdin to the process. A failure is only logged.
     pub fn connect_stdin(&mut self) {
         if let Err(error) = self.streams.connect_stdin(&self.paths.stdin) {
             tracing::warn!(%error, "cannot connect stdin of a process");
@@ -141,7 +144,8 @@ impl Process {
     }
 
     /// Ends the streams of a process that has exited. Returns the output that the caller has not
-    /// read yet. The exit is published when the caller has read it.
+    /// read yet, or `None`. The actor publishes the exit after this output is read, or after a time
+    /// limit.
     pub fn end_streams(&mut self) -> Option<Unread> {
         self.streams.ended()
     }

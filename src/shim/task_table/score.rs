@@ -93,8 +93,9 @@ impl Score {
         self.has_newcomers = true;
     }
 
-    /// Begins a change to the score `to` if one is due. If a change to another score is under way,
-    /// notifies that change that it is superseded.
+    /// Returns the change to the score `to` for the caller to carry out, and the notification that
+    /// supersedes this change. `None` if no change is due, or a change is under way. If the change
+    /// under way is to another score, sends its notification.
     pub fn begin_change(&mut self, to: i32) -> Option<(Change, Arc<Notify>)> {
         if let Some(busy) = &self.busy {
             if busy.to != to {
@@ -115,7 +116,7 @@ impl Score {
         Some((Change { from, to }, superseded))
     }
 
-    /// Notes that a change to the score `to` has ended.
+    /// Notes that a change to the score `to` has ended, successfully or not.
     pub fn end_change(&mut self, to: i32) {
         self.busy = None;
         self.given = to;

@@ -15,18 +15,18 @@ use super::Stop;
 pub(in crate::lifecycle) struct Blocked {
     pub request: RequestId,
     pub since: Time,
-    /// The time when the caller gives up.
+    /// The time when the caller gives up; `None` if the caller set no timeout.
     pub deadline: Option<Time>,
-    /// The wait was written to its stderr.
+    /// The wait was written to the container's stderr.
     pub is_wait_noted: bool,
 }
 
 /// The Start was answered before the container's turn.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Held {
-    /// Time of the answer to its Start.
+    /// Time of the answer to the container's Start, or of a failed release after that.
     pub since: Time,
-    /// The wait was written to its stderr.
+    /// The wait was written to the container's stderr.
     pub is_wait_noted: bool,
     pub(super) post_start: PostStart,
 }
@@ -94,9 +94,9 @@ pub(in crate::lifecycle) struct BackingOff {
 /// The program is being restarted in place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Restarting {
-    /// The exit status of the last process.
+    /// The exit status of the process before the restart.
     pub status: ExitStatus,
-    /// An exit that arrived before the report of the restart.
+    /// An exit of the new process that arrived before the report of the restart.
     pub exit: Option<ExitStatus>,
     pub stop: Stop,
     pub(super) post_start: PostStart,
@@ -109,7 +109,7 @@ pub(in crate::lifecycle) struct Exiting {
     pub code: u32,
     /// The caller has read the output of the process.
     pub is_output_read: bool,
-    /// Latest publication of the exit, even with output left to read.
+    /// Latest time until which the exit waits for the reader of the output, and for execs.
     pub until: Time,
     /// The Start was answered with success.
     pub(super) was_started: bool,
@@ -123,12 +123,12 @@ pub(in crate::lifecycle) struct Exiting {
 pub(in crate::lifecycle) struct FinalExit {
     /// The exit code reported to the caller.
     pub code: u32,
-    /// Latest publication of the exit, even with output left to read.
+    /// Latest time until which the exit waits for the reader of the output, and for execs.
     pub until: Time,
 }
 
 impl Releasing {
-    /// The Start to be answered.
+    /// The Start that is not answered yet; `None` if the container was held.
     pub fn open_start(&self) -> Option<RequestId> {
         match self.start {
             Start::Open(request) => Some(request),

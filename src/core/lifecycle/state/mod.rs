@@ -3,7 +3,7 @@
 //! A container is in one of these states, and only the methods of [`ContainerState`] lead from one
 //! to another. A method called in a wrong state changes nothing and returns an error. The state
 //! holds what is true only in that state: the pending Start, the init process and its freezer, the
-//! progress of a stop. What the caller reads and which calls are legal are functions of it.
+//! progress of a stop. It determines what the caller reads and which calls are legal.
 //!
 //! ```text
 //!   Creating ---------> Undoing                            the caller of the Create has gone
@@ -22,8 +22,8 @@
 //!      |                 v   |                   |   Restarting ---------------'
 //!      |           Withheld  |                   |      | restarted
 //!      |                 |   |                   |      '--> Running
-//!      | exit      report |   | exit       report |
-//!      |     hidden exit |   |       hidden exit |
+//!      | exit       exit |   | report            | report
+//!      |                 |   | hidden exit       | hidden exit
 //!      v                 v   v                   v
 //!   Exiting <--------------------------------------'      its exit is to be published
 //!      | publish
@@ -31,10 +31,11 @@
 //!   Exited                                                the caller knows
 //! ```
 //!
-//! The arrow `end` leads to `Ending` from `Blocked` and `Held`, too. A parked container that exits
-//! by itself, or that cannot be created, goes to `Exiting` as well. While a program is executed, by
-//! a release or a restart, its exit can arrive before the report of the execution: the state keeps
-//! the exit until then.
+//! In `Blocked` the Start waits for its answer; in `Held` it was answered. The arrow `end` leads to
+//! `Ending` from `Blocked` and `Held`, too. The arrow `not released` leads to `Created`, or to
+//! `Held` if the Start was answered. A parked container that exits by itself goes to `Exiting`.
+//! While a program is executed, by a release or a restart, its exit can arrive before the report of
+//! the execution: the state keeps the exit until then.
 
 mod data;
 #[cfg(test)]
@@ -140,7 +141,7 @@ impl ContainerState {
         }
     }
 
-    /// Records a Start of the caller.
+    /// Records a Start of the caller. The container is Blocked: the Start waits for its answer.
     pub fn start(&mut self, blocked: Blocked) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Created(init) => {
@@ -151,7 +152,8 @@ impl ContainerState {
         }
     }
 
-    /// Returns to Created after a Start that failed. Returns the Start.
+    /// Moves from Blocked back to Created, because the Start is refused or its caller has given up.
+    /// Returns the Start.
     pub fn not_started(&mut self) -> Result<RequestId, InvalidTransition> {
         match self.inner {
             Inner::Blocked(init, Blocked { request, .. }) => {
@@ -191,7 +193,7 @@ impl ContainerState {
         }
     }
 
-    /// Records that the wait was written to its stderr.
+    /// Records that the wait of a blocked or held container was written to its stderr.
     pub fn mark_wait_noted(&mut self) -> Result<(), InvalidTransition> {
         match &mut self.inner {
             Inner::Blocked(_, Blocked { is_wait_noted, .. })
@@ -206,7 +208,8 @@ impl ContainerState {
     /// Ends a parked container (Created, Blocked or Held) without executing its program. The
     /// caller of this method kills the parked process. The reported exit code is `code`. The exit
     /// waits until the shim has written the reason to stderr and the termination message, but not
-    /// longer than until `reason_deadline`; `None` if no reason is written.
+    /// longer than until `reason_deadline`; `None` if no reason is written. An open Start stays
+    /// open until the process is gone.
     pub fn end(
         &mut self,
         code: u32,
@@ -227,8 +230,9 @@ impl ContainerState {
         Ok(())
     }
 
-    /// Releases the container because its turn has come. Returns the time since which it has
-    /// waited.
+    /// Moves from Blocked or Held to Releasing. The caller of this method orders the execution of
+    /// the program. An open Start stays open until the outcome is reported. Returns the time since
+    /// which the container has waited.
     pub fn release(&mut self) -> Result<Time, InvalidTransition> {
         let (init, start, since) = match &self.inner {
             Inner::Blocked(init, blocked) => (*init, Start::Open(blocked.request), blocked.since),
@@ -276,8 +280,9 @@ impl ContainerState {
         Ok(releasing)
     }
 
-    /// Returns to Created, or to Held if the Start was answered, because the program could not be
-    /// executed. Returns the state before.
+    /// Undoes the release, because the program could not be executed. The container is Created
+    /// again, or is Held since `now` if its Start was answered. Returns the state before: its open
+    /// Start is to be answered now, and then an exit that came before this report is to be handled.
     pub fn not_released(&mut self, now: Time) -> Result<Releasing, InvalidTransition> {
         let Inner::Releasing(init, releasing) = &self.inner else {
             return self.refuse("release");
@@ -312,7 +317,7 @@ impl ContainerState {
         Ok(())
     }
 
-    /// Begins the restart of its program.
+    /// Moves from BackingOff to Restarting. The caller of this method orders the restart.
     pub fn restart(&mut self) -> Result<(), InvalidTransition> {
         let Inner::BackingOff(backing_off) = &self.inner else {
             return self.refuse("restart");
@@ -327,7 +332,8 @@ impl ContainerState {
         Ok(())
     }
 
-    /// Records that the program was restarted. Returns an exit that arrived before this report.
+    /// Moves to Running, because the program was restarted. Returns the exit of the new process if
+    /// it arrived before this report.
     pub fn restarted(
         &mut self,
         now: Time,
@@ -355,7 +361,8 @@ impl ContainerState {
         Ok(exit)
     }
 
-    /// Withholds the success of its program from the caller.
+    /// Moves from Running to Withheld, because the program has succeeded: the process is gone, but
+    /// the caller still reads RUNNING.
     pub fn withhold(&mut self, now: Time) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Running(..) => {
@@ -366,8 +373,8 @@ impl ContainerState {
         }
     }
 
-    /// Reports an exit that was hidden from the caller, because the container was to be restarted in
-    /// place or its success was withheld. The exit is reported as `exit` says.
+    /// Moves to Exiting after an exit that was hidden from the caller, because the container was to
+    /// be restarted in place or its success was withheld. `exit` is then published as any exit.
     pub fn report_hidden_exit(&mut self, exit: FinalExit) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::BackingOff(_) | Inner::Withheld { .. } => {
@@ -378,9 +385,9 @@ impl ContainerState {
         }
     }
 
-    /// Records that its process is gone for good. Returns the Start to be answered. A container
-    /// that is being executed [exits early](ContainerState::exits_early); one between two
-    /// executions has no process.
+    /// Moves to Exiting, because the process is gone for good. Returns the Start if it was not
+    /// answered yet. Fails in a state without a process, and while the program is being executed:
+    /// then [`exits_early`](ContainerState::exits_early) keeps the exit.
     pub fn exited(&mut self, exit: FinalExit) -> Result<Option<RequestId>, InvalidTransition> {
         let (start, reason_deadline) = match self.inner {
             Inner::Created(_) => (EndedStart::None, None),
@@ -417,7 +424,8 @@ impl ContainerState {
         }
     }
 
-    /// Publishes the exit. Returns the exit code.
+    /// Moves from Exiting to Exited. Returns the exit code, which the caller of this method
+    /// publishes.
     pub fn publish(&mut self) -> Result<u32, InvalidTransition> {
         match self.inner {
             Inner::Exiting(Exiting { code, .. }) => {
@@ -428,7 +436,9 @@ impl ContainerState {
         }
     }
 
-    /// Keeps an exit that arrived before the report of the execution.
+    /// Keeps an exit that arrived before the report of the execution, until
+    /// [`released`](ContainerState::released), [`not_released`](ContainerState::not_released) or
+    /// [`restarted`](ContainerState::restarted) returns it.
     pub fn exits_early(&mut self, status: ExitStatus) -> Result<(), InvalidTransition> {
         match &mut self.inner {
             Inner::Releasing(_, Releasing { exit, .. })
@@ -440,8 +450,8 @@ impl ContainerState {
         }
     }
 
-    /// The progress of its stop; `None` if no program runs or is being executed, or its exit is
-    /// known already.
+    /// The progress of the container's stop; `None` if no program runs or is being executed, or if
+    /// the program's exit is known already.
     pub fn stop_mut(&mut self) -> Option<&mut Stop> {
         match &mut self.inner {
             Inner::Running(_, Running { stop, .. })
@@ -461,7 +471,8 @@ impl ContainerState {
         }
     }
 
-    /// The state of its postStart handler once its Start was answered.
+    /// The state of the container's postStart handler. `None` until the Start is answered, and
+    /// after that if no program of the container runs or will run.
     pub fn post_start_mut(&mut self) -> Option<&mut PostStart> {
         match &mut self.inner {
             Inner::Held(_, Held { post_start, .. })

@@ -7,7 +7,8 @@ use super::{ContainerState, Inner};
 /// The init process of a container whose program was not executed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum ParkedInit {
-    /// The process is restored from a checkpoint when the container's turn comes.
+    /// There is no process yet. When the container's turn comes, the shim restores the process from
+    /// a checkpoint.
     ToRestore,
     Restoring,
     /// The process could not be restored, and is not tried again.
@@ -37,7 +38,8 @@ impl Process {
 }
 
 impl ParkedInit {
-    /// The process, unless it is still to be restored.
+    /// The process. `None` if it is to be restored from a checkpoint, is being restored, or could
+    /// not be restored.
     pub fn process(self) -> Option<Process> {
         match self {
             ParkedInit::Process(process) => Some(process),
@@ -79,14 +81,17 @@ impl ContainerState {
         }
     }
 
-    /// Records that the next init process of a restart in place is parked.
+    /// Records that the next init process of a restart in place is parked. Changes nothing in a
+    /// state other than Restarting.
     pub fn created_again(&mut self) {
         if let Inner::Restarting(process, _) = &mut self.inner {
             *process = Some(Process::THAWED);
         }
     }
 
-    /// Records that the restore from a checkpoint begins. Returns false if it was tried before.
+    /// Records that the restore from a checkpoint begins. Returns false, and changes nothing, if a
+    /// restore was tried before, if there is nothing to restore, or if the container is not being
+    /// released.
     pub fn restore_begun(&mut self) -> bool {
         match &mut self.inner {
             Inner::Releasing(init @ ParkedInit::ToRestore, _) => {
@@ -97,7 +102,7 @@ impl ContainerState {
         }
     }
 
-    /// Records the end of a restore: the process exists, or never will.
+    /// Records the outcome of a restore: the process exists or, after a failure, never will.
     pub fn restored(&mut self, is_restored: bool) {
         if let Inner::Releasing(init @ ParkedInit::Restoring, _) = &mut self.inner {
             *init = match is_restored {
@@ -107,21 +112,24 @@ impl ContainerState {
         }
     }
 
-    /// Records the freezer state of a process that is alive.
+    /// Records the freezer state of the init process. Changes nothing without a process that is
+    /// alive.
     pub fn set_freezer(&mut self, to: Freezer) {
         if let Some(Process::Alive(freezer)) = self.process_mut() {
             *freezer = to;
         }
     }
 
-    /// Records that the init process was reaped.
+    /// Records that the init process was reaped. The container keeps its state until its own exit
+    /// is recorded, which follows.
     pub fn process_exited(&mut self) {
         if let Some(process) = self.process_mut() {
             *process = Process::Reaped;
         }
     }
 
-    /// The freezer state of a process that is alive.
+    /// The freezer state of the init process. `None` without a process that is alive: the container
+    /// has none yet, or the process was reaped.
     pub fn freezer(&self) -> Option<Freezer> {
         match self.process()? {
             Process::Alive(freezer) => Some(freezer),
@@ -129,7 +137,8 @@ impl ContainerState {
         }
     }
 
-    /// True if the process is still to be restored from a checkpoint, or could not be restored.
+    /// True if the container was created from a checkpoint and has no process: its restore has not
+    /// begun, is under way, or has failed. False for a container that is still being created.
     pub fn has_no_process_yet(&self) -> bool {
         self.parked_init()
             .is_some_and(|init| init.process().is_none())
@@ -140,7 +149,9 @@ impl ContainerState {
         self.parked_init() == Some(ParkedInit::Restoring)
     }
 
-    /// True if the init process has exited: for good, or until it is restarted in place.
+    /// True if the init process has exited: for good, before a restart in place, or with a success
+    /// that is withheld. The container may still read RUNNING. False from the time when the next
+    /// process of a restart is parked.
     pub fn has_exited(&self) -> bool {
         !self.is_creating() && !self.has_no_process_yet() && self.freezer().is_none()
     }

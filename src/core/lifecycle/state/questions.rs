@@ -11,7 +11,8 @@ use super::{
 };
 
 impl ContainerState {
-    /// The progress of its stop. A program whose exit is known but not handled yet gets no more
+    /// The progress of stopping the program; `Undelivered` also if there is no program to stop.
+    /// `GivenUp` if the exit of the program is known but not handled yet: the program gets no more
     /// signals.
     pub fn stop(&self) -> Stop {
         let (stop, exit) = match &self.inner {
@@ -26,17 +27,20 @@ impl ContainerState {
         }
     }
 
-    /// True until its Create was answered, and while its creation is being undone.
+    /// True until the container's Create is answered, and while an abandoned creation is being
+    /// undone.
     pub fn is_creating(&self) -> bool {
         matches!(self.inner, Inner::Creating | Inner::Undoing)
     }
 
-    /// True if its init process is parked and no Start has come.
+    /// True if the container is created and may be started: no Start has come, or the last one
+    /// failed.
     pub fn is_created(&self) -> bool {
         matches!(self.inner, Inner::Created(_))
     }
 
-    /// True until its Start was answered to the caller.
+    /// True before the container's Start, and while a Start waits unanswered for the container's
+    /// turn. False once the container is released, held or ended, even if the Start is still open.
     pub fn is_yet_to_be_started(&self) -> bool {
         matches!(
             self.inner,
@@ -44,7 +48,8 @@ impl ContainerState {
         )
     }
 
-    /// True if its exit arrived before the report of the execution.
+    /// True while the program is being executed, for the first time or again, if its exit has
+    /// already arrived. This exit is handled after the report of the execution.
     pub fn has_early_exit(&self) -> bool {
         matches!(
             &self.inner,
@@ -53,7 +58,8 @@ impl ContainerState {
         )
     }
 
-    /// True if its process is gone for good.
+    /// True if the container has exited for good, even if its exit is not published yet. False
+    /// while the container waits for a restart in place, or its success is withheld.
     pub fn is_exited(&self) -> bool {
         matches!(self.inner, Inner::Exiting(_) | Inner::Exited)
     }
@@ -78,12 +84,14 @@ impl ContainerState {
         matches!(self.inner, Inner::Withheld { .. })
     }
 
-    /// True if the container exists for the caller and has not exited.
+    /// True from the answer of the container's Create until the container has exited for good. True
+    /// also if its process is gone before a restart in place, or its success is withheld.
     pub fn is_alive(&self) -> bool {
         !self.is_creating() && !self.is_exited()
     }
 
-    /// True if its init process is parked and waits: the program may still be executed.
+    /// True if the container waits for its Start or its turn, so that its program may still be
+    /// executed. Its init process is parked, or is still to be restored from a checkpoint.
     pub fn is_parked(&self) -> bool {
         matches!(
             self.inner,
@@ -91,7 +99,7 @@ impl ContainerState {
         )
     }
 
-    /// True if its process is parked, and waits or is being killed.
+    /// True if the container is parked, or is being ended without an execution of its program.
     pub fn is_unexecuted(&self) -> bool {
         self.is_parked() || self.is_ending()
     }
@@ -105,7 +113,8 @@ impl ContainerState {
         matches!(self.inner, Inner::Running(..))
     }
 
-    /// True if its process is gone and the caller does not know: there is nothing to signal.
+    /// True if the process has exited and the caller does not know: the container waits for its
+    /// restart in place, or its success is withheld. There is no process to signal.
     pub fn is_between_executions(&self) -> bool {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Withheld { .. })
     }
@@ -115,17 +124,21 @@ impl ContainerState {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Restarting(..))
     }
 
-    /// True if the program is being executed, for the first time or again: it cannot be signaled.
+    /// True while the program is being executed, for the first time or again. Its stop signal has
+    /// to wait until it runs.
     pub fn is_being_executed(&self) -> bool {
         matches!(self.inner, Inner::Releasing(..) | Inner::Restarting(..))
     }
 
-    /// True if there is a process that can be signaled.
+    /// True if the container is alive, except between two executions and during a restart in place.
+    /// A container that is still to be restored from a checkpoint counts, although it has no
+    /// process.
     pub fn has_process(&self) -> bool {
         self.is_alive() && !self.is_between_executions() && !self.is_restarting()
     }
 
-    /// The Start that is not answered yet.
+    /// The Start that is not answered yet: it waits for the container's turn, for the execution of
+    /// the program, or for the exit of a container that is being ended.
     pub fn open_start(&self) -> Option<RequestId> {
         match &self.inner {
             Inner::Blocked(_, blocked) => Some(blocked.request),
@@ -135,7 +148,8 @@ impl ContainerState {
         }
     }
 
-    /// True if its Start was answered with success. Not asked of a published exit.
+    /// True if the container's Start was answered with success. False again once the exit is
+    /// published.
     pub fn was_started(&self) -> bool {
         match &self.inner {
             Inner::Ending(_, ending) => ending.start == EndedStart::Answered,
@@ -145,8 +159,9 @@ impl ContainerState {
         }
     }
 
-    /// True if the caller sees it as running, or will soon: its turn has come or its Start was
-    /// answered, and its exit was not reported.
+    /// True from the time when the container's turn comes or its Start is answered, until it has
+    /// exited for good. The caller sees it as running, or will soon. True also while a parked
+    /// container is ended.
     pub fn is_running_for_caller(&self) -> bool {
         !matches!(
             self.inner,
@@ -159,7 +174,8 @@ impl ContainerState {
         )
     }
 
-    /// The exit that is not published yet.
+    /// The final exit of the container while it waits to be published. `None` for an exit that is
+    /// hidden from the caller, because of a restart in place or a withheld success.
     pub fn as_exiting(&self) -> Option<&Exiting> {
         match &self.inner {
             Inner::Exiting(exiting) => Some(exiting),
@@ -185,7 +201,8 @@ impl ContainerState {
         }
     }
 
-    /// The code of a container that is being killed unexecuted.
+    /// The exit code to be reported for a container that is being ended without an execution of its
+    /// program. `None` in any other state.
     pub fn ending_code(&self) -> Option<u32> {
         match self.inner {
             Inner::Ending(_, Ending { code, .. }) => Some(code),
@@ -207,15 +224,16 @@ impl ContainerState {
         }
     }
 
-    /// True if it is started in the sense of KEP-753: the program runs, and its startup probe and
-    /// postStart handler have succeeded.
+    /// True if the container is started in the sense of KEP-753: its program runs, its startup
+    /// probe (if any) has succeeded, and no postStart handler runs or has failed.
     pub fn is_started(&self) -> bool {
         self.as_running().is_some_and(|running| {
             !running.watch.is_startup() && !running.post_start.is_in_the_way()
         })
     }
 
-    /// The state of its postStart handler once its Start was answered.
+    /// The state of the container's postStart handler. `None` until the Start is answered, and
+    /// after that if no program of the container runs or will run.
     pub fn post_start(&self) -> Option<&PostStart> {
         match &self.inner {
             Inner::Held(_, Held { post_start, .. })
@@ -233,7 +251,8 @@ impl ContainerState {
         }
     }
 
-    /// The exit status of the last process of a container that is being restarted.
+    /// The exit status of the last process, if the container waits for a restart in place or is
+    /// being restarted. `None` for a withheld success, which is always 0, and in any other state.
     pub fn last_status(&self) -> Option<ExitStatus> {
         match &self.inner {
             Inner::BackingOff(BackingOff { status, .. })
@@ -242,7 +261,7 @@ impl ContainerState {
         }
     }
 
-    /// The time since which its success is withheld.
+    /// The time since which the container's success is withheld from the caller, if it is.
     pub fn withheld_since(&self) -> Option<Time> {
         match self.inner {
             Inner::Withheld { since } => Some(since),

@@ -16,9 +16,11 @@ use serde::{Deserialize, Serialize};
 pub(in crate::lifecycle) enum Stop {
     #[default]
     Undelivered,
-    /// The preStop handler runs, started by the shim.
+    /// The shim has started the preStop handler, before the stop signal. `is_over`: the handler has
+    /// ended.
     Preparing { since: Time, is_over: bool },
-    /// SIGKILL is scheduled at `at`; the program is being executed and cannot be signaled before.
+    /// SIGKILL is scheduled at `at`. No stop signal was delivered, because the program was being
+    /// executed.
     KillScheduled { since: Time, at: Time },
     /// The stop signal was delivered; SIGKILL follows at `kill_at`, if that is known.
     Delivered {
@@ -29,29 +31,31 @@ pub(in crate::lifecycle) enum Stop {
     /// The stop signal was delivered shortly before SIGKILL; a SIGKILL of the caller does not
     /// shorten its remaining time.
     LastChance { since: Time, kill_at: Time },
-    /// SIGKILL was delivered at `at`.
+    /// SIGKILL was delivered at `at`, or the restart under way was canceled then.
     Killed {
         since: Time,
         at: Time,
         why: SignalReason,
     },
-    /// SIGKILL has not ended the program, and the pod no longer waits for it.
+    /// The pod no longer waits for the program: SIGKILL has not ended it, or its exit is known
+    /// already.
     GivenUp { since: Time, why: SignalReason },
 }
 
 impl Stop {
-    /// True if a stop signal or SIGKILL was delivered.
+    /// True if a stop signal or SIGKILL was delivered, also because of a failed probe or postStart
+    /// handler.
     pub fn is_delivered(self) -> bool {
         !matches!(self, Stop::Undelivered | Stop::Preparing { .. })
             && !matches!(self, Stop::KillScheduled { .. })
     }
 
-    /// True if SIGKILL was delivered.
+    /// True if SIGKILL was delivered, or the pod no longer waits for the program.
     pub fn is_killed(self) -> bool {
         matches!(self, Stop::Killed { .. } | Stop::GivenUp { .. })
     }
 
-    /// The time of SIGKILL, until the container is given up.
+    /// The time when SIGKILL was delivered. `None` before that, and once the container is given up.
     pub fn killed_at(self) -> Option<Time> {
         match self {
             Stop::Killed { at, .. } => Some(at),
@@ -73,7 +77,7 @@ impl Stop {
         }
     }
 
-    /// The time of a SIGKILL to come.
+    /// The time for which SIGKILL is scheduled. `None` if none is, or if SIGKILL was delivered.
     pub fn kill_at(self) -> Option<Time> {
         match self {
             Stop::KillScheduled { at, .. } => Some(at),
@@ -86,7 +90,8 @@ impl Stop {
         }
     }
 
-    /// The reason for its signal, if one was delivered.
+    /// The reason for the stop signal or SIGKILL that was delivered, or for the SIGKILL that is
+    /// scheduled while the program is being executed. `None` before.
     pub fn why(self) -> Option<SignalReason> {
         match self {
             Stop::Delivered { why, .. } | Stop::Killed { why, .. } | Stop::GivenUp { why, .. } => {
@@ -97,13 +102,14 @@ impl Stop {
         }
     }
 
-    /// True if the program was signaled because its container had failed. This is no stop request:
-    /// the container may be restarted.
+    /// True if the program was signaled because a probe or the postStart handler had failed. This
+    /// is no stop request: the container may be restarted.
     pub fn is_for_failure(self) -> bool {
         self.why().is_some_and(SignalReason::is_failure)
     }
 
-    /// The state after the start of its preStop handler.
+    /// The state after the shim has started the preStop handler. Unchanged if the stop had begun
+    /// before.
     pub fn preparing(self, now: Time) -> Stop {
         match self {
             Stop::Undelivered => Stop::Preparing {
@@ -114,7 +120,8 @@ impl Stop {
         }
     }
 
-    /// The state after the end of its preStop handler, or `None` if that was not run.
+    /// The state after the end of the preStop handler. `None` if there is no such end to record:
+    /// the shim has started no handler, the handler was over, or a signal came before its end.
     pub fn prepared(self) -> Option<Stop> {
         match self {
             Stop::Preparing {
@@ -128,7 +135,8 @@ impl Stop {
         }
     }
 
-    /// The state after the delivery of the stop signal.
+    /// The state after the delivery of the stop signal. SIGKILL stays scheduled for the earlier
+    /// time. Unchanged if a signal was delivered before.
     pub fn delivered(self, now: Time, why: SignalReason, kill_at: Option<Time>) -> Stop {
         match self {
             Stop::Undelivered | Stop::Preparing { .. } | Stop::KillScheduled { .. } => {
@@ -142,7 +150,9 @@ impl Stop {
         }
     }
 
-    /// The state after the delivery of the stop signal shortly before SIGKILL.
+    /// The state after the delivery of the stop signal shortly before SIGKILL. If SIGKILL was
+    /// scheduled earlier, that time stays. Unchanged if this signal, or SIGKILL, was delivered
+    /// before.
     pub fn last_chance(self, now: Time, kill_at: Time) -> Stop {
         match self {
             Stop::LastChance { .. } | Stop::Killed { .. } | Stop::GivenUp { .. } => self,
@@ -153,7 +163,8 @@ impl Stop {
         }
     }
 
-    /// The state after SIGKILL is scheduled at `at` for a program that cannot be signaled before.
+    /// The state after SIGKILL is scheduled at `at` for a program that is still being executed. An
+    /// earlier time stays. Unchanged if a signal was delivered before.
     pub fn kill_scheduled(self, now: Time, at: Time) -> Stop {
         match self {
             Stop::Undelivered | Stop::Preparing { .. } | Stop::KillScheduled { .. } => {
@@ -166,7 +177,8 @@ impl Stop {
         }
     }
 
-    /// The state after the pod stops waiting for the container.
+    /// The state of a program that the pod no longer waits for: SIGKILL has not ended it, or its
+    /// exit is known.
     pub fn over(self) -> Stop {
         Stop::GivenUp {
             since: self.since().unwrap_or_default(),

@@ -7,31 +7,32 @@ use serde::{Deserialize, Serialize};
 /// The state of a container in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StateSummary {
-    /// The OCI runtime is creating it.
+    /// The OCI runtime is creating the container, or its creation is being undone.
     Creating,
-    /// The init process is parked; no Start has come.
+    /// The container waits for a Start: none has come, or the last one failed.
     Created,
-    /// The init process is parked; the Start waits for its turn and for its answer.
+    /// A Start has come, and waits unanswered for the container's turn.
     Starting,
-    /// The init process is parked; the Start has been answered.
+    /// The Start was answered before the container's turn: the program is not executed yet.
     Held,
     /// The program runs, or is being executed.
     Running,
-    /// The stop signal was delivered, or the container is being killed.
+    /// The program got its stop signal or SIGKILL, or the container is being ended without an
+    /// execution.
     Stopping,
     /// The program has exited and will be restarted in place; the caller learns of neither.
     BackingOff,
     /// The program is being restarted in place.
     Restarting,
-    /// The program has succeeded, which is withheld from the caller because it would restart the
-    /// container.
+    /// The program has exited with 0. The shim withholds this exit from a caller that would
+    /// misinterpret it.
     Completed,
-    /// The container has exited.
+    /// The container has exited for good. Its exit may not be published yet.
     Stopped,
 }
 
 impl StateSummary {
-    /// The reason why a Start is refused in this state.
+    /// The reason why a Start is refused in this state, for the error message.
     pub fn why_not_started(self) -> &'static str {
         match self {
             StateSummary::Creating => "it is still being created",
@@ -48,7 +49,8 @@ impl StateSummary {
     }
 }
 
-/// The words of the OCI runtime specification where it has one.
+/// Writes created, creating, running and stopped as in the OCI runtime specification, which has no
+/// words for the other states.
 impl fmt::Display for StateSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -72,7 +72,8 @@ enum State {
 }
 
 impl Pod {
-    /// Checks that a call is legal now.
+    /// Checks that a call is legal now. Changes nothing. The driver itself refuses calls for a task
+    /// that is still being created.
     ///
     /// # Errors
     ///
@@ -168,7 +169,7 @@ impl State {
 }
 
 impl IllegalCall {
-    /// True if the signaled process has exited.
+    /// True if a Kill with signal 0 was refused: the process has exited. False for any other call.
     pub fn is_finished(&self) -> bool {
         self.call == Call::KillZero
     }

@@ -87,7 +87,8 @@ impl Exec {
 }
 
 impl IllegalExecCall {
-    /// True if the signaled process has exited.
+    /// True if a Kill was refused because the process of the exec has exited. False for any other
+    /// call.
     pub fn is_finished(&self) -> bool {
         let is_kill = matches!(self.call, ExecCall::Kill | ExecCall::KillZero);
         is_kill && self.exec.has_exited()
@@ -125,7 +126,7 @@ impl Execs {
         self.0.values().any(|exec| *exec == Exec::Running)
     }
 
-    /// True if the exit of an exec is still to be published.
+    /// True if an exec has exited and its exit is not published yet.
     pub fn has_exiting(&self) -> bool {
         let mut execs = self.0.values();
         execs.any(|exec| matches!(exec, Exec::Exiting(_)))
@@ -145,13 +146,15 @@ impl Execs {
         self.0.insert(exec_id.to_owned(), Exec::Added);
     }
 
-    /// Records that the process of an exec has exited; `None` if it could not be started.
+    /// Records that the process of an exec has exited, and its exit is to be published. `None` if
+    /// the process could not be started.
     pub fn exit(&mut self, exec_id: &str, status: Option<ExitStatus>) {
         let exit = status.map_or(Exec::NeverRan, |status| Exec::Exiting(status.code()));
         self.set(exec_id, exit);
     }
 
-    /// Marks all pending exits as published. Returns their execs and codes.
+    /// Marks all pending exits as published. Returns their execs and codes, which the caller of
+    /// this method publishes.
     pub fn publish_all(&mut self) -> Vec<(String, u32)> {
         let execs = self.0.iter_mut();
         execs
@@ -182,7 +185,7 @@ impl Execs {
 }
 
 impl Exec {
-    /// Marks a pending exit as published, and returns its code.
+    /// Marks a pending exit as published, and returns its code. `None` if no exit is pending.
     fn publish(&mut self) -> Option<u32> {
         let Exec::Exiting(code) = *self else {
             return None;
@@ -207,7 +210,9 @@ impl Pod {
         self.task(id)?.execs.check(id, exec_id, call)
     }
 
-    /// Begins to start the process of an exec.
+    /// Records that the driver begins to start the process of an exec. The driver reports success
+    /// with [`handle_exec_started`](Pod::handle_exec_started), failure with
+    /// [`handle_exec_over`](Pod::handle_exec_over).
     ///
     /// # Errors
     ///
@@ -240,7 +245,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Deletes an exec for its caller. If the exec is being started, its start is no longer wanted.
+    /// Forgets an exec that its caller deletes. If the exec is being started, the driver cancels
+    /// the start.
     ///
     /// # Errors
     ///
@@ -274,7 +280,8 @@ impl Pod {
         })
     }
 
-    /// The container as a task: it does not exist for the caller while it is being created.
+    /// The container with this id. Returns [`Refusal::NotFound`] also while the container is being
+    /// created: it does not exist for the caller yet.
     pub(super) fn task(&self, id: &ContainerId) -> Result<&Container, Refusal> {
         let task = self.known(id)?;
         let is_known = task.is_known();

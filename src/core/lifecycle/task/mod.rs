@@ -1,9 +1,10 @@
 //! The task of a container: what its caller does with it, from Create to Delete.
 //!
 //! The [state](super::state) of a container determines what the caller reads and which call is
-//! legal ([`calls`]). [`publication`] decides when the exit is reported, [`signals`] which process gets a signal, and [`updates`]
-//! when a change of resources begins. [`removal`] cleans up the
-//! runtime state and deletes the container. [`execs`] are its further processes.
+//! legal ([`calls`]). [`publication`] decides when the exit is reported, [`signals`] if a signal is
+//! sent, waits or is refused, and [`updates`] when a change of resources begins. [`removal`]
+//! decides when the runtime state is cleaned up and the container is deleted. [`execs`] are its
+//! further processes.
 
 mod calls;
 mod execs;
@@ -78,23 +79,26 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Records that the next init process of a container that is restarted in place is parked.
+    /// Records that the next init process of a container that is restarted in place is parked. The
+    /// driver then executes its program, and reports with
+    /// [`handle_restarted`](Pod::handle_restarted).
     pub fn handle_created_again(&mut self, id: &ContainerId) {
         self.with_container(id, |context| context.container.state.created_again());
     }
 
-    /// Records that the restore of a container from its checkpoint begins. Returns false if it was
-    /// tried before.
+    /// Records that the driver begins to restore a container from its checkpoint. Returns false if
+    /// the driver must not: a restore was tried before, or the container is not being released.
     pub fn handle_restore_begun(&mut self, id: &ContainerId) -> bool {
         let begun = self.with_container(id, |context| context.container.state.restore_begun());
         begun.unwrap_or_default()
     }
 
-    /// Begins to pause a container; [`handle_paused`](Pod::handle_paused) reports the outcome.
+    /// Records that the driver begins to pause a container for its caller. The driver reports the
+    /// outcome with [`handle_paused`](Pod::handle_paused).
     ///
     /// # Errors
     ///
-    /// [`Refusal::IllegalCall`] unless it runs.
+    /// [`Refusal::NotFound`], and [`Refusal::IllegalCall`] unless the container runs or is held.
     pub fn handle_pause(&mut self, id: &ContainerId) -> Result<(), Refusal> {
         self.allows(id, Call::Pause)?;
         self.set_freezer(id, Freezer::Freezing);
@@ -128,23 +132,25 @@ impl Pod {
         self.satisfies(id, Container::is_known)
     }
 
-    /// True if the container has no process yet because it is to be restored from a checkpoint.
+    /// True if the container was created from a checkpoint and has no process: its restore has not
+    /// begun, is under way, or has failed.
     pub fn is_to_be_restored(&self, id: &ContainerId) -> bool {
         self.satisfies(id, |container| container.state.has_no_process_yet())
     }
 
-    /// True if the init process of the container has exited, or its exit is reported.
+    /// True if the container's init process has exited: for good, before a restart in place, or
+    /// with a success that is withheld. False for an unknown container.
     pub fn has_exited(&self, id: &ContainerId) -> bool {
         self.satisfies(id, |container| container.state.has_exited())
     }
 
-    /// True if the init process of the container has exited but its exit is not reported: another
-    /// process follows, or the exit is reported later.
+    /// True if the init process has exited, but the container has not. Either its other processes
+    /// are being killed, or it is restarted in place, or its success is withheld.
     pub fn is_between_processes(&self, id: &ContainerId) -> bool {
         self.satisfies(id, Container::is_between_processes)
     }
 
-    /// True if the exit of the container is still to be published.
+    /// True if the container has exited for good and its exit is not published yet.
     pub fn is_exit_pending(&self, id: &ContainerId) -> bool {
         self.satisfies(id, |container| container.state.as_exiting().is_some())
     }
@@ -161,19 +167,21 @@ impl Pod {
         })
     }
 
-    /// False for a container that does not exist.
+    /// True if the container exists and meets the condition.
     fn satisfies(&self, id: &ContainerId, condition: impl FnOnce(&Container) -> bool) -> bool {
         self.known(id).is_ok_and(condition)
     }
 }
 
 impl Container {
-    /// True if the init process has exited but its exit is not reported.
+    /// True if the init process has exited, but the container has not (see
+    /// [`Pod::is_between_processes`]).
     fn is_between_processes(&self) -> bool {
         self.state.has_exited() && !self.state.is_exited()
     }
 
-    /// True from the answer of its Create.
+    /// True from the answer of the container's Create: before that, it does not exist for the
+    /// caller.
     fn is_known(&self) -> bool {
         !self.state.is_creating()
     }

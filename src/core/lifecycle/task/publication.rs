@@ -20,7 +20,9 @@ pub const READ_WITHIN: Duration = Duration::from_secs(2);
 pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Pod {
-    /// Records that the caller has read the output of the init process ([`Action::EndOutput`]).
+    /// Records that the wait for a reader of the init process's output is over
+    /// ([`Action::EndOutput`]): clients have read all of it, or were too slow. The exit is
+    /// published unless it waits for more.
     pub fn handle_output_read(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.with_container(id, |context| context.container.state.mark_output_read());
@@ -43,8 +45,8 @@ impl Subject<'_> {
     pub(in crate::lifecycle) fn exit_is_published(&self) -> Option<Due<Decision>> {
         let execs = &self.container.execs;
         let exiting = self.container.state.as_exiting()?;
-        // A caller that deletes the container has read what it wanted, and an exec without a
-        // process does not matter to it.
+        // A caller that deletes the container has read what it wanted. Then only an exec that still
+        // runs delays the exit.
         let waits = match self.container.is_removal_wanted() {
             true => execs.has_running(),
             false => execs.has_exiting() || execs.has_live() || !exiting.is_output_read,

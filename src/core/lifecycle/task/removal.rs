@@ -18,13 +18,14 @@ use crate::lifecycle::time::Time;
 
 use super::Call;
 
-/// Time after a release during which cleanups wait, so that the release has the machine to itself.
+/// Delay of a cleanup, and of log lines, while the program of another container is being executed,
+/// so that this execution has the machine to itself.
 pub const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 
 /// The progress of the cleanup of a container's runtime state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) enum Cleanup {
-    /// There is nothing to clean up before the deletion.
+    /// No cleanup is planned: the container has not exited, or its deletion does all the work.
     None,
     /// The cleanup begins at this time.
     Due(Time),
@@ -36,7 +37,7 @@ pub(in crate::lifecycle) enum Cleanup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) enum Removal {
     None,
-    /// Requested by the caller, or due after an abandoned creation.
+    /// The caller has sent a Delete, which waits for the creation, a cleanup or the exit.
     Wanted,
     /// The parked process is being killed, because the program was never executed.
     KillsParked,
@@ -55,7 +56,7 @@ pub enum CleanupOutcome {
 /// The way in which a container is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Deletion {
-    /// The container has exited.
+    /// The container has exited, or never had a process: everything is still to be removed.
     Usual,
     /// The runtime state is cleaned up: only the root file system is left.
     RootfsOnly,
@@ -64,37 +65,41 @@ pub enum Deletion {
 }
 
 impl Container {
-    /// True if the caller wants the container deleted.
+    /// True from the caller's Delete until the deletion has succeeded or failed, and while an
+    /// abandoned creation is being undone.
     pub fn is_removal_wanted(&self) -> bool {
         self.removal != Removal::None
     }
 
-    /// True if the runtime state is being cleaned up.
+    /// True if the runtime state is being cleaned up, or a checkpoint that ends the container is
+    /// being made.
     pub fn is_cleanup_under_way(&self) -> bool {
         self.cleanup == Cleanup::UnderWay
     }
 
-    /// True while the OCI runtime cannot release the container: it is deleted before it was restored,
-    /// or a checkpoint that ends it is made. A removal answers a Start that waits meanwhile.
+    /// True while the OCI runtime cannot release the container: it is deleted before it was
+    /// restored, or a checkpoint that ends it is made. If the container is removed, the removal
+    /// answers its open Start.
     pub fn is_busy(&self) -> bool {
         self.is_cleanup_under_way() || self.is_removal_wanted() && self.state.has_no_process_yet()
     }
 
-    /// Forgets the cleanup of the last process, because another one begins. Returns true if it was
-    /// done.
+    /// Forgets the cleanup after the last process, because the next process begins. Returns true if
+    /// that cleanup was done.
     pub fn begin_next_process(&mut self) -> bool {
         std::mem::replace(&mut self.cleanup, Cleanup::None) == Cleanup::Done
     }
 }
 
 impl Pod {
-    /// Handles a Delete of the caller. [`Action::Delete`] and its outcome tell when the container
-    /// is gone, or cannot be deleted. A Delete joins one that is under way, and waits for a
-    /// creation.
+    /// Records a Delete of the caller. The driver answers it, and all others that are open, when
+    /// [`Action::Delete`] is done or has failed. This action may come later: a creation, a cleanup
+    /// and the kill of a parked process end first.
     ///
     /// # Errors
     ///
-    /// [`Refusal::NotFound`], and [`Refusal::IllegalCall`] for a container that runs.
+    /// [`Refusal::NotFound`], and [`Refusal::IllegalCall`] in a state that allows no Delete, for
+    /// example if the container runs.
     pub fn handle_delete(&mut self, now: Time, id: &ContainerId) -> Result<(), Refusal> {
         self.now = now;
         let look = |_: &Pod, container: &Container| match container.is_known() {
@@ -111,7 +116,8 @@ impl Pod {
         Ok(())
     }
 
-    /// Undoes a creation whose caller has gone away: no caller would ever delete the container.
+    /// Undoes a creation that has succeeded but whose caller is gone: the driver deletes the
+    /// container, because no caller would.
     pub fn handle_create_abandoned(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.with_container(id, |context| {
@@ -123,8 +129,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Records that a deletion has failed ([`Action::Delete`]) and can be tried again. A successful
-    /// one is reported with [`handle_removed`](Pod::handle_removed).
+    /// Records that a deletion has failed ([`Action::Delete`]): the container stays until the next
+    /// Delete. A successful deletion is reported with [`handle_removed`](Pod::handle_removed).
     pub fn handle_not_deleted(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.with_container(id, |context| context.container.removal = Removal::None);
@@ -150,12 +156,13 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Begins a checkpoint. With `exits` the container exits when the checkpoint is made, and the
-    /// OCI runtime removes its state.
+    /// Records that the driver begins a checkpoint. With `exits` the container exits when the
+    /// checkpoint is made, and the OCI runtime removes its state.
     ///
     /// # Errors
     ///
-    /// [`Refusal::IllegalCall`] unless it runs or is paused.
+    /// [`Refusal::NotFound`], and [`Refusal::IllegalCall`] unless the container runs, is held or is
+    /// paused.
     pub fn handle_checkpoint(&mut self, id: &ContainerId, exits: bool) -> Result<(), Refusal> {
         self.allows(id, Call::Checkpoint)?;
         if exits {
@@ -166,14 +173,15 @@ impl Pod {
         Ok(())
     }
 
-    /// Records the end of a checkpoint that was to end the container. Some runtimes leave state
-    /// behind.
+    /// Records the outcome of a checkpoint that was to end the container. The deletion still does
+    /// all the work, because some runtimes leave state behind.
     pub fn handle_checkpointed(&mut self, now: Time, id: &ContainerId) {
         self.handle_cleaned_up(now, id, CleanupOutcome::Failed);
     }
 
-    /// Schedules the cleanup of the runtime state of a container that has just exited: not while a
-    /// program that waited for this exit is released.
+    /// Schedules the cleanup of the runtime state of a container whose process has just exited:
+    /// later if the exit lets other containers go on. Schedules nothing if the container shares a
+    /// PID namespace or has poststop hooks.
     pub(in crate::lifecycle) fn plan_cleanup(&mut self, id: &ContainerId) {
         let is_busy = self.is_about_to_go_on() && !self.will_run_again(id);
         let at = match is_busy {
@@ -192,8 +200,9 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// Rule: a [planned](Pod::plan_cleanup) cleanup of runtime state begins at its time. It waits for
-    /// execs, which may be in the container's cgroup, and while the program is being executed.
+    /// Rule: a [planned](Pod::plan_cleanup) cleanup of runtime state begins at its time. It waits
+    /// for execs, which may be in the container's cgroup, and while the program is being executed.
+    /// None begins during a deletion.
     pub(in crate::lifecycle) fn state_is_cleaned_up(&self) -> Option<Due<Decision>> {
         let container = self.container;
         let Cleanup::Due(at) = container.cleanup else {
@@ -249,7 +258,8 @@ impl ContainerContext<'_> {
 }
 
 impl Pod {
-    /// True if the caller wants the container deleted.
+    /// True if the container is to be deleted: the caller's Delete is open, or an abandoned
+    /// creation is being undone.
     pub fn is_deletion_wanted(&self, id: &ContainerId) -> bool {
         self.satisfies(id, Container::is_removal_wanted)
     }

@@ -1,7 +1,7 @@
 //! The delivery of signals to a container's processes.
 //!
-//! A container that is created from a checkpoint has no process at first. While the process is being
-//! restored, signals wait for it.
+//! A container that is created from a checkpoint has no process at first. While the process is
+//! being restored, signals wait for it.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,8 @@ use crate::lifecycle::time::Time;
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 
-/// Maximum number of signals that wait for a process.
+/// Maximum number of signals that wait for a container's process. A further signal is dropped, and
+/// its Kill call is refused.
 const WAIT_AT_MOST: usize = 64;
 
 /// A signal to deliver.
@@ -21,14 +22,16 @@ pub struct SignalOrder {
     pub signal: Signal,
     /// True if all processes of the container get the signal, not only its init.
     pub all: bool,
-    /// The Kill call that gets the outcome as its answer.
+    /// The Kill call that gets the outcome as its answer. `None` if no call waits for the outcome,
+    /// for example if the shim itself sends the signal.
     pub request: Option<RequestId>,
     pub why: SignalReason,
 }
 
 impl Pod {
-    /// Records the end of a restore: the process exists, or never will. Delivers the signals that
-    /// came meanwhile.
+    /// Records the end of a container's restore from its checkpoint. Delivers the signals that have
+    /// waited for the process. After a failed restore there never is a process: Kill calls are
+    /// refused, and a SIGKILL of the shim itself ends the container.
     pub fn handle_restored(&mut self, now: Time, id: &ContainerId, is_restored: bool) {
         self.now = now;
         self.with_container(id, |context| {
@@ -41,13 +44,16 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    /// Delivers a signal to the container, and answers its Kill if it cannot be delivered.
+    /// Lets the driver deliver a signal, or refuses the signal's Kill call if no process can get
+    /// it. While the process is being restored, the signal waits. SIGKILL also cancels all other
+    /// work for the container.
     pub(in crate::lifecycle) fn deliver(&mut self, order: SignalOrder) {
         if self.container.state.has_no_process_yet() {
             return self.deliver_without_process(order);
         }
-        // After SIGKILL all other work for the container is useless, even if its init has exited
-        // before. A cleanup is not canceled, because it must write its state completely.
+        // After SIGKILL all other work for the container is useless, even if its init process has
+        // already exited. While a cleanup is under way, nothing is canceled: the cleanup must write
+        // its state completely.
         if order.signal == Signal::KILL && !self.container.is_cleanup_under_way() {
             self.cancel_work();
         }
@@ -64,8 +70,8 @@ impl ContainerContext<'_> {
         let (id, is_kill) = (self.id.clone(), order.signal == Signal::KILL);
         if !self.container.state.is_being_restored() {
             match order.request {
-                // Without a process to kill, the signal itself ends the container. A second SIGKILL
-                // may come in the same moment, when a restore has failed.
+                // There is no process to kill, so the shim's SIGKILL itself ends the container.
+                // After a failed restore, two SIGKILLs may have waited: the exit is reported once.
                 None if is_kill => {
                     let status = ExitStatus::Signal(order.signal.number());
                     let exit = Action::ExitUnrestored { id, status };

@@ -1,8 +1,9 @@
 //! Updates: changes of a container's resources, one at a time.
 //!
 //! A failed Update restores the size that the container had before. So each Update begins only when
-//! all earlier Updates are over. An Update that raises a container's memory limit also waits while
-//! the pod's limit is being lowered. Otherwise the container could get a higher limit than its pod.
+//! all earlier Updates of its container are over. An Update that raises a container's memory limit
+//! also waits while the pod's limit is being lowered. Otherwise the container could get a higher
+//! limit than its pod.
 
 use std::collections::VecDeque;
 
@@ -41,15 +42,16 @@ struct UnderWay {
 }
 
 impl Updates {
-    /// The requests of the Updates that wait.
+    /// The requests of the Updates that have not begun.
     pub fn waiting(&self) -> impl Iterator<Item = RequestId> {
         self.waiting.iter().map(|update| update.request)
     }
 }
 
 impl Pod {
-    /// Handles an Update of the caller, which changes the container's size by `change`. The Update
-    /// begins with [`Action::Update`], or is refused with [`Action::RefuseUpdate`].
+    /// Queues an Update call of the caller, which changes the container's size as `change` says.
+    /// When its turn comes, the driver gets [`Action::Update`]. If the container's state then
+    /// allows no Update, the driver gets [`Action::RefuseUpdate`].
     ///
     /// # Errors
     ///
@@ -74,7 +76,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Drops an Update that waits, because its caller is gone.
+    /// Drops an Update that has not begun, because its caller is gone. An Update under way goes on.
     pub fn handle_update_abandoned(&mut self, request: RequestId) {
         for container in self.containers.values_mut() {
             let waiting = &mut container.updates.waiting;
@@ -82,7 +84,8 @@ impl Pod {
         }
     }
 
-    /// Records the end of an Update. A failed Update has changed nothing.
+    /// Records the end of the container's Update under way. After a failed Update, the container
+    /// has its old size again. The next Update may then begin.
     pub fn handle_updated(&mut self, now: Time, id: &ContainerId, is_done: bool) {
         self.now = now;
         self.with_container(id, |context| {
@@ -96,7 +99,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Records if the pod's memory limit is being lowered, which may take long.
+    /// Records if the driver is lowering the pod's memory limit, which may take long. Meanwhile,
+    /// Updates that raise a container's memory limit wait.
     pub fn handle_memory_lowering(&mut self, now: Time, is_under_way: bool) {
         let was_under_way = std::mem::replace(&mut self.is_lowering_memory, is_under_way);
         // Only the end of the lowering lets an Update begin.
@@ -131,7 +135,8 @@ impl ContainerContext<'_> {
         let before = self.container.demands.size;
         let after = before.changed(update.change);
         let for_next_process = self.container.is_between_processes();
-        // The pod's limits are raised before the container's, and lowered after them.
+        // The pod's limits are raised before the container's, and lowered after them. So during the
+        // Update, the larger of both sizes counts.
         self.resize(match for_next_process {
             true => after,
             false => before.or(after),

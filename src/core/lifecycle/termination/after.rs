@@ -1,4 +1,5 @@
-//! The time after a termination: the pod starts over, or its caller recreates it.
+//! The time after a termination: the pod starts over in its sandbox, or the shim kills the sandbox
+//! so that the caller creates the pod again.
 
 use crate::lifecycle::Pod;
 use crate::lifecycle::action::{Cause, SignalReason};
@@ -10,7 +11,9 @@ use crate::lifecycle::termination::Termination;
 use crate::plan::{ContainerKind, Signal};
 
 impl Pod {
-    /// Rule: containers created during or after the termination begin the next run.
+    /// Rule: when the termination is over, the next run begins if a container was created for it
+    /// and has not exited. Containers that only the caller starts and stops do not count. `None` if
+    /// the sandbox has exited or is to be killed.
     pub(in crate::lifecycle) fn pod_starts_over(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         let mut sandboxes = self.containers.values();
@@ -36,7 +39,7 @@ impl Pod {
         let is_complete = ended.is_some_and(|ended| ended.cause == Cause::Completed);
         let restarts_all = ended.is_some_and(Termination::is_followed_from_the_start);
         // Under `Never`, and after a completed run, finished containers stay finished, unless the
-        // caller restarts the whole pod.
+        // caller restarts the whole pod, or a person has stopped the last run.
         let is_anew = by_hand || restarts_all || !is_complete && self.is_restarted_by_its_caller();
         match is_anew {
             true => {
@@ -54,8 +57,9 @@ impl Pod {
         });
     }
 
-    /// Begins a run that keeps the results of the last one: a finished init container is not awaited
-    /// again. After a completed run, containers wait only for those that the caller creates again.
+    /// Keeps the results of the last run for the next one: no container waits again for a finished
+    /// init container. After a completed run, no container waits for a container that the caller
+    /// does not create again, either.
     fn go_on(&mut self, is_complete: bool) {
         self.history.start_over(false);
         if !is_complete {
@@ -67,7 +71,10 @@ impl Pod {
         self.history.excuse(&gone);
     }
 
-    /// True if the caller is to start the whole pod again in another sandbox.
+    /// True if the shim kills the sandbox after this termination, so that the caller starts the pod
+    /// again in another sandbox. This is so if an essential container has failed, the restart
+    /// policy restarts failed containers, and no person has run `usher stop`. Stays true after the
+    /// kill.
     fn is_sandbox_to_be_killed(&self) -> bool {
         let starts_anew = self.termination.as_ref().is_some_and(|termination| {
             matches!(termination.cause, Cause::EssentialFailed { .. }) && !termination.by_hand
@@ -83,8 +90,9 @@ impl Container {
 }
 
 impl Subject<'_> {
-    /// Rule: if the caller restarts failed pods by its restart policy, the sandbox is killed,
-    /// because the caller acts only then (KEP-753 draft: "kill the entire pod and start again").
+    /// Rule: after a termination for the failure of an essential container, the shim kills the
+    /// sandbox, once, if the restart policy restarts failed containers. The caller starts the pod
+    /// again only then (KEP-753 draft: "kill the entire pod and start again").
     pub(in crate::lifecycle) fn sandbox_is_killed(&self) -> Option<Due<Decision>> {
         let termination = self.pod.termination.as_ref()?;
         let is_due = termination.is_over()

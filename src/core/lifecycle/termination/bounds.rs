@@ -1,5 +1,6 @@
-//! Bounds of the waits within a termination: the latest end of each wait, and the event that ends
-//! it ([`Then`]).
+//! Bounds of the waits in a termination, or in the stop of a single container: the latest end of
+//! each wait, and the event that ends it ([`Then`]). Only the status shows these bounds: no signal
+//! depends on them.
 //!
 //! The times for the step under way come from the rules that deliver its signals. The times for
 //! later steps are computed from them: each step is assumed to take as long as it may.
@@ -15,8 +16,10 @@ use crate::lifecycle::view::Then;
 use super::{StepDeadlines, Termination, place};
 
 impl Pod {
-    /// The latest time at which a running container gets a signal that stops the container, and
-    /// which signal this is.
+    /// The next signal that stops the container, and its latest time, for the status. The signal is
+    /// the stop signal, the last stop signal two seconds before SIGKILL, or SIGKILL. The stop
+    /// belongs to a termination, or to a stop request for this container alone. `None` if no signal
+    /// is to come.
     pub(in crate::lifecycle) fn stop_ends(
         &self,
         now: Time,
@@ -42,6 +45,7 @@ impl Pod {
     }
 
     /// The latest time at which a held defer container runs or is left out, and which of the two.
+    /// `None` if no termination under way applies to the container, or if its step is over.
     pub(in crate::lifecycle) fn turn_comes(&self, container: &Container) -> Option<(Time, Then)> {
         let termination = self.termination_for(container)?;
         let turn = container.defer_turn()?;
@@ -62,7 +66,8 @@ impl Pod {
         })
     }
 
-    /// The termination under way, if it applies to the container.
+    /// The termination under way, if it [applies](Pod::is_to_be_stopped) to the container. `None`
+    /// also when the termination is over.
     pub(in crate::lifecycle) fn termination_for(
         &self,
         container: &Container,
@@ -134,7 +139,8 @@ impl Pod {
 
 impl Subject<'_> {
     /// The latest time of the container's next signal in its step of the termination, and the kind
-    /// of signal. `None` if the step brings no more signal, for example because it is skipped.
+    /// of signal. `None` if the step brings no more signal, for example because it is skipped. Also
+    /// `None` for a defer container whose step is under way.
     fn next_signal_in_step(&self) -> Option<(Time, Then)> {
         let (pod, container) = (self.pod, self.container);
         let termination = pod.termination_for(container)?;
@@ -161,7 +167,7 @@ impl Subject<'_> {
     }
 
     /// The latest time at which the container's stop signal is delivered in a step that begins at
-    /// `began`.
+    /// `began`. Only a sidecar that stops after another sidecar may get it later.
     fn told_by(&self, step: Step, began: Time, ends: StepDeadlines) -> Time {
         let is_next = self.pod.next_sidecar_to_stop() == Some(place(self.container));
         match step == Step::Sidecars && !is_next && !self.pod.is_parallel() {
@@ -170,8 +176,9 @@ impl Subject<'_> {
         }
     }
 
-    /// The next signal of a stop that is not part of a termination: the stop signal, or later the
-    /// caller's SIGKILL.
+    /// The next signal of a stop that is not part of a termination, and its latest time. The next
+    /// signal is the stop signal, or later the caller's SIGKILL. `None` if the caller has sent no
+    /// stop signal, or if a termination stops the container.
     fn lone_stop_ends(&self, now: Time) -> Option<(Time, Then)> {
         let request = self
             .container

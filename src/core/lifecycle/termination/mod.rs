@@ -1,8 +1,9 @@
 //! The termination of a pod: steps that share the grace period.
 //!
 //! The sources are the KEP-753 draft, "shutdown sequence steps", and the defer proposal. A step is
-//! over when none of its containers is alive, and the next step begins at once. The grace policy
-//! limits the time of each step (`grace.rs`).
+//! over when its hooks have ended and none of its containers is alive. A container that SIGKILL
+//! does not end delays the end of its step by about a second. The next step begins at once. The
+//! grace policy limits the time of each step (`grace.rs`).
 //!
 //! ```text
 //! Hooks -> PreExit -> Apps -> PostExit -> Sidecars -> Over
@@ -32,37 +33,38 @@ use super::time::Time;
 /// After SIGKILL, a step waits this long at most for a process that does not end.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// A termination under way.
+/// The termination of the current run: under way, or over until the next run begins.
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Termination {
     cause: Cause,
-    /// Time of the first stop request, from which the grace period counts.
+    /// Start of the grace period: the first stop request or, if no stop request has caused the
+    /// termination, its beginning.
     since: Time,
     /// The end of the grace period.
     deadline: Time,
-    /// The grace period according to the stop requests, by which the grace policy is chosen. An
-    /// early SIGKILL does not change this value.
+    /// The length of the grace period according to the stop requests or the annotations. The grace
+    /// policy depends on it. An early SIGKILL of the caller does not change this value.
     grace: Duration,
     /// Time when the shim recognized the termination.
     known: Time,
-    /// True if a person requested the termination, possibly after it had begun. Then guests are
-    /// stopped as well.
+    /// True if a person requested the termination, possibly after it had begun. Then guests and
+    /// native init containers are stopped as well.
     by_hand: bool,
     defers: Defers,
     step: Step,
     step_began: Time,
-    /// The step was not skipped when it began.
+    /// The step had time when it began: it was not skipped.
     is_under_way: bool,
-    /// Time that each container has used in this step.
+    /// Time that each container or hook has used in this step, for the log.
     used: Vec<(String, Duration)>,
     /// Time granted to defer containers beyond the grace period.
     pub extension: Extension,
-    /// The log says that the grace period is over.
+    /// The log has said that the grace period is over.
     is_grace_over: bool,
     /// Time when the deadline was last shortened, or was found to be past. Containers get two
     /// seconds from this time on.
     shortened: Option<Time>,
-    /// The sandbox was killed after the end of the termination.
+    /// The shim has killed the sandbox, after the end of the termination.
     is_sandbox_killed: bool,
     /// In the next run the caller creates the whole pod again.
     is_followed_from_the_start: bool,
@@ -74,15 +76,15 @@ enum Defers {
     Run,
     /// The caller leaves no time for hooks and defer containers.
     Forced,
-    /// A running defer container was killed. No other defer container runs after it.
+    /// The caller has killed a running defer container. No other defer container begins after that.
     Killed,
 }
 
 /// The deadlines of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lifecycle) struct StepDeadlines {
-    /// Time of the stop signal for containers whose turn has not come. After it, no hook or defer
-    /// container begins.
+    /// Time of the stop signal for all containers of the step that have not got it, even if their
+    /// turn has not come. After it, no hook or defer container begins.
     pub ask_all: Time,
     /// Time of SIGKILL for containers of the step that are still alive.
     pub kill: Time,
@@ -157,7 +159,7 @@ impl Termination {
         self.deadline
     }
 
-    /// The grace period according to the stop requests.
+    /// The length of the grace period, which an early SIGKILL of the caller does not change.
     pub fn grace(&self) -> Duration {
         self.grace
     }
@@ -166,8 +168,9 @@ impl Termination {
         self.step_began
     }
 
-    /// Confirms the termination because of `cause`, with `deadline` as its latest end. An earlier
-    /// decided cause stays.
+    /// Makes the termination certain because of `cause`: the sandbox has died, or a person has run
+    /// `usher stop`. An earlier decided cause stays. If `deadline` is earlier than the end of the
+    /// grace period, the grace period ends then.
     pub fn decide(&mut self, cause: Cause, deadline: Time, now: Time) {
         self.by_hand |= cause == Cause::Stopped;
         if !self.cause.is_decided() {
@@ -176,7 +179,8 @@ impl Termination {
         self.shorten(deadline, now);
     }
 
-    /// Shortens the grace period to what the caller really gives.
+    /// Shortens the grace period to what the caller really gives. A later `deadline` than before
+    /// changes nothing.
     fn shorten(&mut self, deadline: Time, now: Time) {
         self.grace = self.grace.min(deadline.since(self.since));
         if deadline < self.deadline {
@@ -185,7 +189,7 @@ impl Termination {
         }
     }
 
-    /// Ends the grace period, because the caller considers it over.
+    /// Ends the grace period now, because the caller has sent SIGKILL to a container.
     pub fn end_grace(&mut self, now: Time) {
         if now < self.deadline {
             self.deadline = now;
@@ -193,7 +197,9 @@ impl Termination {
         }
     }
 
-    /// The time until which containers signaled at the end of the grace period may run.
+    /// The time of SIGKILL for containers that get their last stop signal at the end of the grace
+    /// period. SIGKILL comes two seconds after this end, or after the shim has learned of it,
+    /// whichever is later.
     pub fn last_moment(&self) -> Time {
         let known = self.deadline.max(self.shortened.unwrap_or_default());
         known.after(MIN_GRACE)
@@ -208,12 +214,14 @@ impl Termination {
     }
 
     /// True if the shim has decided the termination. The caller does not know of it, and may start
-    /// containers.
+    /// containers. False after `usher stop`, and if the death of the sandbox has caused the
+    /// termination.
     pub fn is_shims(&self) -> bool {
         self.cause.is_decided() && !self.cause.is_callers() && !self.by_hand
     }
 
-    /// True if the termination was inferred from stop requests, each of which left 2 s at most.
+    /// True if the termination was inferred from stop requests, each of which was a SIGKILL or left
+    /// 2 s at most.
     pub fn is_inferred_and_forced(&self) -> bool {
         self.cause == Cause::Inferred && self.defers == Defers::Forced
     }
@@ -222,12 +230,13 @@ impl Termination {
         self.is_followed_from_the_start
     }
 
-    /// Records that the caller creates the whole pod again.
+    /// Records that the caller creates the whole pod again in the next run.
     pub fn follow_from_the_start(&mut self) {
         self.is_followed_from_the_start = true;
     }
 
-    /// Records that a running defer container was killed.
+    /// Records that the caller kills a running defer container: no other defer container begins any
+    /// more. Does not send a signal.
     pub fn kill_defers(&mut self) {
         self.defers = Defers::Killed;
     }
@@ -242,7 +251,8 @@ impl Termination {
         self.used.push((name.to_owned(), time));
     }
 
-    /// Notes the time that a termination hook has used of its step.
+    /// Notes the time that a termination hook has used of its step, for the log. Does nothing if
+    /// the step of the hooks is over.
     pub fn note_hook(&mut self, name: &str, now: Time) {
         if self.step == Step::Hooks {
             self.note_used(name, self.step_began, now);
@@ -251,7 +261,8 @@ impl Termination {
 }
 
 impl Pod {
-    /// The division of the grace period among the steps, or `None` outside of a termination.
+    /// The division of the termination's grace period among the steps. `None` without a termination
+    /// or without a plan.
     pub(in crate::lifecycle) fn budget(&self) -> Option<Budget> {
         let (termination, plan) = self.termination.as_ref().zip(self.plan.as_ref())?;
         Some(Budget {
@@ -260,7 +271,8 @@ impl Pod {
         })
     }
 
-    /// The deadlines of the step under way, or `None` if it is skipped.
+    /// The deadlines of the step under way. `None` if the step is skipped, or without a
+    /// termination.
     pub(in crate::lifecycle) fn ends(&self) -> Option<StepDeadlines> {
         let termination = self.termination.as_ref()?;
         self.ends_from(termination.step, termination.step_began)
@@ -284,7 +296,8 @@ impl Pod {
             },
             None => return None,
         };
-        // Containers that were not signaled yet get two seconds all the same.
+        // Even if the grace period was shortened, containers that have got no signal yet get two
+        // seconds.
         if let Some(shortened) = termination.shortened
             && step != Step::Hooks
             && budget.gives_a_last_chance()
@@ -304,7 +317,9 @@ impl Pod {
             .is_some_and(Termination::leaves_hooks_out)
     }
 
-    /// True if defer containers that have not begun are left out.
+    /// True if defer containers that have not begun are left out: the caller leaves no time, or has
+    /// killed a defer container. Also if no program of an ordered container was executed in this
+    /// run.
     pub(in crate::lifecycle) fn leaves_defers_out(&self) -> bool {
         let by_caller = self
             .termination
@@ -313,7 +328,9 @@ impl Pod {
         by_caller || !self.has_released
     }
 
-    /// The step in which the termination stops a container.
+    /// The step in which the termination stops a container, or runs it if it is a defer container.
+    /// `None` without a termination. For guests and native init containers, `None` unless a person
+    /// has run `usher stop`.
     pub(in crate::lifecycle) fn step_of(&self, container: &Container) -> Option<Step> {
         let policy = container.role_policy();
         let termination = self.termination.as_ref()?;
@@ -329,8 +346,10 @@ impl Pod {
         }
     }
 
-    /// True if the termination applies to the container. A termination decided by the shim does not
-    /// apply to a container whose Start is unanswered: its Start would seem to have failed.
+    /// True if a termination applies to the container: to the ordered containers of this run or,
+    /// after `usher stop`, to all but the sandbox. Does not check that a termination is under way.
+    /// A termination decided by the shim does not apply to a container whose Start is unanswered:
+    /// its Start would seem to have failed.
     pub(in crate::lifecycle) fn is_to_be_stopped(&self, container: &Container) -> bool {
         let termination = self.termination.as_ref();
         let by_hand = termination.is_some_and(Termination::is_by_hand);
@@ -341,7 +360,9 @@ impl Pod {
             && !(is_shims && container.state.is_yet_to_be_started())
     }
 
-    /// True if a container was started after a termination decided by the shim was over.
+    /// True if a held container is left after a termination decided by the shim is over, for
+    /// example because its Start came too late. A defer container that has had its turn does not
+    /// count.
     fn has_a_latecomer(&self) -> bool {
         self.containers.values().any(|container| {
             let was_deferred = || self.history.was_deferred(&container.name);
@@ -367,8 +388,9 @@ impl Pod {
         settings.is_some_and(|settings| settings.sidecar_stop_order == SidecarStopOrder::Parallel)
     }
 
-    /// The place in the start order of the sidecar that is stopped next. Sidecars stop in the reverse
-    /// start order, so it is the highest place of a running sidecar.
+    /// The place in the start order of the sidecar that is being stopped, or is to be stopped next.
+    /// Sidecars stop in the reverse start order, so it is the highest place of a living sidecar
+    /// whose program was executed. `None` if no such sidecar is left.
     fn next_sidecar_to_stop(&self) -> Option<u64> {
         let sidecars = self.containers.values().filter(|container| {
             self.is_to_be_stopped(container)
@@ -401,7 +423,8 @@ impl Pod {
     }
 }
 
-/// The place of a sidecar in the order of starts. A sidecar that is just being started comes last.
+/// The place of a sidecar in the order of starts. A sidecar whose program is just being executed
+/// comes last in this order, and so stops first.
 fn place(sidecar: &Container) -> u64 {
     match sidecar.state.is_releasing() {
         true => u64::MAX,

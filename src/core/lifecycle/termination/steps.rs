@@ -9,8 +9,8 @@ use crate::lifecycle::time::Time;
 use super::{Defers, STUCK, Termination};
 
 impl Pod {
-    /// Rule: a termination begins when an event ends the pod, or shows that the caller ends the
-    /// pod.
+    /// Rule: a termination begins when an event ends the pod, or when stop requests show that the
+    /// caller ends the pod. `usher stop` begins a termination without this rule.
     pub(in crate::lifecycle) fn termination_begins(&self) -> Option<Due<PodDecision>> {
         if self.termination.is_some() || !self.has_orders() {
             return None;
@@ -39,8 +39,9 @@ impl Pod {
         self.step_begins();
     }
 
-    /// The termination after the death of the sandbox: the containers have lost their network and
-    /// are to stop in order.
+    /// The termination after the death of the sandbox, and when it takes effect: now. The
+    /// containers have lost their network and are to stop in order. `None` while the sandbox lives,
+    /// or if no container that usher orders is alive.
     fn sandbox_died(&self) -> Option<(Time, Termination)> {
         let alive = self
             .containers
@@ -52,8 +53,9 @@ impl Pod {
         Some((self.now, termination))
     }
 
-    /// Rule: a later request may show that the caller gives less time than was known, or that the
-    /// termination is not forced.
+    /// Rule: a stop request during the termination may show that the caller gives less time than
+    /// was known, or that the termination is not forced. Then the termination is changed
+    /// accordingly.
     pub(in crate::lifecycle) fn deadline_is_learned(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         let open: Vec<_> = self
@@ -112,8 +114,10 @@ impl Pod {
         }
     }
 
-    /// Rule: a step is over when no container of the step is alive, or when SIGKILL has not ended
-    /// its remaining containers.
+    /// Rule: the next step begins when the hooks or containers of this step have ended, or at once
+    /// if the step is skipped. The step waits for hooks until its deadline, and about a second for
+    /// a container that SIGKILL does not end. After the last step, the rule begins another
+    /// termination for containers that were started too late.
     pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         if termination.is_over() {
@@ -153,7 +157,8 @@ impl Pod {
         }
     }
 
-    /// Another termination for containers started after a decided termination was over.
+    /// The decision to begin another termination for held containers that are left after a
+    /// termination decided by the shim. `None` if there are none, or if the sandbox has exited.
     fn end_comes_again(&self, ended: &Termination) -> Option<Due<PodDecision>> {
         let is_due = ended.is_shims() && !self.sandbox_is_gone && self.has_a_latecomer();
         let somebody = self.containers.values().find(|it| it.is_ordered())?;

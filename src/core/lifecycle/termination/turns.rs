@@ -9,9 +9,9 @@ use super::{StepDeadlines, place};
 
 impl Subject<'_> {
     /// Rule: when the grace period ends, every container that is still alive gets its stop signal,
-    /// even if it got the signal before. SIGKILL follows [`MIN_GRACE`] later. A container whose
-    /// program was not executed is ended instead. The rule applies only if the grace policy gives no
-    /// step its own time.
+    /// even if it got the signal before. SIGKILL follows [`MIN_GRACE`] later. A container that is
+    /// held or between two executions ends without a signal. The rule applies only if the grace
+    /// policy gives no step its own time.
     pub(in crate::lifecycle) fn last_chance_is_given(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);
         let termination = pod.termination.as_ref()?;
@@ -39,7 +39,8 @@ impl Subject<'_> {
     }
 
     /// Rule: in the steps of apps and sidecars, a container whose turn has come gets its stop
-    /// signal.
+    /// signal, after its preStop handler if the shim has to run this handler. A container that is
+    /// still alive at the `kill` time of the step gets SIGKILL.
     pub(in crate::lifecycle) fn stop_is_due(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);
         let step = pod.termination.as_ref()?.step;
@@ -63,7 +64,9 @@ impl Subject<'_> {
         })
     }
 
-    /// The effect on a container that is still alive at `kill`.
+    /// The decision for a container that is still alive at `kill`: SIGKILL, or its end without a
+    /// signal if it has no running program. `None` if the container has got SIGKILL, gets it by
+    /// `kill` in any case, or is already ending.
     pub(in crate::lifecycle) fn is_late(&self, kill: Time) -> Option<Due<Decision>> {
         let state = &self.container.state;
         let has_it_coming = match state.stop() {
@@ -77,7 +80,8 @@ impl Subject<'_> {
         (!has_it_coming).then(|| self.pod.due(kill, is_late))
     }
 
-    /// The time of the container's stop signal in its step, or `None` if its turn has not come.
+    /// The time of the container's stop signal in its step, without regard to a preStop handler
+    /// that the shim runs. A past time means now. `None` if the container's turn has not come.
     fn told_at(&self, step: Step, ends: StepDeadlines) -> Option<Time> {
         let (pod, container) = (self.pod, self.container);
         let is_its_turn = match step {
@@ -93,7 +97,7 @@ impl Subject<'_> {
     }
 
     /// The earliest time to signal a container whose turn has come. The signal waits for the
-    /// caller's stop request, unless none is expected any more.
+    /// caller's stop request, unless none is expected any more. A past time means now.
     fn stop_is_due_at(&self) -> Time {
         // A container between two executions cannot be signaled, and a caller does not stop a
         // container that it has not started.
@@ -106,7 +110,7 @@ impl Subject<'_> {
 
     /// The time until which the caller's stop request, which may carry another signal, may still
     /// come. kubelet sends its requests within milliseconds, or after the preStop handler if there
-    /// is one.
+    /// is one. `None` if the shim does not wait for a request.
     fn unasked_until(&self) -> Option<Time> {
         let termination = self.pod.termination.as_ref()?;
         let container = self.container;
@@ -128,9 +132,10 @@ impl Subject<'_> {
         }
     }
 
-    /// Decides if the stop signal waits for the preStop handler, which the shim runs if the caller
-    /// does not know of the termination. Returns the decision to run the handler or, while it runs,
-    /// the latest time of the signal. Returns `None` if the signal does not wait.
+    /// The decision to run the container's preStop handler before its stop signal, if the shim has
+    /// to run this handler because the caller does not know of the termination. While the handler
+    /// runs, the decision to deliver the signal at the latest time. `None` if the container's turn
+    /// has not come, if no time is left, or if there is no handler to wait for (any more).
     fn pre_stop_wait(&self, step: Step, ends: StepDeadlines) -> Option<Due<Decision>> {
         let due = self.told_at(step, ends)?;
         if due > self.pod.now || self.pod.now >= ends.ask_all {

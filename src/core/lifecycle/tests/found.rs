@@ -260,6 +260,27 @@ fn a_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_the_pod
 }
 
 #[test]
+fn a_second_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_the_pod() {
+    let argv = ["/bin/bye".to_owned()];
+    let stuck = Script {
+        survives_sigkill: true,
+        ..Script::default()
+    };
+    let world = pod(&[("pre-exit", "drain"), ("apps", "web api")]).facts("web", handler(&argv));
+    let mut world = running(world.script("api", stuck), &["web", "drain"]);
+    world.call(Call::Create("api"));
+    world.run_for(ms(100));
+    let exec = exec("exec", &argv);
+    world.exec("web", &exec).unwrap();
+    // The caller has given up on api, and deletes it. Its process hangs, and the caller tries again.
+    for _ in 0..2 {
+        world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
+        world.run_for(ms(100));
+    }
+    assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
+}
+
+#[test]
 fn a_sigkill_after_a_start_that_timed_out_is_no_evidence_about_the_pod() {
     let argv = ["/bin/bye".to_owned()];
     let slow = Script {

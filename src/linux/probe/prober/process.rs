@@ -30,9 +30,9 @@ use super::{MAX_QUESTION, Order, Question, Verdict, filter};
 pub enum OrderError {
     #[error("standard input has no order ({0}); probers are started by usher's shim")]
     None(#[source] io::Error),
-    #[error("the verdict cannot be encoded: {0}")]
+    #[error("the prober cannot encode its verdict: {0}")]
     Unencoded(#[source] serde_json::Error),
-    #[error("the verdict cannot be left: {0}")]
+    #[error("the prober cannot send its verdict to the shim: {0}")]
     NotTaken(#[source] io::Error),
 }
 
