@@ -143,7 +143,9 @@ fn start(
             Held::InVain => format!("never: it is held for {names}, and kubelet waits for it"),
         };
         if let Some(remedy) = &entry.remedy {
-            starts.push_str(&format!(" (starts at once if the pod has the annotation {remedy})"));
+            starts.push_str(&format!(
+                " (starts at once if the pod has the annotation {remedy})"
+            ));
         }
         table.row([
             entry.step.map_or("-".to_owned(), |step| step.to_string()),

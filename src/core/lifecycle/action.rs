@@ -315,7 +315,7 @@ impl Cause {
 
     /// True if the caller knows of the termination. The caller then stops the containers, too,
     /// after it has run their preStop handlers.
-    pub fn is_callers(&self) -> bool {
+    pub fn is_left_to_caller(&self) -> bool {
         matches!(self, Cause::Inferred | Cause::SandboxDied)
     }
 

@@ -59,7 +59,7 @@ impl Pod {
         let whole = under_way.or_else(begins);
         let grace = whole.map_or(own, |whole| whole.max(own));
         let budget = Budget::new(plan.settings(), grace);
-        match budget.extension.filter(|_| self.is_extension_pending()) {
+        match budget.extension.filter(|_| self.is_extension_possible()) {
             Some(extension) => {
                 let longest = self.longest_grace().saturating_add(extension);
                 longest.saturating_add(MIN_GRACE.saturating_mul(5))
@@ -109,7 +109,7 @@ impl Subject<'_> {
     /// True while delayed answers have a use: the container is alive, and its stop signal is still
     /// to be delivered or a defer container may exceed the grace period.
     fn answers_wait(&self) -> bool {
-        let extends = self.pod.is_extension_pending() && self.pod.termination.is_some();
+        let extends = self.pod.is_extension_possible() && self.pod.termination.is_some();
         let stop = self.container.state.stop();
         // If the container is being stopped because it failed, it may be restarted. Its turn to
         // stop is then still to come.

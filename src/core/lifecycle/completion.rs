@@ -140,7 +140,7 @@ impl Pod {
 
     /// True if the container is essential and `status` is a failure (`fatalToPod` in the KEP-753
     /// draft). The pod then ends, and the shim does not restart the container.
-    pub(super) fn ends_the_pod(&self, container: &Container, status: ExitStatus) -> bool {
+    pub(super) fn is_essential_failure(&self, container: &Container, status: ExitStatus) -> bool {
         let is_essential = self
             .plan
             .as_ref()

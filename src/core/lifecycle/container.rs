@@ -132,7 +132,7 @@ impl Container {
     /// True while the container's stop request may be a mistake: the only sign of it is an Exec
     /// that may be either the preStop or the postStart handler. This is so if both handlers are the
     /// same command and the Exec came when a postStart was possible.
-    pub fn is_hardly_asked(&self) -> bool {
+    pub fn is_request_doubtful(&self) -> bool {
         let post_start = self.state.post_start();
         let may_be_either = post_start.is_some_and(|known| known.may_be_pre_stop());
         may_be_either && self.request.is_some_and(|request| request.is_pre_stop())

@@ -90,7 +90,7 @@ impl Pod {
             }
             self.disprove_termination(&name);
             if is_restart_of_all {
-                self.restart_all(&name);
+                self.note_restart_of_all(&name);
             }
             // In a pod that starts over every name is new again.
             if self.history.of(&name).is_none() {
@@ -105,7 +105,7 @@ impl Pod {
             ContainerKind::Sandbox => Run::Current,
         };
         if run == Run::NextFromTheStart {
-            self.restart_all(&name);
+            self.note_restart_of_all(&name);
         }
         let is_of_next_run = run != Run::Current;
         if kind == ContainerKind::Workload && !is_of_next_run {

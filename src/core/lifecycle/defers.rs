@@ -83,7 +83,7 @@ impl Subject<'_> {
         let give_up = || pod.due(own.stuck(), || Decision::GiveUp);
         let first = late.unwrap_or_else(give_up);
         Some(match first {
-            Due::At(_) if self.can_be_told() => {
+            Due::At(_) if self.can_be_stopped_now() => {
                 pod.due(own.ask_all, || self.stop_of_late_defer(own))
             }
             first => first,
@@ -120,8 +120,9 @@ impl Subject<'_> {
     }
 
     /// Rule: a held defer container whose turn will not come ends: its name had its turn, its step
-    /// is past, the termination leaves defers out, or no time is left. Reports the [code for no
-    /// failure](Pod::code_of_no_failure); 143 if `defer-exit-code` propagates and it had no turn.
+    /// is past, the termination leaves defers out, or no time is left. Reports the [code in place of
+    /// success](Pod::code_in_place_of_success); 143 if `defer-exit-code` propagates and it had no
+    /// turn.
     pub(super) fn defer_is_skipped(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let turn = container
@@ -129,7 +130,7 @@ impl Subject<'_> {
             .filter(|_| container.state.is_held())?;
         if pod.history.was_deferred(&container.name) {
             return Some(Due::Now(Decision::End {
-                code: pod.code_of_no_failure(),
+                code: pod.code_in_place_of_success(),
                 words: None,
             }));
         }
@@ -285,7 +286,7 @@ impl Pod {
         let began = self.termination.as_ref().map(Termination::step_began);
         let kill = |at: Time| at.max(began.unwrap_or_default()).after(MIN_GRACE);
         let kill = capped.map_or(ends.kill, |at| ends.kill.min(kill(at)));
-        let retried = container.back_off.is_of_an_end();
+        let retried = container.back_off.was_scheduled_in_termination();
         let again = self.last_retry(container).filter(|_| retried);
         StepDeadlines {
             ask_all: capped
@@ -330,7 +331,9 @@ impl Pod {
         };
         let wanted = self.restart_policy(container).restarts_failed() && !self.sandbox_is_gone;
         let is_its_step = self.turn_under_way() == Some(turn);
-        let again = self.now.after(container.back_off.wait_in_an_end());
+        let again = self
+            .now
+            .after(container.back_off.peek_wait_in_termination());
         let ends = self
             .ends()
             .map(|ends| self.own_ends(container, ends).ask_all);
@@ -344,15 +347,16 @@ impl Pod {
     }
 
     /// The exit code reported for a defer container that exited with `status`, by the setting
-    /// `defer-exit-code`: its own code, or the [code for no failure](Pod::code_of_no_failure). With
-    /// the second, its failure never restarts a pod (defer proposal).
+    /// `defer-exit-code`: its own code, or the [code in place of
+    /// success](Pod::code_in_place_of_success). With the second, its failure never restarts a pod
+    /// (defer proposal).
     pub(super) fn code_of_defer(&self, status: ExitStatus) -> u32 {
         let policy = self
             .plan
             .as_ref()
             .map(|plan| plan.settings().defer_exit_code);
         match policy {
-            Some(DeferExitCode::Mask) => self.code_of_no_failure(),
+            Some(DeferExitCode::Mask) => self.code_in_place_of_success(),
             Some(DeferExitCode::Propagate) | None => status.code(),
         }
     }

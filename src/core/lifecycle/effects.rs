@@ -294,7 +294,7 @@ impl ContainerContext<'_> {
                 termination.end_grace(self.now);
             }
             if ends_defers {
-                termination.kill_defers();
+                termination.note_defer_killed();
             }
         }
         if let Some(decision) = then {

@@ -269,7 +269,7 @@ impl ContainerContext<'_> {
         let post_start = post_start.filter(|known| may_be_post_start && known.may_be_run(self.now));
         // Both handlers may be the same command. Even if postStart is possible now, the Exec may be
         // the preStop handler. A second stop request then shows that
-        // ([`Container::is_hardly_asked`]).
+        // ([`Container::is_request_doubtful`]).
         if let Some(post_start) = post_start {
             *post_start = PostStart::Running {
                 exec_id: exec.id.to_owned(),
@@ -286,7 +286,7 @@ impl ContainerContext<'_> {
 
     pub(super) fn exec_over(&mut self, exec_id: &str, status: Option<ExitStatus>) {
         self.container.execs.exit(exec_id, status);
-        let (now, is_hardly_asked) = (self.now, self.container.is_hardly_asked());
+        let (now, is_request_doubtful) = (self.now, self.container.is_request_doubtful());
         let post_start = self.container.state.post_start_mut();
         let Some(post_start) = post_start.filter(|known| known.is_run_by(exec_id)) else {
             return;
@@ -296,7 +296,7 @@ impl ContainerContext<'_> {
             true => PostStart::Failed { at: now },
             false => PostStart::Over,
         };
-        if is_hardly_asked && self.termination.is_none() {
+        if is_request_doubtful && self.termination.is_none() {
             self.container.request = None;
         }
         if has_failed {

@@ -26,7 +26,7 @@ pub(super) enum Exit {
     /// no process at present. Such an exit is reported after a failed restart.
     OfNoProcess,
     /// The program is to be restarted in place; it ran for this duration.
-    OfOneLife(Duration, ExitStatus),
+    Restarts(Duration, ExitStatus),
     ForGood(Box<Last>),
 }
 
@@ -112,7 +112,7 @@ impl Pod {
                 || self.is_run_again(container, status, stop)
         };
         if let Some(running) = running.filter(|running| is_run_again(running.stop)) {
-            return Exit::OfOneLife(self.now.since(running.since), status);
+            return Exit::Restarts(self.now.since(running.since), status);
         }
         let program = running.map(|running| (status, running.stop));
         let is_hidden = program.is_some() && self.is_to_be_withheld(container, status);
@@ -173,7 +173,7 @@ impl Pod {
     /// exceptions. The settings `sidecar-exit-code` (KEP-753 draft) and `defer-exit-code` may hide
     /// the code of a stopped sidecar or of a defer container. If the pod's next sandbox needs the
     /// container, a 0 may become 143, because the caller does not create a container again after a
-    /// 0 under `OnFailure` ([`Pod::code_of_no_failure`]).
+    /// 0 under `OnFailure` ([`Pod::code_in_place_of_success`]).
     fn reported_code(&self, container: &Container, status: ExitStatus, stop: Stop) -> u32 {
         // A container that was stopped for a failure has failed, unless its turn to stop came
         // before its restart.
@@ -182,13 +182,15 @@ impl Pod {
         let was_stopped_by_us = was_stopped && stop.why() != Some(SignalReason::PassedOn);
         match container.defer_turn() {
             Some(_) => self.code_of_defer(status),
-            None if container.role_policy().is_masked && was_stopped_by_us => {
+            None if container.role_policy().may_hide_failure && was_stopped_by_us => {
                 self.masked_code(container, status)
             }
             // A container that is needed again in the next sandbox must not report success in this
             // sandbox.
-            None if status == ExitStatus::Code(0) && self.is_needed_again(container, stop) => {
-                self.code_of_no_failure()
+            None if status == ExitStatus::Code(0)
+                && self.is_needed_in_next_sandbox(container, stop) =>
+            {
+                self.code_in_place_of_success()
             }
             None => status.code(),
         }
@@ -198,7 +200,7 @@ impl Pod {
     /// For a sidecar, the cause of the termination decides. Another container is needed only if an
     /// essential container has failed and the shim was stopping this container. `stop` is the
     /// progress of the container's stop before its exit.
-    fn is_needed_again(&self, container: &Container, stop: Stop) -> bool {
+    fn is_needed_in_next_sandbox(&self, container: &Container, stop: Stop) -> bool {
         let is_helper = container.role_policy().is_helper;
         match self.termination.as_ref().map(Termination::cause) {
             // A container stopped for a failure has not succeeded.
@@ -216,8 +218,8 @@ impl Pod {
     /// The code reported for a container that the shim has stopped, or has ended before its program
     /// was executed, or whose exit was hidden for a time. For a defer container, the same as
     /// [`code_of_defer`](Pod::code_of_defer). Otherwise the setting `sidecar-exit-code` decides if
-    /// the failure of a sidecar is hidden. A hidden failure, and a 0, become the [code for no
-    /// failure](Pod::code_of_no_failure).
+    /// the failure of a sidecar is hidden. A hidden failure, and a 0, become the [code in
+    /// place of success](Pod::code_in_place_of_success).
     pub(super) fn masked_code(&self, container: &Container, status: ExitStatus) -> u32 {
         if container.defer_turn().is_some() {
             return self.code_of_defer(status);
@@ -227,22 +229,22 @@ impl Pod {
             .as_ref()
             .map(|plan| plan.settings().sidecar_exit_code);
         let is_hidden = match policy {
-            _ if !container.role_policy().is_masked => false,
+            _ if !container.role_policy().may_hide_failure => false,
             Some(SidecarExitCode::Mask) => true,
             Some(SidecarExitCode::Signal) => matches!(status, ExitStatus::Signal(_)),
             Some(SidecarExitCode::Propagate) | None => false,
         };
         match is_hidden || status == ExitStatus::Code(0) {
-            true => self.code_of_no_failure(),
+            true => self.code_in_place_of_success(),
             false => status.code(),
         }
     }
 
-    /// The code that stands for "no failure": 0 or, under `OnFailure`, 143 unless the run is
+    /// The code reported in place of a success: 0 or, under `OnFailure`, 143 unless the run is
     /// complete. After a 0, the caller does not create the container again in the pod's next
     /// sandbox, but an incomplete run needs it there. Under `OnFailure`, also 143 after the failure
     /// of an essential container.
-    pub(super) fn code_of_no_failure(&self) -> u32 {
+    pub(super) fn code_in_place_of_success(&self) -> u32 {
         let is_run_again = self
             .plan
             .as_ref()
@@ -265,7 +267,7 @@ impl ContainerContext<'_> {
                 self.ok_or_log(outcome);
             }
             Exit::OfNoProcess => {}
-            Exit::OfOneLife(ran, status) => self.back_off(ran, status),
+            Exit::Restarts(ran, status) => self.back_off(ran, status),
             Exit::ForGood(last) => self.ended(*last),
         }
     }

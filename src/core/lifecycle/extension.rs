@@ -101,7 +101,7 @@ impl Pod {
     /// True if the settings may give more time to a defer container that has not exited, whether it
     /// is held or runs. Stays true when no more time is left to grant, and is true outside of a
     /// termination, too. While this is true, the shim delays answers to stop requests longer.
-    pub(super) fn is_extension_pending(&self) -> bool {
+    pub(super) fn is_extension_possible(&self) -> bool {
         let Some(extension) = self.extension() else {
             return false;
         };

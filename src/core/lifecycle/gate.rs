@@ -132,11 +132,10 @@ impl Pod {
         is_for_good.then_some(past.counts)
     }
 
-    /// The index of the first stage that is not done, among the first `before` stages. `None` if
-    /// all of these are done, or without a plan.
-    pub(super) fn closed_stage(&self, before: usize) -> Option<usize> {
-        let plan = self.plan.as_ref()?;
-        let mut stages = plan.stages().iter().take(before);
+    /// The index of the first stage that is not done. `None` if all stages are done, or without a
+    /// plan.
+    pub(super) fn closed_stage(&self) -> Option<usize> {
+        let mut stages = self.plan.as_ref()?.stages().iter();
         stages.position(|stage| {
             stage
                 .0

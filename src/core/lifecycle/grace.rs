@@ -175,7 +175,7 @@ impl Budget {
     /// True if, at the end of the grace period, all containers that are still alive get a stop
     /// signal together, even before their turn. Only `Shared` does so: under the other policies,
     /// each step has its own deadlines.
-    pub fn tells_all_at_the_end(&self) -> bool {
+    pub fn signals_all_at_deadline(&self) -> bool {
         match self.policy {
             GracePolicy::Shared => true,
             GracePolicy::Reserve

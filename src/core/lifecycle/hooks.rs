@@ -89,7 +89,7 @@ impl Subject<'_> {
         let is_ours = pod
             .termination
             .as_ref()
-            .is_some_and(|termination| !termination.cause().is_callers());
+            .is_some_and(|termination| !termination.cause().is_left_to_caller());
         // A caller that sends a stop request has run the handler.
         let counts = is_ours && container.state.is_running() && container.request.is_none();
         let hook = container.facts.pre_stop_hook.clone().filter(|_| counts)?;

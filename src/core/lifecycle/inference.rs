@@ -52,7 +52,7 @@ impl Pod {
             .iter()
             // Containers that only the caller starts and stops get their signals at once in any
             // case. So their requests do not set the deadline.
-            .partition(|open| open.container.role_policy().is_callers());
+            .partition(|open| open.container.role_policy().is_left_to_caller());
         let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
         let mut counts: Vec<_> = ours
             .iter()
@@ -89,8 +89,8 @@ impl Pod {
     fn lone_request_ends_pod_at(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
-            && !container.is_hardly_asked()
-            && !container.role_policy().is_callers()
+            && !container.is_request_doubtful()
+            && !container.role_policy().is_left_to_caller()
             && container.state.is_running_for_caller()
             && self.has_an_ending();
         if !may_be {
@@ -133,7 +133,7 @@ impl Pod {
         let is_alive = containers.any(|it| it.is_ordered() && it.state.is_alive());
         // Without a sandbox container, a new pod takes the place of one that has ended.
         if was_over && !is_alive && !self.has_sandbox() {
-            return self.restart_all(new_container);
+            return self.note_restart_of_all(new_container);
         }
         // Hooks and defers run again in the real termination.
         self.history.forget_defers();
@@ -162,12 +162,12 @@ impl Subject<'_> {
     /// unless the shim waits for a second request (`single_request_due_at`).
     pub(super) fn single_request_is_delivered(&self) -> Option<Due<Decision>> {
         let container = self.container;
-        if !container.is_asked() || !container.is_ordered() || !self.can_be_told() {
+        if !container.is_asked() || !container.is_ordered() || !self.can_be_stopped_now() {
             return None;
         }
         // The shim does not delay stop requests for containers that only the caller starts and
         // stops.
-        if container.role_policy().is_callers() {
+        if container.role_policy().is_left_to_caller() {
             return Some(Due::Now(self.deliver_stop(SignalReason::Alone)));
         }
         if self.pod.termination.is_some() {
@@ -216,7 +216,7 @@ impl Subject<'_> {
     /// True if the container can be stopped now and has not got its stop signal. It runs, or it is
     /// parked or between two executions: then it ends without a signal. A container that is being
     /// executed or killed cannot be stopped now.
-    pub(super) fn can_be_told(&self) -> bool {
+    pub(super) fn can_be_stopped_now(&self) -> bool {
         let state = &self.container.state;
         let is_undelivered = state
             .as_running()
@@ -236,7 +236,7 @@ impl Container {
         // after all others have exited.
         let is_asked_at_the_end = self.state.is_running_for_caller()
             && self.state.open_start().is_none()
-            && !self.role_policy().is_callers()
+            && !self.role_policy().is_left_to_caller()
             && !own.is_some_and(|own| own.is_open(request.at()));
         // containerd sends the stop signal of a container once. If the signal was sent already, the
         // lack of another request proves nothing.

@@ -49,7 +49,7 @@ impl Pod {
             _ => self.terminate(Termination::new(Cause::Stopped, now, deadline, now)),
         }
         // Containers of the next run are stopped as well.
-        self.begin_next_run();
+        self.move_next_run_to_current();
         let deadline = self.termination.as_ref().map(Termination::deadline);
         self.settle(now);
         Some((names, deadline.unwrap_or(now)))

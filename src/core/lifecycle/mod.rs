@@ -220,7 +220,7 @@ impl Pod {
         match &self.termination {
             Some(termination) if termination.step() == Step::Over => Phase::Terminated,
             Some(termination) => Phase::Terminating(termination.step()),
-            None if self.closed_stage(usize::MAX).is_some() => Phase::Initializing,
+            None if self.closed_stage().is_some() => Phase::Initializing,
             None => Phase::Running,
         }
     }

@@ -58,21 +58,21 @@ impl BackOff {
 
     /// Returns the wait before a restart in a termination, and moves on to the next wait: 0, 1, 2,
     /// then always 4 s.
-    fn after_in_an_end(&mut self) -> Duration {
-        let wait = self.wait_in_an_end();
+    fn next_wait_in_termination(&mut self) -> Duration {
+        let wait = self.peek_wait_in_termination();
         let next = wait.saturating_mul(2);
         self.in_an_end = Some(next.clamp(Duration::from_secs(1), LONGEST_IN_AN_END));
         wait
     }
 
     /// The wait before the next restart in a termination, 0 for the first one. Changes nothing.
-    pub fn wait_in_an_end(self) -> Duration {
+    pub fn peek_wait_in_termination(self) -> Duration {
         self.in_an_end.unwrap_or_default()
     }
 
     /// True if the container's last restart was scheduled in a termination, even if that
     /// termination was disproved since. False before the first restart.
-    pub fn is_of_an_end(self) -> bool {
+    pub fn was_scheduled_in_termination(self) -> bool {
         self.in_an_end.is_some()
     }
 }
@@ -138,7 +138,7 @@ impl ContainerContext<'_> {
     pub(super) fn back_off(&mut self, ran: Duration, status: ExitStatus) {
         let back_off = &mut self.container.back_off;
         let wait = match self.termination.is_some() {
-            true => back_off.after_in_an_end(),
+            true => back_off.next_wait_in_termination(),
             false => back_off.after(ran),
         };
         let now = self.now;
@@ -183,13 +183,15 @@ impl Subject<'_> {
         if let Some(backing_off) = state.as_backing_off() {
             // The sandbox is gone, or the defer container's termination was disproved: a restart is
             // of no use.
-            return Some(match self.pod.sandbox_is_gone || self.has_lost_its_turn() {
-                true => Due::Now(self.pod.report_of_hidden_exit(self.container)),
-                // The OCI runtime does not restart a container while it cleans the container up.
-                false if self.container.is_cleanup_under_way() => return None,
-                false if self.is_needed_at_once() => Due::Now(Decision::Restart),
-                false => self.pod.due(backing_off.until, || Decision::Restart),
-            });
+            return Some(
+                match self.pod.sandbox_is_gone || self.is_defer_outside_termination() {
+                    true => Due::Now(self.pod.report_of_hidden_exit(self.container)),
+                    // The OCI runtime cannot restart a container that it is cleaning up.
+                    false if self.container.is_cleanup_under_way() => return None,
+                    false if self.is_needed_at_once() => Due::Now(Decision::Restart),
+                    false => self.pod.due(backing_off.until, || Decision::Restart),
+                },
+            );
         }
         if state.is_restarting() && self.pod.sandbox_is_gone && state.stop() == Stop::Undelivered {
             return Some(Due::Now(Decision::Kill));
@@ -209,12 +211,12 @@ impl Subject<'_> {
     fn is_needed_at_once(&self) -> bool {
         let step = self.pod.termination.as_ref().map(Termination::step);
         let is_needed = step.is_some_and(|step| step < Step::Sidecars);
-        is_needed && !self.container.back_off.is_of_an_end()
+        is_needed && !self.container.back_off.was_scheduled_in_termination()
     }
 
     /// True for a defer container outside of a termination. Asked of a container that waits for its
     /// restart, so the termination in which it ran was disproved.
-    fn has_lost_its_turn(&self) -> bool {
+    fn is_defer_outside_termination(&self) -> bool {
         self.container.defer_turn().is_some() && self.pod.termination.is_none()
     }
 }
@@ -248,7 +250,10 @@ impl Pod {
             true => own.is_none_or(RestartPolicy::restarts_failed),
             false => self.restart_policy(container).restarts(status.code()),
         };
-        wanted && !has_to_go && !self.sandbox_is_gone && !self.ends_the_pod(container, status)
+        wanted
+            && !has_to_go
+            && !self.sandbox_is_gone
+            && !self.is_essential_failure(container, status)
     }
 
     /// True if the shim may restart the container in place at some time of its life. Asked when the
@@ -302,14 +307,14 @@ mod tests {
     fn inside_an_end_the_back_off_is_0_1_2_then_4_seconds() {
         let mut back_off = BackOff::default();
         back_off.after(Duration::ZERO);
-        assert!(!back_off.is_of_an_end());
+        assert!(!back_off.was_scheduled_in_termination());
         let waits: Vec<u64> = (0..5)
-            .map(|_| back_off.after_in_an_end().as_secs())
+            .map(|_| back_off.next_wait_in_termination().as_secs())
             .collect();
         assert_eq!(waits, [0, 1, 2, 4, 4]);
-        assert!(back_off.is_of_an_end());
+        assert!(back_off.was_scheduled_in_termination());
         // The earlier back-off continues if the termination is disproved.
         assert_eq!(back_off.after(Duration::ZERO), FIRST);
-        assert_eq!(back_off.wait_in_an_end(), Duration::ZERO);
+        assert_eq!(back_off.peek_wait_in_termination(), Duration::ZERO);
     }
 }

@@ -30,7 +30,7 @@ pub struct RolePolicy {
     pub is_withheld: bool,
     /// True if the shim may hide a failure of the container from the caller: of a sidecar that the
     /// shim has stopped, and of a defer container in any case.
-    pub is_masked: bool,
+    pub may_hide_failure: bool,
 }
 
 /// The condition for the execution of a container's program.
@@ -68,7 +68,7 @@ impl RolePolicy {
             is_work: false,
             is_helper: false,
             is_withheld: false,
-            is_masked: false,
+            may_hide_failure: false,
         };
         match role {
             // An init container that still runs is stopped with the apps: no container that stops
@@ -94,7 +94,7 @@ impl RolePolicy {
                 step: Some(Step::Sidecars),
                 is_ordered: true,
                 is_helper: true,
-                is_masked: true,
+                may_hide_failure: true,
                 ..NOTHING
             },
             Role::App => RolePolicy {
@@ -110,7 +110,7 @@ impl RolePolicy {
                 step: Some(Step::of(turn)),
                 step_by_hand: Step::of(turn),
                 is_ordered: true,
-                is_masked: true,
+                may_hide_failure: true,
                 ..NOTHING
             },
             // `usher stop` stops guests with the apps, if the apps are still to be stopped.
@@ -124,7 +124,7 @@ impl RolePolicy {
     /// True for native init containers and guests: the caller alone decides when they run and stop.
     /// The shim never delays stop requests for such a container. It derives the deadline of a
     /// termination from them only if there are no others.
-    pub const fn is_callers(self) -> bool {
+    pub const fn is_left_to_caller(self) -> bool {
         matches!(self.start_condition, StartCondition::AtOnce)
     }
 

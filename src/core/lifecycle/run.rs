@@ -111,7 +111,7 @@ impl Pod {
     /// Records that the caller restarts the whole pod. In a termination, the next run begins when
     /// the termination is over. Otherwise it begins at once, and the results of the last run are
     /// forgotten.
-    pub(super) fn restart_all(&mut self, name: &str) {
+    pub(super) fn note_restart_of_all(&mut self, name: &str) {
         match &mut self.termination {
             Some(termination) => termination.follow_from_the_start(),
             None => {
@@ -146,7 +146,7 @@ impl Pod {
 
     /// Moves the containers created for the next run to the current one. Called when the next run
     /// begins, and when a termination is to stop these containers with all others.
-    pub(super) fn begin_next_run(&mut self) {
+    pub(super) fn move_next_run_to_current(&mut self) {
         let containers = self.containers.values_mut();
         let next = containers.filter(|container| container.is_of_next_run);
         let next = next

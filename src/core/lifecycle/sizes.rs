@@ -159,11 +159,6 @@ impl Pod {
                 .is_some_and(|plan| plan.settings().cgroup_sizing != CgroupSizing::Off)
     }
 
-    /// The requests and limits of a container, or `None` if it is unknown.
-    pub fn size_of(&self, id: &ContainerId) -> Option<Size> {
-        Some(self.known(id).ok()?.demands.size)
-    }
-
     /// Returns the size of a container that is being created: requests from the annotations,
     /// because the OCI specification has shares only, and limits from the bundle. Remembers the
     /// size for the name if usher orders the container.
@@ -195,7 +190,7 @@ impl Pod {
 
     fn moment(&self) -> Option<Moment> {
         Some(match self.phase() {
-            Phase::Initializing => Moment::Starting(self.last_starting_index()),
+            Phase::Initializing => Moment::Starting(self.last_index_of_open_stage()),
             Phase::Running => Moment::Running,
             Phase::Terminating(step) => match step {
                 Step::Hooks | Step::Apps => Moment::Running,
@@ -211,9 +206,9 @@ impl Pod {
     /// The index, in [`Containers::starting`], of the last container of the stage that starts now:
     /// the first stage that is not done. Called only in [`Phase::Initializing`], in which there is
     /// such a stage.
-    fn last_starting_index(&self) -> usize {
+    fn last_index_of_open_stage(&self) -> usize {
         let Some(plan) = &self.plan else { return 0 };
-        let closed = self.closed_stage(usize::MAX).unwrap_or_default();
+        let closed = self.closed_stage().unwrap_or_default();
         let until = plan.stages().iter().take(closed.saturating_add(1));
         let names: usize = until.map(|stage| stage.0.len()).sum();
         plan.native_init()

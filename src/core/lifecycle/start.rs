@@ -77,7 +77,7 @@ impl Pod {
             deadline: patience.map(|patience| now.after(patience)),
             is_wait_noted: false,
         };
-        let started = self.on_call(id, Pod::may_be_started, |context, ()| {
+        let started = self.on_call(id, Pod::check_is_created, |context, ()| {
             let outcome = context.container.state.start(blocked);
             context.ok_or_log(outcome);
         });
@@ -89,7 +89,7 @@ impl Pod {
 
     /// Refuses a Start if the container's state is not Created: the container is still being
     /// created, was started before, or has ended. The start order does not matter here.
-    fn may_be_started(&self, container: &Container) -> Result<(), Refusal> {
+    fn check_is_created(&self, container: &Container) -> Result<(), Refusal> {
         let (name, state) = (container.name.clone(), &container.state);
         let has_ended = state.is_ending() || state.is_exited();
         let decided = self.termination.as_ref().map(Termination::cause);
@@ -279,7 +279,7 @@ impl Subject<'_> {
         }
         let (ends, then) = match pod.start_mode() {
             StartMode::Block => {
-                let at = pod.block_ends(blocked, &missing);
+                let at = pod.start_refused_at(blocked, &missing);
                 let refusal = || match waits_in_vain() {
                     true => Refusal::NeverComes {
                         name: name(),
@@ -295,7 +295,7 @@ impl Subject<'_> {
             }
             // While kubelet waits for an answer, it does not act on the pod's deletion.
             StartMode::Auto if !container.is_of_next_run && pod.can_come_by_itself(&missing) => {
-                let at = pod.auto_ends(blocked);
+                let at = pod.start_answered_by(blocked);
                 let waits_for = missing.clone();
                 (at, pod.due(at, || Decision::Hold { waits_for }))
             }
@@ -328,7 +328,7 @@ impl Subject<'_> {
                 words: Some(message),
             }
         };
-        let ends = pod.hold_ends(held, &missing);
+        let ends = pod.hold_ended_at(held, &missing);
         let said = self.wait_is_said(held.since, held.is_wait_noted, ends, "has been held");
         said.unwrap_or_else(|| pod.due(ends, end))
     }
@@ -374,7 +374,7 @@ impl Pod {
     /// The time at which a Start that waits for the containers `missing` is refused in start mode
     /// `Block`: after `startup-timeout`, shortly before its caller gives up, or when a missing
     /// container has failed for good.
-    pub(super) fn block_ends(&self, blocked: &Blocked, missing: &[String]) -> Time {
+    pub(super) fn start_refused_at(&self, blocked: &Blocked, missing: &[String]) -> Time {
         let own = blocked.since.after(self.startup_timeout());
         let callers = blocked
             .deadline
@@ -385,7 +385,7 @@ impl Pod {
 
     /// The time when a held container that waits for `missing` is ended: after `startup-timeout`,
     /// or when a missing container has failed for good.
-    pub(super) fn hold_ends(&self, held: &Held, missing: &[String]) -> Time {
+    pub(super) fn hold_ended_at(&self, held: &Held, missing: &[String]) -> Time {
         let own = held.since.after(self.startup_timeout());
         let vain = self.waits_in_vain_from(missing);
         vain.map_or(own, |vain| own.min(vain))
@@ -393,7 +393,7 @@ impl Pod {
 
     /// The latest time of the answer to a Start in start mode `Auto`: the budget is used up, or
     /// half of its caller's patience is over.
-    pub(super) fn auto_ends(&self, blocked: &Blocked) -> Time {
+    pub(super) fn start_answered_by(&self, blocked: &Blocked) -> Time {
         let budget = self.auto_budget.ends(self.now);
         match blocked.deadline {
             None => budget,

@@ -22,7 +22,7 @@ use super::time::Time;
 use super::{DEFAULT_REQUEST_TIMEOUT, Pod};
 
 /// The exit code reported for a container that is stopped before its program is executed. Also
-/// reported in place of a 0 that the caller would misread ([`Pod::code_of_no_failure`]).
+/// reported in place of a 0 that the caller would misread ([`Pod::code_in_place_of_success`]).
 pub(super) const STOPPED: u32 = 143;
 
 /// The exit status assumed for a defer container or sidecar that is ended before its program is
@@ -108,8 +108,7 @@ impl Pod {
         };
         // SIGKILL for a container that was never started only cleans the container up, and proves
         // nothing about the pod. The same holds if the caller has given up on a Start under way.
-        let was_started = state.is_running_for_caller() && state.open_start().is_none();
-        if is_kill && (!was_started || container.is_given_up) {
+        if is_kill && (!state.was_started() || container.is_given_up) {
             fresh.disprove();
         }
         if !container.is_ordered()
@@ -217,7 +216,7 @@ impl Subject<'_> {
         // container that is left to its caller, or that was asked to stop alone before, concerns
         // that container only.
         let since = pod.termination.as_ref().map(Termination::since);
-        let is_of_it = !container.role_policy().is_callers()
+        let is_of_it = !container.role_policy().is_left_to_caller()
             && container
                 .request
                 .is_some_and(|request| request.is_of_end_since(since.unwrap_or_default()));
@@ -304,7 +303,7 @@ impl Subject<'_> {
             }
             // The container ends because the run is complete: nothing has failed.
             Some(Cause::Completed) if !container.role_policy().is_work => Decision::End {
-                code: pod.code_of_no_failure(),
+                code: pod.code_in_place_of_success(),
                 words: None,
             },
             _ => Decision::End {

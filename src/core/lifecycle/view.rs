@@ -240,7 +240,7 @@ impl Pod {
             return Some(Wait {
                 obstacles: self.obstacles(container),
                 since: Some(blocked.since),
-                until: Some(self.start_is_over(container, blocked)),
+                until: Some(self.start_answer_bound(container, blocked)),
                 remedies: self.remedies(container, &self.awaited_names(container)),
             });
         }
@@ -249,7 +249,7 @@ impl Pod {
             let is_defer = container.defer_turn().is_some();
             let until = match is_defer {
                 true => self.turn_comes(container),
-                false => Some((self.hold_ends(held, &missing), Then::Ended)),
+                false => Some((self.hold_ended_at(held, &missing), Then::Ended)),
             };
             let termination = self.termination_for(container).filter(|_| is_defer);
             return Some(Wait {
@@ -274,13 +274,13 @@ impl Pod {
     }
 
     /// The latest time of the answer to a Start call that waits, and which answer it then is.
-    fn start_is_over(&self, container: &Container, blocked: &Blocked) -> (Time, Then) {
+    fn start_answer_bound(&self, container: &Container, blocked: &Blocked) -> (Time, Then) {
         match self.start_mode() {
             StartMode::Block => {
-                let ends = self.block_ends(blocked, &self.awaited_names(container));
+                let ends = self.start_refused_at(blocked, &self.awaited_names(container));
                 (ends, Then::StartFails)
             }
-            StartMode::Auto | StartMode::Hold => (self.auto_ends(blocked), Then::Held),
+            StartMode::Auto | StartMode::Hold => (self.start_answered_by(blocked), Then::Held),
         }
     }
 
@@ -305,25 +305,25 @@ impl Pod {
 
     /// The wait of a container that is to stop: for its exit if it has got its signal, otherwise
     /// for its signal. `None` if the container has got no signal, the caller has sent no stop
-    /// signal, and no later step of a termination stops the container.
+    /// signal, and neither the present nor a later step of a termination stops the container.
     fn wait_to_stop(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let asked = container.request.as_ref().filter(|_| container.is_asked());
         let wait = |obstacle| Wait {
             obstacles: vec![obstacle],
             since: asked.map(|request| request.at()),
-            until: self.stop_ends(now, id, container),
+            until: self.next_stop_signal(now, id, container),
             remedies: Vec::new(),
         };
         if container.state.stop().is_delivered() {
             return Some(wait(Obstacle::Exit));
         }
-        // A container of a later step waits for that step, even if the caller requests its stop
-        // later or never.
-        let is_of_later_step = self.is_to_be_stopped(container)
+        // A container waits for its step, and for the sidecars that stop before it, even if the
+        // caller requests its stop later or never.
+        let is_still_to_be_stopped = self.is_to_be_stopped(container)
             && self.termination.as_ref().is_some_and(|termination| {
-                !termination.is_over() && self.step_of(container) > Some(termination.step())
+                !termination.is_over() && self.step_of(container) >= Some(termination.step())
             });
-        if asked.is_none() && !is_of_later_step {
+        if asked.is_none() && !is_still_to_be_stopped {
             return None;
         }
         let obstacle = match &self.termination {
@@ -426,10 +426,7 @@ impl Pod {
         let Some(plan) = self.plan.as_ref().filter(|plan| !plan.is_empty()) else {
             return self.status_of_apps();
         };
-        let Some(stage) = self
-            .closed_stage(usize::MAX)
-            .and_then(|at| plan.stages().get(at))
-        else {
+        let Some(stage) = self.closed_stage().and_then(|at| plan.stages().get(at)) else {
             return self.status_of_apps();
         };
         let is_done = |name: &&String| self.has_done_its_part(name, u64::MAX);

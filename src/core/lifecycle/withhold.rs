@@ -42,7 +42,7 @@ impl Pod {
 
     /// True if the caller restarts the pod's failed containers, by the pod's restart policy. False
     /// without a plan.
-    pub(super) fn is_restarted_by_its_caller(&self) -> bool {
+    pub(super) fn caller_restarts_failed(&self) -> bool {
         self.plan
             .as_ref()
             .is_some_and(|plan| plan.settings().restart_policy.restarts_failed())

@@ -29,7 +29,7 @@ impl ProbeCpuMeter {
 
     /// Marks the current iteration as work for a probe, because an attempt begins, or its result
     /// arrives. At the end of the iteration, all its CPU time counts as used for probes.
-    pub fn charge_to_probe(&mut self) {
+    pub fn mark_for_probe(&mut self) {
         self.iteration.is_for_a_probe = true;
     }
 

@@ -95,18 +95,18 @@ impl Actor {
                     self.shim_end.check_time(self.tasks.is_empty());
                     let now = self.now();
                     self.alarm.ring(now);
-                    self.guarded(|actor| actor.core.handle_timeout(now));
+                    self.run_guarded(|actor| actor.core.handle_timeout(now));
                 }
                 message = self.messages.recv() => {
                     // The actor itself holds a sender, so the channel never closes.
                     let Some(message) = message else { return };
                     let was_empty = self.tasks.is_empty();
-                    self.guarded(message);
+                    self.run_guarded(message);
                     self.shim_end.note_call(was_empty && self.tasks.is_empty());
                 }
             }
-            self.guarded(Actor::carry_out);
-            self.guarded(Actor::tell_watchers);
+            self.run_guarded(Actor::carry_out);
+            self.run_guarded(Actor::tell_watchers);
             self.probe_cpu.end_iteration();
             if self.shim_end.is_now() {
                 self.confirm_end();
@@ -118,8 +118,8 @@ impl Actor {
     /// shim still ends, and false if one of them keeps it alive, for example a Create.
     pub fn confirm_end(&mut self) -> bool {
         while let Ok(message) = self.messages.try_recv() {
-            self.guarded(message);
-            self.guarded(Actor::carry_out);
+            self.run_guarded(message);
+            self.run_guarded(Actor::carry_out);
         }
         self.shim_end.confirm(self.tasks.is_empty())
     }
@@ -159,7 +159,7 @@ impl Actor {
 
     /// Does a piece of the actor's work, for example handles a message, and meters its CPU time. If
     /// the work panics, the rest of it is lost, and the pod goes on.
-    fn guarded(&mut self, work: impl FnOnce(&mut Actor)) {
+    fn run_guarded(&mut self, work: impl FnOnce(&mut Actor)) {
         let before = self.node.clock.cpu();
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
             error!("internal error: a message was lost in a panic");

@@ -22,11 +22,11 @@ impl Actor {
             let cost = Duration::ZERO;
             return self.core.handle_probed(now, &id, execution, gone, cost);
         };
-        self.probe_cpu.charge_to_probe();
+        self.probe_cpu.mark_for_probe();
         let attempt = infallible(async move { init.probe(&probe, &from, &token).await });
         let then = move |actor: &mut Actor, id: &ContainerId, attempted: Result<_, Panicked>| {
             let Attempted { outcome, cost } = attempted.unwrap_or_else(Attempted::from);
-            actor.probe_cpu.charge_to_probe();
+            actor.probe_cpu.mark_for_probe();
             let cost = actor.probe_cpu.take_charge(cost);
             debug!(container = %id, ?outcome, ?cost, "probed");
             let now = actor.now();

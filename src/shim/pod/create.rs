@@ -9,7 +9,7 @@ use crate::bundle;
 use crate::calls::{CallError, Caller, CreateCall, Reply};
 use crate::events;
 use crate::record::What;
-use crate::task_table::outcome::known_end;
+use crate::task_table::outcome::status_or_kill;
 use crate::task_table::{Facts, Score, Task};
 use usher_core::lifecycle::{ContainerId, Wanted};
 use usher_engine::{
@@ -167,7 +167,7 @@ impl Actor {
             self.meta.set_sandbox(&*init);
         }
         let exited = move |actor: &mut Actor, id: &ContainerId, outcome| {
-            let status = known_end(outcome, || init.end());
+            let status = status_or_kill(outcome, || init.end());
             actor.init_ended(id, status);
         };
         self.operate(id, Wanted::UntilReplaced, exit_future.0, exited);
@@ -185,7 +185,7 @@ impl Actor {
     pub(super) fn forget(&mut self, id: &ContainerId) {
         self.operations.cancel_all(id);
         if let Some(mut task) = self.tasks.remove(id) {
-            task.answer_all(&CallError::not_found(id.as_str(), ""));
+            task.fail_waits_and_deletes(&CallError::not_found(id.as_str(), ""));
         }
         let now = self.now();
         self.record.note(now, id, What::Gone);

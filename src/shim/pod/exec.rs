@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::calls::{CallError, Caller, ExecCall, Reply};
 use crate::events;
-use crate::task_table::outcome::{kill_executed, known_end};
+use crate::task_table::outcome::{kill_exec_process, status_or_kill};
 use crate::task_table::{Exec, Execution};
 use usher_core::lifecycle::{self, ContainerId, Wanted};
 use usher_core::plan::Signal;
@@ -64,7 +64,7 @@ impl Actor {
                 && let Ok(NewExec { process, .. }) = &outcome
             {
                 // Kill the process: its caller no longer waits, so nothing else would end it.
-                kill_executed(process);
+                kill_exec_process(process);
             }
             let answer = match outcome {
                 Ok(executed) => actor.exec_started(id, &key, executed),
@@ -115,7 +115,7 @@ impl Actor {
         } = executed;
         let pid = process.pid();
         let Some(exec) = self.exec_mut(id, exec_id) else {
-            kill_executed(&process);
+            kill_exec_process(&process);
             return Err(CallError::not_found(id.as_str(), exec_id));
         };
         exec.set_started(Arc::clone(&process), streams);
@@ -127,7 +127,7 @@ impl Actor {
             .publish(events::task::exec_started(id, exec_id, pid));
         let exec_id = exec_id.to_owned();
         let exited = move |actor: &mut Actor, id: &ContainerId, outcome| {
-            let status = known_end(outcome, || kill_executed(&process));
+            let status = status_or_kill(outcome, || kill_exec_process(&process));
             actor.exec_ended(id, &exec_id, status);
         };
         self.operate(id, Wanted::UntilDeleted, exit_future.0, exited);

@@ -41,7 +41,7 @@ impl Actor {
     /// Answers when a sandbox that the caller has killed is deleted; at once if there is no such
     /// task. Deletes a sandbox that has exited, or whose Create is unanswered, unless a deletion is
     /// under way.
-    pub fn sandbox_gone(&mut self, id: &str, reply: Reply<()>) {
+    pub fn await_sandbox_deletion(&mut self, id: &str, reply: Reply<()>) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
             return drop(reply.send(Ok(())));

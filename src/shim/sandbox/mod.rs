@@ -108,7 +108,7 @@ impl Sandboxes {
         let name = id.to_owned();
         let gone = self
             .pod
-            .ask(move |actor, reply| actor.sandbox_gone(&name, reply));
+            .ask(move |actor, reply| actor.await_sandbox_deletion(&name, reply));
         tokio::time::timeout(ENDS_WITHIN, gone)
             .await
             .unwrap_or_else(|_| {

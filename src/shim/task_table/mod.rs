@@ -128,7 +128,7 @@ impl Task {
 
     /// Answers all open Wait and Delete calls for the task and its execs with the error `why`.
     /// Called when the task is removed.
-    pub fn answer_all(&mut self, why: &CallError) {
+    pub fn fail_waits_and_deletes(&mut self, why: &CallError) {
         self.init.answer_waits(Err(why.clone()));
         self.deleters.answer(&Err(why.clone()));
         for exec in self.execs.values_mut() {

@@ -45,7 +45,7 @@ impl Outcome for Created {
 
 impl Outcome for NewExec {
     fn discard(self) {
-        kill_executed(&self.process);
+        kill_exec_process(&self.process);
     }
 }
 
@@ -83,7 +83,7 @@ pub fn kill_init(init: &dyn Init) {
 }
 
 /// Kills the process of an exec, which may have exited already.
-pub fn kill_executed(process: &Arc<dyn Process>) {
+pub fn kill_exec_process(process: &Arc<dyn Process>) {
     let outcome = match process.kill(Signal::KILL) {
         SignalProgress::Done(outcome) => outcome,
         // The engine delivers SIGKILL at once.
@@ -96,7 +96,7 @@ pub fn kill_executed(process: &Arc<dyn Process>) {
 
 /// Returns the exit status of a process. If waiting for the process has failed, kills the process
 /// by calling `end`, because it must not run on unobserved, and returns the status of a SIGKILL.
-pub fn known_end<T>(outcome: io::Result<ExitStatus>, end: impl FnOnce() -> T) -> ExitStatus {
+pub fn status_or_kill<T>(outcome: io::Result<ExitStatus>, end: impl FnOnce() -> T) -> ExitStatus {
     outcome.unwrap_or_else(|error| {
         tracing::error!(%error, "cannot wait for a process; killing it");
         end();

@@ -581,7 +581,7 @@ impl Fork {
         }
         let id = web();
         assert!(self.updates.is_empty(), "an update is not answered");
-        let size = self.pod.size_of(&id).unwrap();
+        let size = self.pod.known(&id).unwrap().demands.size;
         assert_eq!(
             size.limits.memory, self.memory,
             "the limit in force is unknown"

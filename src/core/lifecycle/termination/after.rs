@@ -24,7 +24,7 @@ impl Pod {
         }
         // Containers that only the caller starts and stops run at once, in any run.
         let is_next = |container: &&Container| {
-            let is_ours = container.is_ordered() && !container.role_policy().is_callers();
+            let is_ours = container.is_ordered() && !container.role_policy().is_left_to_caller();
             container.is_of_next_run && is_ours && !container.state.is_exited()
         };
         let mut next = self.containers.values().filter(is_next);
@@ -40,7 +40,7 @@ impl Pod {
         let restarts_all = ended.is_some_and(Termination::is_followed_from_the_start);
         // Under `Never`, and after a completed run, finished containers stay finished, unless the
         // caller restarts the whole pod, or a person has stopped the last run.
-        let is_anew = by_hand || restarts_all || !is_complete && self.is_restarted_by_its_caller();
+        let is_anew = by_hand || restarts_all || !is_complete && self.caller_restarts_failed();
         match is_anew {
             true => {
                 self.forget_last_run();
@@ -50,7 +50,7 @@ impl Pod {
             false => self.go_on(is_complete),
         }
         self.was_restarted |= restarts_all;
-        self.begin_next_run();
+        self.move_next_run_to_current();
         self.out.report(Report::StartsOver {
             with,
             from_the_start: is_anew,
@@ -79,7 +79,7 @@ impl Pod {
         let starts_anew = self.termination.as_ref().is_some_and(|termination| {
             matches!(termination.cause, Cause::EssentialFailed { .. }) && !termination.by_hand
         });
-        starts_anew && self.is_restarted_by_its_caller()
+        starts_anew && self.caller_restarts_failed()
     }
 }
 

@@ -20,7 +20,7 @@ impl Pod {
     /// the stop signal, the last stop signal two seconds before SIGKILL, or SIGKILL. The stop
     /// belongs to a termination, or to a stop request for this container alone. `None` if no signal
     /// is to come.
-    pub(in crate::lifecycle) fn stop_ends(
+    pub(in crate::lifecycle) fn next_stop_signal(
         &self,
         now: Time,
         id: &ContainerId,
@@ -41,7 +41,7 @@ impl Pod {
             .map(|due| (self.time(&due), Then::LastSignal));
         let bounds = [killed, last, subject.next_signal_in_step()];
         let soonest = bounds.into_iter().flatten().min_by_key(|(at, _)| *at);
-        soonest.or_else(|| subject.lone_stop_ends(now))
+        soonest.or_else(|| subject.next_signal_of_lone_stop(now))
     }
 
     /// The latest time at which a held defer container runs or is left out, and which of the two.
@@ -58,7 +58,7 @@ impl Pod {
         let is_left_out = self.leaves_defers_out()
             || self.history.was_deferred(&container.name)
             || at >= ends.ask_all;
-        let all_are_told = self.budget()?.tells_all_at_the_end();
+        let all_are_told = self.budget()?.signals_all_at_deadline();
         Some(match termination.deadline {
             deadline if all_are_told && deadline <= at => (deadline, Then::LeftOut),
             _ if is_left_out => (at, Then::LeftOut),
@@ -153,7 +153,7 @@ impl Subject<'_> {
                 let ends = pod.ends_from(step, began)?;
                 let at = match is_delivered {
                     true => ends.kill,
-                    false => self.told_by(step, began, ends),
+                    false => self.signaled_by(step, began, ends),
                 };
                 (at, ends.kill)
             }
@@ -168,7 +168,7 @@ impl Subject<'_> {
 
     /// The latest time at which the container's stop signal is delivered in a step that begins at
     /// `began`. Only a sidecar that stops after another sidecar may get it later.
-    fn told_by(&self, step: Step, began: Time, ends: StepDeadlines) -> Time {
+    fn signaled_by(&self, step: Step, began: Time, ends: StepDeadlines) -> Time {
         let is_next = self.pod.next_sidecar_to_stop() == Some(place(self.container));
         match step == Step::Sidecars && !is_next && !self.pod.is_parallel() {
             true => ends.ask_all.max(began),
@@ -179,7 +179,7 @@ impl Subject<'_> {
     /// The next signal of a stop that is not part of a termination, and its latest time. The next
     /// signal is the stop signal, or later the caller's SIGKILL. `None` if the caller has sent no
     /// stop signal, or if a termination stops the container.
-    fn lone_stop_ends(&self, now: Time) -> Option<(Time, Then)> {
+    fn next_signal_of_lone_stop(&self, now: Time) -> Option<(Time, Then)> {
         let request = self
             .container
             .request

@@ -217,7 +217,7 @@ impl Termination {
     /// containers. False after `usher stop`, and if the death of the sandbox has caused the
     /// termination.
     pub fn is_shims(&self) -> bool {
-        self.cause.is_decided() && !self.cause.is_callers() && !self.by_hand
+        self.cause.is_decided() && !self.cause.is_left_to_caller() && !self.by_hand
     }
 
     /// True if the termination was inferred from stop requests, each of which was a SIGKILL or left
@@ -237,7 +237,7 @@ impl Termination {
 
     /// Records that the caller kills a running defer container: no other defer container begins any
     /// more. Does not send a signal.
-    pub fn kill_defers(&mut self) {
+    pub fn note_defer_killed(&mut self) {
         self.defers = Defers::Killed;
     }
 

@@ -30,11 +30,11 @@ impl Pod {
             because: termination.cause.clone(),
             grace: termination.deadline.since(termination.since),
         });
-        let is_callers = termination.cause.is_callers();
+        let is_left_to_caller = termination.cause.is_left_to_caller();
         self.termination = Some(termination);
         // Containers created while the pod waited for its defer containers end with all others.
-        if is_callers {
-            self.begin_next_run();
+        if is_left_to_caller {
+            self.move_next_run_to_current();
         }
         self.step_begins();
     }
@@ -62,7 +62,7 @@ impl Pod {
             .open_requests()
             // Containers that only the caller starts and stops get their signals at once in any
             // case.
-            .filter(|open| !open.container.role_policy().is_callers())
+            .filter(|open| !open.container.role_policy().is_left_to_caller())
             // A container that was asked to stop before the termination, and has no process now,
             // needs no time.
             .filter(|open| {

@@ -17,7 +17,7 @@ impl Subject<'_> {
         let termination = pod.termination.as_ref()?;
         let is_for_it = !termination.is_over()
             && pod.is_to_be_stopped(self.container)
-            && self.pod_facts.budget?.tells_all_at_the_end();
+            && self.pod_facts.budget?.signals_all_at_deadline();
         let (deadline, stop) = (termination.deadline, state.stop());
         // A container that was being executed at that time is signaled as soon as it runs.
         if let Stop::KillScheduled { at, .. } = stop
@@ -50,11 +50,11 @@ impl Subject<'_> {
             && pod.step_of(self.container) == Some(step);
         let ends = self.pod_facts.ends.filter(|_| is_member)?;
         let late = self.is_late(ends.kill);
-        if !self.can_be_told() {
+        if !self.can_be_stopped_now() {
             return late;
         }
         let deliver = || {
-            let at = self.told_at(step, ends).unwrap_or(ends.ask_all);
+            let at = self.signal_at(step, ends).unwrap_or(ends.ask_all);
             pod.due(at, || self.deliver_stop(SignalReason::Turn))
         };
         let first = self.pre_stop_wait(step, ends).unwrap_or_else(deliver);
@@ -82,7 +82,7 @@ impl Subject<'_> {
 
     /// The time of the container's stop signal in its step, without regard to a preStop handler
     /// that the shim runs. A past time means now. `None` if the container's turn has not come.
-    fn told_at(&self, step: Step, ends: StepDeadlines) -> Option<Time> {
+    fn signal_at(&self, step: Step, ends: StepDeadlines) -> Option<Time> {
         let (pod, container) = (self.pod, self.container);
         let is_its_turn = match step {
             Step::Sidecars => {
@@ -115,7 +115,7 @@ impl Subject<'_> {
         let termination = self.pod.termination.as_ref()?;
         let container = self.container;
         match (&container.facts.pre_stop, &termination.cause) {
-            (Some(_), cause) if cause.is_callers() => Some(termination.deadline),
+            (Some(_), cause) if cause.is_left_to_caller() => Some(termination.deadline),
             (None, Cause::Inferred) => Some(termination.known.after(self.pod.termination_window())),
             // After the death of the sandbox kubelet sends stop requests too, but the shim does not
             // wait for them.
@@ -137,7 +137,7 @@ impl Subject<'_> {
     /// runs, the decision to deliver the signal at the latest time. `None` if the container's turn
     /// has not come, if no time is left, or if there is no handler to wait for (any more).
     fn pre_stop_wait(&self, step: Step, ends: StepDeadlines) -> Option<Due<Decision>> {
-        let due = self.told_at(step, ends)?;
+        let due = self.signal_at(step, ends)?;
         if due > self.pod.now || self.pod.now >= ends.ask_all {
             return None;
         }

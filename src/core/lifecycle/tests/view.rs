@@ -357,6 +357,26 @@ fn sidecars_without_stop_requests_wait_for_a_cleanup_too() {
 }
 
 #[test]
+fn a_sidecar_waits_for_the_sidecar_that_stops_before_it() {
+    let world = World::new(&[
+        ("sidecars", "proxy logs"),
+        ("apps", "web"),
+        ("restart-policy", "Never"),
+    ]);
+    let world = world.script("logs", deaf());
+    let mut world = running(world, &["proxy", "logs", "web"]);
+    world.call(Call::Crash("web", 0));
+    world.run_for(secs(1));
+    let obstacles = |name| container(&world, name).wait.unwrap().obstacles;
+    assert_eq!(obstacles("logs"), [Obstacle::Exit]);
+    let turn = Obstacle::TurnToStop {
+        step: Step::Sidecars,
+        defer: None,
+    };
+    assert_eq!(obstacles("proxy"), [turn]);
+}
+
+#[test]
 fn a_pod_has_as_many_containers_when_one_that_has_ended_is_deleted() {
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]);
     let mut world = running(world, &["proxy", "web", "worker"]);

@@ -14,7 +14,7 @@ use super::{MOMENT, Verdict, broken};
 /// new name, but at most 60 s after the failure.
 pub fn decided_terminations_wait_for_defers(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
-        let is_of_failure = taken.because.is_decided() && !taken.because.is_callers();
+        let is_of_failure = taken.because.is_decided() && !taken.because.is_left_to_caller();
         let mut others = run.taken.iter().filter(|it| it.sandbox == taken.sandbox);
         let is_first = others.all(|other| other.at >= taken.at);
         let is_by_hand = matches!(taken.because, Cause::Stopped);

@@ -39,7 +39,7 @@ pub fn no_refusal_after_a_termination(run: &Run<'_>) -> Verdict {
         let is_in_it = run.taken.iter().any(|taken| {
             let was_there = trace.created_after < taken.after && taken.at <= *at;
             let is_of_it = taken.sandbox == sandbox && taken.disproved.is_none() && was_there;
-            is_of_it && taken.because.is_callers()
+            is_of_it && taken.because.is_left_to_caller()
         });
         // The termination has nothing to stop, so that it begins and ends in one moment.
         let mut taken = run.taken.iter();
@@ -257,7 +257,7 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     };
     let is_stopped = !stopped.is_empty() && is_soon && stopped.iter().all(is_short);
     let was_over = run.taken.iter().any(|taken| {
-        let is_shims = taken.because.is_decided() && !taken.because.is_callers();
+        let is_shims = taken.because.is_decided() && !taken.because.is_left_to_caller();
         taken.sandbox == before && is_shims
     });
     // A restart begins when a container with the name of an exited container is created while only
