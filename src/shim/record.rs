@@ -148,7 +148,8 @@ pub struct FailedProbe {
 
 impl Record {
     /// Records that a container is being created. If an earlier container has the same name,
-    /// replaces its history, and counts a restart. Ignores further names if there are too many.
+    /// replaces its history, except its kills and its last failed probe, and counts a restart.
+    /// Ignores further names if there are too many.
     pub fn creates(
         &mut self,
         now: Time,
@@ -439,7 +440,8 @@ impl Record {
         self.stages_done.get(first).copied()
     }
 
-    /// The finished steps of the pod's latest termination, with the time that each took.
+    /// The finished steps of the current run's termination, with the time that each took. If
+    /// another termination followed for latecomers, its steps come after them.
     pub fn steps(&self) -> &[(Step, Duration)] {
         &self.steps
     }

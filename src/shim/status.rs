@@ -205,7 +205,8 @@ impl<'a> Status<'a> {
 }
 
 impl Past {
-    /// Time of the container's last change of state.
+    /// Time of the container's last change of state: its creation, execution, readiness, stop
+    /// signal or exit. Never `None`, because the time of the creation is always known.
     fn since(&self) -> Option<Time> {
         [
             Some(self.created),

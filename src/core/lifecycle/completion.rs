@@ -51,8 +51,8 @@ pub(super) struct Completion {
 
 impl Pod {
     /// The termination after a failure that ends the pod, or after the completion of its run, and
-    /// when it begins. `None` if the exits so far do not end the pod, or if no container is left to
-    /// stop.
+    /// when it begins. `None` if the exits so far do not end the pod, or if no started container is
+    /// left to stop. The failure of an essential container ends the pod even then.
     pub(super) fn completed(&self) -> Option<(Time, Termination)> {
         let end = self.decided_end()?;
         let since = end.begins.max(self.now);

@@ -55,8 +55,8 @@ pub(super) struct Container {
     pub cleanup: Cleanup,
     pub removal: Removal,
     pub bundle: BundleFacts,
-    /// True if the caller gave up on its Start while the program was being executed. The caller
-    /// will delete the container.
+    /// True if the caller gave up on its Start while the program was being executed, or while the
+    /// container was being ended. The caller will delete the container.
     pub is_given_up: bool,
     /// The last stop request of the caller, if there is one. It may be closed or disproved.
     pub request: Option<StopRequest>,

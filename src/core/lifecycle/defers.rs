@@ -120,9 +120,9 @@ impl Subject<'_> {
     }
 
     /// Rule: a held defer container whose turn will not come ends: its name had its turn, its step
-    /// is past, the termination leaves defers out, or no time is left. Reports the [code in place of
-    /// success](Pod::code_in_place_of_success); 143 if `defer-exit-code` propagates and it had no
-    /// turn.
+    /// is past, the termination leaves defers out, or no time is left. Reports the [code in place
+    /// of success](Pod::code_in_place_of_success); 143 if `defer-exit-code` propagates and it had
+    /// no turn.
     pub(super) fn defer_is_skipped(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let turn = container

@@ -197,9 +197,9 @@ impl Pod {
     }
 
     /// True if the pod's next sandbox may need the container, so that the shim must not report a 0.
-    /// For a sidecar, the cause of the termination decides. Another container is needed only if an
-    /// essential container has failed and the shim was stopping this container. `stop` is the
-    /// progress of the container's stop before its exit.
+    /// For a sidecar, the cause of the termination decides, and the reason of the sidecar's own
+    /// stop. Another container is needed only if an essential container has failed and the shim was
+    /// stopping this container. `stop` is the progress of the container's stop before its exit.
     fn is_needed_in_next_sandbox(&self, container: &Container, stop: Stop) -> bool {
         let is_helper = container.role_policy().is_helper;
         match self.termination.as_ref().map(Termination::cause) {

@@ -154,8 +154,10 @@ impl Pod {
         })
     }
 
-    /// Names that a container waits for, with their roles and states, for the caller and logs. For
-    /// no names, the event that the container waits for, such as the end of its pod.
+    /// Describes the wait of a container, for the caller and logs: the `names` that it waits for,
+    /// with their roles and states. If there are none, the state of the pod decides the text. In a
+    /// pod that terminates or is about to, the container waits for the end of the pod. Otherwise it
+    /// waits for its own start. Returns an empty text for a pod without a plan.
     pub(super) fn describe(&self, names: &[String]) -> String {
         let Some(plan) = &self.plan else {
             return String::new();

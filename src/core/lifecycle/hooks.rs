@@ -65,7 +65,9 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: in the first step all termination hooks are run in parallel.
+    /// Rule: in the first step of a termination, the container's termination hook is run. The rule
+    /// does not wait for the hooks of other containers, so all hooks run in parallel. `None` in any
+    /// other step, if [no hook is to be run](Pod::termination_hook), or if no time is left for it.
     pub(super) fn hook_is_run(&self) -> Option<Due<Decision>> {
         let pod = self.pod;
         let is_its_step = pod.termination.as_ref()?.step() == Step::Hooks;

@@ -181,9 +181,14 @@ impl Subject<'_> {
         Some(self.pod.due(at, || self.deliver_stop(SignalReason::Alone)))
     }
 
-    /// The time at which the shim delivers the stop request if no second request comes. A second
-    /// request before that time means a termination. The time is `request.at()` if the shim does
-    /// not wait for a second request.
+    /// The time at which the shim delivers `request` to its container alone, unless a second
+    /// request comes before and means a termination. Asked only outside of a termination. The shim
+    /// waits for the setting `termination-window`, but at most until the deadline of `request`. For
+    /// a sidecar or defer container it waits longer if preStop handlers may delay the second
+    /// request. If a termination has no hook or defer container to run, the shim does not wait: the
+    /// time is `request.at()`. But for a sidecar or defer container it still waits if another
+    /// container runs. While the container runs a hook of a disproved termination, the time is two
+    /// seconds before the deadline.
     fn single_request_due_at(&self, request: &StopRequest) -> Time {
         let container = self.container;
         // The container still runs a hook of a disproved termination. The signal waits for the

@@ -227,7 +227,8 @@ impl Pod {
 
     /// The probe for an [`Action::Probe`] that the driver carries out at `now`: the container's
     /// startup or liveness probe, with the timeout of this attempt. `None` if the container is
-    /// unknown, or does not run or use a probe any more.
+    /// unknown, or does not run or use a probe any more. For a defer container, `None` only if it
+    /// is unknown or has no liveness probe.
     pub fn probe(&self, now: Time, id: &ContainerId) -> Option<Probe> {
         let container = self.known(id).ok()?;
         match container.defer_turn() {

@@ -276,9 +276,10 @@ impl Container {
         }
     }
 
-    /// Records a stop signal or SIGKILL of the caller. A stop signal replaces the signal of an open
-    /// request, but does not extend its deadline. SIGKILL changes nothing if there is a request,
-    /// even a closed one.
+    /// Records a stop signal or SIGKILL of the caller. A stop signal begins a new request if there
+    /// is none, or if the old one is disproved or past its deadline. Otherwise it replaces the
+    /// signal of the old request, and can only bring the deadline forward. SIGKILL changes nothing
+    /// if there is a request, even a closed one.
     pub fn add_request(&mut self, fresh: StopRequest) {
         match fresh.kind {
             RequestKind::Kill => {

@@ -177,7 +177,7 @@ impl Subject<'_> {
     /// once if a termination still needs it. If a restart is of no use any more, the container's
     /// exit is reported. A restart under way is killed if the sandbox is gone. The withheld success
     /// of a lone init container is reported after `startup-timeout`. `None` for other containers,
-    /// and during a cleanup.
+    /// and while a cleanup delays the restart.
     pub(super) fn restart_advances(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
@@ -223,10 +223,12 @@ impl Subject<'_> {
 
 impl Pod {
     /// True if the shim restarts the container in place after an exit with `status`. It must be a
-    /// sidecar, and [the shim's restart policy](Pod::restart_policy) must say so. No stop, no
-    /// Delete and no end of the pod may prevent the restart. `stop` is the progress of the
-    /// container's stop before the exit. A stop for a failed probe or postStart handler prevents
-    /// nothing. After a failed liveness probe, a policy counts only if the author has set it.
+    /// sidecar, and [the shim's restart policy](Pod::restart_policy) must say so. After a failed
+    /// liveness probe, the pod's restart policy does not count: the shim restarts the sidecar,
+    /// unless the author has set its own restart policy (`restart-policy.usher/NAME`) to `Never`.
+    /// No stop, no Delete and no end of the pod may prevent the restart. `stop` is the progress of
+    /// the container's stop before the exit. A stop for a failed probe or postStart handler does
+    /// not prevent the restart.
     pub(super) fn restarts_in_place(
         &self,
         container: &Container,

@@ -61,8 +61,11 @@ impl AutoBudget {
 }
 
 impl Pod {
-    /// Handles a Start. Its caller waits for up to `patience`, or without a limit. The answer comes
-    /// as [`Action::AnswerStart`](super::Action::AnswerStart), now or later.
+    /// Handles a Start. Its caller gives up after `patience`, or never if this is `None`. The
+    /// answer comes as [`Action::AnswerStart`](super::Action::AnswerStart), now or later. If the
+    /// container's turn does not come in time, the answer comes before the caller gives up. The
+    /// start mode decides if this answer is a refusal, or a success after which the container is
+    /// held (rule `start_is_due`).
     pub fn handle_start(
         &mut self,
         now: Time,
@@ -212,7 +215,8 @@ impl Subject<'_> {
     /// unanswered, or is answered early and the container is held; the start mode decides. Each
     /// wait has a bound. At the bound an unanswered Start is refused, or in mode `Auto` answered
     /// early. At its own bound a held container is ended without being executed, unless it is a
-    /// defer container. In a termination, a Start that waits is refused or answered at once.
+    /// defer container. In a termination, a Start that waits is refused or answered at once, unless
+    /// the container belongs to the next run.
     pub(super) fn start_is_due(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let state = &container.state;

@@ -305,7 +305,7 @@ impl Pod {
 
     /// The wait of a container that is to stop: for its exit if it has got its signal, otherwise
     /// for its signal. `None` if the container has got no signal, the caller has sent no stop
-    /// signal, and neither the present nor a later step of a termination stops the container.
+    /// signal, and the container's turn in a termination is not still to come.
     fn wait_to_stop(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let asked = container.request.as_ref().filter(|_| container.is_asked());
         let wait = |obstacle| Wait {
@@ -317,13 +317,16 @@ impl Pod {
         if container.state.stop().is_delivered() {
             return Some(wait(Obstacle::Exit));
         }
-        // A container waits for its step, and for the sidecars that stop before it, even if the
-        // caller requests its stop later or never.
-        let is_still_to_be_stopped = self.is_to_be_stopped(container)
+        // A container waits for its step, and a sidecar also waits for the sidecars that stop
+        // before it, even if the caller requests its stop later or never.
+        let is_before_its_turn = self.is_to_be_stopped(container)
             && self.termination.as_ref().is_some_and(|termination| {
-                !termination.is_over() && self.step_of(container) >= Some(termination.step())
+                let (step, own) = (termination.step(), self.step_of(container));
+                let waits_for_others = step == Step::Sidecars && !self.turn_has_come(container);
+                !termination.is_over()
+                    && (own > Some(step) || own == Some(step) && waits_for_others)
             });
-        if asked.is_none() && !is_still_to_be_stopped {
+        if asked.is_none() && !is_before_its_turn {
             return None;
         }
         let obstacle = match &self.termination {
@@ -467,9 +470,10 @@ impl Pod {
         }
     }
 
-    /// The `Defer` status in the step of `turn`, with the number of defer containers that have run.
-    /// A defer container that does not exist, for example because it was never created, counts,
-    /// too.
+    /// The `Defer` status, with the number of defer containers that are done, and the number of all
+    /// that the plan lists. Both numbers count the defer containers of both steps. `turn` belongs
+    /// to the step under way. A defer container is done if its turn is earlier, or if it has exited
+    /// or does not exist, for example because it was never created.
     fn defers_done(&self, turn: DeferTurn) -> Status {
         let Some(plan) = &self.plan else {
             return Status::Terminating;

@@ -50,7 +50,8 @@ impl Pod {
 
     /// The time when the exit of a container that is alone in its pod is no longer withheld. A
     /// person may wait for this exit, after `ctr run` of an init container as the first container.
-    /// `None` if the exit is not withheld, or if a container of another name was ever created.
+    /// `None` if the exit is not withheld, or if a container of another name was created since the
+    /// pod last began anew.
     pub(super) fn withheld_until(&self, container: &Container) -> Option<Time> {
         let since = container.state.withheld_since()?;
         let is_alone = self.history.is_alone(&container.name);

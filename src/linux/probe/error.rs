@@ -11,11 +11,15 @@ use usher_core::process::ExitStatus;
 use super::causes;
 use crate::grpc::{BadStatus, NoAnswer};
 
-/// The reason why an attempt failed. Parts of the message may come from a server in the container.
+/// The reason why an attempt of a container's probe, or a run of its hook, failed. The message
+/// follows the name of the probe or hook, for example after "liveness probe of web failed 1 of 3
+/// times: ". Parts of the message may come from a server in the container.
 #[derive(Debug, Error)]
 pub enum ProbeError {
     #[error("port {0:?} is none of the container's named ports")]
     UnknownPort(String),
+    /// An internal error: the shim looks up a port's name before it sends the request to the
+    /// prober, so the prober expects only numbers.
     #[error("port {0:?} is a name, expected its number")]
     UnresolvedPort(String),
     #[error("port 0 is none that can be connected to")]
@@ -56,6 +60,7 @@ pub enum ProbeError {
     },
     #[error("{address} answered with status {status}; expected 200 to 399")]
     HttpStatus { address: SocketAddr, status: u16 },
+    /// A gRPC probe was connected with `address`, and got no answer of the health service.
     #[error("no answer from {address}: {error}")]
     NoGrpcAnswer {
         address: SocketAddr,

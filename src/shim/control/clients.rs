@@ -119,10 +119,10 @@ impl<C> Clients<C> {
         (clients, ReadOnlyClients(others))
     }
 
-    /// Gives a connection a slot. If all slots are taken, [evicts a client](Slots::take) or closes
-    /// the connection. Returns the client if its peer has root's group (`is_root`). Otherwise sends
-    /// the client to [`ReadOnlyClients`]. `None` for a read-only client, and for a closed
-    /// connection.
+    /// Gives a connection a slot. If all slots are taken, [evicts a client](Slots::take), even a
+    /// busy one. Closes the connection if the server still has too many evicted clients. Returns
+    /// the client if its peer has root's group (`is_root`). Otherwise sends the client to
+    /// [`ReadOnlyClients`]. `None` for a read-only client, and for a closed connection.
     fn admit(&mut self, stream: UnixStream, is_root: bool) -> Option<Client> {
         let (slots, metered) = match is_root {
             true => (&mut self.slots, None),

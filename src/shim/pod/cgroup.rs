@@ -50,9 +50,12 @@ impl Actor {
         }
     }
 
-    /// Answers Pids: with the cgroup of the task and the process ids of its execs, or with
-    /// [`Members::Ended`] if no init process runs. Fails after the exit is published, and before a
-    /// container is restored.
+    /// Answers Pids. While the init process exists, even before Start, answers with the cgroup of
+    /// the task and the process ids of its execs. Fails if this cgroup is unknown.
+    ///
+    /// After the exit of the init process, answers with [`Members::Ended`] until the next process
+    /// exists or the exit is published. Fails once the exit is published. Also fails while a
+    /// container is not restored from its checkpoint yet.
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {

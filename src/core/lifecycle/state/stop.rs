@@ -44,7 +44,7 @@ pub(in crate::lifecycle) enum Stop {
 
 impl Stop {
     /// True if a stop signal or SIGKILL was delivered, also because of a failed probe or postStart
-    /// handler.
+    /// handler. True also if the pod no longer waits for the program.
     pub fn is_delivered(self) -> bool {
         !matches!(self, Stop::Undelivered | Stop::Preparing { .. })
             && !matches!(self, Stop::KillScheduled { .. })
@@ -178,7 +178,7 @@ impl Stop {
     }
 
     /// The state of a program that the pod no longer waits for: SIGKILL has not ended it, or its
-    /// exit is known.
+    /// exit is known. If no stop had begun, the reason is `GraceOver`, and the time is zero.
     pub fn over(self) -> Stop {
         Stop::GivenUp {
             since: self.since().unwrap_or_default(),

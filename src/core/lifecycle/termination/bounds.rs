@@ -98,8 +98,9 @@ impl Pod {
         )
     }
 
-    /// The latest end of a step that begins at `began`, or `began` if the step is skipped. More
-    /// time that defer containers may be granted later does not count.
+    /// The latest end of a step that begins at `began`, or `began` if the grace policy skips the
+    /// step for lack of time. Called only for steps that have containers, and for the step under
+    /// way. Does not count the time that defer containers may be granted later.
     fn latest_end(&self, step: Step, began: Time) -> Time {
         let Some(ends) = self.ends_from(step, began) else {
             return began;

@@ -9,8 +9,8 @@ use super::{StepDeadlines, place};
 
 impl Subject<'_> {
     /// Rule: when the grace period ends, every container that is still alive gets its stop signal,
-    /// even if it got the signal before. SIGKILL follows [`MIN_GRACE`] later. A container that is
-    /// held or between two executions ends without a signal. The rule applies only if the grace
+    /// even if it got the signal before. SIGKILL follows two seconds later. A container that is
+    /// parked or between two executions ends without a signal. The rule applies only if the grace
     /// policy gives no step its own time.
     pub(in crate::lifecycle) fn last_chance_is_given(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);

@@ -272,7 +272,7 @@ fn a_second_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_
     world.run_for(ms(100));
     let exec = exec("exec", &argv);
     world.exec("web", &exec).unwrap();
-    // The caller has given up on api, and deletes it. Its process hangs, and the caller tries again.
+    // The caller has given up on api, and deletes it. Its process hangs, so the caller tries again.
     for _ in 0..2 {
         world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
         world.run_for(ms(100));
