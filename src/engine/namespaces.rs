@@ -165,7 +165,9 @@ mod tests {
         let gone = [("network", "/proc/0/ns/net")].into_iter();
         let refused = Namespaces::named(gone, None).unwrap_err().to_string();
         assert!(
-            refused.starts_with("the container cannot join network namespace /proc/0/ns/net"),
+            refused.starts_with(
+                "the container cannot join network namespace /proc/0/ns/net, which is unreadable: "
+            ),
             "{refused}"
         );
     }

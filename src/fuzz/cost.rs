@@ -73,13 +73,10 @@ const JUDGED_IN_ALL_ANYWAY: usize = 128 << 20;
 /// If `judge` takes more memory or CPU time than a pod of that size may cost.
 pub fn assert_cheap<T>(size: usize, judge: impl Fn() -> T) -> T {
     let allowed = JUDGED_IN * JUDGING_SLOWNESS;
-    let judged = try_within(allowed, || {
+    let (outcome, memory) = run_within(size, allowed, || {
         let mut outcome = None;
         let memory = allocation_counter::measure(|| outcome = Some(judge()));
         (outcome.expect("it was called"), memory)
-    });
-    let (outcome, memory) = judged.unwrap_or_else(|shortest| {
-        panic!("{shortest:?} of CPU time for {size} bytes, expected at most {allowed:?}")
     });
     let within = |bytes: u64, each: usize, anyway: usize| {
         let allowed = anyway + each * size;
@@ -131,9 +128,17 @@ pub fn assert_quick<T>(
     anyway: Duration,
     read: impl FnMut() -> T,
 ) -> T {
-    let size = u32::try_from(size).expect("an input of a fuzzer");
-    let allowed = SLOWNESS * (anyway + each * size);
-    try_within(allowed, read).unwrap_or_else(|shortest| {
+    let shares = u32::try_from(size).expect("an input of a fuzzer");
+    run_within(size, SLOWNESS * (anyway + each * shares), read)
+}
+
+/// Returns the outcome of `work`, which reads or judges `size` bytes.
+///
+/// # Panics
+///
+/// If `work` takes more CPU time than `allowed`.
+fn run_within<T>(size: usize, allowed: Duration, work: impl FnMut() -> T) -> T {
+    try_within(allowed, work).unwrap_or_else(|shortest| {
         panic!("{shortest:?} of CPU time for {size} bytes, expected at most {allowed:?}")
     })
 }

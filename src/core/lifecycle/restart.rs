@@ -183,15 +183,14 @@ impl Subject<'_> {
         if let Some(backing_off) = state.as_backing_off() {
             // The sandbox is gone, or the defer container's termination was disproved: a restart is
             // of no use.
-            return Some(
-                match self.pod.sandbox_is_gone || self.is_defer_outside_termination() {
-                    true => Due::Now(self.pod.report_of_hidden_exit(self.container)),
-                    // The OCI runtime cannot restart a container that it is cleaning up.
-                    false if self.container.is_cleanup_under_way() => return None,
-                    false if self.is_needed_at_once() => Due::Now(Decision::Restart),
-                    false => self.pod.due(backing_off.until, || Decision::Restart),
-                },
-            );
+            let comes_too_late = self.pod.sandbox_is_gone || self.is_defer_outside_termination();
+            return Some(match comes_too_late {
+                true => Due::Now(self.pod.report_of_hidden_exit(self.container)),
+                // The OCI runtime cannot restart a container that it is cleaning up.
+                false if self.container.is_cleanup_under_way() => return None,
+                false if self.is_needed_at_once() => Due::Now(Decision::Restart),
+                false => self.pod.due(backing_off.until, || Decision::Restart),
+            });
         }
         if state.is_restarting() && self.pod.sandbox_is_gone && state.stop() == Stop::Undelivered {
             return Some(Due::Now(Decision::Kill));

@@ -321,10 +321,10 @@ impl Pod {
         // before it, even if the caller requests its stop later or never.
         let is_before_its_turn = self.is_to_be_stopped(container)
             && self.termination.as_ref().is_some_and(|termination| {
-                let (step, own) = (termination.step(), self.step_of(container));
-                let waits_for_others = step == Step::Sidecars && !self.turn_has_come(container);
+                let step = self.step_of(container);
                 !termination.is_over()
-                    && (own > Some(step) || own == Some(step) && waits_for_others)
+                    && (step > Some(termination.step())
+                        || step == Some(Step::Sidecars) && !self.turn_has_come(container))
             });
         if asked.is_none() && !is_before_its_turn {
             return None;

@@ -3,7 +3,7 @@
 //!
 //! Only UID 0 can connect to the sockets. A client whose group is not root's is read-only. For
 //! example, the container through which `kubectl usher` asks a node has UID 0, but another group.
-//! It cannot change its group, because it has no capabilities. Read-only clients have their own
+//! This container cannot change its group, because it has no capabilities. Read-only clients have their own
 //! slots, and never take the slot of a client of root. They share a small part of a CPU core
 //! ([`Meter`]), and wait if they have used it up.
 

@@ -177,14 +177,10 @@ pub fn failed_probes_restart_sidecars(run: &Run<'_>) -> Verdict {
 /// container again. The real kubelet reads its exit code first. So a later container that never ran
 /// does not count.
 fn has_succeeded(run: &Run<'_>, name: &str, at: Time) -> bool {
-    let all = || {
-        let mut traces = run.traces.iter();
-        std::iter::from_fn(move || {
-            traces.rfind(|trace| trace.member.name == name && trace.created < at)
-        })
-    };
+    let is_its = |trace: &&ContainerTrace<'_>| trace.member.name == name && trace.created < at;
+    let all = || run.traces.iter().filter(is_its);
     let is_needless = all().any(|trace| run.was_given_up(trace) && !trace.executed.is_empty());
-    let last = all().find(|trace| !is_needless || !trace.executed.is_empty());
+    let last = all().rfind(|trace| !is_needless || !trace.executed.is_empty());
     let reported = last.and_then(|trace| trace.reported);
     reported.is_some_and(|(reported, code)| reported <= at && code == 0)
 }

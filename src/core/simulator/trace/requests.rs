@@ -56,8 +56,9 @@ impl<'a> Run<'a> {
         // If a container ended before its stop request was answered, the answer may have been
         // delayed as long as allowed, or containerd may have been down.
         let is_stop = !ask.is_handler && !ask.is_kill;
-        let unanswered = || waits(&self.log.unanswered).max(Some(self.withheld()));
-        let waited = waits(&self.log.answers).or_else(|| is_stop.then(unanswered).flatten());
+        let unanswered = || waits(&self.log.unanswered).unwrap_or_default();
+        let waited =
+            waits(&self.log.answers).or_else(|| is_stop.then(|| unanswered().max(self.withheld())));
         let deadline = self.deadline(ask).max(ask.at.after(MIN_GRACE));
         deadline.after(waited.unwrap_or_default())
     }
