@@ -82,6 +82,17 @@ impl Pod {
         (!now.counted.is_empty() || !now.held.is_empty()).then_some(now)
     }
 
+    /// The container whose bundle is to keep a note with the original values of the pod's cgroup.
+    /// If the shim dies, containerd runs `delete` for this bundle, and `delete` restores the
+    /// values. The first choice is the sandbox, because since 2.0 containerd runs `delete` only for
+    /// the sandbox. The second is a living container, and the last an exited one.
+    pub fn container_for_note(&self) -> Option<&ContainerId> {
+        let ids = || self.containers.keys();
+        let sandbox = ids().find(|id| self.is_sandbox(id));
+        let living = || ids().find(|id| !self.has_exited(id));
+        sandbox.or_else(living).or_else(|| ids().next())
+    }
+
     /// The requests of the pod as kubelet computes them. kubelet does not know usher's roles: it
     /// adds up all containers that run side by side. Only its own init containers run before the
     /// others.

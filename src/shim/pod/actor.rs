@@ -248,8 +248,7 @@ impl Actor {
             Some(written) => {
                 let written = infallible(written);
                 self.operate(id, Wanted::UntilDeleted, written, |actor, id, _| {
-                    let now = actor.now();
-                    actor.core.handle_last_words_written(now, id);
+                    actor.core.handle_last_words_written(actor.now(), id);
                 });
             }
             None if last_words => self.core.handle_last_words_written(self.now(), id),

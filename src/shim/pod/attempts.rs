@@ -42,8 +42,7 @@ impl Actor {
         };
         let run = async move { init.hook(&hook, limit, &from, &token).await };
         self.operate(&id, Wanted::UntilDeleted, run, move |actor, id, outcome| {
-            let now = actor.now();
-            actor.core.handle_hooked(now, id, kind, outcome);
+            actor.core.handle_hooked(actor.now(), id, kind, outcome);
         });
     }
 

@@ -21,8 +21,7 @@ impl Actor {
             node.publish(events::task::oom(&id));
             let killed = id.clone();
             let note: Message = Box::new(move |actor| {
-                let now = actor.now();
-                actor.record.note(now, &killed, What::OomKilled);
+                actor.record.note(actor.now(), &killed, What::OomKilled);
             });
             // If the mailbox is full, this message is dropped, and `usher` does not show the OOM
             // kill.

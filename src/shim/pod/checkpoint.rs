@@ -31,8 +31,7 @@ impl Actor {
         let work = async move { init.checkpoint(&checkpoint, &token).await };
         let then = move |actor: &mut Actor, id: &ContainerId, outcome: Result<_, _>, reply| {
             if exits {
-                let now = actor.now();
-                actor.core.handle_checkpointed(now, id);
+                actor.core.handle_checkpointed(actor.now(), id);
             }
             let outcome = outcome.map_err(|error: EngineError| CallError::unknown(error));
             let _ = Reply::send(reply, outcome);
@@ -81,25 +80,16 @@ impl Actor {
 
     fn restored(&mut self, id: &ContainerId, outcome: Result<Restored, EngineError>) {
         let now = self.now();
-        let Some(task) = self.tasks.get_mut(id) else {
-            return;
-        };
-        self.core.handle_restored(now, id, outcome.is_ok());
-        match outcome {
-            Ok((new_init, streams)) => {
-                if let Some(streams) = streams {
-                    task.init.set_streams(streams);
-                    task.init.connect_stdin();
-                }
-                self.take_init(id, new_init);
-                self.watch_cgroup(id);
-                self.record.note(now, id, What::Executed);
-                self.core.handle_released(now, id, Ok(()));
+        let outcome = outcome.map(|(new_init, streams)| {
+            if let (Some(streams), Some(task)) = (streams, self.tasks.get_mut(id)) {
+                task.init.set_streams(streams);
+                task.init.connect_stdin();
             }
-            Err(error) => {
-                self.core
-                    .handle_released(now, id, Err(ActionError::reported(error)));
-            }
-        }
+            self.take_init(id, new_init);
+            self.watch_cgroup(id);
+            self.record.note(now, id, What::Executed);
+        });
+        self.core
+            .handle_restored(now, id, outcome.map_err(ActionError::reported));
     }
 }

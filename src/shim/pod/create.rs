@@ -83,10 +83,7 @@ impl Actor {
         let id = ContainerId::from(order.id.as_str());
         let new = bundle::new_container(&order.id, &read);
         let (name, kind) = (new.name.clone(), new.kind);
-        let facts = Facts {
-            ports: new.facts.ports.clone(),
-            allotment: new.facts.allotment,
-        };
+        let facts = Facts::from(&new.facts);
         let now = self.now();
         self.core.handle_create(now, &id, new, plan, *patience)?;
         self.meta
@@ -108,46 +105,34 @@ impl Actor {
         outcome: Result<(Created, TaskCreate), EngineError>,
         reply: Reply<i32>,
     ) {
-        let (
-            Created {
-                initial_state,
-                streams,
-            },
-            event,
-        ) = match outcome {
+        let (created, event) = match outcome {
             Ok(created) => created,
             Err(error) => {
                 self.undone(id);
                 return drop(reply.send(Err(error.into())));
             }
         };
+        let (now, pid) = (self.now(), created.initial_state.pid());
+        let is_parked = matches!(created.initial_state, InitialState::Parked(_));
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        task.init.streams = streams;
-        let has_process = match initial_state {
-            InitialState::Parked(new_init) => {
-                self.take_init(id, new_init);
-                true
-            }
-            InitialState::ToRestore(restoration) => {
-                task.handles.set_restoration(restoration);
-                false
-            }
-        };
-        let now = self.now();
+        task.init.streams = created.streams;
+        match created.initial_state {
+            InitialState::Parked(new_init) => self.take_init(id, new_init),
+            InitialState::ToRestore(restoration) => task.handles.set_restoration(restoration),
+        }
         if reply.is_closed() {
             tracing::info!(container = %id, "creation undone: its caller is gone");
             return self.core.handle_create_abandoned(now, id);
         }
         self.node.publish(event);
         self.record.note(now, id, What::Created);
-        match has_process {
+        match is_parked {
             true => self.core.handle_created(now, id),
             false => self.core.handle_created_to_restore(now, id),
         }
         self.watch_cgroup(id);
-        let pid = self.tasks.get(id).map_or(0, |task| task.init.pid);
         let _ = reply.send(Ok(pid));
     }
 

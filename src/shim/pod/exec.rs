@@ -138,8 +138,7 @@ impl Actor {
         if let Some(exec) = self.exec_mut(id, exec_id) {
             exec.starting = None;
             exec.process.answer_waits(Err(error.clone()));
-            let now = self.now();
-            self.core.handle_exec_over(now, id, exec_id, None);
+            self.core.handle_exec_over(self.now(), id, exec_id, None);
         }
     }
 

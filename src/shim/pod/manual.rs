@@ -35,10 +35,8 @@ impl Actor {
         let now = self.now();
         let answer = match id {
             None => {
-                let message = format!(
-                    "there is no container {container} in pod {}",
-                    self.meta.identity().name
-                );
+                let pod = &self.meta.identity().name;
+                let message = format!("there is no container {container} in pod {pod}");
                 Err(CallError::new(Kind::NotFound, message))
             }
             Some(id) => self.core.handle_release(now, &id).map_err(CallError::from),

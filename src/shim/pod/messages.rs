@@ -121,12 +121,10 @@ impl Actor {
             true => self.core.handle_paused(id, is_done),
             false => self.core.handle_resumed(id, is_done),
         }
-        if !is_done {
-            return;
-        }
-        match paused {
-            true => self.node.publish(events::task::paused(id)),
-            false => self.node.publish(events::task::resumed(id)),
+        match (is_done, paused) {
+            (false, _) => {}
+            (true, true) => self.node.publish(events::task::paused(id)),
+            (true, false) => self.node.publish(events::task::resumed(id)),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::calls::{CallError, signal_answer};
 use usher_core::lifecycle::{ContainerId, SignalOrder, Wanted};
-use usher_engine::SignalProgress;
+use usher_engine::{EngineError, SignalProgress};
 
 use super::Actor;
 
@@ -18,21 +18,19 @@ impl Actor {
         // Before each deletion of a task containerd sends SIGKILL, even if the task has exited. In
         // that case the signal is not the cause of the exit.
         let precedes_exit = !self.core.has_exited(id);
-        let signalled = move |actor: &mut Actor, id: &ContainerId, killed| {
+        let stale = move |actor: &mut Actor, id: &ContainerId, killed: Result<_, EngineError>| {
             let outcome = signal_answer(killed, id.as_str());
-            if outcome.is_ok() && precedes_exit {
-                let now = actor.now();
-                actor.record.delivered(now, id, signal, order.why);
-            }
             actor.callers.answer_signal(id, order, outcome);
+        };
+        let signalled = move |actor: &mut Actor, id: &ContainerId, killed: Result<_, _>| {
+            if killed.is_ok() && precedes_exit {
+                actor.record.delivered(actor.now(), id, signal, order.why);
+            }
+            stale(actor, id, killed);
         };
         match init.kill(signal, all) {
             SignalProgress::Done(killed) => signalled(self, id, killed),
             SignalProgress::UnderWay(work) => {
-                let stale = move |actor: &mut Actor, id: &ContainerId, killed| {
-                    let outcome = signal_answer(killed, id.as_str());
-                    actor.callers.answer_signal(id, order, outcome);
-                };
                 self.operate_or(id, Wanted::UntilDeleted, work, signalled, stale);
             }
         }

@@ -2,7 +2,6 @@
 //! the lower value harms no container.
 
 use std::io;
-use std::path::PathBuf;
 
 use tokio::time::sleep;
 
@@ -57,7 +56,8 @@ impl Actor {
     fn settle_size_now(&mut self) {
         let wanted = self.core.pod_size();
         let charged = wanted.as_ref().map_or(0, |wanted| self.memory_of(wanted));
-        let note_bundle = self.note_bundle();
+        let noted_with = self.core.container_for_note();
+        let note_bundle = noted_with.and_then(|id| Some(self.tasks.get(id)?.bundle.clone()));
         let Some(cgroup) = &mut self.pod_cgroup else {
             return;
         };
@@ -113,22 +113,6 @@ impl Actor {
             self.pod_cgroup
                 .take_if(|cgroup| !cgroup.is_lowering_memory());
         }
-    }
-
-    /// Returns the bundle for the note with the original values of the pod's cgroup; `None` if the
-    /// pod has no container. If the shim dies, containerd runs `delete` for this bundle, and
-    /// `delete` restores the values. The first choice is the sandbox's bundle, because since 2.0
-    /// containerd runs `delete` only for the sandbox. The second is that of a living container, and
-    /// the last that of an exited one.
-    fn note_bundle(&self) -> Option<PathBuf> {
-        let sandbox = self.tasks.iter().find(|(id, _)| self.core.is_sandbox(id));
-        let living = || {
-            let mut tasks = self.tasks.iter();
-            tasks.find(|(id, _)| !self.core.has_exited(id))
-        };
-        let any = || self.tasks.iter().next();
-        let (_, note_bundle) = sandbox.or_else(living).or_else(any)?;
-        Some(note_bundle.bundle.clone())
     }
 
     /// Bytes of memory charged to the containers that the size includes.

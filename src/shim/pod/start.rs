@@ -31,13 +31,11 @@ impl Actor {
         }
         let id = ContainerId::from(id);
         let request = self.callers.add_start(reply);
-        let now = self.now();
-        self.core.handle_start(now, &id, request, patience);
+        self.core.handle_start(self.now(), &id, request, patience);
         // No value is ever sent: the receiver ends when the sender is dropped.
         self.spawn(infallible(gone), move |actor, _| {
             actor.callers.remove_start(request);
-            let now = actor.now();
-            actor.core.handle_start_abandoned(now, &id, request);
+            actor.core.handle_start_abandoned(actor.now(), &id, request);
         });
     }
 
@@ -64,8 +62,7 @@ impl Actor {
             return self.restore(id);
         }
         self.execute(id, |actor, id, outcome| {
-            let now = actor.now();
-            actor.core.handle_released(now, id, outcome);
+            actor.core.handle_released(actor.now(), id, outcome);
         });
     }
 

@@ -74,11 +74,9 @@ impl Actor {
         let task = self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
         self.core.allows_exec(&id, &call.exec_id, ExecCall::Kill)?;
-        let handle = task
-            .execs
-            .get(&call.exec_id)
-            .and_then(|exec| exec.handle.clone());
-        handle.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))
+        let exec = task.execs.get(&call.exec_id);
+        let process = exec.and_then(|exec| exec.handle.clone());
+        process.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))
     }
 
     /// Handles the exit of a container's init process (its main process): makes the outcomes of
@@ -100,15 +98,13 @@ impl Actor {
     pub(super) fn kill_rest(&mut self, id: &ContainerId, status: ExitStatus) {
         let task = self.tasks.get(id);
         let init = task.and_then(|task| task.handles.init().cloned());
-        let kill_rest = async move {
+        let killed = infallible(async move {
             if let Some(init) = init {
                 init.end_the_rest().await;
             }
-        };
-        let work = infallible(kill_rest);
-        self.operate(id, Wanted::UntilDeleted, work, move |actor, id, _| {
-            let now = actor.now();
-            actor.core.handle_container_exited(now, id, status);
+        });
+        self.operate(id, Wanted::UntilDeleted, killed, move |actor, id, _| {
+            actor.core.handle_container_exited(actor.now(), id, status);
         });
     }
 
@@ -130,8 +126,7 @@ impl Actor {
             Some(unread) => {
                 let read = infallible(unread.is_read());
                 self.operate(id, Wanted::UntilDeleted, read, |actor, id, _| {
-                    let now = actor.now();
-                    actor.core.handle_output_read(now, id);
+                    actor.core.handle_output_read(actor.now(), id);
                 });
             }
             None => self.core.handle_output_read(self.now(), id),

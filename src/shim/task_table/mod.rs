@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use std::{iter, mem};
 
-use usher_core::plan::Allotment;
+use usher_core::plan::{Allotment, KubeletFacts};
 use usher_engine::{Container, Order};
 use usher_linux::stdio::Streams;
 
@@ -49,6 +49,15 @@ pub struct Facts {
     pub ports: BTreeMap<String, u16>,
     /// Only for a sandbox: the resources allotted to the pod's containers.
     pub allotment: Allotment,
+}
+
+impl From<&KubeletFacts> for Facts {
+    fn from(facts: &KubeletFacts) -> Facts {
+        Facts {
+            ports: facts.ports.clone(),
+            allotment: facts.allotment,
+        }
+    }
 }
 
 impl Task {

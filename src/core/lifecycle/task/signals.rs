@@ -6,7 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lifecycle::Pod;
-use crate::lifecycle::action::{Action, ContainerId, Refusal, RequestId, SignalReason};
+use crate::lifecycle::action::{
+    Action, ActionError, ContainerId, Refusal, RequestId, SignalReason,
+};
 use crate::lifecycle::effects::ContainerContext;
 use crate::lifecycle::time::Time;
 use crate::plan::Signal;
@@ -29,17 +31,24 @@ pub struct SignalOrder {
 }
 
 impl Pod {
-    /// Records the end of a container's restore from its checkpoint. Delivers the signals that have
-    /// waited for the process. After a failed restore there never is a process: Kill calls are
-    /// refused, and a SIGKILL of the shim itself ends the container.
-    pub fn handle_restored(&mut self, now: Time, id: &ContainerId, is_restored: bool) {
+    /// Records the outcome of a container's restore from its checkpoint, which is also the outcome
+    /// of its [`Action::Release`]. Delivers the signals that have waited for the process. After a
+    /// failed restore there never is a process: Kill calls are refused, and a SIGKILL of the shim
+    /// itself ends the container.
+    pub fn handle_restored(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        outcome: Result<(), ActionError>,
+    ) {
         self.now = now;
         self.with_container(id, |context| {
-            context.container.state.restored(is_restored);
+            context.container.state.restored(outcome.is_ok());
             for order in std::mem::take(&mut context.container.pending_signals) {
                 context.deliver(order);
             }
         });
+        self.handle_released(now, id, outcome);
     }
 }
 

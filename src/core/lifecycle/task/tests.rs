@@ -389,9 +389,8 @@ impl Fork {
                 if is_well {
                     self.init = Init::Running;
                 }
-                self.pod.handle_restored(now, &id, is_well);
                 let outcome = is_well.then_some(()).ok_or_else(failure);
-                self.pod.handle_released(now, &id, outcome);
+                self.pod.handle_restored(now, &id, outcome);
             }
             Effect::Restart => {
                 if is_well {
