@@ -162,13 +162,15 @@ impl Drop for Swap<'_> {
     }
 }
 
-/// Tests three features that are off by default: MemoryQoS (KEP-2570), LimitedSwap (KEP-2400) and
+/// Tests three features that do nothing by default: MemoryQoS (KEP-2570), LimitedSwap (KEP-2400) and
 /// `singleProcessOOMKill`. kubelet's values in cgroups must survive a restart of the container in
 /// place, and usher's changes of the pod's size.
 pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     let _swap = Swap::on(case);
     let _kubelet = case.cluster.with_kubelet(&json!({
         "featureGates": { "MemoryQoS": true },
+        // Since 1.37, kubelet sets memory.high only with this setting. Before, 0.9 was the default.
+        "memoryThrottlingFactor": 0.9,
         "memoryReservationPolicy": "TieredReservation",
         "memorySwap": { "swapBehavior": "LimitedSwap" },
         "singleProcessOOMKill": true,
