@@ -120,8 +120,9 @@ fn raise_loopback() -> io::Result<()> {
         *to = from.cast_signed();
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let set_flags = libc::SIOCSIFFLAGS as libc::Ioctl;
     // SAFETY: the request is valid during the call, and of the type that this ioctl takes.
-    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request) } {
+    match unsafe { libc::ioctl(socket.as_raw_fd(), set_flags, &request) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
