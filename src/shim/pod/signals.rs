@@ -18,7 +18,7 @@ impl Actor {
         // Before each deletion of a task containerd sends SIGKILL, even if the task has exited. In
         // that case the signal is not the cause of the exit.
         let precedes_exit = !self.core.has_exited(id);
-        let stale = move |actor: &mut Actor, id: &ContainerId, killed: Result<_, EngineError>| {
+        let answer = move |actor: &mut Actor, id: &ContainerId, killed: Result<_, EngineError>| {
             let outcome = signal_answer(killed, id.as_str());
             actor.callers.answer_signal(id, order, outcome);
         };
@@ -26,12 +26,12 @@ impl Actor {
             if killed.is_ok() && precedes_exit {
                 actor.record.delivered(actor.now(), id, signal, order.why);
             }
-            stale(actor, id, killed);
+            answer(actor, id, killed);
         };
         match init.kill(signal, all) {
             SignalProgress::Done(killed) => signalled(self, id, killed),
             SignalProgress::UnderWay(work) => {
-                self.operate_or(id, Wanted::UntilDeleted, work, signalled, stale);
+                self.operate_or(id, Wanted::UntilDeleted, work, signalled, answer);
             }
         }
     }
